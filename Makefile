@@ -1,0 +1,46 @@
+# Every target does its own set-up: virtual environment, locked dependencies, Java.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-fast check format lint types bench lock clean
+
+demo: $(VENV)/.runtime
+	@demo/run
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/unit tests/laws tests/contract
+
+check: lint types test
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench $(ARGS)
+
+# Locks name versions and hashes only: no registry is named in them.
+lock: $(VENV)/.dev
+	$(BIN)/pip install --quiet uv==0.13.7
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml -o requirements/runtime.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra postgres --extra s3 --group dev -o requirements/dev.lock
+
+$(VENV)/.runtime: requirements/runtime.lock pyproject.toml scripts/setup
+	scripts/setup runtime
+
+$(VENV)/.dev: requirements/dev.lock pyproject.toml scripts/setup
+	scripts/setup dev
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache demo/workspace

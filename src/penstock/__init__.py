@@ -1,0 +1,25 @@
+"""Penstock: partition authority for Spark pipelines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.app import Workspace
+
+__version__ = "0.1.0"
+
+
+def open(path: str = ".") -> Workspace:  # noqa: A001 - `penstock.open(...)` is how it is meant to be read
+    """The workspace in (or above) the folder `path`."""
+    from penstock.app import open_workspace
+
+    return open_workspace(path)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Workspace":
+        from penstock.app import Workspace
+
+        return Workspace
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")

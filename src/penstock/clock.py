@@ -1,0 +1,23 @@
+"""Time is an argument. Only faces and the composition root read this clock; everyone else is told what time it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def last_day_over(now: datetime, time_zone: str) -> date:
+    """The latest reporting day that has ended where the account lives."""
+    return now.astimezone(ZoneInfo(time_zone)).date() - timedelta(days=1)
+
+
+def iso(moment: datetime) -> str:
+    """ISO 8601 in UTC with microseconds and a Z: one width, so that text order is time order."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,118 @@
+"""Errors are instructions: what happened, to which slice, and what to do next.
+
+One root, two branches. A transient error may go away if the same work is done again; a terminal one will not.
+Every error carries its facts as positional arguments, so that it survives pickling on its way from a Spark worker.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class ErrorClass(StrEnum):
+    """What kind of trouble it was; the retry policy decides by this word."""
+
+    TRANSIENT = "transient"  # the network, a timeout, a busy server: the same request may succeed
+    QUOTA = "quota"  # the source asked us to slow down; says nothing about the slice
+    AUTH = "auth"  # credentials refused; every slice of the source would fail alike
+    CONFIG = "config"  # our own settings are wrong; a person must change them
+    DATA = "data"  # the slice itself is not what the contract says
+    INTERNAL = "internal"  # a bug, or a broken promise of a part of Penstock
+
+    @property
+    def is_source_wide(self) -> bool:
+        """True when the trouble is the source's, so that it must not count against one partition."""
+        return self in (ErrorClass.QUOTA, ErrorClass.AUTH)
+
+
+class PenstockError(Exception):
+    """The root of every error that Penstock raises on purpose."""
+
+    error_class: ClassVar[ErrorClass] = ErrorClass.INTERNAL
+    exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        return " ".join(str(fact) for fact in self.args)
+
+
+class TransientError(PenstockError):
+    """The same work may succeed later without anybody changing anything."""
+
+    error_class = ErrorClass.TRANSIENT
+    exit_code = 75
+
+
+class TerminalError(PenstockError):
+    """The same work would fail again: something must be changed first."""
+
+
+class UsageError(TerminalError):
+    """The command line asked for something that cannot be meant."""
+
+    error_class = ErrorClass.CONFIG
+    exit_code = 2
+
+
+class ConfigError(TerminalError):
+    """The workspace file (or something it names) is wrong."""
+
+    error_class = ErrorClass.CONFIG
+
+
+class DataError(TerminalError):
+    """A slice does not hold what it promised."""
+
+    error_class = ErrorClass.DATA
+
+
+class SourceUnavailable(TransientError):
+    """The source did not answer, or broke off in the middle."""
+
+
+class QuotaExceeded(TransientError):
+    """The source asks for a pause. `retry_after` is its own word for how long, in seconds."""
+
+    error_class = ErrorClass.QUOTA
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after)
+
+    @property
+    def retry_after(self) -> float | None:
+        seconds: float | None = self.args[1]
+        return seconds
+
+    def __str__(self) -> str:
+        after = "" if self.retry_after is None else f" (the source asks to wait {self.retry_after:g} s)"
+        return f"{self.args[0]}{after}"
+
+
+class AuthFailed(TerminalError):
+    """The source refuses our credentials."""
+
+    error_class = ErrorClass.AUTH
+
+
+class RawError(DataError):
+    """A raw partition is missing, unsealed or not what its seal says."""
+
+
+class AlreadySealed(TerminalError):
+    """Somebody tried to write into a raw partition that is closed for ever."""
+
+
+class StateConflict(TransientError):
+    """Another process changed the same rows first; planning again will see the new truth."""
+
+
+class LeaseLost(TransientError):
+    """We paused for too long: another process holds what we thought was ours."""
+
+
+class WarehouseError(TerminalError):
+    """A warehouse table is not what its head says."""
+
+
+class DatabaseUnavailable(TransientError):
+    """The state database cannot be reached or is locked."""

@@ -1,0 +1,97 @@
+"""The identity of a slice, and of a run. Keys are checked here, at the border, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from typing import NewType, Self
+
+from ulid import ULID
+
+from penstock.errors import UsageError
+
+RunId = NewType("RunId", str)
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_CUSTOMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def name(text: str, what: str = "name") -> str:
+    """A name that is safe in a path, in SQL and in a table name."""
+    if not _NAME.fullmatch(text):
+        raise UsageError(
+            f"{what} {text!r} is not valid: use lower-case letters, digits and underscores, starting with a letter"
+        )
+    return text
+
+
+def customer(text: str) -> str:
+    """A customer id that is safe in a path and in SQL."""
+    if not _CUSTOMER.fullmatch(text) or ".." in text:
+        raise UsageError(f"customer id {text!r} is not valid: use letters, digits, '.', '_' or '-', at most 63 of them")
+    return text
+
+
+def day(text: str, what: str = "date") -> date:
+    """An ISO date, and only that: 2024-06-01."""
+    if _ISO_DATE.fullmatch(text):
+        try:
+            return date.fromisoformat(text)
+        except ValueError:
+            pass
+    raise UsageError(f"{what} {text!r} is not a date: write YYYY-MM-DD, for example 2024-06-01")
+
+
+def run_id(text: str) -> RunId:
+    if not _ULID.fullmatch(text):
+        raise UsageError(
+            f"run {text!r} is not a run id: it is a ULID of 26 characters, as `penstock state history` shows it"
+        )
+    return RunId(text)
+
+
+def new_ulid() -> str:
+    return str(ULID())
+
+
+def new_run_id() -> RunId:
+    return RunId(new_ulid())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionKey:
+    """One logical partition: the unit of retry, validation, load and replacement."""
+
+    source: str
+    customer_id: str
+    query_name: str
+    logical_date: date
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        parts = text.split("/")
+        if len(parts) != 4:
+            raise UsageError(f"{text!r} is not a partition key: write source/customer_id/query_name/YYYY-MM-DD")
+        source, customer_id, query_name, logical_date = parts
+        return cls(name(source, "source"), customer(customer_id), name(query_name, "query"), day(logical_date))
+
+    @property
+    def asset(self) -> str:
+        return f"{self.source}.{self.query_name}"
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.customer_id}/{self.query_name}/{self.logical_date.isoformat()}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttemptKey:
+    """One partition in one run."""
+
+    partition: PartitionKey
+    run_id: RunId
+
+    def __str__(self) -> str:
+        return f"{self.partition} (run {self.run_id})"

@@ -1,0 +1,441 @@
+"""The settings of a workspace: `penstock.yaml` as frozen values, or one error that lists everything wrong with it.
+
+Importing this module starts nothing: no Spark, no database driver, no Arrow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, available_timezones
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+
+from penstock import partition
+from penstock.errors import ConfigError, UsageError
+from penstock.specification import (
+    FIELD_TYPES,
+    RESERVED_FIELDS,
+    Allowed,
+    Check,
+    Day,
+    Declared,
+    Expression,
+    Field,
+    Freshness,
+    Model,
+    Name,
+    Query,
+    Range,
+    Required,
+    Restate,
+    Retry,
+    Rows,
+    Shrink,
+    Unique,
+    check_from_mapping,
+    check_to_mapping,
+    did_you_mean,
+    in_words,
+)
+from penstock.workspace_file import MERGED_MAPS, Document, Trail, read_workspace_file
+
+__all__ = [
+    "FIELD_TYPES",
+    "RESERVED_FIELDS",
+    "WORKSPACE_FILE",
+    "Allowed",
+    "Check",
+    "Customer",
+    "Expression",
+    "Field",
+    "Freshness",
+    "Model",
+    "Query",
+    "Range",
+    "Required",
+    "Restate",
+    "Retry",
+    "Rows",
+    "Settings",
+    "Shrink",
+    "SourceSettings",
+    "SparkSettings",
+    "StateSettings",
+    "Unique",
+    "check_from_mapping",
+    "check_to_mapping",
+    "find_workspace",
+    "load_settings",
+]
+
+WORKSPACE_FILE = "penstock.yaml"
+
+# Tables of models are called models.name, projections system.name: a source of that name could not be told apart.
+_RESERVED_SOURCES = ("models", "system")
+_POSTGRES = "postgresql+psycopg://"
+_SQLITE = "sqlite:///"
+_MASKED = "***"
+
+
+def _mask(url: str) -> str:
+    # up to the last @, because a password that was not percent-encoded may hold one
+    masked = re.sub(r"(://[^:/@]*):.*@", rf"\1:{_MASKED}@", url)
+    return re.sub(r"(?i)((?:password|sslpassword)=)[^&]*", rf"\1{_MASKED}", masked)
+
+
+def _state_url(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "postgresql":
+        url = _POSTGRES + rest
+    if url.startswith(_SQLITE):
+        if url.removeprefix(_SQLITE).partition("?")[0] in ("", ":memory:"):
+            raise ValueError(
+                "a database in memory is lost with the process: name a file, for example sqlite:///state.db"
+            )
+        return url
+    if not url.startswith(_POSTGRES):
+        raise ValueError(f"must start with {_SQLITE} or {_POSTGRES}")
+    try:
+        _ = urlsplit(url).port  # reading it is what checks it
+    except ValueError:
+        hint = "check the port, and percent-encode special characters in the user and the password"
+        raise ValueError(f"is not a database URL: {hint}") from None
+    return url
+
+
+class StateSettings(Declared):
+    """Where the state database is. Its repr never shows the password."""
+
+    url: Annotated[str, AfterValidator(_state_url)]
+    schema_name: Annotated[Name | None, pydantic.Field(validation_alias="schema")] = None
+
+    @pydantic.field_validator("schema_name")
+    @classmethod
+    def _only_where_schemas_exist(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name and info.data.get("url", "").startswith(_SQLITE):
+            raise ValueError("a schema is for PostgreSQL only; a SQLite state has a file of its own")
+        return name
+
+    @property
+    def masked_url(self) -> str:
+        return _mask(self.url)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        yield "url", self.masked_url
+        yield "schema_name", self.schema_name
+
+
+def _spark_text(value: object) -> object:
+    """Spark's settings are text; YAML has read `8` and `true` as something else."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+class SparkSettings(Declared):
+    """The session that work on data asks for."""
+
+    master: str = "local[*]"
+    remote: str | None = None
+    config: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = pydantic.Field(default_factory=dict, repr=False)
+
+    @pydantic.model_validator(mode="after")
+    def _one_of_two(self) -> SparkSettings:
+        if self.remote is not None and "master" in self.model_fields_set:
+            raise ValueError("master and remote exclude each other: remote names a Spark Connect server")
+        return self
+
+
+def _customer_id(text: str) -> str:
+    try:
+        return partition.customer(text)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _quoted(value: object) -> object:
+    if isinstance(value, int | float):
+        raise ValueError('must be text: put the id in quotes, for example id: "1000000001"')
+    return value
+
+
+def _time_zone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):  # unknown, not a plain name, a folder of zones
+        hint = did_you_mean(text, available_timezones()) or ": write a name such as Europe/Berlin"
+        raise ValueError(f"{text!r} is not a known time zone{hint}") from None
+    return text
+
+
+class Customer(Declared):
+    """An account whose slices are fetched, and the days on which there is anything to fetch."""
+
+    id: Annotated[str, AfterValidator(_customer_id), BeforeValidator(_quoted)]
+    name: str = ""
+    time_zone: Annotated[str, AfterValidator(_time_zone)] = "UTC"
+    active_from: Day | None = None
+    active_to: Day | None = None
+
+    @pydantic.field_validator("active_to")
+    @classmethod
+    def _after_the_start(cls, last: date | None, info: ValidationInfo) -> date | None:
+        first = info.data.get("active_from")
+        if first and last and last < first:
+            raise ValueError(f"'{last}' is before active_from '{first}'")
+        return last
+
+
+def _source_name(text: str) -> str:
+    if text in _RESERVED_SOURCES:
+        raise ValueError(f"{text!r} cannot name a source: its tables could not be told from {text}.name")
+    return text
+
+
+class SourceSettings(Declared):
+    """A source by name; what is in its options only the class of its kind can judge."""
+
+    name: Annotated[Name, AfterValidator(_source_name)]
+    kind: Annotated[str, pydantic.Field(min_length=1)]
+    options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
+
+
+def _lake(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return text
+    if scheme != "s3":
+        raise ValueError("must be a folder or s3://bucket/prefix")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]+(/.*)?", rest):
+        raise ValueError("names no bucket: write s3://bucket/prefix")
+    return text.rstrip("/")
+
+
+class Settings(Declared):
+    """Everything the workspace file says, checked as a whole."""
+
+    not_in_yaml = frozenset({"root"})
+    also_in_yaml = ("schema", "include")
+
+    root: Path
+    tenant: Name
+    workspace: Name
+    state: StateSettings
+    lake: Annotated[str, pydantic.Field(min_length=1), AfterValidator(_lake)]
+    spark: SparkSettings = SparkSettings()
+    customers: Annotated[tuple[Customer, ...], pydantic.Field(strict=False)] = ()
+    sources: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
+    queries: dict[str, Query] = pydantic.Field(default_factory=dict)
+    models: dict[str, Model] = pydantic.Field(default_factory=dict)
+
+    @cached_property
+    def _customers_by_id(self) -> dict[str, Customer]:
+        return {customer.id: customer for customer in self.customers}
+
+    def customer(self, customer_id: str) -> Customer:
+        found = self._customers_by_id.get(customer_id)
+        if found is None:
+            raise UsageError(_unknown("customer", customer_id, self._customers_by_id))
+        return found
+
+    def query(self, name: str) -> Query:
+        found = self.queries.get(name)
+        if found is None:
+            raise UsageError(_unknown("query", name, self.queries))
+        return found
+
+    def queries_of(self, source: str) -> tuple[Query, ...]:
+        if source not in self.sources:
+            raise UsageError(_unknown("source", source, self.sources))
+        return tuple(query for query in self.queries.values() if query.source == source)
+
+
+def _unknown(what: str, found: str, known: Iterable[str]) -> str:
+    names = list(known)
+    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "") if names else "none"
+    return f"{found!r} is not a known {what} (known: {listed}){did_you_mean(found, names)}"
+
+
+def find_workspace(start: Path) -> Path:
+    """The nearest folder, from `start` upwards, that holds a workspace file."""
+    folder = start.absolute()
+    for candidate in (folder, *folder.parents):
+        if (candidate / WORKSPACE_FILE).is_file():
+            return candidate
+    raise ConfigError(
+        f"there is no {WORKSPACE_FILE} in {folder} or any folder above it: run `penstock init` to make one"
+    )
+
+
+def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
+    """The settings in a workspace file (or in the folder that holds one), or ConfigError with a line per problem."""
+    document = read_workspace_file(path / WORKSPACE_FILE if path.is_dir() else path, environ)
+    if document.incomplete:
+        document.raise_if_refused()
+    settings = _validated(document)
+    # These look at what is written, not at the models, so that one bad value does not hide the next problem.
+    _refuse_repeated_customers(document)
+    _refuse_unknown_names(document)
+    _refuse_ids_that_google_ads_would(document)
+    _refuse_broken_models(document)
+    document.raise_if_refused()
+    assert settings is not None  # whatever the models refused was raised in the line above
+    return settings
+
+
+def _validated(document: Document) -> Settings | None:
+    names = {query: list(_strings(body.get("fields"), "name")) for query, body in _maps(document, "queries")}
+    try:
+        return Settings.model_validate(_shaped(document), context={"field_names": names})
+    except pydantic.ValidationError as error:
+        for problem in error.errors(include_url=False):
+            document.refuse(_as_written(document, problem["loc"]), in_words(problem))
+    return None
+
+
+def _as_written(document: Document, trail: Trail) -> Trail:
+    """Where the file has what the models have elsewhere: a schema beside the state, a name beside the check."""
+    if trail == ("state", "schema") and trail not in document.places:
+        return ("schema",)
+    if "checks" in trail and trail[-1] == "name":
+        return (*trail[:-2], "name")
+    return trail
+
+
+def _shaped(document: Document) -> dict[str, Any]:
+    """What is written, in the shape of the models: names inside, short forms spelled out, paths made absolute."""
+    written, root = document.values, document.file.parent
+    shaped = {key: value for key, value in written.items() if key != "schema" and (key, value) != ("spark", None)}
+    if "root" in written:
+        document.refuse(("root",), f"unknown key 'root' (known: {', '.join(Settings.keys_in_yaml())})")
+    shaped["root"] = root
+    if "state" in written:
+        shaped["state"] = _shaped_state(document)
+    lake = written.get("lake")
+    if isinstance(lake, str) and lake and "://" not in lake:
+        shaped["lake"] = os.path.abspath(root / lake)
+    shaped |= {section: dict(written[section]) for section in MERGED_MAPS if section in written}
+    for name, body in _maps(document, "sources"):
+        options = {key: value for key, value in body.items() if key != "kind"}
+        kind = {"kind": body["kind"]} if "kind" in body else {}
+        shaped["sources"][name] = {"name": name, "options": options, **kind}
+    for section, model in (("queries", Query), ("models", Model)):
+        for name, body in _maps(document, section):
+            if "name" in body:
+                known = ", ".join(model.keys_in_yaml())
+                document.refuse((section, name, "name"), f"unknown key 'name' (known: {known}); the name is {name!r}")
+            shaped[section][name] = {**body, "name": name}
+    return shaped
+
+
+def _shaped_state(document: Document) -> dict[str, Any]:
+    state = document.values["state"]
+    shaped = dict(state) if isinstance(state, Mapping) else {"url": state}
+    if "schema" in document.values:
+        if "schema" in shaped:
+            document.refuse(("schema",), f"is already given at {document.place(('state', 'schema'))}")
+        shaped["schema"] = document.values["schema"]
+    url = shaped.get("url")
+    if isinstance(url, str) and url.startswith(_SQLITE):
+        file, mark, options = url.removeprefix(_SQLITE).partition("?")
+        if file not in ("", ":memory:"):
+            shaped["url"] = f"{_SQLITE}{os.path.abspath(document.file.parent / file)}{mark}{options}"
+    return shaped
+
+
+def _maps(document: Document, section: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, body in document.values.get(section, {}).items():
+        if isinstance(body, dict):
+            yield name, body
+
+
+def _strings(items: object, key: str | None = None) -> Iterator[str]:
+    """The strings in a list, or under a key of the maps in it; anything else is the models' to refuse."""
+    for _, text in _numbered_strings(items, key):
+        yield text
+
+
+def _numbered_strings(items: object, key: str | None = None) -> Iterator[tuple[int, str]]:
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        text = item if key is None else item.get(key) if isinstance(item, dict) else None
+        if isinstance(text, str):
+            yield index, text
+
+
+def _refuse_repeated_customers(document: Document) -> None:
+    first: dict[str, int] = {}
+    for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
+        if first.setdefault(customer_id, index) != index:
+            earlier = document.place(("customers", first[customer_id]))
+            document.refuse(("customers", index, "id"), f"customer {customer_id!r} is already defined at {earlier}")
+
+
+def _refuse_unknown_names(document: Document) -> None:
+    sources = document.values.get("sources", {})
+    customers = {text: index for index, text in _numbered_strings(document.values.get("customers"), "id")}
+    for name, query in _maps(document, "queries"):
+        source = query.get("source")
+        if isinstance(source, str) and source not in sources:
+            document.refuse(("queries", name, "source"), _unknown("source", source, sources))
+        for index, customer_id in _numbered_strings(query.get("customers")):
+            if customer_id not in customers:
+                known = [document.hide(text, ("customers", at, "id")) for text, at in customers.items()]
+                document.refuse(("queries", name, "customers", index), _unknown("customer", customer_id, known))
+
+
+def _refuse_ids_that_google_ads_would(document: Document) -> None:
+    """A customer that only other sources serve may be called anything."""
+    of_google = [name for name, source in _maps(document, "sources") if source.get("kind") == "google_ads"]
+    asking = [
+        (name, set(_strings(query.get("customers"))))
+        for name, query in _maps(document, "queries")
+        if query.get("source") in of_google
+    ]
+    for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
+        asker = next((name for name, only in asking if not only or customer_id in only), None)
+        if asker and not re.fullmatch("[0-9]+", customer_id):
+            text = f"{customer_id!r} must be digits without hyphens, because {asker} asks Google Ads for it"
+            document.refuse(("customers", index, "id"), text)
+
+
+def _refuse_broken_models(document: Document) -> None:
+    tables = {f"{query.get('source')}.{name}" for name, query in _maps(document, "queries")}
+    tables |= {f"models.{name}" for name in document.values.get("models", {})}
+    # an unknown source may be what a variable held, and has its own refusal
+    known = sorted(table for table in tables if table.split(".")[0] in (*document.values.get("sources", ()), "models"))
+    needs: dict[str, set[str]] = {}
+    for name, model in _maps(document, "models"):
+        needed = dict(_numbered_strings(model.get("depends_on")))
+        needs[f"models.{name}"] = {table for table in needed.values() if table.startswith("models.")}
+        for index, table in needed.items():
+            if table not in tables:
+                document.refuse(("models", name, "depends_on", index), _unknown("table", table, known))
+        sql = model.get("sql")
+        if isinstance(sql, str) and not (document.file.parent / sql).is_file():
+            document.refuse(("models", name, "sql"), f"there is no file {sql!r} in the folder of {WORKSPACE_FILE}")
+    for cycle in _cycles(needs):
+        trail = ("models", cycle[0].removeprefix("models."), "depends_on")
+        document.refuse(trail, f"models depend on each other in a circle: {' -> '.join(cycle)}")
+
+
+def _cycles(needs: dict[str, set[str]]) -> Iterator[list[str]]:
+    """Circles that share no member, each from its first name back to it."""
+    while True:
+        try:
+            TopologicalSorter(needs).prepare()
+        except CycleError as error:
+            members: list[str] = error.args[1][:0:-1]  # the sorter lists what is needed first
+            start = members.index(min(members))
+            yield [*members[start:], *members[: start + 1]]
+            needs = {name: others for name, others in needs.items() if name not in members}
+        else:
+            return

@@ -1,0 +1,473 @@
+"""What a query and a model promise: fields, checks, freshness, retry. A promise that cannot hold is refused at once."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, ModelWrapValidatorHandler, TypeAdapter, ValidationInfo
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from penstock import partition
+from penstock.errors import ConfigError, UsageError
+
+RESERVED_FIELDS = ("customer_id", "logical_date", "schema_version")
+FIELD_TYPES = ("long", "double", "string", "boolean", "date", "timestamp", "decimal(p,s)")
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
+_DURATION = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}([T ].+)?")
+_WORDS = {
+    "string_type": "must be text; put a number, a date or a word like yes in quotes",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a map",
+    "model_type": "must be a map",
+    "string_too_short": "must not be empty",
+}
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def in_words(problem: ErrorDetails, known_keys: Iterable[str] = ()) -> str:
+    """One problem that pydantic found, in the words of the workspace file. Never the value itself."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "missing":
+        return f"{problem['loc'][-1]!r} is missing"
+    if kind == "extra_forbidden":
+        key, known = problem["loc"][-1], list(known_keys)
+        return f"unknown key {key!r} (known: {', '.join(known)}){did_you_mean(key, known)}"
+    if kind == "literal_error":
+        expected = str(context["expected"])
+        choices = expected.split("'")[1::2]
+        return f"must be {expected}{did_you_mean(problem['input'], choices)}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
+        return "must be " + problem["msg"].removeprefix("Input should be ")
+    return _WORDS.get(kind, problem["msg"])
+
+
+def refusal(problems: Iterable[tuple[tuple[int | str, ...], str]]) -> pydantic.ValidationError:
+    """Problems with their places, as pydantic passes them upwards; without the input, which may be a secret."""
+    details = [
+        InitErrorDetails(type=PydanticCustomError("explained", "{text}", {"text": text}), loc=where, input=None)
+        for where, text in problems
+    ]
+    return pydantic.ValidationError.from_exception_data("workspace", details)
+
+
+class Declared(pydantic.BaseModel):
+    """Something that is written in the workspace file: unknown keys and wrong types are refused in plain words."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, validate_by_name=True
+    )
+
+    not_in_yaml: ClassVar[frozenset[str]] = frozenset()
+    also_in_yaml: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def keys_in_yaml(cls) -> list[str]:
+        fields = {name: field.validation_alias or name for name, field in cls.model_fields.items()}
+        return [str(key) for name, key in fields.items() if name not in cls.not_in_yaml] + [*cls.also_in_yaml]
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _in_words(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(value)
+        except pydantic.ValidationError as error:
+            # only here is it known which keys this map may have
+            known = cls.keys_in_yaml()
+            raise refusal((item["loc"], in_words(item, known)) for item in error.errors(include_url=False)) from None
+
+
+def _name(text: str) -> str:
+    try:
+        return partition.name(text)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _day(value: object) -> object:
+    """A date as YAML reads it, or as text. A date with a time is neither."""
+    if isinstance(value, datetime):
+        raise ValueError("must be a date without a time: write YYYY-MM-DD")
+    if value is None or isinstance(value, date):
+        return value
+    try:
+        return partition.day(value if isinstance(value, str) else repr(value))
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    try:
+        length = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta()
+    except OverflowError:
+        length = timedelta()
+    if length <= timedelta():
+        raise ValueError(f"{value!r} is not a duration: write 30s, 5m, 2h or 30d")
+    return length
+
+
+def filled(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("must not be empty")
+    return values
+
+
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The list as it is, when it has something and nothing twice."""
+    filled(values)
+    first: dict[tuple[type, Any], int] = {}
+    for index, value in enumerate(values):
+        # with the type, because 1 and True are equal in Python but not in a column
+        first.setdefault((type(value), value), index)
+    if repeated := set(range(len(values))) - set(first.values()):
+        raise refusal(((index,), f"{values[index]!r} is listed twice") for index in sorted(repeated))
+    return values
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Day = Annotated[date, BeforeValidator(_day)]
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+# YAML has lists only, and strict mode would refuse a list for a tuple; what is in the list stays strict
+_LIST = pydantic.Field(strict=False)
+Names = Annotated[tuple[str, ...], _LIST, AfterValidator(distinct)]
+
+
+def _field_name(text: str) -> str:
+    if text in RESERVED_FIELDS or text.startswith("_"):
+        names = f"{', '.join(RESERVED_FIELDS)} and names that start with _"
+        raise ValueError(f"{text!r} is reserved; Penstock adds columns of its own: {names}")
+    return _name(text)
+
+
+def _field_type(text: str) -> str:
+    if text in FIELD_TYPES[:-1]:
+        return text
+    if found := _DECIMAL.fullmatch(text):
+        precision, scale = int(found[1]), int(found[2])
+        if not (1 <= precision <= 38 and scale <= precision):
+            raise ValueError(f"{text!r} is not possible: decimal(p,s) needs 1 <= p <= 38 and 0 <= s <= p")
+        return f"decimal({precision},{scale})"
+    hint = "; inside { } put it in quotes" if text.startswith("decimal(") else did_you_mean(text, FIELD_TYPES)
+    raise ValueError(f"{text!r} is not a type (types: {', '.join(FIELD_TYPES)}){hint}")
+
+
+class Field(Declared):
+    """One column of a query."""
+
+    name: Annotated[str, AfterValidator(_field_name)]
+    type: Annotated[str, AfterValidator(_field_type)]
+    required: bool = False
+
+
+def _scalar(value: object) -> object:
+    """A value that JSON can hold and that compares with a column; dates become text."""
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError("must be text, a number, true, false or a date")
+
+
+def _bound(value: object) -> object:
+    value = None if value is None else _scalar(value)
+    if isinstance(value, bool) or (isinstance(value, str) and _moment(value) is None):
+        raise ValueError(f"{value!r} is no bound: write a number, or a date as YYYY-MM-DD")
+    return value
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text) if _MOMENT.fullmatch(text) else None
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
+
+
+Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
+Bound = Annotated[int | float | str | None, BeforeValidator(_bound)]
+
+
+class _Check(Declared):
+    not_in_yaml = frozenset({"kind", "name"})
+
+    name: Annotated[str, pydantic.Field(min_length=1)] | None = None
+
+    @property
+    def named_fields(self) -> tuple[str, ...]:
+        """The fields that must exist for this check to make sense."""
+        return ()
+
+
+class _FieldsCheck(_Check):
+    fields: Names
+
+    @property
+    def named_fields(self) -> tuple[str, ...]:
+        return self.fields
+
+
+class _FieldCheck(_Check):
+    field: str
+
+    @property
+    def named_fields(self) -> tuple[str, ...]:
+        return (self.field,)
+
+
+class Required(_FieldsCheck):
+    """No row leaves one of these fields empty."""
+
+    kind: Literal["required"] = "required"
+
+
+class Unique(_FieldsCheck):
+    """No two rows of the slice agree in all of these fields."""
+
+    kind: Literal["unique"] = "unique"
+
+
+class Expression(_Check):
+    """A Spark SQL predicate that holds for every row."""
+
+    kind: Literal["expression"] = "expression"
+    expression: str
+
+    @pydantic.field_validator("expression")
+    @classmethod
+    def _not_blank(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("must not be empty: write a Spark SQL predicate, for example clicks <= impressions")
+        return text
+
+
+class _Bounded(_Check):
+    @pydantic.model_validator(mode="after")
+    def _some_bound(self) -> Self:
+        lowest, highest = getattr(self, "min", None), getattr(self, "max", None)
+        if lowest is None and highest is None:
+            raise ValueError("needs min, max or both")
+        if lowest is None or highest is None:
+            return self
+        if isinstance(lowest, str) != isinstance(highest, str):
+            raise ValueError("min and max must both be numbers or both be dates")
+        low, high = (_moment(bound) if isinstance(bound, str) else bound for bound in (lowest, highest))
+        if low is not None and high is not None and high < low:
+            raise ValueError(f"max {highest!r} is below min {lowest!r}")
+        return self
+
+
+class Rows(_Bounded):
+    """The slice has at least min and at most max rows."""
+
+    kind: Literal["rows"] = "rows"
+    min: Annotated[int, pydantic.Field(ge=0)] | None = None
+    max: Annotated[int, pydantic.Field(ge=0)] | None = None
+
+
+class Shrink(_Check):
+    """The slice has not lost more than this share of the rows of the run it would replace."""
+
+    kind: Literal["shrink"] = "shrink"
+    max_drop: Annotated[float, pydantic.Field(gt=0, le=1)]
+
+
+class Range(_FieldCheck, _Bounded):
+    """Every value of the field lies between min and max, both included."""
+
+    kind: Literal["range"] = "range"
+    min: Bound = None
+    max: Bound = None
+
+
+class Allowed(_FieldCheck):
+    """Every value of the field is one of these."""
+
+    kind: Literal["allowed"] = "allowed"
+    values: Annotated[tuple[Scalar, ...], _LIST, AfterValidator(distinct)]
+
+
+_AnyCheck = Required | Unique | Expression | Rows | Shrink | Range | Allowed
+_KINDS: dict[str, type[_Check]] = {kind.model_fields["kind"].default: kind for kind in get_args(_AnyCheck)}
+# these hold one thing, so their value in YAML is that thing and not a map
+_SINGLE = {"required": "fields", "unique": "fields", "expression": "expression"}
+
+
+def _spread(written: object) -> object:
+    """`{unique: [a], name: x}` as the fields of its model: `{kind: unique, fields: [a], name: x}`."""
+    if isinstance(written, _Check):
+        return written
+    kinds = ", ".join(_KINDS)
+    if not isinstance(written, Mapping):
+        raise ValueError(f"a check is a map with one of the keys {kinds}, for example {{unique: [campaign_id]}}")
+    for key in written:
+        if key not in _KINDS and key != "name":
+            raise ValueError(f"{key!r} is not a check (checks: {kinds}){did_you_mean(key, _KINDS)}")
+    kind, *more = [key for key in written if key != "name"] or [None]
+    if kind is None or more:
+        raise ValueError(f"a check has exactly one of the keys {kinds}")
+    body = written[kind]
+    if kind in _SINGLE:
+        body = {_SINGLE[kind]: body}
+    elif not isinstance(body, Mapping):
+        raise ValueError(f"{kind} takes a map of {', '.join(_KINDS[kind].keys_in_yaml())}")
+    elif misplaced := [key for key in body if key in _Check.not_in_yaml]:
+        raise ValueError(f"{misplaced[0]!r} does not belong inside {kind}; a name stands beside it")
+    return {**body, "kind": kind} | ({"name": written["name"]} if "name" in written else {})
+
+
+Check = Annotated[_AnyCheck, pydantic.Field(discriminator="kind"), BeforeValidator(_spread)]
+_CHECK: TypeAdapter[_AnyCheck] = TypeAdapter(Check)
+
+
+def check_from_mapping(mapping: Mapping[str, Any]) -> _AnyCheck:
+    """The check that YAML or a stored contract spells as `{unique: [campaign_id]}`."""
+    try:
+        return _CHECK.validate_python(mapping)
+    except pydantic.ValidationError as error:
+        raise ConfigError("\n".join(in_words(problem) for problem in error.errors(include_url=False))) from None
+
+
+def check_to_mapping(check: _AnyCheck) -> dict[str, Any]:
+    """The spelling of a check that JSON can hold and `check_from_mapping` reads back."""
+    body: Any = check.model_dump(mode="json", exclude={"kind", "name"}, exclude_none=True)
+    if check.kind in _SINGLE:
+        body = body[_SINGLE[check.kind]]
+    return {check.kind: body} | ({} if check.name is None else {"name": check.name})
+
+
+def _suits(type_: str, value: object) -> bool:
+    """True when the value may be compared with a column of this type."""
+    if isinstance(value, bool):
+        return type_ == "boolean"
+    if isinstance(value, int):
+        return type_ in ("long", "double") or type_.startswith("decimal")
+    if isinstance(value, float):
+        return type_ == "double" or type_.startswith("decimal")
+    moment = _moment(value) if isinstance(value, str) else None
+    if type_ == "date":
+        return moment is not None and len(str(value)) == len("2024-06-01")
+    return type_ == "string" or (type_ == "timestamp" and moment is not None)
+
+
+def _fits_the_fields(check: _AnyCheck, info: ValidationInfo) -> _AnyCheck:
+    """Refuses a check on a field that the query does not have, or of a type that the check cannot judge."""
+    owner: str = info.data.get("name", "this query")
+    fields: tuple[Field, ...] | None = info.data.get("fields")
+    if fields is None:
+        # some field was refused; its siblings' names still tell whether this check is wrong as well
+        names = list((info.context or {}).get("field_names", {}).get(owner, ()))
+    else:
+        names = [field.name for field in fields]
+    if not names:
+        return check
+    problems = [
+        f"{name!r} is not a field of {owner} (fields: {', '.join(names)}){did_you_mean(name, names)}"
+        for name in check.named_fields
+        if name not in names
+    ]
+    types = {field.name: field.type for field in fields or ()}
+    if isinstance(check, Range | Allowed) and check.field in types:
+        problems += _type_problems(check, types[check.field])
+    if problems:
+        raise ValueError("; ".join(problems))
+    return check
+
+
+def _type_problems(check: Range | Allowed, type_: str) -> list[str]:
+    if isinstance(check, Allowed):
+        wrong = [value for value in check.values if not _suits(type_, value)]
+        return [f"{value!r} cannot be a value of {check.field}, which is a {type_}" for value in wrong]
+    if type_ in ("string", "boolean"):
+        return [f"range does not suit {check.field}, which is a {type_}; use allowed or expression"]
+    # a fraction is a fair bound for whole numbers
+    compared = "double" if type_ == "long" else type_
+    wrong = [bound for bound in (check.min, check.max) if bound is not None and not _suits(compared, bound)]
+    return [f"{bound!r} cannot be a bound of {check.field}, which is a {type_}" for bound in wrong]
+
+
+class Freshness(Declared):
+    """How old the newest good slice may be before it reads as stale."""
+
+    max_lag: Duration
+
+
+class Restate(Declared):
+    """How many past days are fetched again, because the source still changes them."""
+
+    days: Annotated[int, pydantic.Field(ge=1)]
+
+
+_BACKOFF = (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
+
+
+class Retry(Declared):
+    """When a failed partition is tried again, and when it no longer is."""
+
+    max_attempts: Annotated[int, pydantic.Field(ge=1)] = 5
+    backoff: Annotated[tuple[Duration, ...], _LIST, AfterValidator(filled)] = _BACKOFF
+    jitter: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.2
+    max_age: Duration = timedelta(days=30)
+
+
+def _distinct_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    distinct(tuple(field.name for field in fields))
+    return fields
+
+
+class Query(Declared):
+    """One report of one source: what is fetched per customer and day, and what it must look like."""
+
+    not_in_yaml = frozenset({"name"})
+
+    name: Name
+    source: str
+    schema_version: Name = "v1"
+    start_date: Day | None = None
+    fields: Annotated[tuple[Field, ...], _LIST, AfterValidator(_distinct_fields)]
+    checks: Annotated[tuple[Annotated[Check, AfterValidator(_fits_the_fields)], ...], _LIST] = ()
+    unknown_fields: Literal["reject", "ignore"] = "reject"
+    missing_fields: Literal["reject", "ignore"] = "ignore"
+    freshness: Freshness | None = None
+    restate: Restate | None = None
+    retry: Retry = Retry()
+    options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
+    customers: Names | None = None
+
+
+def _joined(value: object) -> object:
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+class Model(Declared):
+    """A table made from other tables, per date or per customer and date."""
+
+    not_in_yaml = frozenset({"name"})
+
+    name: Name
+    sql: str | None = None
+    depends_on: Names
+    # in a `{ }` map a comma ends the value, so a list says the same
+    per: Annotated[Literal["date", "customer,date"], BeforeValidator(_joined)] = "date"
+    checks: Annotated[tuple[Check, ...], _LIST] = ()

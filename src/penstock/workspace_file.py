@@ -1,0 +1,380 @@
+"""Reads the workspace file and the files it names into plain values, and remembers where each value was written.
+
+Nothing is judged here but the writing itself: syntax, repeated keys, unset variables, names defined twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.errors import ConfigError
+
+Trail = tuple[str | int, ...]
+
+MERGED_MAPS = ("sources", "queries", "models")
+MERGED = (*MERGED_MAPS, "customers")
+CUSTOMER_COLUMNS = ("id", "name", "time_zone", "active_from", "active_to")
+
+# The loader in C reads a list of ten thousand customers about ten times faster; its nodes carry the same marks.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Only asked what a single word means, so one is enough; PyYAML's own types do not describe it.
+_PLAIN: Any = yaml.SafeLoader("")
+_VARIABLE = re.compile(r"(?P<literal>\$\$\{)|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|(?P<broken>\$\{)")
+_TAG = "tag:yaml.org,2002:"
+_TEXT_TAGS = {f"{_TAG}str", f"{_TAG}value", f"{_TAG}merge"}
+_TYPED_TAGS = {f"{_TAG}{kind}" for kind in ("int", "float", "bool", "null", "timestamp")}
+
+# A variable's value at least this long may be a secret: it is hidden in every text, not only in those about its place.
+_SECRET_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was written."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Expanded:
+    trail: Trail
+    value: str
+    written: str
+
+
+def dotted(trail: Trail) -> str:
+    """`('queries', 'daily', 'checks', 1)` as a person writes it: `queries.daily.checks[1]`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in trail).removeprefix(".")
+
+
+def _related(one: Trail, other: Trail) -> bool:
+    """True within the same named thing: a query, a source, a customer, a top-level key."""
+    return all(a == b for a, b in zip(one[:2], other[:2], strict=False))
+
+
+class Document:
+    """Plain values, where each was written, and everything that was found wrong with them so far."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file.absolute()
+        self.values: dict[str, Any] = {}
+        self.places: dict[Trail, Place] = {(): Place(file.name, 1)}
+        self.incomplete = False  # a whole file could not be read, so "unknown name" would be a guess
+        self._refused: dict[tuple[str, int, str], None] = {}
+        self._unreadable: set[Trail] = set()
+        self._expanded: list[_Expanded] = []
+
+    def written(self, trail: Trail) -> Trail:
+        """The part of the trail that exists in the file: steps that only the models know are left out."""
+        known: Trail = ()
+        for part in trail:
+            if (*known, part) in self.places:
+                known = (*known, part)
+        return known
+
+    def place(self, trail: Trail) -> Place:
+        return self.places[self.written(trail)]
+
+    def refuse(self, trail: Trail, text: str, place: Place | None = None) -> None:
+        """Note a problem. What follows from a value that could not even be read is not worth a second line."""
+        shown = self.written(trail)
+        if any(shown[:length] in self._unreadable for length in range(len(shown) + 1)):
+            return
+        at = place or self.places[shown]
+        subject = f"{dotted(shown)}: " if shown else ""
+        # only these two keys name further files, so only their variables can be in a file's name
+        file = self.hide(self.hide(at.file, ("include",)), ("customers",))
+        self._refused[(file, at.line, subject + self.hide(text, shown))] = None
+
+    def refuse_unreadable(self, trail: Trail, *texts: str) -> None:
+        for text in texts:
+            self.refuse(trail, text)
+        self._unreadable.add(trail)
+
+    def refuse_file(self, trail: Trail, text: str, place: Place | None = None) -> None:
+        self.refuse(trail, text, place)
+        self.incomplete = True
+
+    def remember_expansion(self, trail: Trail, value: str, written: str) -> None:
+        # repr() as well, because texts quote values and quoting may escape characters
+        self._expanded += [_Expanded(trail, form, written) for form in {value, repr(value)[1:-1]} if form]
+
+    def hide(self, text: str, trail: Trail) -> str:
+        """The text with `${NAME}` in place of what the environment said."""
+        hidden = {
+            item.value: item.written
+            for item in self._expanded
+            if len(item.value) >= _SECRET_LENGTH or _related(item.trail, trail)
+        }
+        # a short value is hidden as a word only: `5` must not turn `2025` into `202${DAYS}`
+        forms = [
+            re.escape(value) if len(value) >= _SECRET_LENGTH else rf"(?<!\w){re.escape(value)}(?!\w)"
+            for value in sorted(hidden, key=len, reverse=True)
+        ]
+        return re.sub("|".join(forms), lambda found: hidden[found.group()], text) if forms else text
+
+    def raise_if_refused(self) -> None:
+        if self._refused:
+            main = self.places[()].file
+            lines = sorted(self._refused, key=lambda item: (item[0] != main, item[0], item[1]))
+            raise ConfigError("\n".join(f"{file}:{line}: {text}" for file, line, text in lines))
+
+
+def read_workspace_file(file: Path, environ: Mapping[str, str]) -> Document:
+    """The workspace file with its included files and its customers.csv as one document."""
+    document = Document(file)
+    _YamlFile(document, document.file, file.name, environ).read((), included=False)
+    include = document.values.pop("include", None) or []
+    if not isinstance(include, list) or not all(isinstance(item, str) for item in include):
+        document.refuse_file(("include",), "must be a list of file names, for example [queries.yaml]")
+        return document
+    seen = {document.file}
+    for index, item in enumerate(include):
+        trail = ("include", index)
+        part = Path(os.path.normpath(document.file.parent / item))
+        if part in seen:
+            document.refuse(trail, f"{item!r} is included twice")
+            continue
+        seen.add(part)
+        _YamlFile(document, part, item, environ).read(trail, included=True)
+    return document
+
+
+class _YamlFile:
+    def __init__(self, document: Document, file: Path, name: str, environ: Mapping[str, str]) -> None:
+        self._document = document
+        self._file = file
+        self._name = name  # as it was written, so that a variable in it can be hidden again
+        self._environ = environ
+        self._open: set[int] = set()  # nodes being built, to notice an alias inside itself
+        self._merging: set[int] = set()  # the same for maps whose keys are being collected
+
+    def read(self, asked_at: Trail, included: bool) -> None:
+        text = _text_of(self._document, self._file, self._name, asked_at)
+        if text is None:
+            return
+        try:
+            node = yaml.compose(text, Loader=_LOADER)
+        except (yaml.YAMLError, RecursionError) as error:
+            self._refuse_syntax(error, text)
+            return
+        if node is None:
+            return
+        if not isinstance(node, yaml.MappingNode):
+            self._document.refuse_file((), "the file must be a map of keys and values", self._place(node))
+            return
+        for key, (key_node, value) in self._pairs(node, ()).items():
+            self._read_section(key, key_node, value, included)
+
+    def _refuse_syntax(self, error: yaml.YAMLError | RecursionError, text: str) -> None:
+        if isinstance(error, RecursionError):
+            self._document.refuse_file((), "is nested too deeply", Place(self._name, 1))
+            return
+        mark = getattr(error, "problem_mark", None)
+        # a character that YAML does not allow comes without a mark, only with its position
+        line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
+        before = text.split("\n")[mark.line][: mark.column + 1] if mark and mark.line < text.count("\n") + 1 else ""
+        hint = ""
+        if before.endswith("${"):
+            hint = "; inside { } and [ ] put ${NAME} in quotes if it is text, or else on a line of its own"
+        self._document.refuse_file((), f"is not valid YAML: {problem}{hint}", Place(self._name, line))
+
+    def _read_section(self, key: str, key_node: yaml.Node, value: yaml.Node, included: bool) -> None:
+        document = self._document
+        if included and key not in MERGED:
+            text = f"{key!r} belongs in the workspace file; an included file may hold only {', '.join(MERGED)}"
+            document.refuse((), text, self._place(key_node))
+            return
+        if key not in MERGED:
+            document.values[key] = self._build(value, (key,), key_node)
+            return
+        document.places.setdefault((key,), self._place(key_node))
+        if value.tag == f"{_TAG}null":
+            return
+        if key == "customers":
+            self._read_customers(value)
+        elif not isinstance(value, yaml.MappingNode):
+            document.refuse_file((key,), "must be a map of names", self._place(value))
+        else:
+            section = document.values.setdefault(key, {})
+            for name, (name_node, body) in self._pairs(value, (key,)).items():
+                if name in section:
+                    text = f"{name!r} is already defined at {document.places[(key, name)]}"
+                    document.refuse((key, name), text, self._place(name_node))
+                else:
+                    section[name] = self._build(body, (key, name), name_node)
+
+    def _read_customers(self, node: yaml.Node) -> None:
+        document = self._document
+        customers = document.values.setdefault("customers", [])
+        if isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                customers.append(self._build(item, ("customers", len(customers)), item))
+            return
+        path = self._build(node, ("customers",), node)
+        if isinstance(path, str) and path.endswith(".csv"):
+            name = os.path.join(os.path.dirname(self._name), path)
+            _read_customers_csv(document, self._file.parent / path, name)
+        else:
+            document.refuse_file(("customers",), "must be a list of customers, or the path of a .csv file")
+
+    def _build(self, node: yaml.Node, trail: Trail, at: yaml.Node) -> Any:
+        self._document.places[trail] = self._place(at)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, trail)
+        if id(node) in self._open:
+            self._document.refuse_unreadable(trail, "is an alias that contains itself")
+            return None
+        self._open.add(id(node))
+        built: Any
+        if isinstance(node, yaml.MappingNode):
+            pairs = self._pairs(node, trail)
+            built = {key: self._build(value, (*trail, key), key_node) for key, (key_node, value) in pairs.items()}
+        else:
+            built = [self._build(item, (*trail, index), item) for index, item in enumerate(node.value)]
+        self._open.discard(id(node))
+        return built
+
+    def _pairs(self, node: yaml.MappingNode, trail: Trail) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """The keys of a map with their nodes. A merged map (`<<: *base`) yields to what is written out."""
+        written: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        self._merging.add(id(node))
+        for key, value in node.value:
+            if key.tag == f"{_TAG}merge":
+                for base in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(base, yaml.MappingNode) and id(base) not in self._merging:
+                        merged = self._pairs(base, trail) | merged
+                    else:
+                        self._document.refuse(trail, "'<<' merges other maps only", self._place(key))
+            elif key.tag not in _TEXT_TAGS:
+                shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "of several parts"
+                self._document.refuse(trail, f"a key must be a string: put the key {shown} in quotes", self._place(key))
+            elif key.value in written:
+                first = self._place(written[key.value][0])
+                text = f"the key {key.value!r} is written twice, first at {first}"
+                self._document.refuse(trail, text, self._place(key))
+            else:
+                written[key.value] = (key, value)
+        self._merging.discard(id(node))
+        return merged | written
+
+    def _scalar(self, node: yaml.ScalarNode, trail: Trail) -> Any:
+        tag, text = node.tag, self._expand(node.value, trail)
+        if text is None:
+            return None
+        if text != node.value and tag in _TEXT_TAGS and not node.style:
+            tag = _PLAIN.resolve(yaml.ScalarNode, text, (True, False))
+        if tag in _TEXT_TAGS:
+            return text
+        if tag not in _TYPED_TAGS:
+            self._document.refuse_unreadable(trail, f"the tag {node.tag} is not understood here")
+            return None
+        try:
+            value = _PLAIN.construct_object(yaml.ScalarNode(tag, text))
+        except (ValueError, KeyError, OverflowError, AttributeError):  # what PyYAML's constructors let through
+            self._document.remember_expansion(trail, text, node.value)
+            kind = {"timestamp": "date"}.get(tag.removeprefix(_TAG), tag.removeprefix(_TAG))
+            self._document.refuse_unreadable(trail, f"{text!r} looks like a {kind} but is none")
+            return None
+        if text != node.value:
+            self._document.remember_expansion(trail, str(value), node.value)
+        return value
+
+    def _expand(self, text: str, trail: Trail) -> str | None:
+        """The text with its variables filled in, or None when that was refused."""
+        if "${" not in text:
+            return text
+        refusals: list[str] = []
+        from_environment = False
+
+        def fill(found: re.Match[str]) -> str:
+            nonlocal from_environment
+            name, default = found["name"], found["default"]
+            if found["literal"]:
+                return "${"
+            if found["broken"]:
+                refusals.append("'${' must be ${NAME} or ${NAME:-default}; write $${ for the two characters themselves")
+                return ""
+            value = self._environ.get(name)
+            if value is None and default is None:
+                refusals.append(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+            # as in a shell, the default of `:-` also stands in for an empty value
+            if not value and default is not None:
+                return str(default)
+            from_environment = True
+            self._document.remember_expansion(trail, value or "", f"${{{name}}}")
+            return value or ""
+
+        expanded = _VARIABLE.sub(fill, text)
+        if refusals:
+            self._document.refuse_unreadable(trail, *refusals)
+            return None
+        if from_environment:
+            self._document.remember_expansion(trail, expanded, text)
+        return expanded
+
+    def _place(self, node: yaml.Node) -> Place:
+        return Place(self._name, node.start_mark.line + 1)
+
+
+def _text_of(document: Document, file: Path, name: str, asked_at: Trail) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        document.refuse_file((), "is not UTF-8 text", Place(name, line))
+    except OSError as error:
+        document.refuse_file(asked_at, f"{name!r} cannot be read: {error.strerror}")
+    return None
+
+
+def _read_customers_csv(document: Document, file: Path, name: str) -> None:
+    """Appends one customer per row; an empty cell means that the column was left out."""
+    text = _text_of(document, file, name, ("customers",))
+    if text is None:
+        return
+    rows = _csv_rows(document, name, text)
+    line, header = next(rows, (1, []))
+    header = [cell.strip() for cell in header]
+    unknown = [cell for cell in header if cell not in CUSTOMER_COLUMNS]
+    if unknown or "id" not in header or len(set(header)) < len(header):
+        found = f"found {','.join(header)!r}" if header else "the file is empty"
+        text = f"the first line must name columns out of {','.join(CUSTOMER_COLUMNS)}, with id and each once; {found}"
+        document.refuse_file((), text, Place(name, line))
+        return
+    customers = document.values.setdefault("customers", [])
+    for line, cells in rows:
+        trail: Trail = ("customers", len(customers))
+        customer = {column: cell.strip() for column, cell in zip(header, cells, strict=False) if cell.strip()}
+        for inner in (trail, *((*trail, column) for column in customer)):
+            document.places[inner] = Place(name, line)
+        if len(cells) != len(header):
+            document.refuse(trail, f"has {len(cells)} cells, the first line names {len(header)} columns")
+        customers.append(customer)
+
+
+def _csv_rows(document: Document, name: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with the line on which it starts."""
+    reader = csv.reader(text.splitlines(keepends=True), strict=True)
+    line = 1
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        document.refuse_file((), f"is not valid CSV: {error}", Place(name, line))
