@@ -1,0 +1,43 @@
+"""Where a raw partition lies in the lake. The folder name is the identity of the attempt, and reads back as it."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.errors import RawError, UsageError
+from penstock.partition import AttemptKey, PartitionKey, run_id
+
+SEAL = "metadata.json"
+
+_RUN_FOLDER = re.compile(r"raw/([^/]+)/customer_id=([^/]+)/query_name=([^/]+)/logical_date=([^/]+)/run_id=([^/]+)")
+_PAYLOAD = re.compile(r"payload-[0-9A-HJKMNP-TV-Z]{26}\.jsonl")
+
+
+def partition_folder(key: PartitionKey) -> str:
+    return (
+        f"raw/{key.source}/customer_id={key.customer_id}/query_name={key.query_name}"
+        f"/logical_date={key.logical_date.isoformat()}"
+    )
+
+
+def run_folder(attempt: AttemptKey) -> str:
+    return f"{partition_folder(attempt.partition)}/run_id={attempt.run_id}"
+
+
+def parse_run_folder(path: str) -> AttemptKey:
+    match = _RUN_FOLDER.fullmatch(path)
+    if match is None:
+        raise RawError(f"{path!r} is not the folder of a raw partition")
+    try:
+        return AttemptKey(PartitionKey.parse("/".join(match.groups()[:4])), run_id(match[5]))
+    except UsageError as error:
+        raise RawError(f"{path!r} is not the folder of a raw partition: {error}") from error
+
+
+def payload_name(writer_ulid: str) -> str:
+    """Each writer has a file of its own, so that two writers of one attempt never touch the same bytes."""
+    return f"payload-{writer_ulid}.jsonl"
+
+
+def is_payload_name(text: str) -> bool:
+    return _PAYLOAD.fullmatch(text) is not None

@@ -1,0 +1,153 @@
+"""Reading raw partitions. What is returned is what was sealed, to the byte, or there is an error that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from penstock.errors import RawError
+from penstock.lake import Lake
+from penstock.lake.protocol import LakeObjectMissing
+from penstock.partition import AttemptKey, PartitionKey
+from penstock.raw.layout import SEAL, parse_run_folder, partition_folder, run_folder
+from penstock.raw.seal import Seal
+
+_BLOCK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RawRun:
+    """What lies in the folder of one run: a seal, no seal (yet, or never), or one that cannot be read."""
+
+    attempt: AttemptKey
+    seal: Seal | RawError | None
+
+
+class RawReader:
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def seal(self, attempt: AttemptKey) -> Seal | None:
+        """The seal of this attempt; None while it is not sealed."""
+        [found] = self._seals([attempt])
+        if isinstance(found, RawError):
+            raise found
+        return found
+
+    def payload(self, seal: Seal) -> bytes:
+        """The whole payload, checked against its seal."""
+        [data] = self._lake.read_many([_payload_path(seal)])
+        checked = _checked(seal, data)
+        if isinstance(checked, RawError):
+            raise checked
+        return checked
+
+    def stream(self, seal: Seal) -> Iterator[bytes]:
+        """The payload in blocks of whole lines; memory is one block.
+
+        The checks need the last byte, so they come last: what was yielded counts only once the iterator has ended.
+        """
+        check = _Check()
+        rest: list[bytes] = []  # the beginning of a line whose end has not come yet
+        try:
+            with self._lake.open(_payload_path(seal)) as file:
+                while block := file.read(_BLOCK_BYTES):
+                    check.add(block)
+                    cut = block.rfind(b"\n") + 1
+                    if cut:
+                        yield b"".join((*rest, block[:cut]))
+                        rest.clear()
+                    if cut < len(block):
+                        rest.append(block[cut:])
+        except LakeObjectMissing as error:
+            raise _missing(seal) from error
+        if complaint := check.complaint(seal, ends_in_a_line=not rest):
+            raise complaint
+
+    def runs(self, key: PartitionKey) -> list[RawRun]:
+        """Every run that left something in the raw folder of this partition, oldest first; sealed or not."""
+        folders = {path.rpartition("/")[0] for path, _ in self._lake.list(partition_folder(key))}
+        attempts = sorted(parse_run_folder(folder) for folder in folders)
+        return [RawRun(attempt, seal) for attempt, seal in zip(attempts, self._seals(attempts), strict=True)]
+
+    def read_many(self, attempts: Sequence[AttemptKey]) -> list[tuple[Seal, bytes] | RawError]:
+        """Seal and payload of each attempt, in the order asked for. One that is not whole is an error in its place."""
+        seals = self._seals(attempts)
+        payloads = iter(self._lake.read_many([_payload_path(seal) for seal in seals if isinstance(seal, Seal)]))
+        found: list[tuple[Seal, bytes] | RawError] = []
+        for attempt, seal in zip(attempts, seals, strict=True):
+            if seal is None:
+                found.append(RawError(f"{attempt} is not sealed: there is no {run_folder(attempt)}/{SEAL}"))
+            elif isinstance(seal, RawError):
+                found.append(seal)
+            else:
+                data = _checked(seal, next(payloads))
+                found.append(data if isinstance(data, RawError) else (seal, data))
+        return found
+
+    def _seals(self, attempts: Sequence[AttemptKey]) -> list[Seal | RawError | None]:
+        documents = self._lake.read_many([f"{run_folder(attempt)}/{SEAL}" for attempt in attempts])
+        return [
+            None if document is None else _parsed(attempt, document)
+            for attempt, document in zip(attempts, documents, strict=True)
+        ]
+
+
+class _Check:
+    """Digest, size and line count of a payload, taken while it passes by."""
+
+    def __init__(self) -> None:
+        self._digest = sha256()
+        self._bytes = 0
+        self._records = 0
+
+    def add(self, block: bytes) -> None:
+        self._digest.update(block)
+        self._bytes += len(block)
+        self._records += block.count(b"\n")
+
+    def complaint(self, seal: Seal, *, ends_in_a_line: bool) -> RawError | None:
+        """What differs from the seal, cheapest explanation first: a cut file also has a wrong digest."""
+        digest = self._digest.hexdigest()
+        if self._bytes != seal.payload_bytes:
+            return _differs(seal, "bytes", seal.payload_bytes, self._bytes)
+        if digest != seal.payload_sha256:
+            return _differs(seal, "sha256", seal.payload_sha256, digest)
+        if self._records != seal.record_count:
+            return _differs(seal, "records", seal.record_count, self._records)
+        if not ends_in_a_line:
+            return _differs(seal, "last line", "a line end", "none")
+        return None
+
+
+def _checked(seal: Seal, data: bytes | None) -> bytes | RawError:
+    if data is None:
+        return _missing(seal)
+    check = _Check()
+    check.add(data)
+    return check.complaint(seal, ends_in_a_line=not data or data.endswith(b"\n")) or data
+
+
+def _parsed(attempt: AttemptKey, document: bytes) -> Seal | RawError:
+    try:
+        seal = Seal.from_bytes(document)
+    except RawError as error:
+        return RawError(f"{attempt}: {run_folder(attempt)}/{SEAL} is broken: {error}")
+    if seal.attempt != attempt:
+        return RawError(f"{attempt}: {run_folder(attempt)}/{SEAL} belongs to another attempt, {seal.attempt}")
+    return seal
+
+
+def _payload_path(seal: Seal) -> str:
+    return f"{run_folder(seal.attempt)}/{seal.payload}"
+
+
+def _missing(seal: Seal) -> RawError:
+    return RawError(f"{seal.attempt}: {_payload_path(seal)} is missing though the run is sealed; take another run")
+
+
+def _differs(seal: Seal, what: str, expected: object, found: object) -> RawError:
+    return RawError(
+        f"{seal.attempt}: {_payload_path(seal)} is not what was sealed: expected {what} {expected}, found {found}"
+    )

@@ -1,0 +1,130 @@
+"""Writing raw partitions: payload first, then the seal. There is no verb that changes a sealed one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from hashlib import sha256
+from types import TracebackType
+from typing import Self
+
+from penstock import __version__
+from penstock.errors import AlreadySealed, DataError, RawError
+from penstock.failpoint import reach
+from penstock.lake import Lake
+from penstock.partition import AttemptKey, new_ulid
+from penstock.raw.layout import SEAL, payload_name, run_folder
+from penstock.raw.seal import Seal
+
+_BLOCK_BYTES = 1024 * 1024  # lines are hashed and handed to the lake in blocks of about this size
+
+
+class RawSink:
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def writer(self, attempt: AttemptKey) -> RawWriter:
+        return RawWriter(self._lake, attempt)
+
+
+class RawWriter:
+    """One writer of one attempt. Nothing is part of the raw partition before `seal`; leaving without it discards."""
+
+    def __init__(self, lake: Lake, attempt: AttemptKey) -> None:
+        self._lake = lake
+        self._attempt = attempt
+        self._folder = run_folder(attempt)
+        self._name = payload_name(new_ulid())
+        self._payload = lake.writer(f"{self._folder}/{self._name}")
+        self._digest = sha256()
+        self._records = 0
+        self._bytes = 0
+        self._lines: list[bytes] = []
+        self._held = 0
+        self._open = True
+
+    def write(self, line: bytes) -> None:
+        """Take one JSON line, without its line end."""
+        if not line or b"\n" in line:
+            raise DataError(
+                f"{self._attempt}, line {self._records + len(self._lines) + 1}: "
+                f"expected one JSON document on one line, found {'nothing' if not line else 'a line break inside'}"
+            )
+        self._lines.append(line)
+        self._held += len(line)
+        if self._held >= _BLOCK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._open:
+            raise AlreadySealed(f"{self._attempt}: this writer is closed; a new attempt needs a new run")
+        if not self._lines:
+            return
+        self._records += len(self._lines)
+        self._lines.append(b"")  # so that the last line ends with a line end, too
+        block = b"\n".join(self._lines)
+        self._lines.clear()
+        self._held = 0
+        self._digest.update(block)
+        self._bytes += len(block)
+        self._payload.write(block)
+
+    def seal(
+        self, extracted_at: datetime, schema_version: str, api_version: str, query_hash: str, time_zone: str
+    ) -> Seal:
+        """Close the raw partition for ever and return its seal.
+
+        If another writer of the same attempt was first, ours is deleted and the seal that stands is returned: a task
+        that Spark runs twice reports the same outcome twice.
+        """
+        self._flush()
+        key = self._attempt.partition
+        seal = Seal(
+            payload=self._name,
+            source=key.source,
+            customer_id=key.customer_id,
+            query_name=key.query_name,
+            logical_date=key.logical_date,
+            run_id=self._attempt.run_id,
+            extracted_at=extracted_at,
+            schema_version=schema_version,
+            record_count=self._records,
+            payload_sha256=self._digest.hexdigest(),
+            payload_bytes=self._bytes,
+            api_version=api_version,
+            query_hash=query_hash,
+            time_zone=time_zone,
+            penstock_version=__version__,
+        )
+        self._payload.commit()
+        self._open = False
+        reach("raw.payload_written")
+        if not self._lake.create(f"{self._folder}/{SEAL}", seal.to_bytes()):
+            seal = self._standing_seal()
+        reach("raw.sealed")
+        return seal
+
+    def _standing_seal(self) -> Seal:
+        path = f"{self._folder}/{SEAL}"
+        try:
+            standing = Seal.from_bytes(self._lake.read(path))
+        except RawError as error:
+            raise RawError(f"{self._attempt}: {path} is broken: {error}") from error
+        # A request that was sent again after a lost answer meets our own seal: then we are not the loser.
+        if standing.payload != self._name:
+            self._lake.delete([f"{self._folder}/{self._name}"])
+        return standing
+
+    def discard(self) -> None:
+        """Forget everything written. Does nothing after `seal`."""
+        if self._open:
+            self._open = False
+            self._lines.clear()
+            self._payload.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.discard()

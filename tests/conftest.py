@@ -1,0 +1,29 @@
+"""Servers that are started once per session, and only if a test asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+import servers
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    with servers.postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """A prefix of its own in a fresh bucket; the environment of the session points at the server."""
+    with servers.s3() as endpoint, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test-key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+        patch.setenv("AWS_REGION", "us-east-1")
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
+        patch.setenv("AWS_ALLOW_HTTP", "true")
+        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="penstock-tests")
+        yield f"s3://penstock-tests/{uuid4().hex}"

@@ -1,0 +1,133 @@
+"""Real servers for the contract tests: a PostgreSQL of our own, and an S3 that keeps its promises under races."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """A fresh PostgreSQL in a temporary folder; yields its SQLAlchemy URL and leaves nothing behind."""
+    programs = _postgres_programs() or _install_postgres()
+    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # short: a socket path has at most 107 characters
+    data, port = folder / "data", free_port()
+    settings = (
+        f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        " -c synchronous_commit=off -c full_page_writes=off -c max_connections=200"
+    )
+    try:
+        if os.geteuid() == 0:
+            shutil.chown(folder, "postgres")
+        _as_postgres(programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        _as_postgres(programs / "pg_ctl", "-D", data, "-l", folder / "log", "-o", settings, "-w", "start")
+        try:
+            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+        finally:
+            _as_postgres(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _postgres_programs() -> Path | None:
+    """The newest folder that has both programs we need; Debian keeps them out of PATH."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda bin_: int(bin_.parent.name), reverse=True)
+    if on_path := shutil.which("initdb"):
+        folders.append(Path(on_path).parent)
+    return next((f for f in folders if (f / "initdb").exists() and (f / "pg_ctl").exists()), None)
+
+
+def _install_postgres() -> Path:
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise RuntimeError("PostgreSQL is not installed: install it (Debian: apt-get install postgresql)")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-q"], check=True, env=env, stdout=subprocess.DEVNULL)
+    subprocess.run(["apt-get", "install", "-q", "-y", "postgresql"], check=True, env=env, stdout=subprocess.DEVNULL)
+    programs = _postgres_programs()
+    if programs is None:
+        raise RuntimeError("apt-get installed postgresql, but there is no initdb under /usr/lib/postgresql/*/bin")
+    return programs
+
+
+def _as_postgres(*command: str | Path) -> None:
+    """PostgreSQL refuses to run as root, so root borrows the account that the package made."""
+    become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    # Output goes to a file: the server inherits a pipe, and waiting for its end would be waiting for the server.
+    with tempfile.TemporaryFile() as output:
+        line = [*become, *map(str, command)]
+        done = subprocess.run(line, stdout=output, stderr=subprocess.STDOUT, cwd="/tmp", check=False)
+        if done.returncode:
+            output.seek(0)
+            raise RuntimeError(f"{' '.join(line)} failed:\n{output.read().decode(errors='replace')}")
+
+
+@contextmanager
+def s3() -> Iterator[str]:
+    """moto's S3 server as a process of its own; yields its endpoint."""
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait_until_it_answers(endpoint, server)
+        yield endpoint
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _wait_until_it_answers(endpoint: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError(f"the S3 server ended with {server.returncode} before it answered")
+        with suppress(URLError, OSError), urlopen(f"{endpoint}/moto-api/", timeout=5):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"the S3 server did not answer at {endpoint} within a minute")
+
+
+def _serve_s3(port: int) -> None:
+    """moto looks whether a key exists and then writes it, without a lock; S3 itself has no such gap."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import run_simple
+
+    app = DomainDispatcherApplication(create_backend_app)
+    one_at_a_time = threading.Lock()
+
+    def atomic(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if "HTTP_IF_NONE_MATCH" in environ or "HTTP_IF_MATCH" in environ:
+            with one_at_a_time:
+                return list(app(environ, start_response))
+        answer: Iterable[bytes] = app(environ, start_response)
+        return answer
+
+    run_simple("127.0.0.1", port, atomic, threaded=True)
+
+
+if __name__ == "__main__":
+    _serve_s3(int(sys.argv[1]))
