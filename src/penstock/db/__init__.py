@@ -1,0 +1,1 @@
+"""One database, two dialects: SQLite by default, PostgreSQL in production."""

@@ -1,0 +1,109 @@
+"""Opening the state database, and the only two ways to talk to it: a write transaction and a snapshot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import NullPool
+
+from penstock.errors import ConfigError, DatabaseUnavailable, PenstockError
+
+T = TypeVar("T")
+
+_BUSY_TIMEOUT_MS = 30_000
+_RETRIED_SQLSTATES = {"40001", "40P01"}  # serialization failure, deadlock
+_TRIES = 5
+
+
+class Database:
+    """A workspace's state schema. Holds no open connection between calls, so it may be shared by threads."""
+
+    def __init__(self, url: str, schema: str | None = None) -> None:
+        self.url = sa.make_url(url)
+        self.schema = schema
+        self.engine = _sqlite(self.url) if self.dialect == "sqlite" else _postgresql(self.url, schema)
+
+    @property
+    def dialect(self) -> str:
+        return self.url.get_backend_name()
+
+    def __str__(self) -> str:
+        return self.url.render_as_string(hide_password=True)
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one write transaction; done again from the start if the database asks for that."""
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with self.engine.begin() as connection:
+                    return work(connection)
+            except DBAPIError as error:
+                if attempt < _TRIES and getattr(error.orig, "sqlstate", None) in _RETRIED_SQLSTATES:
+                    time.sleep(0.05 * 2**attempt)
+                    continue
+                raise translated(error, self) from error
+        raise AssertionError("unreachable")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """One consistent view of everything, for reading only."""
+        try:
+            with self.engine.connect().execution_options(**self._reading()) as connection, connection.begin():
+                yield connection
+        except DBAPIError as error:
+            raise translated(error, self) from error
+
+    def _reading(self) -> dict[str, Any]:
+        if self.dialect == "sqlite":
+            return {"penstock_begin": "BEGIN"}
+        return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+def translated(error: DBAPIError, database: object) -> PenstockError:
+    """The database's complaint as one of ours, with what to do about it."""
+    text = str(error.orig).strip()
+    if "no such table" in text or "does not exist" in text:
+        return ConfigError(f"the state database {database} has no (or an old) schema: run `penstock db migrate`")
+    if isinstance(error, OperationalError):
+        return DatabaseUnavailable(f"the state database {database} did not answer: {text}. Try again")
+    return PenstockError(f"the state database {database} refused a change: {text}")
+
+
+def _sqlite(url: sa.URL) -> Engine:
+    # A fresh connection per transaction costs microseconds and keeps forked or threaded callers safe.
+    engine = sa.create_engine(url, poolclass=NullPool)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # we send BEGIN ourselves: the driver would send it too late
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            f"busy_timeout = {_BUSY_TIMEOUT_MS}",
+            "foreign_keys = ON",
+            "temp_store = MEMORY",
+            "cache_size = -65536",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("penstock_begin", "BEGIN IMMEDIATE"))
+
+    return engine
+
+
+def _postgresql(url: sa.URL, schema: str | None) -> Engine:
+    options = f"-csearch_path={schema}" if schema else ""
+    try:
+        return sa.create_engine(
+            url, pool_pre_ping=True, connect_args={"options": f"{options} -ctimezone=UTC", "connect_timeout": 10}
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigError("PostgreSQL needs the driver psycopg: install `penstock[postgres]`") from error

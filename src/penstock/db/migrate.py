@@ -1,0 +1,75 @@
+"""Bringing a state schema up to date, and refusing to work on one that is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.errors import ConfigError
+
+HEAD = "0001"
+_SCRIPTS = Path(__file__).with_name("migrations")
+_ONE_AT_A_TIME = 7366452  # PostgreSQL advisory lock: two migrations never run at once
+
+
+def migrate(database: Database, tenant: str, workspace: str) -> tuple[str | None, str]:
+    """Apply what is missing, in one transaction; says the version before and after. Safe to repeat."""
+    if database.dialect == "sqlite":
+        Path(str(database.url.database)).parent.mkdir(parents=True, exist_ok=True)
+    return database.transact(lambda connection: _migrate(connection, database.schema, tenant, workspace))
+
+
+def ensure_current(database: Database, tenant: str, workspace: str) -> None:
+    """Refuse a schema of another version, or one that belongs to another workspace."""
+    if database.dialect == "sqlite" and not Path(str(database.url.database)).exists():
+        raise ConfigError(f"there is no state database at {database} yet: run `penstock db migrate`")
+    with database.snapshot() as connection:
+        found = current_version(connection)
+        if found != HEAD:
+            raise ConfigError(
+                f"the state database {database} has schema version {found or 'none'}, this Penstock needs {HEAD}:"
+                " run `penstock db migrate`"
+            )
+        _check_owner(connection, tenant, workspace)
+
+
+def current_version(connection: Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    version: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    return version
+
+
+def _migrate(connection: Connection, schema_name: str | None, tenant: str, workspace: str) -> tuple[str | None, str]:
+    from alembic import command
+    from alembic.config import Config
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ONE_AT_A_TIME})
+        if schema_name:
+            connection.execute(sa.schema.CreateSchema(schema_name, if_not_exists=True))
+    before = current_version(connection)
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
+    connection.execute(
+        sa.text("INSERT INTO workspace (one, tenant_id, workspace_id) VALUES (1, :t, :w) ON CONFLICT DO NOTHING"),
+        {"t": tenant, "w": workspace},
+    )
+    _check_owner(connection, tenant, workspace)
+    return before, HEAD
+
+
+def _check_owner(connection: Connection, tenant: str, workspace: str) -> None:
+    owner = connection.execute(sa.select(schema.workspace.c.tenant_id, schema.workspace.c.workspace_id)).one()
+    if tuple(owner) != (tenant, workspace):
+        raise ConfigError(
+            f"this state database belongs to workspace {owner.tenant_id}/{owner.workspace_id},"
+            f" not to {tenant}/{workspace}: give each workspace its own SQLite file or its own PostgreSQL schema"
+            " (`schema:` in penstock.yaml)"
+        )

@@ -1,0 +1,290 @@
+"""The tables of the state database. Constraint names are sentences: the database refuses impossible rows by name."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from penstock.db.types import Json, UtcTimestamp
+
+metadata = sa.MetaData()
+
+KEY = ("source", "customer_id", "query_name", "logical_date")
+
+
+def _key() -> list[sa.Column[object]]:
+    return [
+        sa.Column("source", sa.Text, nullable=False),
+        sa.Column("customer_id", sa.Text, nullable=False),
+        sa.Column("query_name", sa.Text, nullable=False),
+        sa.Column("logical_date", sa.Date, nullable=False),
+    ]
+
+
+workspace = sa.Table(
+    "workspace",
+    metadata,
+    sa.Column("one", sa.Integer, nullable=False),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("workspace_id", sa.Text, nullable=False),
+    sa.PrimaryKeyConstraint("one", name="workspace_pk"),
+    sa.CheckConstraint("one = 1", name="one_workspace_per_schema"),
+)
+
+worker = sa.Table(
+    "worker",
+    metadata,
+    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("machine", sa.Text, nullable=False),
+    sa.Column("process", sa.Text, nullable=False),
+    sa.Column("started_at", UtcTimestamp, nullable=False),
+    sa.Column("heartbeat_at", UtcTimestamp, nullable=False),
+    sa.Column("stopped_at", UtcTimestamp),
+    sa.PrimaryKeyConstraint("token", name="worker_pk"),
+)
+
+run = sa.Table(
+    "run",
+    metadata,
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("worker_token", sa.Text, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("filters", Json, nullable=False),
+    sa.Column("planned", sa.Integer, nullable=False),
+    sa.Column("started_at", UtcTimestamp, nullable=False),
+    sa.Column("finished_at", UtcTimestamp),
+    sa.PrimaryKeyConstraint("run_id", name="run_pk"),
+)
+
+contract = sa.Table(
+    "contract",
+    metadata,
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("query_name", sa.Text, nullable=False),
+    sa.Column("schema_version", sa.Text, nullable=False),
+    sa.Column("body", Json, nullable=False),
+    sa.Column("first_used_at", UtcTimestamp, nullable=False),
+    sa.PrimaryKeyConstraint("fingerprint", name="contract_pk"),
+)
+
+partition_state = sa.Table(
+    "partition_state",
+    metadata,
+    *_key(),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("current_run_id", sa.Text),
+    sa.Column("schema_version", sa.Text),
+    sa.Column("record_count", sa.BigInteger),
+    sa.Column("updated_at", UtcTimestamp, nullable=False),
+    sa.Column("error_message", sa.Text),
+    sa.Column("attempt_count", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("authority_version", sa.Integer, nullable=False, server_default="0"),
+    sa.PrimaryKeyConstraint(*KEY, name="partition_state_pk"),
+    sa.CheckConstraint("status IN ('pending', 'success', 'failed')", name="status_is_known"),
+    sa.CheckConstraint(
+        "status <> 'success' OR (current_run_id IS NOT NULL AND schema_version IS NOT NULL"
+        " AND record_count IS NOT NULL)",
+        name="success_names_its_run",
+    ),
+    sa.CheckConstraint("status <> 'success' OR error_message IS NULL", name="success_has_no_error"),
+    sa.CheckConstraint("status <> 'failed' OR error_message IS NOT NULL", name="failed_says_why"),
+    sa.CheckConstraint("attempt_count >= 0", name="attempt_count_is_not_negative"),
+    sa.CheckConstraint(
+        "(authority_version = 0) = (current_run_id IS NULL)", name="authority_version_counts_from_the_first_run"
+    ),
+    sa.Index("partition_state_by_status", "status", *KEY),
+)
+
+partition_attempt = sa.Table(
+    "partition_attempt",
+    metadata,
+    *_key(),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("attempt_no", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("contract_fingerprint", sa.Text, nullable=False),
+    sa.Column("schema_version", sa.Text, nullable=False),
+    sa.Column("worker_token", sa.Text, nullable=False),
+    sa.Column("lost_count", sa.Integer, nullable=False),
+    sa.Column("issued_at", UtcTimestamp, nullable=False),
+    sa.Column("stage", sa.Text),
+    sa.Column("outcome", sa.Text),
+    sa.Column("error_class", sa.Text),
+    sa.Column("error_message", sa.Text),
+    sa.Column("complaints", Json),
+    sa.Column("record_count", sa.BigInteger),
+    sa.Column("payload_digest", sa.Text),
+    sa.Column("payload_bytes", sa.BigInteger),
+    sa.Column("content_digest", sa.Text),
+    sa.Column("finished_at", UtcTimestamp),
+    sa.Column("raw_deleted_at", UtcTimestamp),
+    sa.PrimaryKeyConstraint(*KEY, "run_id", name="partition_attempt_pk"),
+    sa.UniqueConstraint(*KEY, "attempt_no", name="attempt_numbers_are_unique"),
+    sa.ForeignKeyConstraint(["contract_fingerprint"], ["contract.fingerprint"], name="attempt_has_a_contract"),
+    sa.CheckConstraint("attempt_no >= 1", name="attempt_numbers_start_at_one"),
+    sa.CheckConstraint("outcome IN ('SUCCEEDED', 'FAILED', 'CANCELLED')", name="outcome_is_known"),
+    sa.CheckConstraint("stage IN ('extract', 'validate', 'load')", name="stage_is_known"),
+    sa.CheckConstraint(
+        "error_class IN ('transient', 'quota', 'auth', 'config', 'data', 'internal')", name="error_class_is_known"
+    ),
+    sa.CheckConstraint("(outcome IS NULL) = (finished_at IS NULL)", name="closed_attempt_has_a_time"),
+    sa.CheckConstraint("outcome IS NULL OR stage IS NOT NULL", name="closed_attempt_has_a_stage"),
+    sa.CheckConstraint(
+        "outcome IS NULL OR outcome = 'SUCCEEDED' OR (error_class IS NOT NULL AND error_message IS NOT NULL)",
+        name="unsuccessful_attempt_says_why",
+    ),
+    sa.CheckConstraint(
+        "outcome <> 'SUCCEEDED' OR"
+        " (record_count IS NOT NULL AND payload_digest IS NOT NULL AND payload_bytes IS NOT NULL"
+        " AND content_digest IS NOT NULL)",
+        name="accepted_attempt_has_digests",
+    ),
+    sa.Index(
+        "one_open_attempt_per_partition",
+        *KEY,
+        unique=True,
+        sqlite_where=sa.text("outcome IS NULL"),
+        postgresql_where=sa.text("outcome IS NULL"),
+    ),
+    sa.Index(
+        "open_attempts_by_worker",
+        "worker_token",
+        sqlite_where=sa.text("outcome IS NULL"),
+        postgresql_where=sa.text("outcome IS NULL"),
+    ),
+    sa.Index("attempts_by_run", "run_id"),
+)
+
+event = sa.Table(
+    "event",
+    metadata,
+    sa.Column("position", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("event_id", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("idempotency_key", sa.Text, nullable=False),
+    sa.Column("occurred_at", UtcTimestamp, nullable=False),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("workspace_id", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text),
+    sa.Column("payload", Json, nullable=False),
+    sa.Column("transaction_id", sa.BigInteger),
+    sa.UniqueConstraint("idempotency_key", name="each_fact_is_told_once"),
+)
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("audit_id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("at", UtcTimestamp, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("command", sa.Text, nullable=False),
+    sa.Column("filters", Json, nullable=False),
+    sa.Column("flags", Json, nullable=False),
+    sa.Column("affected", sa.Integer, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+)
+
+warehouse_table = sa.Table(
+    "warehouse_table",
+    metadata,
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("query_name", sa.Text, nullable=False),
+    sa.Column("schema_version", sa.Text, nullable=False),
+    sa.Column("location", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger),
+    sa.Column("lease_worker", sa.Text),
+    sa.Column("lease_token", sa.Text),
+    sa.PrimaryKeyConstraint("table_name", name="warehouse_table_pk"),
+    sa.UniqueConstraint("source", "query_name", "schema_version", name="one_table_per_schema_version"),
+    sa.CheckConstraint("(lease_token IS NULL) = (lease_worker IS NULL)", name="a_lease_has_a_holder"),
+)
+
+warehouse_pointer = sa.Table(
+    "warehouse_pointer",
+    metadata,
+    *_key(),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("schema_version", sa.Text, nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.Column("table_version", sa.BigInteger, nullable=False),
+    sa.Column("available", sa.Boolean, nullable=False),
+    sa.Column("record_count", sa.BigInteger, nullable=False),
+    sa.Column("loaded_at", UtcTimestamp, nullable=False),
+    sa.Column("hidden_at", UtcTimestamp),
+    sa.PrimaryKeyConstraint(*KEY, name="warehouse_pointer_pk"),
+    sa.CheckConstraint("NOT available OR hidden_at IS NULL", name="available_rows_are_not_hidden"),
+    sa.ForeignKeyConstraint(["table_name"], ["warehouse_table.table_name"], name="pointer_names_a_table"),
+    sa.Index(
+        "unavailable_pointers",
+        *KEY,
+        sqlite_where=sa.text("NOT available AND hidden_at IS NULL"),
+        postgresql_where=sa.text("NOT available AND hidden_at IS NULL"),
+    ),
+    sa.Index("pointers_by_table", "table_name"),
+)
+
+load_record = sa.Table(
+    "load_record",
+    metadata,
+    *_key(),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("schema_version", sa.Text, nullable=False),
+    sa.Column("record_count", sa.BigInteger, nullable=False),
+    sa.Column("loaded_at", UtcTimestamp, nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.PrimaryKeyConstraint(*KEY, "run_id", name="load_record_pk"),
+)
+
+load_batch = sa.Table(
+    "load_batch",
+    metadata,
+    sa.Column("batch_id", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("lease_token", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text),
+    sa.Column("prepared_at", UtcTimestamp, nullable=False),
+    sa.Column("finished_at", UtcTimestamp),
+    sa.Column("body", Json, nullable=False),
+    sa.PrimaryKeyConstraint("batch_id", name="load_batch_pk"),
+    sa.CheckConstraint("status IN ('prepared', 'published', 'discarded')", name="batch_status_is_known"),
+    sa.CheckConstraint("(status = 'prepared') = (finished_at IS NULL)", name="finished_batch_has_a_time"),
+    sa.Index(
+        "prepared_batches",
+        "batch_id",
+        sqlite_where=sa.text("status = 'prepared'"),
+        postgresql_where=sa.text("status = 'prepared'"),
+    ),
+)
+
+load_batch_item = sa.Table(
+    "load_batch_item",
+    metadata,
+    sa.Column("batch_id", sa.Text, nullable=False),
+    *_key(),
+    sa.Column("act", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text),
+    sa.Column("schema_version", sa.Text),
+    sa.Column("table_name", sa.Text),
+    sa.Column("record_count", sa.BigInteger),
+    sa.Column("authority_version", sa.Integer, nullable=False),
+    sa.PrimaryKeyConstraint("batch_id", *KEY, name="load_batch_item_pk"),
+    sa.CheckConstraint("act IN ('load', 'hide')", name="act_is_known"),
+    sa.CheckConstraint(
+        "act = 'hide' OR (run_id IS NOT NULL AND schema_version IS NOT NULL AND table_name IS NOT NULL"
+        " AND record_count IS NOT NULL)",
+        name="load_names_its_run",
+    ),
+)
+
+publish_due = sa.Table(
+    "publish_due",
+    metadata,
+    *_key(),
+    sa.Column("authority_version", sa.Integer, nullable=False),
+    sa.Column("since", UtcTimestamp, nullable=False),
+    sa.PrimaryKeyConstraint(*KEY, name="publish_due_pk"),
+)

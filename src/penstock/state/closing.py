@@ -1,0 +1,204 @@
+"""Closing issued attempts in bulk: verdict, authority and events in one transaction, each exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from penstock.db.bulk import KEY_COLUMNS, Columns, same_key, staged
+from penstock.db.types import Json, UtcTimestamp
+from penstock.errors import PenstockError
+from penstock.ledger.append import append
+from penstock.ledger.events import AttemptRefused, AuthorityChanged, Event, TaskFinished
+from penstock.lifecycle import Act, Outcome, Stage
+from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.state.records import Accepted, Cancelled, Refused, Rejected, Ruling
+
+Closing = Accepted | Rejected | Cancelled
+
+_COLUMNS: Columns = {
+    **KEY_COLUMNS,
+    "run_id": sa.Text(),
+    "worker_token": sa.Text(),
+    "outcome": sa.Text(),
+    "stage": sa.Text(),
+    "error_class": sa.Text(),
+    "error_message": sa.Text(),
+    "complaints": Json(),
+    "record_count": sa.BigInteger(),
+    "payload_digest": sa.Text(),
+    "payload_bytes": sa.BigInteger(),
+    "content_digest": sa.Text(),
+    "lost": sa.Integer(),
+    "ruling": sa.Text(),
+}
+
+_SAME_ATTEMPT = f"{same_key('a', 'c')} AND a.run_id = c.run_id"
+
+# Rows are locked in key order, so that two bulk closings queue up instead of deadlocking.
+_LOCK_ATTEMPTS = f"""
+SELECT 1 FROM partition_attempt a JOIN incoming_closing c ON {_SAME_ATTEMPT}
+ORDER BY a.source, a.customer_id, a.query_name, a.logical_date, a.run_id FOR UPDATE OF a
+"""
+_LOCK_STATES = f"""
+SELECT 1 FROM partition_state s JOIN incoming_closing c ON {same_key("s", "c")}
+ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s
+"""
+
+_RULE = f"""
+UPDATE incoming_closing AS c SET ruling = COALESCE((
+    SELECT CASE
+        WHEN a.outcome IS NULL AND a.worker_token <> c.worker_token THEN 'the attempt belongs to another worker now'
+        WHEN a.outcome IS NULL AND EXISTS (
+            SELECT 1 FROM partition_attempt n WHERE {same_key("n", "a")} AND n.attempt_no > a.attempt_no
+        ) THEN 'a newer attempt was issued'
+        WHEN a.outcome IS NULL THEN 'apply'
+        WHEN a.outcome = c.outcome AND COALESCE(a.payload_digest, '') = COALESCE(c.payload_digest, '')
+            AND COALESCE(a.error_message, '') = COALESCE(c.error_message, '') THEN 'repeat'
+        ELSE 'the attempt was closed before, ' || a.outcome
+    END
+    FROM partition_attempt a WHERE {_SAME_ATTEMPT}
+), 'the attempt was never issued')
+"""
+
+_CLOSE = f"""
+UPDATE partition_attempt AS a SET
+    outcome = c.outcome, stage = c.stage, error_class = c.error_class, error_message = c.error_message,
+    complaints = c.complaints, record_count = c.record_count, payload_digest = c.payload_digest,
+    payload_bytes = c.payload_bytes, content_digest = c.content_digest, finished_at = :now,
+    lost_count = CASE WHEN c.lost = 1 THEN a.lost_count + 1 WHEN c.outcome = 'CANCELLED' THEN a.lost_count ELSE 0 END
+FROM incoming_closing c
+WHERE {_SAME_ATTEMPT} AND c.ruling = 'apply' AND a.outcome IS NULL
+"""
+
+# A verdict counts once. Acceptance takes authority; rejection leaves it, and a partition that is success stays success.
+_MOVE = f"""
+INSERT INTO partition_state AS s (source, customer_id, query_name, logical_date, status, current_run_id, schema_version,
+    record_count, updated_at, error_message, attempt_count, authority_version)
+SELECT c.source, c.customer_id, c.query_name, c.logical_date,
+    CASE WHEN c.outcome = 'SUCCEEDED' THEN 'success' ELSE 'failed' END,
+    CASE WHEN c.outcome = 'SUCCEEDED' THEN c.run_id END,
+    CASE WHEN c.outcome = 'SUCCEEDED' THEN a.schema_version END,
+    CASE WHEN c.outcome = 'SUCCEEDED' THEN c.record_count END,
+    :now, c.error_message, 1, CASE WHEN c.outcome = 'SUCCEEDED' THEN 1 ELSE 0 END
+FROM incoming_closing c JOIN partition_attempt a ON {_SAME_ATTEMPT}
+WHERE c.ruling = 'apply' AND c.outcome <> 'CANCELLED'
+ORDER BY c.source, c.customer_id, c.query_name, c.logical_date
+ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET
+    status = CASE WHEN s.status = 'success' THEN 'success' ELSE excluded.status END,
+    current_run_id = COALESCE(excluded.current_run_id, s.current_run_id),
+    schema_version = COALESCE(excluded.schema_version, s.schema_version),
+    record_count = COALESCE(excluded.record_count, s.record_count),
+    updated_at = excluded.updated_at,
+    error_message = CASE WHEN 'success' IN (s.status, excluded.status) THEN NULL ELSE excluded.error_message END,
+    attempt_count = s.attempt_count + 1,
+    authority_version = s.authority_version + excluded.authority_version
+"""
+
+_DUE = f"""
+INSERT INTO publish_due (source, customer_id, query_name, logical_date, authority_version, since)
+SELECT s.source, s.customer_id, s.query_name, s.logical_date, s.authority_version, :now
+FROM incoming_closing c JOIN partition_state s ON {same_key("s", "c")}
+WHERE c.ruling = 'apply' AND c.outcome = 'SUCCEEDED'
+ON CONFLICT (source, customer_id, query_name, logical_date)
+DO UPDATE SET authority_version = excluded.authority_version, since = excluded.since
+"""
+
+_RULINGS = f"""
+SELECT c.source, c.customer_id, c.query_name, c.logical_date, c.run_id, c.outcome, c.stage, c.error_class,
+    c.record_count, c.ruling, a.attempt_no, a.contract_fingerprint, s.authority_version
+FROM incoming_closing c
+LEFT JOIN partition_attempt a ON {_SAME_ATTEMPT}
+LEFT JOIN partition_state s ON {same_key("s", "c")}
+"""
+
+
+def close(connection: Connection, closings: Sequence[Closing], actor: str, now: datetime) -> Ruling:
+    """Close each attempt that is still open and ours. What was closed before is repeated or refused, by name."""
+    rows = [_row(closing) for closing in _each_once(closings)]
+    moment = {"now": now}
+    with staged(connection, "incoming_closing", _COLUMNS, rows):
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text(_LOCK_ATTEMPTS))
+            connection.execute(sa.text(_LOCK_STATES))
+        connection.execute(sa.text(_RULE))
+        connection.execute(_timed(_CLOSE), moment)
+        connection.execute(_timed(_MOVE), moment)
+        connection.execute(_timed(_DUE), moment)
+        outcome = connection.execute(
+            sa.text(_RULINGS).columns(logical_date=sa.Date(), record_count=sa.BigInteger())
+        ).all()
+    append(connection, [event for row in outcome for event in _events(row)], actor, now)
+    return _ruling(outcome)
+
+
+def _timed(statement: str) -> sa.TextClause:
+    return sa.text(statement).bindparams(sa.bindparam("now", type_=UtcTimestamp()))
+
+
+def _each_once(closings: Sequence[Closing]) -> Iterable[Closing]:
+    """Collapse repetitions inside one batch; two different words on one attempt are a bug of the caller."""
+    seen: dict[AttemptKey, Closing] = {}
+    for closing in closings:
+        if seen.setdefault(closing.attempt, closing) != closing:
+            raise PenstockError(f"two different verdicts on {closing.attempt} in one batch")
+    return seen.values()
+
+
+def _row(closing: Closing) -> tuple[Any, ...]:
+    key = closing.attempt.partition
+    attempt = (key.source, key.customer_id, key.query_name, key.logical_date, closing.attempt.run_id)
+    match closing:
+        case Accepted():
+            return (
+                *attempt, closing.worker_token, Outcome.SUCCEEDED, Stage.VALIDATE, None, None, None,
+                closing.record_count, closing.payload_digest, closing.payload_bytes, closing.content_digest, 0, None,
+            )  # fmt: skip
+        case Rejected():
+            return (
+                *attempt, closing.worker_token, Outcome.FAILED, closing.stage, closing.error_class,
+                closing.error_message, list(closing.complaints) or None,
+                closing.record_count, closing.payload_digest, closing.payload_bytes, closing.content_digest, 0, None,
+            )  # fmt: skip
+        case Cancelled():
+            return (
+                *attempt, closing.worker_token, Outcome.CANCELLED, closing.stage, closing.error_class,
+                closing.error_message, None, None, None, None, None, int(closing.lost), None,
+            )  # fmt: skip
+
+
+def _attempt(row: Row[Any]) -> AttemptKey:
+    return AttemptKey(PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date), RunId(row.run_id))
+
+
+def _events(row: Row[Any]) -> Iterable[Event]:
+    attempt = _attempt(row)
+    if row.ruling == "repeat":
+        return
+    if row.ruling != "apply":
+        yield AttemptRefused(attempt.run_id, attempt.partition, row.outcome, row.ruling)
+        return
+    yield TaskFinished(
+        attempt.run_id,
+        attempt.partition,
+        row.attempt_no,
+        row.stage,
+        row.outcome,
+        row.error_class,
+        row.contract_fingerprint,
+        row.record_count,
+    )
+    if row.outcome == Outcome.SUCCEEDED:
+        yield AuthorityChanged(attempt.run_id, attempt.partition, row.authority_version, Act.ACCEPT)
+
+
+def _ruling(rows: Sequence[Row[Any]]) -> Ruling:
+    return Ruling(
+        applied=[_attempt(row) for row in rows if row.ruling == "apply"],
+        repeated=[_attempt(row) for row in rows if row.ruling == "repeat"],
+        refused=[Refused(_attempt(row), row.ruling) for row in rows if row.ruling not in ("apply", "repeat")],
+    )

@@ -1,0 +1,184 @@
+"""The control plane's object: it issues attempts, gives them up without a verdict, and requeues what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.clock import Clock
+from penstock.db import schema
+from penstock.db.bulk import KEY_COLUMNS, insert, same_key, staged
+from penstock.db.engine import Database
+from penstock.db.types import UtcTimestamp
+from penstock.ledger.append import append
+from penstock.ledger.events import PlanCreated, RunFinished
+from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.state.closing import close
+from penstock.state.records import Cancelled, Issued, Planned, Refused, Ruling
+
+_PLANNED = {
+    **KEY_COLUMNS,
+    "seen_attempt_no": sa.Integer(),
+    "reason": sa.Text(),
+    "contract_fingerprint": sa.Text(),
+    "schema_version": sa.Text(),
+}
+
+# Unique constraints decide races: a number that was taken, or a partition with an open attempt, inserts nothing.
+_ISSUE = f"""
+INSERT INTO partition_attempt (source, customer_id, query_name, logical_date, run_id, attempt_no, reason,
+    contract_fingerprint, schema_version, worker_token, lost_count, issued_at)
+SELECT p.source, p.customer_id, p.query_name, p.logical_date, :run_id, p.seen_attempt_no + 1, p.reason,
+    p.contract_fingerprint, p.schema_version, :worker_token,
+    COALESCE((SELECT b.lost_count FROM partition_attempt b
+              WHERE {same_key("b", "p")} AND b.attempt_no = p.seen_attempt_no), 0), :now
+FROM incoming_planned p
+WHERE NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "p")}
+                  AND (a.outcome IS NULL OR a.attempt_no > p.seen_attempt_no))
+ORDER BY p.source, p.customer_id, p.query_name, p.logical_date
+ON CONFLICT DO NOTHING
+"""
+
+_ISSUED = f"""
+SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.reason, a.attempt_no, a.contract_fingerprint,
+    s.record_count AS previous_record_count
+FROM incoming_planned p
+LEFT JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = :run_id
+LEFT JOIN partition_state s ON {same_key("s", "p")} AND s.status = 'success'
+ORDER BY p.source, p.query_name, p.customer_id, p.logical_date
+"""
+
+_REQUEUE = f"""
+UPDATE partition_state AS s SET status = 'pending', updated_at = :now, error_message = NULL
+FROM incoming_key k WHERE {same_key("s", "k")} AND s.status = 'failed'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One manual act, as the audit log keeps it."""
+
+    actor: str
+    command: str
+    filters: Mapping[str, Any]
+    flags: Mapping[str, Any]
+
+
+class ControlStore:
+    """Decides which partitions are tried, and records who asked for it. It cannot accept or reject."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def start_run(self, run_id: RunId, worker_token: str, actor: str, filters: Mapping[str, Any], planned: int) -> None:
+        row = {
+            "run_id": run_id,
+            "worker_token": worker_token,
+            "actor": actor,
+            "filters": dict(filters),
+            "planned": planned,
+            "started_at": self._clock(),
+        }
+        self._database.transact(lambda connection: connection.execute(sa.insert(schema.run), row))
+
+    def finish_run(self, run_id: RunId, counts: Mapping[str, int]) -> None:
+        now = self._clock()
+
+        def work(connection: Connection) -> None:
+            connection.execute(sa.update(schema.run).where(schema.run.c.run_id == run_id).values(finished_at=now))
+            append(connection, [RunFinished(run_id, dict(counts))], "control", now)
+
+        self._database.transact(work)
+
+    def keep_contracts(self, contracts: Sequence[tuple[str, str, str, str, Mapping[str, Any]]]) -> None:
+        """Remember contract bodies (fingerprint, source, query, schema_version, body) before attempts name them."""
+        now = self._clock()
+        columns = ("fingerprint", "source", "query_name", "schema_version", "body", "first_used_at")
+        rows = [(*contract, now) for contract in contracts]
+        self._database.transact(lambda connection: insert(connection, schema.contract, columns, rows))
+
+    def issue(
+        self, run_id: RunId, worker_token: str, batch: int, planned: Sequence[Planned]
+    ) -> tuple[list[Issued], list[Refused]]:
+        """Open an attempt for each planned partition that nobody took since the planner looked."""
+        return self._database.transact(lambda connection: self._issue(connection, run_id, worker_token, batch, planned))
+
+    def cancel(self, closings: Sequence[Cancelled]) -> Ruling:
+        """Close attempts without a verdict: nothing counts against the partition."""
+        if not closings:
+            return Ruling()
+        return self._database.transact(lambda connection: close(connection, closings, "control", self._clock()))
+
+    def requeue(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
+        """failed -> pending for these keys, with its line in the audit log. Says how many moved."""
+        now = self._clock()
+
+        def work(connection: Connection) -> int:
+            with staged(connection, "incoming_key", KEY_COLUMNS, [_columns(key) for key in keys]):
+                if connection.dialect.name == "postgresql":
+                    connection.execute(sa.text(_lock_states()))
+                moved = connection.execute(_timed(_REQUEUE), {"now": now}).rowcount
+            record_audit(connection, entry, moved, "done", now)
+            return moved
+
+        return self._database.transact(work)
+
+    def _issue(
+        self, connection: Connection, run_id: RunId, worker_token: str, batch: int, planned: Sequence[Planned]
+    ) -> tuple[list[Issued], list[Refused]]:
+        now = self._clock()
+        rows = [
+            (*_columns(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version) for p in planned
+        ]
+        with staged(connection, "incoming_planned", _PLANNED, rows):
+            connection.execute(_timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
+            found = connection.execute(sa.text(_ISSUED).columns(logical_date=sa.Date()), {"run_id": run_id}).all()
+        issued: list[Issued] = []
+        refused: list[Refused] = []
+        reasons: dict[str, int] = {}
+        for row in found:
+            attempt = AttemptKey(PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date), run_id)
+            if row.attempt_no is None:
+                refused.append(Refused(attempt, "another run took this partition first"))
+                continue
+            issued.append(Issued(attempt, row.attempt_no, row.contract_fingerprint, row.previous_record_count))
+            reasons[row.reason] = reasons.get(row.reason, 0) + 1
+        append(connection, [PlanCreated(run_id, batch, len(issued), reasons)], "control", now)
+        return issued, refused
+
+
+def record_audit(connection: Connection, entry: AuditEntry, affected: int, outcome: str, now: datetime) -> None:
+    """One line of the audit log, in the transaction of the act it describes."""
+    connection.execute(
+        sa.insert(schema.audit),
+        {
+            "at": now,
+            "actor": entry.actor,
+            "command": entry.command,
+            "filters": dict(entry.filters),
+            "flags": dict(entry.flags),
+            "affected": affected,
+            "outcome": outcome,
+        },
+    )
+
+
+def _columns(key: PartitionKey) -> tuple[Any, ...]:
+    return (key.source, key.customer_id, key.query_name, key.logical_date)
+
+
+def _lock_states() -> str:
+    return (
+        f"SELECT 1 FROM partition_state s JOIN incoming_key k ON {same_key('s', 'k')}"
+        " ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s"
+    )
+
+
+def _timed(statement: str) -> sa.TextClause:
+    return sa.text(statement).bindparams(sa.bindparam("now", type_=UtcTimestamp()))

@@ -1,0 +1,168 @@
+"""What the state database says about partitions and attempts, and the verdicts that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any
+
+from penstock.errors import ErrorClass
+from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.partition import AttemptKey, PartitionKey, RunId
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One row of the state store's contract, for one logical partition."""
+
+    key: PartitionKey
+    status: PartitionStatus
+    current_run_id: RunId | None
+    schema_version: str | None
+    record_count: int | None
+    updated_at: datetime | None
+    error_message: str | None
+    attempt_count: int
+    authority_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One partition in one run, as the attempt table keeps it."""
+
+    key: PartitionKey
+    run_id: RunId
+    attempt_no: int
+    reason: str
+    contract_fingerprint: str
+    schema_version: str
+    worker_token: str
+    lost_count: int
+    issued_at: datetime
+    stage: Stage | None
+    outcome: Outcome | None
+    error_class: ErrorClass | None
+    error_message: str | None
+    complaints: list[dict[str, Any]] | None
+    record_count: int | None
+    payload_digest: str | None
+    payload_bytes: int | None
+    content_digest: str | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition as a person asks about it: state, last attempt and pointer side by side."""
+
+    state: PartitionState
+    display: DisplayStatus
+    explicit: bool
+    last_attempt_no: int
+    last_attempt_run_id: RunId | None
+    last_attempt_outcome: Outcome | None
+    last_attempt_error_class: ErrorClass | None
+    last_attempt_error: str | None
+    last_attempt_at: datetime | None
+    open_run_id: RunId | None
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.state.key
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRange:
+    """Every day from `first` to `last` of one customer and query is expected to exist."""
+
+    source: str
+    customer_id: str
+    query_name: str
+    first: date
+    last: date
+
+    def __len__(self) -> int:
+        return max(0, (self.last - self.first).days + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A partition that should be attempted, and the last attempt number that the planner saw."""
+
+    key: PartitionKey
+    seen_attempt_no: int
+    reason: str
+    contract_fingerprint: str
+    schema_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """An attempt that is ours to work on."""
+
+    attempt: AttemptKey
+    attempt_no: int
+    contract_fingerprint: str
+    previous_record_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The validator vouches for the run of this attempt."""
+
+    attempt: AttemptKey
+    worker_token: str
+    schema_version: str
+    record_count: int
+    payload_digest: str
+    payload_bytes: int
+    content_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The validator does not vouch for the run of this attempt, and says why."""
+
+    attempt: AttemptKey
+    worker_token: str
+    stage: Stage
+    error_class: ErrorClass
+    error_message: str
+    complaints: Sequence[dict[str, Any]] = ()
+    record_count: int | None = None
+    payload_digest: str | None = None
+    payload_bytes: int | None = None
+    content_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Nobody judged this attempt: it does not count against the partition."""
+
+    attempt: AttemptKey
+    worker_token: str
+    stage: Stage
+    error_class: ErrorClass
+    error_message: str
+    lost: bool = False
+
+
+Verdict = Accepted | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A closing that changed nothing, and why."""
+
+    attempt: AttemptKey
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What became of a batch of closings: refused ones never fail the others."""
+
+    applied: Sequence[AttemptKey] = field(default_factory=tuple)
+    repeated: Sequence[AttemptKey] = field(default_factory=tuple)
+    refused: Sequence[Refused] = field(default_factory=tuple)

@@ -1,0 +1,121 @@
+"""Who is working: one row per process, a heartbeat by the database's clock, and what the dead left open."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from penstock.clock import Clock
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.db.lease import LEASE_SECONDS, seconds_ago
+from penstock.partition import AttemptKey, PartitionKey, RunId, new_ulid
+
+HEARTBEAT_SECONDS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempt:
+    """An attempt that nobody will finish, because its worker is gone."""
+
+    attempt: AttemptKey
+    worker_token: str
+    lost_count: int
+
+
+class WorkerStore:
+    """Registers this process and finds the attempts of processes that are gone."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def register(self) -> str:
+        """A token for this process. Attempts name it, and verdicts must carry it."""
+        token = new_ulid()
+        row = {
+            "token": token,
+            "host": socket.gethostname(),
+            "machine": machine(),
+            "process": process(os.getpid()) or f"{os.getpid()}:unknown",
+        }
+        columns: dict[str, Any] = {name: sa.bindparam(name) for name in row}
+        statement = sa.insert(schema.worker).values(**columns, started_at=self._now(), heartbeat_at=self._now())
+        self._database.transact(lambda connection: connection.execute(statement, row))
+        return token
+
+    def beat(self, token: str) -> None:
+        """One update renews everything that this worker holds."""
+        worker = schema.worker
+        statement = sa.update(worker).where(worker.c.token == token).values(heartbeat_at=self._now())
+        self._database.transact(lambda connection: connection.execute(statement))
+
+    def stop(self, token: str) -> None:
+        worker = schema.worker
+        statement = sa.update(worker).where(worker.c.token == token).values(stopped_at=self._now())
+        self._database.transact(lambda connection: connection.execute(statement))
+
+    def bury(self) -> int:
+        """Mark workers whose process on this machine is dead as stopped, without waiting for their lease to end."""
+        worker = schema.worker
+        with self._database.snapshot() as connection:
+            alive = connection.execute(sa.select(worker).where(worker.c.stopped_at.is_(None))).all()
+        dead = [row.token for row in alive if _is_dead(row)]
+        for token in dead:
+            self.stop(token)
+        return len(dead)
+
+    def abandoned(self) -> list[OpenAttempt]:
+        """Open attempts of workers that stopped or whose lease ran out."""
+        attempt, worker = schema.partition_attempt, schema.worker
+        gone = sa.select(worker.c.token).where(
+            sa.or_(
+                worker.c.stopped_at.is_not(None),
+                worker.c.heartbeat_at < seconds_ago(self._database.dialect, LEASE_SECONDS),
+            )
+        )
+        with self._database.snapshot() as connection:
+            rows = connection.execute(
+                sa.select(attempt).where(attempt.c.outcome.is_(None), attempt.c.worker_token.in_(gone))
+            ).all()
+        return [
+            OpenAttempt(
+                AttemptKey(PartitionKey(r.source, r.customer_id, r.query_name, r.logical_date), RunId(r.run_id)),
+                r.worker_token,
+                r.lost_count,
+            )
+            for r in rows
+        ]
+
+    def _now(self) -> sa.ColumnElement[Any]:
+        return seconds_ago(self._database.dialect, 0)
+
+
+def machine() -> str:
+    """This boot of this machine, and this process namespace: only inside it can a process id be looked up."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"unknown/{new_ulid()}"
+
+
+def process(pid: int) -> str | None:
+    """A process of this machine with its start time, so that a reused number is not taken for it; None if gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else f"{pid}:{fields[19]}"
+
+
+def _is_dead(row: Any) -> bool:
+    if row.machine != machine() or row.process.endswith(":unknown"):
+        return False
+    return bool(process(int(row.process.partition(":")[0])) != row.process)
