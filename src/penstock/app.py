@@ -1,0 +1,289 @@
+"""The composition root: settings in, wired application out. Also the Python API."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Sequence
+from datetime import date as Day
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.clock import Clock, utc_now
+from penstock.control.select import Selection, due_range, expected
+from penstock.errors import UsageError
+from penstock.lifecycle import PartitionStatus
+from penstock.partition import PartitionKey, RunId, day, new_run_id
+from penstock.settings import Settings, find_workspace, load_settings
+from penstock.state.control import AuditEntry, ControlStore
+from penstock.state.reader import StateReader
+from penstock.state.records import ExpectedRange
+from penstock.state.validator import ValidatorStore
+from penstock.state.worker import WorkerStore
+from penstock.warehouse.pointers import PointerReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.contract.contract import Contract
+    from penstock.control.plan import Plan
+    from penstock.control.why import Why
+    from penstock.db.engine import Database
+    from penstock.flow.runner import RunSummary, Watcher
+    from penstock.lake import Lake
+    from penstock.pipeline.work import Report
+    from penstock.warehouse.publish import Publication
+    from penstock.warehouse.reader import Vouched
+
+
+def open_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
+    """The workspace in (or above) `path`; refuses one whose database is missing or of another version."""
+    workspace = load_workspace(path, clock)
+    workspace.require_schema()
+    return workspace
+
+
+def load_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
+    """The workspace without a look at its database, for commands that create or mend it."""
+    return Workspace(load_settings(find_workspace(Path(path)), os.environ), clock)
+
+
+class Workspace:
+    """One workspace: its settings, its state database, its lake, and what can be done with them."""
+
+    def __init__(self, settings: Settings, clock: Clock = utc_now) -> None:
+        self.settings = settings
+        self._clock = clock
+
+    def now(self) -> datetime:
+        return self._clock()
+
+    @cached_property
+    def database(self) -> Database:
+        from penstock.db.engine import Database
+
+        return Database(self.settings.state.url, self.settings.state.schema_name)
+
+    @cached_property
+    def lake(self) -> Lake:
+        from penstock.lake import open_lake
+
+        return open_lake(self.settings.lake)
+
+    @cached_property
+    def reader(self) -> StateReader:
+        return StateReader(self.database)
+
+    @cached_property
+    def pointers(self) -> PointerReader:
+        return PointerReader(self.database)
+
+    @cached_property
+    def contracts(self) -> dict[str, Contract]:
+        """The contracts of today's configuration, by query."""
+        from penstock.contract.contract import Contract
+
+        return {name: Contract.of(query) for name, query in self.settings.queries.items()}
+
+    def require_schema(self) -> None:
+        from penstock.db.migrate import ensure_current
+
+        ensure_current(self.database, self.settings.tenant, self.settings.workspace)
+
+    def migrate(self) -> tuple[str | None, str]:
+        from penstock.db.migrate import migrate
+
+        return migrate(self.database, self.settings.tenant, self.settings.workspace)
+
+    def ranges(self, selection: Selection) -> list[ExpectedRange]:
+        return expected(self.settings, selection, self.now())
+
+    # --- what should happen -------------------------------------------------------------------------------------
+
+    def plan(self, selection: Selection, *, reprocess: bool = False) -> Plan:
+        """What `run` would attempt now."""
+        from penstock.control.plan import make_plan, refuse_changed_fields
+
+        refuse_changed_fields(self.reader, self.contracts)
+        ranges = self.ranges(selection)
+        for key in selection.keys:
+            due = due_range(self.settings, key, self.now())
+            if not due.first <= key.logical_date <= due.last:
+                raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
+        return make_plan(self.reader, ranges, self.contracts, reprocess=reprocess)
+
+    def run(
+        self,
+        selection: Selection,
+        *,
+        watcher: Watcher,
+        reprocess: bool = False,
+        actor: str | None = None,
+        spark: SparkSession | None = None,
+    ) -> RunSummary:
+        """Rescue what the dead left, plan, and carry the plan through extract, validate and load."""
+        from penstock.control.rescue import rescue
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.runner import Runner, RunSummary
+        from penstock.pipeline.session import start_session
+        from penstock.source.protocol import RunContext
+        from penstock.source.registry import make_source
+
+        control, validator = ControlStore(self.database, self._clock), ValidatorStore(self.database, self._clock)
+        workers = WorkerStore(self.database, self._clock)
+        run_id = new_run_id()
+        rescue(workers, control, validator)
+        plan = self.plan(selection, reprocess=reprocess)
+        for name in sorted({item.key.source for item in plan.items}):
+            make_source(self.settings.sources[name], RunContext(run_id))  # refuses bad options before anything starts
+        if not plan.items and not self.pointers.waiting():
+            return RunSummary(run_id, skipped=plan.held)
+        session = spark or start_session(self.settings.spark)
+        with Heartbeat(workers) as heart:
+
+            def publish(run: RunId, report: Report | None) -> Publication:
+                return self._publish(session, heart.token, run, report)
+
+            runner = Runner(session, self.settings, self.contracts, control, validator, publish, watcher, heart.token)
+            filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
+            summary = runner.run(run_id, plan.items, actor=actor or os_user(), filters=filters)
+        summary.skipped += plan.held
+        return summary
+
+    def retry_candidates(
+        self, selection: Selection, *, without_raw: bool
+    ) -> tuple[list[PartitionKey], list[PartitionKey]]:
+        """What `retry` would requeue, and what it refuses because no attempt left anything in the raw sink."""
+        ranges = self.ranges(selection)
+        failed = [view.key for view in self.reader.views(ranges, status=PartitionStatus.FAILED)]
+        nothing = set() if without_raw else self.reader.left_nothing(ranges)
+        return [key for key in failed if key not in nothing], [key for key in failed if key in nothing]
+
+    def retry(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
+        """failed -> pending, in the audit log. Says how many moved."""
+        return ControlStore(self.database, self._clock).requeue(keys, entry)
+
+    def why(self, key: PartitionKey) -> Why:
+        from penstock.control.why import explain
+
+        [view] = self.reader.views(self.ranges(Selection(keys=(key,))))
+        due = due_range(self.settings, key, self.now())
+        return explain(view, self.pointers.pointer(key), self.reader.attempts(key), due, self.pointers.is_due(key))
+
+    def partition(self, key: str) -> PartitionHandle:
+        """One partition, to ask about it."""
+        return PartitionHandle(self, PartitionKey.parse(key))
+
+    # --- what consumers read ------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        table: str,
+        *,
+        since: str | Day | None = None,
+        until: str | Day | None = None,
+        date: str | Day | None = None,
+        customers: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        spark: SparkSession | None = None,
+    ) -> Vouched | DataFrame:
+        """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb()."""
+        vouched = self.vouched(
+            table, since=_day(date or since), until=_day(date or until), customers=customers, columns=columns
+        )
+        return vouched if spark is None else vouched.spark(spark)
+
+    def vouched(
+        self,
+        table: str,
+        *,
+        since: Day | None = None,
+        until: Day | None = None,
+        customers: Sequence[str] = (),
+        columns: Sequence[str] = (),
+    ) -> Vouched:
+        """The vouched rows of `source.query_name` at this moment: reading them twice gives the same rows."""
+        from penstock.contract.schema import arrow_schema
+        from penstock.warehouse.reader import Filter, Vouched, heads
+        from penstock.warehouse.tables import file_schema
+
+        contract = next((c for c in self.contracts.values() if c.asset == table), None)
+        if contract is None:
+            known = ", ".join(sorted(c.asset for c in self.contracts.values()))
+            raise UsageError(f"unknown table {table} (tables: {known})")
+        found = heads(self.database, contract.source, contract.query_name)
+        wanted = Filter(since, until, tuple(customers), tuple(columns))
+        return Vouched(self.lake, file_schema(arrow_schema(contract.fields)), found, wanted)
+
+    def sql(self, statement: str) -> pa.RecordBatchReader:
+        """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`."""
+        from penstock.warehouse.sql import query
+
+        def opener(name: str) -> Callable[[], Vouched]:
+            return lambda: self.vouched(name)
+
+        return query(statement, {c.asset: opener(c.asset) for c in self.contracts.values()})
+
+    def spark_sql(self, statement: str, spark: SparkSession | None = None) -> pa.RecordBatchReader:
+        """The same on Spark, for what is too large for one machine."""
+        from pyspark.errors import PySparkException
+
+        from penstock.pipeline.session import start_session
+        from penstock.warehouse.sql import named_tables
+
+        session = spark or start_session(self.settings.spark)
+        known = {c.asset for c in self.contracts.values()}
+        for name in named_tables(statement, known):
+            view = name.replace(".", "__")
+            self.vouched(name).spark(session).createOrReplaceTempView(view)
+            statement = statement.replace(name, view)
+        try:
+            return session.sql(statement).toArrow().to_reader()
+        except PySparkException as error:
+            raise UsageError(f"the SQL failed: {str(error).partition(chr(10))[0]}") from error
+
+    def _publish(self, spark: SparkSession, worker_token: str, run_id: RunId, report: Report | None) -> Publication:
+        from penstock.contract.contract import Contract
+        from penstock.contract.schema import arrow_schema
+        from penstock.pipeline.load import spark_stager
+        from penstock.pipeline.work import parallelism
+        from penstock.warehouse.publish import Publisher
+
+        kept = {row.fingerprint: Contract.from_body(row.body) for row in self.reader.contracts()}
+        fields = {contract.table: arrow_schema(contract.fields) for contract in kept.values()}
+        publisher = Publisher(
+            self.database,
+            self.lake,
+            self._clock,
+            worker_token,
+            fields.__getitem__,
+            spark_stager(spark, self.settings.lake, kept.__getitem__, report),
+            parallelism(spark),
+        )
+        return publisher.publish(run_id)
+
+
+class PartitionHandle:
+    """Questions about one partition."""
+
+    def __init__(self, workspace: Workspace, key: PartitionKey) -> None:
+        self._workspace = workspace
+        self.key = key
+
+    def why(self) -> Why:
+        return self._workspace.why(self.key)
+
+
+def os_user() -> str:
+    """Who is acting, when nobody says otherwise."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _day(value: str | Day | None) -> Day | None:
+    return day(value) if isinstance(value, str) else value

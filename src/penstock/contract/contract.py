@@ -1,0 +1,80 @@
+"""The contract of a query as a value. Its body is data: an attempt is judged by the body it was issued under."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import orjson
+
+from penstock.settings import Check, Field, Query, check_from_mapping, check_to_mapping
+
+Policy = Literal["reject", "ignore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """Everything by which a run of one query is validated, loaded and verified."""
+
+    source: str
+    query_name: str
+    schema_version: str
+    fields: tuple[Field, ...]
+    checks: tuple[Check, ...]
+    unknown_fields: Policy
+    missing_fields: Policy
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, query: Query) -> Self:
+        return cls(
+            query.source,
+            query.name,
+            query.schema_version,
+            query.fields,
+            query.checks,
+            query.unknown_fields,
+            query.missing_fields,
+            query.options,
+        )
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Self:
+        return cls(
+            source=body["source"],
+            query_name=body["query_name"],
+            schema_version=body["schema_version"],
+            fields=tuple(Field(**field) for field in body["fields"]),
+            checks=tuple(check_from_mapping(check) for check in body["checks"]),
+            unknown_fields=body["unknown_fields"],
+            missing_fields=body["missing_fields"],
+            options=body["options"],
+        )
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "query_name": self.query_name,
+            "schema_version": self.schema_version,
+            "fields": [{"name": f.name, "type": f.type, "required": f.required} for f in self.fields],
+            "checks": [check_to_mapping(check) for check in self.checks],
+            "unknown_fields": self.unknown_fields,
+            "missing_fields": self.missing_fields,
+            "options": dict(self.options),
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """The same contract has the same fingerprint on every machine."""
+        return hashlib.sha256(orjson.dumps(self.body(), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+    @property
+    def asset(self) -> str:
+        return f"{self.source}.{self.query_name}"
+
+    @property
+    def table(self) -> str:
+        """The warehouse table of this contract: two schema versions never share one."""
+        return f"{self.asset}.{self.schema_version}"

@@ -1,0 +1,111 @@
+"""Filters, the same for every command: from what a person names to ranges of expected partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from typing import Any
+
+from penstock.clock import last_day_over
+from penstock.errors import ConfigError, UsageError
+from penstock.lifecycle import PartitionStatus
+from penstock.partition import PartitionKey
+from penstock.settings import Customer, Query, Settings
+from penstock.state.records import ExpectedRange
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which partitions are meant. Nothing given means all of them."""
+
+    keys: tuple[PartitionKey, ...] = ()
+    source: str | None = None
+    customers: tuple[str, ...] = ()
+    queries: tuple[str, ...] = ()
+    since: date | None = None
+    until: date | None = None
+    status: PartitionStatus | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What was given, for the audit log."""
+        given = {name: value for name, value in asdict(self).items() if value}
+        if self.keys:
+            given["keys"] = [str(key) for key in self.keys]
+        return {name: _plain(value) for name, value in given.items()}
+
+
+def expected(settings: Settings, selection: Selection, now: datetime) -> list[ExpectedRange]:
+    """The partitions that the configuration expects to exist by `now`, as far as they are selected."""
+    _refuse_unknown(settings, selection)
+    if selection.keys:
+        return [
+            ExpectedRange(k.source, k.customer_id, k.query_name, k.logical_date, k.logical_date) for k in selection.keys
+        ]
+    ranges = []
+    for query in settings.queries.values():
+        if selection.source not in (None, query.source) or (selection.queries and query.name not in selection.queries):
+            continue
+        for customer in settings.customers:
+            if not _asks(query, customer) or (selection.customers and customer.id not in selection.customers):
+                continue
+            found = _range(query, customer, selection, now)
+            if found.first <= found.last:
+                ranges.append(found)
+    return ranges
+
+
+def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedRange:
+    """The days that are due for the customer and query of `key`."""
+    return _range(settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
+
+
+def _range(query: Query, customer: Customer, selection: Selection, now: datetime) -> ExpectedRange:
+    first = _first_day(query, customer)
+    last = last_day_over(now, customer.time_zone)
+    return ExpectedRange(
+        query.source,
+        customer.id,
+        query.name,
+        max(day for day in (first, selection.since) if day),
+        min(day for day in (last, customer.active_to, selection.until) if day),
+    )
+
+
+def _first_day(query: Query, customer: Customer) -> date:
+    known = [day for day in (query.start_date, customer.active_from) if day]
+    if not known:
+        raise ConfigError(
+            f"queries.{query.name} has no start_date and customer {customer.id} no active_from:"
+            " give at least one of them, so that it is known from when on partitions are expected"
+        )
+    return max(known)
+
+
+def _asks(query: Query, customer: Customer) -> bool:
+    return query.customers is None or customer.id in query.customers
+
+
+def _refuse_unknown(settings: Settings, selection: Selection) -> None:
+    named_sources = {selection.source} if selection.source else set()
+    _known("source", named_sources | {key.source for key in selection.keys}, settings.sources)
+    _known("query", {*selection.queries, *(key.query_name for key in selection.keys)}, settings.queries)
+    customers = {customer.id for customer in settings.customers}
+    _known("customer", {*selection.customers, *(key.customer_id for key in selection.keys)}, customers)
+    for key in selection.keys:
+        source = settings.query(key.query_name).source
+        if source != key.source:
+            raise UsageError(f"{key}: the query {key.query_name} belongs to source {source}, not {key.source}")
+
+
+def _known(what: str, named: Iterable[str], known: Iterable[str]) -> None:
+    names = sorted(known)
+    if unknown := sorted(set(named) - set(names)):
+        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        raise UsageError(f"unknown {what} {', '.join(unknown)} (known: {listed or 'none'})")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,1 @@
+"""One run: what is issued, extracted, validated and loaded, in batches."""

@@ -1,0 +1,42 @@
+"""A worker's sign of life, sent from a thread for as long as the work lasts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Self
+
+from penstock.errors import PenstockError
+from penstock.state.worker import HEARTBEAT_SECONDS, WorkerStore
+
+log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Registers a worker on entry, renews everything it holds, and says goodbye on exit."""
+
+    def __init__(self, workers: WorkerStore) -> None:
+        self._workers = workers
+        self._done = threading.Event()
+        self.token = ""
+
+    def __enter__(self) -> Self:
+        self.token = self._workers.register()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self._workers.stop(self.token)
+
+    def _beat(self) -> None:
+        while not self._done.wait(HEARTBEAT_SECONDS):
+            try:
+                self._workers.beat(self.token)
+            except PenstockError as error:  # the next beat may get through; if none does, the lease ends by itself
+                log.warning("heartbeat.missed", extra={"error": str(error)})

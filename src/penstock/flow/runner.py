@@ -1,0 +1,224 @@
+"""The runner carries a plan through the stages in bounded batches: issue, extract, validate and judge, publish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.contract.complaint import summary
+from penstock.contract.contract import Contract
+from penstock.errors import ErrorClass, PenstockError
+from penstock.failpoint import reach
+from penstock.lifecycle import Stage
+from penstock.partition import PartitionKey, RunId
+from penstock.pipeline.extract import Extracted, Extraction, extract
+from penstock.pipeline.validate import ToValidate, Validated, check_expressions, validate
+from penstock.pipeline.work import Report
+from penstock.settings import Settings
+from penstock.state.control import ControlStore
+from penstock.state.records import Accepted, Cancelled, Issued, Planned, Rejected, Verdict
+from penstock.state.validator import ValidatorStore
+from penstock.warehouse.publish import Publication
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH_PARTITIONS = 25_000
+
+
+class Watcher(Protocol):
+    """Whoever wants to know how far a run is."""
+
+    def stage(self, name: str, partitions: int) -> Report:
+        """A stage begins; the answer is told the finished share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A partition that did not make it, and why."""
+
+    key: PartitionKey
+    stage: Stage
+    error_class: ErrorClass
+    message: str
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What became of a run."""
+
+    run_id: RunId
+    planned: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    loaded: int = 0
+    hidden: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+    seconds: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        names = ("planned", "accepted", "rejected", "loaded", "hidden", "skipped", "cancelled")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Everything a run needs, made by the composition root."""
+
+    spark: SparkSession
+    settings: Settings
+    contracts: Mapping[str, Contract]
+    control: ControlStore
+    validator: ValidatorStore
+    publish: Callable[[RunId, Report | None], Publication]
+    watcher: Watcher
+    worker_token: str
+
+    def run(self, run_id: RunId, plan: Sequence[Planned], *, actor: str, filters: Mapping[str, Any]) -> RunSummary:
+        """Work through the plan, newest months first. What cannot be finished is cancelled, never left open."""
+        started = time.monotonic()
+        done = RunSummary(run_id, planned=len(plan))
+        for name in sorted({item.key.query_name for item in plan}):
+            check_expressions(self.spark, self.contracts[name])
+        self.control.start_run(run_id, self.worker_token, actor, filters, len(plan))
+        self.control.keep_contracts([_contract_row(contract) for contract in self.contracts.values()])
+        ordered = sorted(plan, key=_newest_month_first)
+        for number, at in enumerate(range(0, len(ordered), BATCH_PARTITIONS)):
+            self._batch(number, ordered[at : at + BATCH_PARTITIONS], done)
+        if not ordered:  # what an earlier run accepted but could not publish is published all the same
+            self._publish(done)
+        done.seconds = round(time.monotonic() - started, 3)
+        self.control.finish_run(run_id, done.counts())
+        return done
+
+    def _batch(self, number: int, planned: Sequence[Planned], done: RunSummary) -> None:
+        issued, refused = self.control.issue(done.run_id, self.worker_token, number, planned)
+        done.skipped += len(refused)
+        reach("run.issued")
+        try:
+            extracted = self._extract(issued)
+            reach("run.extracted")
+            verdicts = self._validate(issued, [e for e in extracted if e.ok], done)
+            reach("run.validated")
+            verdicts += self._failed_extractions([e for e in extracted if not e.ok], done)
+            self._judge(verdicts, done)
+        except BaseException:
+            self._give_up(issued)
+            raise
+        reach("run.judged")
+        self._publish(done)
+
+    def _extract(self, issued: Sequence[Issued]) -> list[Extracted]:
+        report = self.watcher.stage("extract", len(issued))
+        customers = {customer.id: customer for customer in self.settings.customers}
+        hashes = {name: contract.fingerprint for name, contract in self.contracts.items()}
+        extracted: list[Extracted] = []
+        for source in sorted({item.attempt.partition.source for item in issued}):
+            attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
+            work = Extraction(
+                self.settings.lake,
+                issued[0].attempt.run_id,
+                self.settings.sources[source],
+                self.settings.queries,
+                hashes,
+            )
+            extracted += extract(self.spark, work, customers, attempts, report)
+        return extracted
+
+    def _validate(self, issued: Sequence[Issued], extracted: Sequence[Extracted], done: RunSummary) -> list[Verdict]:
+        report = self.watcher.stage("validate", len(extracted))
+        previous = {item.attempt: item.previous_record_count for item in issued}
+        sizes = {item.attempt: item.payload_bytes or 0 for item in extracted}
+        verdicts: list[Verdict] = []
+        for name in sorted({item.attempt.partition.query_name for item in extracted}):
+            items = [
+                ToValidate(item.attempt, sizes[item.attempt], previous[item.attempt])
+                for item in extracted
+                if item.attempt.partition.query_name == name
+            ]
+            found = validate(self.spark, self.settings.lake, self.contracts[name], items, report)
+            verdicts += [self._verdict(item, sizes[item.attempt], done) for item in found]
+        return verdicts
+
+    def _verdict(self, found: Validated, size: int, done: RunSummary) -> Verdict:
+        key = found.attempt.partition
+        if not found.complaints and found.payload_digest is not None:
+            version = self.contracts[key.query_name].schema_version
+            return Accepted(
+                found.attempt,
+                self.worker_token,
+                version,
+                found.record_count,
+                found.payload_digest,
+                size,
+                found.content_digest,
+            )
+        message = summary(found.complaints)
+        done.failures.append(Failure(key, Stage.VALIDATE, ErrorClass.DATA, message))
+        return Rejected(
+            found.attempt,
+            self.worker_token,
+            Stage.VALIDATE,
+            ErrorClass.DATA,
+            message,
+            [complaint.as_dict() for complaint in found.complaints],
+            found.record_count,
+            found.payload_digest,
+            size,
+            found.content_digest,
+        )
+
+    def _failed_extractions(self, failed: Sequence[Extracted], done: RunSummary) -> list[Verdict]:
+        """The slice's own trouble is a rejection; the source's trouble cancels the attempt and counts for nothing."""
+        verdicts: list[Verdict] = []
+        cancelled: list[Cancelled] = []
+        for item in failed:
+            error_class, message = item.error_class or ErrorClass.INTERNAL, item.error_message or "unknown"
+            done.failures.append(Failure(item.attempt.partition, Stage.EXTRACT, error_class, message))
+            if error_class.is_source_wide:
+                cancelled.append(Cancelled(item.attempt, self.worker_token, Stage.EXTRACT, error_class, message))
+            else:
+                verdicts.append(Rejected(item.attempt, self.worker_token, Stage.EXTRACT, error_class, message))
+        done.cancelled += len(self.control.cancel(cancelled).applied)
+        return verdicts
+
+    def _judge(self, verdicts: Sequence[Verdict], done: RunSummary) -> None:
+        ruling = self.validator.judge(verdicts)
+        applied = set(ruling.applied)
+        done.accepted += sum(isinstance(v, Accepted) and v.attempt in applied for v in verdicts)
+        done.rejected += sum(isinstance(v, Rejected) and v.attempt in applied for v in verdicts)
+        done.skipped += len(ruling.refused)
+
+    def _publish(self, done: RunSummary) -> None:
+        report = self.watcher.stage("load", done.accepted)
+        published = self.publish(done.run_id, report)
+        done.loaded += published.loaded
+        done.hidden += published.hidden
+        done.failures += [
+            Failure(key, Stage.LOAD, ErrorClass.DATA, message) for key, message in published.broken.items()
+        ]
+
+    def _give_up(self, issued: Sequence[Issued]) -> None:
+        """We stop in the middle: what is still open is closed without a verdict, so that it can be tried again."""
+        words = "the run stopped before this partition was judged"
+        try:
+            self.control.cancel(
+                [Cancelled(i.attempt, self.worker_token, Stage.EXTRACT, ErrorClass.INTERNAL, words) for i in issued]
+            )
+        except PenstockError:
+            pass  # the first error is the one to show; rescue will close what we could not
+
+
+def _contract_row(contract: Contract) -> tuple[str, str, str, str, dict[str, Any]]:
+    return (contract.fingerprint, contract.source, contract.query_name, contract.schema_version, contract.body())
+
+
+def _newest_month_first(item: Planned) -> tuple[str, str, int, str, int]:
+    """Fresh data first; inside a month the days of a customer together, because a span is one request."""
+    key = item.key
+    month = key.logical_date.year * 12 + key.logical_date.month
+    return (key.source, key.query_name, -month, key.customer_id, key.logical_date.toordinal())

@@ -1,0 +1,256 @@
+"""Extraction: spans travel as rows to Spark's workers, which fetch them and seal one raw partition per day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
+from penstock.lake import open_lake
+from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.pipeline.work import Report, evenly, progress, spread, tasks_for
+from penstock.raw.seal import Seal
+from penstock.raw.sink import RawSink, RawWriter
+from penstock.settings import Customer, Query, SourceSettings
+from penstock.source.protocol import Row, RunContext, Source
+from penstock.source.registry import make_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPAN_DAYS = 31
+
+_SPANS = pa.schema([("query", pa.string()), ("customer", pa.string()), ("dates", pa.list_(pa.date32()))])
+_OUTCOMES = pa.schema(
+    [
+        ("query", pa.string()),
+        ("customer_id", pa.string()),
+        ("logical_date", pa.date32()),
+        ("record_count", pa.int64()),
+        ("payload_sha256", pa.string()),
+        ("payload_bytes", pa.int64()),
+        ("error_class", pa.string()),
+        ("error_message", pa.string()),
+        ("retry_after", pa.float64()),
+    ]
+)
+_OUTCOMES_DDL = (
+    "query string, customer_id string, logical_date date, record_count long, payload_sha256 string,"
+    " payload_bytes long, error_class string, error_message string, retry_after double"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What became of one partition: a sealed raw partition, or an error with its class."""
+
+    attempt: AttemptKey
+    record_count: int | None
+    payload_digest: str | None
+    payload_bytes: int | None
+    error_class: ErrorClass | None
+    error_message: str | None
+    retry_after: float | None
+
+    @property
+    def ok(self) -> bool:
+        return self.error_class is None
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What a worker must know besides its spans. Travels to the workers, so it holds plain values only."""
+
+    lake: str
+    run_id: RunId
+    source: SourceSettings
+    queries: Mapping[str, Query]
+    hashes: Mapping[str, str]
+
+
+def extract(
+    spark: SparkSession,
+    extraction: Extraction,
+    customers: Mapping[str, Customer],
+    attempts: Sequence[AttemptKey],
+    report: Report | None = None,
+) -> list[Extracted]:
+    """Fetch every attempt (all of one source and run) in one Spark job; each ends in its own outcome."""
+    spans = _spans(attempts, customers)
+    if not spans:
+        return []
+    table = pa.Table.from_pylist(spans, schema=_SPANS)
+    tasks = evenly(len(spans), tasks_for(spark, len(attempts)) if len(spans) > 1 else 1)
+    with progress(spark, report):
+        found = spread(spark, table, tasks).mapInArrow(_worker(extraction), _OUTCOMES_DDL).toArrow()
+    source = extraction.source.name
+    return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
+
+
+def _spans(attempts: Sequence[AttemptKey], customers: Mapping[str, Customer]) -> list[dict[str, Any]]:
+    """Neighbouring days of one query and customer together: sources count requests, not days."""
+    spans = []
+    ordered = sorted(attempt.partition for attempt in attempts)
+    for (query, customer_id), group in groupby(ordered, key=lambda key: (key.query_name, key.customer_id)):
+        dates = [key.logical_date for key in group]
+        customer = customers[customer_id].model_dump_json()
+        spans += [
+            {"query": query, "customer": customer, "dates": dates[at : at + SPAN_DAYS]}
+            for at in range(0, len(dates), SPAN_DAYS)
+        ]
+    return spans
+
+
+def _worker(extraction: Extraction) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        lake = open_lake(extraction.lake)
+        sink = RawSink(lake)
+        source = make_source(extraction.source, RunContext(extraction.run_id))
+        for batch in batches:
+            outcomes: list[dict[str, Any]] = []
+            for span in batch.to_pylist():
+                query = extraction.queries[span["query"]]
+                customer = Customer.model_validate_json(span["customer"], strict=False)
+                outcomes += _Span(extraction, sink, source, query, customer, span["dates"]).fetch()
+            lake.sync()  # everything sealed above survives a power cut before anybody hears of it
+            yield pa.RecordBatch.from_pylist(outcomes, schema=_OUTCOMES)
+
+    return work
+
+
+class _Span:
+    """One request: rows in, one sealed raw partition (or one error) per day out."""
+
+    def __init__(
+        self,
+        extraction: Extraction,
+        sink: RawSink,
+        source: Source,
+        query: Query,
+        customer: Customer,
+        dates: Sequence[date],
+    ) -> None:
+        self._extraction = extraction
+        self._sink = sink
+        self._source = source
+        self._query = query
+        self._customer = customer
+        self._dates = dates
+        self._writers: dict[date, RawWriter] = {}
+        self._outcomes: dict[date, dict[str, Any]] = {}
+
+    def fetch(self) -> list[dict[str, Any]]:
+        try:
+            self._receive()
+        except PenstockError as error:
+            self._fail_the_rest(error)
+        except Exception as error:  # noqa: BLE001 - a bug in one source must not fail the other customers' slices
+            self._fail_the_rest(PenstockError(f"{type(error).__name__}: {error}"))
+        for day in self._dates:
+            if day not in self._outcomes:
+                self._seal(day)
+        return [self._outcomes[day] for day in self._dates]
+
+    def _receive(self) -> None:
+        wanted = set(self._dates)
+        current: date | None = None
+        for day, row in self._source.extract(self._query, self._customer, self._dates):
+            if day is not current:
+                if day not in wanted:
+                    raise DataError(f"the source sent a row for {day}, which was not asked for")
+                if self._source.in_date_order and current is not None and day != current:
+                    self._seal(current)
+                current = day
+                writer = self._writer(day)
+            if writer is None:
+                continue
+            if isinstance(row, PenstockError):
+                self._fail(day, row)
+                writer = None
+                continue
+            try:
+                writer.write(row if isinstance(row, bytes) else _line(row))
+            except DataError as error:
+                self._fail(day, error)
+                writer = None
+
+    def _writer(self, day: date) -> RawWriter | None:
+        """Where rows of this day go; None once the day has failed."""
+        if day in self._outcomes:
+            return None
+        if day not in self._writers:
+            self._writers[day] = self._sink.writer(self._attempt(day))
+        return self._writers[day]
+
+    def _seal(self, day: date) -> None:
+        if day in self._outcomes:
+            return
+        writer = self._writers.pop(day, None) or self._sink.writer(self._attempt(day))
+        try:
+            seal = writer.seal(
+                extracted_at=datetime.now(UTC),
+                schema_version=self._query.schema_version,
+                api_version=self._source.api_version,
+                query_hash=self._extraction.hashes[self._query.name],
+                time_zone=self._customer.time_zone,
+            )
+        except PenstockError as error:
+            self._fail(day, error)
+            return
+        self._outcomes[day] = self._sealed(day, seal)
+
+    def _fail(self, day: date, error: PenstockError) -> None:
+        if writer := self._writers.pop(day, None):
+            writer.discard()
+        self._outcomes[day] = self._row(
+            day,
+            error_class=str(error.error_class),
+            error_message=str(error),
+            retry_after=error.retry_after if isinstance(error, QuotaExceeded) else None,
+        )
+
+    def _fail_the_rest(self, error: PenstockError) -> None:
+        for day in self._dates:
+            if day not in self._outcomes:
+                self._fail(day, error)
+
+    def _sealed(self, day: date, seal: Seal) -> dict[str, Any]:
+        return self._row(
+            day,
+            record_count=seal.record_count,
+            payload_sha256=seal.payload_sha256,
+            payload_bytes=seal.payload_bytes,
+        )
+
+    def _row(self, day: date, **facts: Any) -> dict[str, Any]:
+        return {"query": self._query.name, "customer_id": self._customer.id, "logical_date": day, **facts}
+
+    def _attempt(self, day: date) -> AttemptKey:
+        key = PartitionKey(self._extraction.source.name, self._customer.id, self._query.name, day)
+        return AttemptKey(key, self._extraction.run_id)
+
+
+def _line(row: Row) -> bytes:
+    try:
+        return orjson.dumps(row)
+    except TypeError as error:
+        raise DataError(f"the source sent a row that JSON cannot hold: {error}") from error
+
+
+def _extracted(row: dict[str, Any], source: str, run_id: RunId) -> Extracted:
+    key = PartitionKey(source, row["customer_id"], row["query"], row["logical_date"])
+    return Extracted(
+        AttemptKey(key, run_id),
+        row["record_count"],
+        row["payload_sha256"],
+        row["payload_bytes"],
+        ErrorClass(row["error_class"]) if row["error_class"] else None,
+        row["error_message"],
+        row["retry_after"],
+    )

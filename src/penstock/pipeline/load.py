@@ -1,0 +1,177 @@
+"""Loading: Spark's workers turn vouched raw slices into packed data files; the publisher commits them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.contract.complaint import summary
+from penstock.contract.contract import Contract
+from penstock.contract.parse import parse_many
+from penstock.errors import DataError, RawError
+from penstock.lake import Lake, open_lake
+from penstock.partition import AttemptKey, PartitionKey
+from penstock.pipeline.slices import Slice, coalesced, groups
+from penstock.pipeline.work import Report, progress, spread
+from penstock.raw.reader import RawReader
+from penstock.raw.seal import Seal
+from penstock.warehouse.files import PackedWriter, between, in_table_order, read_rows, without
+from penstock.warehouse.packing import NewSlice
+from penstock.warehouse.publish import PartStaged, StagePart, Stager
+from penstock.warehouse.tables import RUN, file_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SHARE = pa.schema([("share", pa.binary())])
+
+
+def spark_stager(
+    spark: SparkSession, lake: str, contract_of: Callable[[str], Contract], report: Report | None = None
+) -> Stager:
+    """A stager that runs one Spark job for all parts, one task for each."""
+
+    def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
+        bodies = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
+        shares = [
+            pickle.dumps((number, part, {piece.key: fingerprints[piece.key] for piece in part.part.slices}))
+            for number, part in enumerate(parts)
+        ]
+        table = pa.table({"share": shares}, schema=_SHARE)
+        with progress(spark, report):
+            frame = spread(spark, table, list(range(len(parts)))).mapInArrow(_worker(lake, bodies), "share binary")
+            found = frame.toArrow()
+        # Tasks answer in any order; each answer carries the number of its part.
+        answers = dict(pickle.loads(row) for row in found.column("share").to_pylist())  # noqa: S301 - written by our own workers
+        return [answers[number] for number in range(len(parts))]
+
+    return stage
+
+
+def _worker(
+    lake: str, contracts: Mapping[str, Contract]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for share in batch.column(0).to_pylist():
+                number, part, fingerprints = pickle.loads(share)  # noqa: S301 - written by our own driver
+                answer = stage_part(open_lake(lake), part, {key: contracts[f] for key, f in fingerprints.items()})
+                yield pa.record_batch({"share": [pickle.dumps((number, answer))]}, schema=_SHARE)
+
+    return work
+
+
+def stage_part(lake: Lake, part: StagePart, contracts: Mapping[PartitionKey, Contract]) -> PartStaged:
+    """Write the files of one part: the kept rows of its old files and the rows of its new slices, in table order."""
+    schema = file_schema(part.fields)
+    old = _kept_rows(lake, part, schema)
+    broken: dict[PartitionKey, str] = {}
+    with PackedWriter(lake, part.table_path, part.part.month, schema) as writer:
+        reader = RawReader(lake)
+        pieces = [_slice(index, piece) for index, piece in enumerate(part.part.slices)]
+        for group in groups(pieces):
+            new = [part.part.slices[piece.item] for piece in group]
+            contract = contracts[new[0].key]
+            if group[0].is_large:
+                earlier = between(old, None, new[0].sort_key)
+                writer.write(earlier)
+                _stream_large(reader, contract, new[0], schema, writer, broken)
+            else:
+                # Old rows up to the end of this group, among them those that lie between its slices.
+                earlier = between(old, None, (new[-1].sort_key[0], new[-1].sort_key[1] + "\0"))
+                rows = _read_group(reader, contracts, new, schema, broken)
+                writer.write(in_table_order(pa.concat_tables([earlier, rows])) if earlier.num_rows else rows)
+            old = old.slice(earlier.num_rows)
+        writer.write(old)
+        files = writer.close()
+    return PartStaged(tuple(files), broken)
+
+
+def _lenient(contract: Contract) -> Contract:
+    """The fields of the contract without its policies: the validator applied them, and vouched."""
+    return replace(contract, unknown_fields="ignore", missing_fields="ignore")
+
+
+def _slice(index: int, piece: NewSlice) -> Slice:
+    return Slice(index, AttemptKey(piece.key, piece.run_id), piece.payload_bytes)
+
+
+def _kept_rows(lake: Lake, part: StagePart, schema: pa.Schema) -> pa.Table:
+    """What stays of the old files, sorted: the rows in this part's range without the dropped partitions."""
+    low, high = part.part.low, part.part.high
+    dropped = set(part.dropped)
+    kept = [
+        between(without(rows, dropped), low, high) for rows in read_rows(lake, part.table_path, part.part.files, schema)
+    ]
+    return in_table_order(pa.concat_tables(kept)) if kept else schema.empty_table()
+
+
+def _read_group(
+    reader: RawReader,
+    contracts: Mapping[PartitionKey, Contract],
+    slices: Sequence[NewSlice],
+    schema: pa.Schema,
+    broken: dict[PartitionKey, str],
+) -> pa.Table:
+    """Rows of neighbouring slices in their order. Bytes are checked against the verdict's digest while parsing."""
+    found = reader.read_many([AttemptKey(piece.key, piece.run_id) for piece in slices])
+    whole: list[tuple[NewSlice, bytes]] = []
+    for piece, raw in zip(slices, found, strict=True):
+        trouble = str(raw) if isinstance(raw, RawError) else _not_what_was_accepted(piece, raw[0])
+        if trouble is not None:
+            broken[piece.key] = trouble
+        elif not isinstance(raw, RawError):
+            whole.append((piece, raw[1]))
+    if not whole:
+        return schema.empty_table()
+    # Contracts of one table have the same fields, so one of them serves for all.
+    parsed = parse_many([payload for _, payload in whole], contracts[whole[0][0].key])
+    for position, complaints in parsed.complaints.items():
+        broken[whole[position][0].key] = f"an accepted payload does not parse any more: {summary(complaints)}"
+    return _with_keys(parsed.table, parsed.owner, [piece for piece, _ in whole], schema)
+
+
+def _stream_large(
+    reader: RawReader,
+    contract: Contract,
+    piece: NewSlice,
+    schema: pa.Schema,
+    writer: PackedWriter,
+    broken: dict[PartitionKey, str],
+) -> None:
+    try:
+        seal = reader.seal(AttemptKey(piece.key, piece.run_id))
+        trouble = "the raw run is not sealed" if seal is None else _not_what_was_accepted(piece, seal)
+        if trouble is not None or seal is None:
+            raise RawError(trouble)
+        for block in coalesced(reader.stream(seal)):
+            parsed = parse_many([block], contract)
+            if parsed.complaints:
+                raise DataError(f"an accepted payload does not parse any more: {summary(parsed.complaints[0])}")
+            writer.write(_with_keys(parsed.table, parsed.owner, [piece], schema))
+    except DataError as error:  # the files of this part are thrown away, and staged again without this slice
+        broken[piece.key] = str(error)
+
+
+def _not_what_was_accepted(piece: NewSlice, seal: Seal) -> str | None:
+    if seal.payload_sha256 == piece.payload_digest and seal.record_count == piece.record_count:
+        return None
+    return f"{piece.key}: the raw run {piece.run_id} is not the one that was accepted: its seal names other content"
+
+
+def _with_keys(
+    rows: pa.Table, owner: np.ndarray[tuple[int], np.dtype[np.int32]], slices: Sequence[NewSlice], schema: pa.Schema
+) -> pa.Table:
+    owners = pa.array(owner)
+    columns = {
+        "customer_id": pa.array([piece.key.customer_id for piece in slices]).take(owners),
+        "logical_date": pa.array([piece.key.logical_date for piece in slices], pa.date32()).take(owners),
+        RUN: pa.array([piece.run_id for piece in slices]).take(owners),
+    }
+    columns |= {name: rows.column(name) for name in rows.column_names}
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)

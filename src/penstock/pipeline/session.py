@@ -1,0 +1,116 @@
+"""One Spark session per process, set up for work on many small slices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError, TransientError
+from penstock.settings import SparkSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OURS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "false",  # a check that divides by zero must yield null, not stop every other slice
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+}
+
+
+def start_session(settings: SparkSettings) -> SparkSession:
+    """The session that the workspace file asks for; the same one when asked again in this process."""
+    from pyspark.sql import SparkSession
+
+    if settings.remote:
+        return _connect(settings)
+    require_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # or a worker of another environment starts
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName("penstock").master(settings.master)
+    for name, value in {**_OURS, **_for_cluster(settings.master), **settings.config}.items():
+        builder = builder.config(name, value)
+    with _quiet_start() as said:
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            words = said().strip()[-2000:]
+            raise TransientError(f"Spark did not start on {settings.master}: {error}\n{words}") from error
+
+
+def require_java() -> str:
+    """The version line of the Java that Spark will use; refuses one that is missing or too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java") if home is None else shutil.which("java", path=f"{home}/bin")
+    if java is None:
+        raise ConfigError(
+            "Spark needs Java 17 or newer and none was found: install it (Debian/Ubuntu: apt-get install"
+            " openjdk-17-jre-headless) or set JAVA_HOME"
+        )
+    line = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr.partition("\n")[0]
+    major = line.partition('"')[2].partition(".")[0].rstrip('"')
+    if major.isdigit() and int(major) < 17:
+        raise ConfigError(f"Spark needs Java 17 or newer, found {line}: install a newer one or set JAVA_HOME to it")
+    return line
+
+
+def _connect(settings: SparkSettings) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    try:
+        session: SparkSession = SparkSession.builder.remote(str(settings.remote)).getOrCreate()
+    except ImportError as error:
+        raise ConfigError(f"Spark Connect needs more packages: install `pyspark[connect]` ({error})") from error
+    session.addArtifacts(_package_zip(), pyfile=True)
+    for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
+        session.conf.set(name, _OURS[name])
+    return session
+
+
+def _for_cluster(master: str) -> dict[str, str]:
+    """On a cluster the workers get our package from us, so that both sides always run the same code."""
+    return {} if master.startswith("local") else {"spark.submit.pyFiles": _package_zip()}
+
+
+def _package_zip() -> str:
+    package = Path(__file__).parents[1]
+    target = Path(tempfile.mkdtemp(prefix="penstock-")) / "penstock.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(package.rglob("*.py")):
+            archive.write(path, path.relative_to(package.parent))
+    return str(target)
+
+
+@contextmanager
+def _quiet_start() -> Iterator[Callable[[], str]]:
+    """Keeps the JVM's start-up lines off the terminal; they are shown only if the start fails."""
+    sys.stderr.flush()
+    keep = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+
+        def words() -> str:
+            said.seek(0)
+            return said.read().decode(errors="replace")
+
+        try:
+            yield words
+        finally:
+            os.dup2(keep, 2)
+            os.close(keep)

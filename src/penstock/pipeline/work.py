@@ -1,0 +1,77 @@
+"""Sending work items to Spark and getting outcomes back: always one job for many items, never the reverse."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.partition import new_ulid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Report = Callable[[float], None]  # told the finished share of a stage, 0 to 1
+
+_ITEMS_PER_TASK = 250
+_POLL_SECONDS = 0.3
+
+
+def tasks_for(spark: SparkSession, items: int) -> int:
+    """Enough tasks to keep every core busy and the progress moving, few enough that their start costs nothing."""
+    cores = parallelism(spark)
+    return max(1, min(items, max(cores, -(-items // _ITEMS_PER_TASK))))
+
+
+def spread(spark: SparkSession, items: pa.Table, tasks: Sequence[int]) -> DataFrame:
+    """Items as a DataFrame in which task number `tasks[i]` gets item i, in the order given."""
+    numbered = items.append_column("_task", pa.array(tasks, pa.int32()))
+    return spark.createDataFrame(numbered).repartitionById(max(tasks) + 1, "_task").drop("_task")
+
+
+def evenly(items: int, tasks: int) -> list[int]:
+    """Task numbers that cut a list of items into `tasks` neighbouring parts of the same length."""
+    return [index * tasks // items for index in range(items)]
+
+
+@contextmanager
+def progress(spark: SparkSession, report: Report | None) -> Iterator[None]:
+    """Tells `report` how far the Spark jobs of this block are, by finished tasks."""
+    context = getattr(spark, "_sc", None)
+    if report is None or context is None:  # Spark Connect has no status tracker
+        yield
+        return
+    group, done = new_ulid(), threading.Event()
+    context.setJobGroup(group, "penstock")
+
+    def watch() -> None:
+        while not done.wait(_POLL_SECONDS):
+            report(_share_done(context.statusTracker(), group))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+    report(1.0)
+
+
+def _share_done(tracker: object, group: str) -> float:
+    finished = total = 0
+    for job in tracker.getJobIdsForGroup(group):  # type: ignore[attr-defined]
+        info = tracker.getJobInfo(job)  # type: ignore[attr-defined]
+        for stage in info.stageIds if info else ():
+            if details := tracker.getStageInfo(stage):  # type: ignore[attr-defined]
+                finished += details.numCompletedTasks
+                total += details.numTasks
+    return finished / total if total else 0.0
+
+
+def parallelism(spark: SparkSession) -> int:
+    context = getattr(spark, "_sc", None)
+    return int(context.defaultParallelism) if context is not None else 4

@@ -1,0 +1,38 @@
+"""What a source is: a class that fetches many days of one customer in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Protocol
+
+from penstock.errors import PenstockError
+from penstock.partition import RunId
+from penstock.settings import Customer, Query
+
+# A row is a mapping, or one line of JSON that the source received as bytes. In place of a row a source may yield an
+# error: then that day alone has failed, and the span goes on.
+Row = Mapping[str, Any] | bytes | PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a source may know about the run it works for."""
+
+    run_id: RunId
+
+
+class Source(Protocol):
+    """Made once per worker task, from the options of the workspace file; refuses bad options with a ConfigError.
+
+    `extract` raises a PenstockError when the whole span breaks off. If `in_date_order` is true the source promises
+    that it yields the days in the order of `dates`, so the days before the broken one are complete and are kept.
+    """
+
+    in_date_order: bool
+    api_version: str
+
+    def __init__(self, options: Mapping[str, Any], context: RunContext) -> None: ...
+
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]: ...

@@ -1,0 +1,32 @@
+"""Finding a source's class by the `kind` in the workspace file, through its entry point."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from penstock.errors import ConfigError
+from penstock.settings import SourceSettings
+from penstock.source.protocol import RunContext, Source
+
+GROUP = "penstock.sources"
+
+# Our own kinds are found without installation too: on a cluster the package arrives as a zip, without its metadata.
+_OWN = {"demo": EntryPoint("demo", "penstock.source.demo:DemoSource", GROUP)}
+
+
+def make_source(settings: SourceSettings, context: RunContext) -> Source:
+    """The source that `settings` describes, ready to extract."""
+    found = _OWN | {point.name: point for point in entry_points(group=GROUP)}
+    if settings.kind not in found:
+        raise ConfigError(
+            f"sources.{settings.name}: there is no source of kind {settings.kind!r}"
+            f" (installed: {', '.join(sorted(found))})"
+        )
+    try:
+        kind: type[Source] = found[settings.kind].load()
+    except ImportError as error:
+        raise ConfigError(f"sources.{settings.name}: kind {settings.kind!r} cannot be loaded: {error}") from error
+    try:
+        return kind(settings.options, context)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{settings.name}: {error}") from error

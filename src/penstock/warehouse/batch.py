@@ -1,0 +1,217 @@
+"""A publication as the database keeps it: prepared before the first Delta commit, finished after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.db import schema
+from penstock.db.bulk import insert, same_key
+from penstock.db.schema import KEY
+from penstock.db.types import UtcTimestamp
+from penstock.errors import LeaseLost
+from penstock.ledger.append import append
+from penstock.ledger.events import Event, PartitionHidden, PartitionPublished
+from penstock.partition import PartitionKey, RunId
+from penstock.warehouse.due import Hide, Load
+from penstock.warehouse.tables import Staged
+
+_ITEM_COLUMNS = (
+    "batch_id", *KEY, "act", "run_id", "schema_version", "table_name", "record_count", "authority_version",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """Files in and files out of one table."""
+
+    add: tuple[Staged, ...]
+    remove: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"add": [asdict(staged) for staged in self.add], "remove": list(self.remove)}
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> Self:
+        return cls(tuple(Staged(**staged) for staged in body["add"]), tuple(body["remove"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One publication: what changes in each table, together or not at all."""
+
+    batch_id: str
+    changes: Mapping[str, TableChange]
+
+    @property
+    def tables(self) -> list[str]:
+        return sorted(self.changes)
+
+
+def prepare(
+    connection: Connection,
+    batch: Batch,
+    token: str,
+    run_id: RunId | None,
+    loads: Sequence[Load],
+    hides: Sequence[Hide],
+    now: datetime,
+) -> None:
+    """Write down everything that is needed to finish (or forget) the publication, should we die on the way."""
+    body = {name: change.as_dict() for name, change in batch.changes.items()}
+    connection.execute(
+        sa.insert(schema.load_batch),
+        {
+            "batch_id": batch.batch_id,
+            "status": "prepared",
+            "lease_token": token,
+            "run_id": run_id,
+            "prepared_at": now,
+            "body": body,
+        },
+    )
+    rows = [
+        (batch.batch_id, *_key(load.key), "load", load.slice.run_id, load.schema_version, load.table,
+         load.slice.record_count, load.authority_version)
+        for load in loads
+    ]  # fmt: skip
+    rows += [
+        (batch.batch_id, *_key(hide.key), "hide", None, None, None, None, hide.authority_version) for hide in hides
+    ]
+    insert(connection, schema.load_batch_item, _ITEM_COLUMNS, rows)
+
+
+def prepared_batches(connection: Connection, tables: Sequence[str]) -> list[Batch]:
+    """Publications that somebody prepared, and nobody finished, on any of `tables`."""
+    table = schema.load_batch
+    rows = connection.execute(sa.select(table).where(table.c.status == "prepared").order_by(table.c.batch_id)).all()
+    batches = [
+        Batch(row.batch_id, {name: TableChange.from_dict(change) for name, change in row.body.items()}) for row in rows
+    ]
+    return [batch for batch in batches if set(batch.tables) & set(tables)]
+
+
+def adopt(connection: Connection, batch: Batch, token: str) -> None:
+    """From now on this batch is ours to finish; whoever prepared it can not publish it any more."""
+    table = schema.load_batch
+    connection.execute(
+        sa.update(table)
+        .where(table.c.batch_id == batch.batch_id, table.c.status == "prepared")
+        .values(lease_token=token)
+    )
+
+
+def discard(connection: Connection, batch: Batch, token: str, now: datetime) -> None:
+    _finish(connection, batch, token, "discarded", now)
+
+
+def record_published(
+    connection: Connection, batch: Batch, token: str, versions: Mapping[str, int], now: datetime
+) -> tuple[int, int]:
+    """Pointers, load records, heads, due list, events and the batch itself, in the caller's one transaction."""
+    parameters = {"batch_id": batch.batch_id, "now": now}
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text(_LOCK_STATES), parameters)
+    connection.execute(_timed(_RECORD_LOADS), parameters)
+    for name, version in versions.items():
+        connection.execute(
+            sa.update(schema.warehouse_table).where(schema.warehouse_table.c.table_name == name).values(version=version)
+        )
+    connection.execute(sa.text(_POINT), parameters)
+    connection.execute(_timed(_HIDE), parameters)
+    connection.execute(sa.text(_STRIKE), parameters)
+    events = _events(connection, batch)
+    append(connection, events, "loader", now)
+    _finish(connection, batch, token, "published", now)
+    published = sum(isinstance(event, PartitionPublished) for event in events)
+    return published, len(events) - published
+
+
+_LOCK_STATES = f"""
+SELECT 1 FROM partition_state s JOIN load_batch_item i ON {same_key("s", "i")} WHERE i.batch_id = :batch_id
+ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR SHARE OF s
+"""
+
+# The first load of a run is the record of it; loading the same run again changes nothing, not even the time.
+_RECORD_LOADS = """
+INSERT INTO load_record (source, customer_id, query_name, logical_date, run_id, schema_version, record_count, loaded_at,
+    table_name)
+SELECT source, customer_id, query_name, logical_date, run_id, schema_version, record_count, :now, table_name
+FROM load_batch_item WHERE batch_id = :batch_id AND act = 'load'
+ON CONFLICT DO NOTHING
+"""
+
+# A pointer follows authority: what was withdrawn while we published is in the table, but not available.
+_POINT = f"""
+INSERT INTO warehouse_pointer (source, customer_id, query_name, logical_date, run_id, schema_version, table_name,
+    table_version, available, record_count, loaded_at, hidden_at)
+SELECT i.source, i.customer_id, i.query_name, i.logical_date, i.run_id, i.schema_version, i.table_name, t.version,
+    s.status = 'success' AND s.current_run_id = i.run_id AND s.schema_version = i.schema_version,
+    i.record_count, r.loaded_at, NULL
+FROM load_batch_item i
+JOIN partition_state s ON {same_key("s", "i")}
+JOIN warehouse_table t ON t.table_name = i.table_name
+JOIN load_record r ON {same_key("r", "i")} AND r.run_id = i.run_id
+WHERE i.batch_id = :batch_id AND i.act = 'load'
+ORDER BY i.source, i.customer_id, i.query_name, i.logical_date
+ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET
+    run_id = excluded.run_id, schema_version = excluded.schema_version, table_name = excluded.table_name,
+    table_version = excluded.table_version, available = excluded.available, record_count = excluded.record_count,
+    loaded_at = excluded.loaded_at, hidden_at = excluded.hidden_at
+"""
+
+_HIDE = f"""
+UPDATE warehouse_pointer AS p SET available = false, hidden_at = :now FROM load_batch_item i
+WHERE {same_key("p", "i")} AND i.batch_id = :batch_id AND i.act = 'hide'
+"""
+
+_STRIKE = f"""
+DELETE FROM publish_due AS d WHERE EXISTS (
+    SELECT 1 FROM load_batch_item i WHERE i.batch_id = :batch_id AND {same_key("i", "d")}
+    AND d.authority_version <= i.authority_version)
+"""
+
+_ITEMS = """
+SELECT i.source, i.customer_id, i.query_name, i.logical_date, i.act, i.run_id, i.table_name, i.record_count, t.version
+FROM load_batch_item i LEFT JOIN warehouse_table t ON t.table_name = i.table_name
+WHERE i.batch_id = :batch_id
+"""
+
+
+def _events(connection: Connection, batch: Batch) -> list[Event]:
+    rows = connection.execute(sa.text(_ITEMS).columns(logical_date=sa.Date()), {"batch_id": batch.batch_id}).all()
+    events: list[Event] = []
+    for row in rows:
+        key = PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date)
+        if row.act == "hide":
+            events.append(PartitionHidden(key, batch.batch_id))
+        else:
+            events.append(
+                PartitionPublished(
+                    RunId(row.run_id), key, batch.batch_id, row.table_name, row.version, row.record_count
+                )
+            )
+    return events
+
+
+def _finish(connection: Connection, batch: Batch, token: str, status: str, now: datetime) -> None:
+    table = schema.load_batch
+    ours = sa.and_(table.c.batch_id == batch.batch_id, table.c.status == "prepared", table.c.lease_token == token)
+    finished = connection.execute(sa.update(table).where(ours).values(status=status, finished_at=now, body={}))
+    if finished.rowcount != 1:
+        raise LeaseLost(f"publication {batch.batch_id} was finished by another process while we paused: run again")
+    items = schema.load_batch_item
+    connection.execute(sa.delete(items).where(items.c.batch_id == batch.batch_id))
+
+
+def _key(key: PartitionKey) -> tuple[Any, ...]:
+    return (key.source, key.customer_id, key.query_name, key.logical_date)
+
+
+def _timed(statement: str) -> sa.TextClause:
+    return sa.text(statement).bindparams(sa.bindparam("now", type_=UtcTimestamp()))

@@ -1,0 +1,133 @@
+"""What the warehouse does not show yet: authority compared with pointers, for the partitions that verdicts touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from penstock.db.bulk import KEY_COLUMNS, same_key, staged
+from penstock.db.types import UtcTimestamp
+from penstock.partition import PartitionKey, RunId
+from penstock.warehouse.packing import NewSlice
+
+_DUE = f"""
+SELECT d.source, d.customer_id, d.query_name, d.logical_date, s.status, s.current_run_id, s.schema_version,
+    s.record_count, s.authority_version, a.payload_digest, a.payload_bytes, a.contract_fingerprint,
+    p.run_id AS served_run_id, p.schema_version AS served_schema_version, p.table_name AS served_table,
+    p.available, p.hidden_at
+FROM publish_due d
+JOIN partition_state s ON {same_key("s", "d")}
+LEFT JOIN partition_attempt a ON {same_key("a", "d")} AND a.run_id = s.current_run_id
+LEFT JOIN warehouse_pointer p ON {same_key("p", "d")}
+ORDER BY d.source, d.query_name, d.logical_date, d.customer_id
+LIMIT :limit
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Authority names a run that readers do not see yet. `instead_of` is the table that holds rows to be replaced."""
+
+    slice: NewSlice
+    schema_version: str
+    contract_fingerprint: str
+    authority_version: int
+    instead_of: str | None
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.slice.key
+
+    @property
+    def table(self) -> str:
+        return f"{self.key.asset}.{self.schema_version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hide:
+    """The partition is no longer vouched for, and `table` still holds its rows."""
+
+    key: PartitionKey
+    table: str
+    authority_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The pointer already says what authority says."""
+
+    key: PartitionKey
+    authority_version: int
+
+
+Due = Load | Hide | Settled
+
+
+def read_due(connection: Connection, limit: int) -> list[Due]:
+    """Everything that verdicts left to publish, in table order."""
+    types: dict[str, sa.types.TypeEngine[Any]] = {
+        "logical_date": sa.Date(),
+        "available": sa.Boolean(),
+        "hidden_at": UtcTimestamp(),
+    }
+    rows = connection.execute(sa.text(_DUE).columns(**types), {"limit": limit})
+    return [_due(row) for row in rows]
+
+
+def tables_of(due: Iterable[Due]) -> set[str]:
+    """Every table that has rows to gain or to lose."""
+    tables: set[str] = set()
+    for item in due:
+        if isinstance(item, Load):
+            tables |= {item.table, *([item.instead_of] if item.instead_of else [])}
+        elif isinstance(item, Hide):
+            tables.add(item.table)
+    return tables
+
+
+def _due(row: Row[Any]) -> Due:
+    key = PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date)
+    holds_rows = row.served_table is not None and row.hidden_at is None
+    if row.status != "success":
+        return Hide(key, row.served_table, row.authority_version) if holds_rows else Settled(key, row.authority_version)
+    same = (row.served_run_id, row.served_schema_version) == (row.current_run_id, row.schema_version)
+    if same and row.available:
+        return Settled(key, row.authority_version)
+    new = NewSlice(key, RunId(row.current_run_id), row.record_count, row.payload_digest, row.payload_bytes)
+    served = row.served_table if holds_rows else None
+    return Load(new, row.schema_version, row.contract_fingerprint, row.authority_version, served)
+
+
+def forget(connection: Connection, settled: Iterable[Settled]) -> None:
+    """Strike from the list what is already as it should be."""
+    columns = {**KEY_COLUMNS, "authority_version": sa.Integer()}
+    with staged(connection, "incoming_settled", columns, [(*_columns(s.key), s.authority_version) for s in settled]):
+        connection.execute(
+            sa.text(
+                "DELETE FROM publish_due AS d WHERE EXISTS (SELECT 1 FROM incoming_settled i"
+                f" WHERE {same_key('i', 'd')} AND d.authority_version <= i.authority_version)"
+            )
+        )
+
+
+def still_authoritative(connection: Connection, loads: Iterable[Load]) -> set[PartitionKey]:
+    """Of these loads, the partitions whose authority has not moved since they were read."""
+    columns = {**KEY_COLUMNS, "run_id": sa.Text(), "schema_version": sa.Text()}
+    rows = [(*_columns(load.key), load.slice.run_id, load.schema_version) for load in loads]
+    with staged(connection, "incoming_load", columns, rows):
+        found = connection.execute(
+            sa.text(
+                "SELECT l.source, l.customer_id, l.query_name, l.logical_date FROM incoming_load l"
+                f" JOIN partition_state s ON {same_key('s', 'l')}"
+                " WHERE s.status = 'success' AND s.current_run_id = l.run_id AND s.schema_version = l.schema_version"
+            ).columns(logical_date=sa.Date())
+        ).all()
+    return {PartitionKey(*row) for row in found}
+
+
+def _columns(key: PartitionKey) -> tuple[Any, ...]:
+    return (key.source, key.customer_id, key.query_name, key.logical_date)

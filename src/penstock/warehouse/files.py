@@ -1,0 +1,157 @@
+"""Writing packed data files: rows arrive in table order and leave in Parquet files of about the target size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import date
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.lake import Lake
+from penstock.partition import new_ulid
+from penstock.warehouse.tables import MONTH, SortKey, Staged
+
+TARGET_BYTES = 64 * 1024 * 1024
+_ROWS_PER_GROUP = 128 * 1024
+_HELD_BYTES = 32 * 1024 * 1024
+
+
+class PackedWriter:
+    """Rolls over to the next file at the target size. Nobody reads the files before they are committed to a table."""
+
+    def __init__(self, lake: Lake, table_path: str, month: str, schema: pa.Schema) -> None:
+        self._filesystem, root = lake.filesystem()
+        self._table_path = f"{root}/{table_path}"
+        self._month = month
+        self._schema = schema
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+        self._file: _OpenFile | None = None
+        self.staged: list[Staged] = []
+
+    def write(self, rows: pa.Table) -> None:
+        if not rows.num_rows:
+            return
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes >= _HELD_BYTES:
+            self._flush()
+
+    def close(self) -> list[Staged]:
+        """Finish the last file; everything that was staged."""
+        self._flush()
+        self._roll()
+        return self.staged
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        rows = pa.concat_tables(self._held)
+        self._held, self._held_bytes = [], 0
+        if self._file is None:
+            path = f"{MONTH}={self._month}/part-{new_ulid()}.parquet"
+            self._filesystem.create_dir(f"{self._table_path}/{MONTH}={self._month}")
+            self._file = _OpenFile(self._filesystem, self._table_path, path, self._schema)
+        self._file.write(rows)
+        if self._file.size >= TARGET_BYTES:
+            self._roll()
+
+    def _roll(self) -> None:
+        if self._file is not None:
+            self.staged.append(self._file.close(self._month))
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._file is not None:  # an unfinished file is an orphan that no table names
+            self._file.abandon()
+
+
+class _OpenFile:
+    def __init__(self, filesystem: Any, table_path: str, path: str, schema: pa.Schema) -> None:
+        self._path = path
+        self._sink = filesystem.open_output_stream(f"{table_path}/{path}")
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1)
+        self._records = 0
+        self._bounds = _Bounds()
+
+    @property
+    def size(self) -> int:
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=_ROWS_PER_GROUP)
+        self._records += rows.num_rows
+        self._bounds.add(rows)
+
+    def close(self, month: str) -> Staged:
+        self._writer.close()
+        size = self.size
+        self._sink.close()
+        return Staged(self._path, size, self._records, month, self._bounds.stats(self._records))
+
+    def abandon(self) -> None:
+        self._writer.close()
+        self._sink.close()
+
+
+class _Bounds:
+    """Smallest and largest key of a file: by these alone a reader decides whether to open it."""
+
+    def __init__(self) -> None:
+        self._dates: list[date] = []
+        self._customers: list[str] = []
+
+    def add(self, rows: pa.Table) -> None:
+        for column, kept in (("logical_date", self._dates), ("customer_id", self._customers)):
+            ends = pc.min_max(rows.column(column)).as_py()
+            kept += [ends["min"], ends["max"]]
+
+    def stats(self, records: int) -> str:
+        low = {"customer_id": min(self._customers), "logical_date": min(self._dates).isoformat()}
+        high = {"customer_id": max(self._customers), "logical_date": max(self._dates).isoformat()}
+        nulls = {"customer_id": 0, "logical_date": 0}
+        return orjson.dumps({"numRecords": records, "minValues": low, "maxValues": high, "nullCount": nulls}).decode()
+
+
+def read_rows(lake: Lake, table_path: str, files: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of these files, one table per file, in the columns of `schema`."""
+    filesystem, root = lake.filesystem()
+    for path in files:
+        yield pq.read_table(f"{root}/{table_path}/{path}", filesystem=filesystem, schema=schema, partitioning=None)
+
+
+def without(rows: pa.Table, dropped: set[SortKey]) -> pa.Table:
+    """`rows` without the partitions in `dropped`."""
+    if not dropped or not rows.num_rows:
+        return rows
+    gone = pa.array([f"{day.isoformat()}/{customer}" for day, customer in dropped])
+    return rows.filter(pc.invert(pc.is_in(_keys(rows), value_set=gone)))
+
+
+def between(rows: pa.Table, low: SortKey | None, high: SortKey | None) -> pa.Table:
+    """The rows whose key is at least `low` and below `high`."""
+    for bound, keep in ((low, pc.greater_equal), (high, pc.less)):
+        if bound is not None and rows.num_rows:
+            rows = rows.filter(keep(_keys(rows), f"{bound[0].isoformat()}/{bound[1]}"))
+    return rows
+
+
+def in_table_order(rows: pa.Table) -> pa.Table:
+    """Sorted by day and customer; rows of one partition keep the order in which they stand."""
+    order = pc.sort_indices(rows, sort_keys=[("logical_date", "ascending"), ("customer_id", "ascending")])
+    return rows.take(order)
+
+
+def _keys(rows: pa.Table) -> pa.ChunkedArray:
+    days = rows.column("logical_date").cast(pa.string())
+    return pc.binary_join_element_wise(days, rows.column("customer_id"), "/")

@@ -1,0 +1,146 @@
+"""Deciding which files of a month are written anew, and cutting the work into parts that fit a worker's memory.
+
+New slices are put in table order here, on the driver, so that rows never have to be shuffled: a worker that reads its
+slices one after the other writes a sorted file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from penstock.partition import PartitionKey, RunId
+from penstock.warehouse.files import TARGET_BYTES
+from penstock.warehouse.tables import DataFile, SortKey, month_of
+
+SMALL_BYTES = TARGET_BYTES // 4  # files below this are folded into the next publication of their month
+_PART_BYTES = TARGET_BYTES  # what one part of the work holds in memory, as Parquet
+_JSON_PER_PARQUET = 6  # raw JSON lines are about this much larger than the same rows in Parquet
+
+
+@dataclass(frozen=True, slots=True)
+class NewSlice:
+    """A vouched run that is to be in the table."""
+
+    key: PartitionKey
+    run_id: RunId
+    record_count: int
+    payload_digest: str
+    payload_bytes: int
+
+    @property
+    def sort_key(self) -> SortKey:
+        return (self.key.logical_date, self.key.customer_id)
+
+    @property
+    def weight(self) -> int:
+        return self.payload_bytes // _JSON_PER_PARQUET
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One worker's share: the slices and the old files' rows from `low` up to, but without, `high`."""
+
+    month: str
+    low: SortKey | None
+    high: SortKey | None
+    slices: tuple[NewSlice, ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MonthPlan:
+    """What happens to one month of one table."""
+
+    month: str
+    parts: tuple[Part, ...]
+    rewritten: tuple[str, ...]
+
+
+def plan_month(
+    month: str, files: Sequence[DataFile], slices: Sequence[NewSlice], dropped: set[SortKey], workers: int
+) -> MonthPlan:
+    """Rewrite only files that may hold a dropped partition, and small ones if something is written anyway."""
+    affected = _affected(files, dropped)
+    rest = [file for file in files if file not in affected]
+    folded = _small_neighbours(rest) if slices or affected else []
+    rewritten = sorted([*affected, *folded], key=lambda file: file.first)
+    ordered = sorted(slices, key=lambda piece: piece.sort_key)
+    parts = _parts(month, rewritten, ordered, workers)
+    return MonthPlan(month, parts, tuple(file.path for file in rewritten))
+
+
+def by_month(slices: Sequence[NewSlice]) -> dict[str, list[NewSlice]]:
+    months: dict[str, list[NewSlice]] = {}
+    for piece in slices:
+        months.setdefault(month_of(piece.key.logical_date), []).append(piece)
+    return months
+
+
+def _affected(files: Sequence[DataFile], dropped: set[SortKey]) -> list[DataFile]:
+    keys = sorted(dropped)
+    found = []
+    for file in files:
+        at = bisect_left(keys, (file.first[0], ""))
+        while at < len(keys) and keys[at][0] <= file.last[0]:
+            if file.may_hold(keys[at]):
+                found.append(file)
+                break
+            at += 1
+    return found
+
+
+def _small_neighbours(files: Sequence[DataFile]) -> list[DataFile]:
+    """Small files, as long as together they do not make the publication expensive."""
+    chosen, total = [], 0
+    for file in sorted((f for f in files if f.size < SMALL_BYTES), key=lambda f: f.size):
+        if total + file.size > 2 * TARGET_BYTES:
+            break
+        chosen.append(file)
+        total += file.size
+    return chosen
+
+
+def _parts(month: str, files: Sequence[DataFile], slices: Sequence[NewSlice], workers: int) -> tuple[Part, ...]:
+    weights = sorted([(f.first, f.size) for f in files] + [(s.sort_key, s.weight) for s in slices])
+    if not weights:
+        return ()
+    total = sum(weight for _, weight in weights)
+    # Several workers share a month only when each gets a file worth having.
+    limit = min(_PART_BYTES, max(total // workers + 1, SMALL_BYTES))
+    bounds = _cuts(weights, limit)
+    edges: list[SortKey | None] = [None, *bounds, None]
+    return tuple(
+        Part(
+            month,
+            low,
+            high,
+            tuple(s for s in slices if _inside(s.sort_key, low, high)),
+            tuple(f.path for f in files if _overlaps(f, low, high)),
+        )
+        for low, high in pairwise(edges)
+    )
+
+
+def _cuts(weights: Sequence[tuple[SortKey, int]], limit: int) -> list[SortKey]:
+    """Keys at which a new part begins."""
+    cuts: list[SortKey] = []
+    held = 0
+    last = weights[0][0]
+    for key, weight in weights:
+        if held and held + weight > limit and key != last:
+            cuts.append(key)
+            held = 0
+        held += weight
+        last = key
+    return cuts
+
+
+def _inside(key: SortKey, low: SortKey | None, high: SortKey | None) -> bool:
+    return (low is None or key >= low) and (high is None or key < high)
+
+
+def _overlaps(file: DataFile, low: SortKey | None, high: SortKey | None) -> bool:
+    return (high is None or file.first < high) and (low is None or file.last >= low)

@@ -1,0 +1,111 @@
+"""What the warehouse really serves: one pointer per partition, and what waits to be published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.partition import PartitionKey, RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The run that the warehouse holds for a partition, and whether readers may see it."""
+
+    key: PartitionKey
+    run_id: RunId
+    schema_version: str
+    table: str
+    table_version: int
+    available: bool
+    record_count: int
+    loaded_at: datetime
+
+
+class PointerReader:
+    """Questions about the published side."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def pointer(self, key: PartitionKey) -> Pointer | None:
+        table = schema.warehouse_pointer
+        with self._database.snapshot() as connection:
+            row = connection.execute(sa.select(table).where(*_is(table, key))).one_or_none()
+        return None if row is None else _pointer(row)
+
+    def is_due(self, key: PartitionKey) -> bool:
+        """True when authority has moved and the warehouse has not followed yet."""
+        table = schema.publish_due
+        with self._database.snapshot() as connection:
+            return connection.scalar(sa.select(sa.literal(1)).where(*_is(table, key))) is not None
+
+    def waiting(self) -> int:
+        with self._database.snapshot() as connection:
+            return int(connection.scalar(sa.select(sa.func.count()).select_from(schema.publish_due)) or 0)
+
+    def find(
+        self,
+        *,
+        keys: Sequence[PartitionKey] = (),
+        source: str | None = None,
+        customers: Sequence[str] = (),
+        queries: Sequence[str] = (),
+        since: date | None = None,
+        until: date | None = None,
+        after: PartitionKey | None = None,
+        limit: int | None = None,
+    ) -> tuple[list[Pointer], int]:
+        """Pointers in key order, and how many there are in all."""
+        c = schema.warehouse_pointer.c
+        where: list[sa.ColumnElement[bool]] = []
+        if keys:
+            where.append(sa.tuple_(*_columns(c)).in_([_values(key) for key in keys]))
+        if source:
+            where.append(c.source == source)
+        if customers:
+            where.append(c.customer_id.in_(customers))
+        if queries:
+            where.append(c.query_name.in_(queries))
+        if since:
+            where.append(c.logical_date >= since)
+        if until:
+            where.append(c.logical_date <= until)
+        page = [*where, sa.tuple_(*_columns(c)) > sa.tuple_(*_values(after))] if after else where
+        with self._database.snapshot() as connection:
+            total = connection.scalar(sa.select(sa.func.count()).select_from(schema.warehouse_pointer).where(*where))
+            rows = connection.execute(
+                sa.select(schema.warehouse_pointer).where(*page).order_by(*_columns(c)).limit(limit)
+            ).all()
+        return [_pointer(row) for row in rows], int(total or 0)
+
+
+def _columns(c: Any) -> list[sa.ColumnElement[Any]]:
+    return [c[name] for name in schema.KEY]
+
+
+def _values(key: PartitionKey) -> tuple[Any, ...]:
+    return (key.source, key.customer_id, key.query_name, key.logical_date)
+
+
+def _is(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:
+    return [table.c[name] == getattr(key, name) for name in schema.KEY]
+
+
+def _pointer(row: Any) -> Pointer:
+    return Pointer(
+        PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date),
+        RunId(row.run_id),
+        row.schema_version,
+        row.table_name,
+        row.table_version,
+        row.available,
+        row.record_count,
+        row.loaded_at,
+    )

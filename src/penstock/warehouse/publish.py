@@ -1,0 +1,328 @@
+"""The publish protocol: stage files nobody reads, prepare, commit to Delta under a fence, then move the pointers.
+
+The order is the safety. Before `prepare` nothing exists but orphan files. After it, recovery can always tell from the
+tables themselves whether to finish the publication or to forget it. Readers follow the heads that the last transaction
+writes, so they see all of a publication or none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from penstock.clock import Clock
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.failpoint import reach
+from penstock.lake import Lake
+from penstock.partition import PartitionKey, RunId, new_ulid
+from penstock.warehouse import batch as batches
+from penstock.warehouse import due as due_work
+from penstock.warehouse.batch import Batch, TableChange
+from penstock.warehouse.due import Hide, Load, Settled
+from penstock.warehouse.lease import TableLeases
+from penstock.warehouse.packing import MonthPlan, Part, by_month, plan_month
+from penstock.warehouse.tables import SortKey, Staged, Table, ensure_exists, location, month_of
+
+BATCH_PARTITIONS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """One share of the staging work, with the table it is for."""
+
+    table: str
+    table_path: str
+    fields: pa.Schema
+    dropped: frozenset[SortKey]
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class PartStaged:
+    """What became of a part: its files, or the partitions whose raw run could not be read."""
+
+    files: tuple[Staged, ...]
+    broken: Mapping[PartitionKey, str]
+
+
+# Stages parts in parallel and answers in the same order. The contracts are looked up by fingerprint.
+Stager = Callable[[Sequence[StagePart], Mapping[PartitionKey, str]], list[PartStaged]]
+
+
+@dataclass(slots=True)
+class Publication:
+    """What a call of `publish` did."""
+
+    loaded: int = 0
+    hidden: int = 0
+    broken: dict[PartitionKey, str] = field(default_factory=dict)
+
+    def add(self, counts: tuple[int, int]) -> None:
+        self.loaded += counts[0]
+        self.hidden += counts[1]
+
+
+@dataclass(slots=True)
+class _Month:
+    """The staging work of one month of one table; staged again from scratch when an item drops out."""
+
+    plan: MonthPlan
+    staged: list[PartStaged] | None = None
+
+
+class Publisher:
+    """Publishes what is due. Several may run at once: each table has one publisher at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        lake: Lake,
+        clock: Clock,
+        worker_token: str,
+        fields_of: Callable[[str], pa.Schema],
+        stage: Stager,
+        workers: int,
+    ) -> None:
+        self._database = database
+        self._lake = lake
+        self._clock = clock
+        self._worker = worker_token
+        self._fields_of = fields_of
+        self._stage = stage
+        self._workers = workers
+
+    def publish(self, run_id: RunId | None = None) -> Publication:
+        """Publish everything that is due, batch by batch."""
+        done = Publication()
+        while True:
+            leases = TableLeases(self._database, self._worker)
+            try:
+                if not self._publish_batch(run_id, leases, done):
+                    return done
+            finally:
+                leases.release()
+
+    def _publish_batch(self, run_id: RunId | None, leases: TableLeases, done: Publication) -> bool:
+        with self._database.snapshot() as connection:
+            waiting = self._read_due(connection, done)
+        if not waiting:
+            return False
+        tables = self._lease(leases, waiting)
+        opened = self._recover(leases, tables, done)
+        # Read again, now that nobody else can move these pointers.
+        with self._database.snapshot() as connection:
+            found = [d for d in self._read_due(connection, done) if due_work.tables_of([d]) <= set(tables)]
+        settled = [d for d in found if isinstance(d, Settled)]
+        loads = [d for d in found if isinstance(d, Load)]
+        hides = [d for d in found if isinstance(d, Hide)]
+        if settled:
+            self._database.transact(lambda connection: due_work.forget(connection, settled))
+        if loads or hides:
+            self._publish_items(run_id, leases, opened, loads, hides, done)
+        return bool(found)
+
+    def _read_due(self, connection: sa.Connection, done: Publication) -> list[due_work.Due]:
+        """What is due, less what turned out to be broken in this call: it stays due, for somebody to look at."""
+        found = due_work.read_due(connection, BATCH_PARTITIONS + len(done.broken))
+        return [d for d in found if d.key not in done.broken]
+
+    def _lease(self, leases: TableLeases, waiting: Sequence[due_work.Due]) -> list[str]:
+        """The leases of all tables involved, and of those that an unfinished publication ties to them."""
+        wanted = due_work.tables_of(waiting)
+        self._database.transact(lambda connection: _register(connection, waiting))
+        while True:
+            leases.acquire(sorted(wanted))
+            with self._database.snapshot() as connection:
+                unfinished = batches.prepared_batches(connection, sorted(wanted))
+            tied = {name for batch in unfinished for name in batch.tables}
+            if tied <= wanted:
+                return sorted(wanted)
+            leases.release()
+            wanted |= tied
+
+    def _recover(self, leases: TableLeases, tables: Sequence[str], done: Publication) -> dict[str, Table]:
+        """Fence every table, then finish or forget what others left prepared. The tables, opened behind the fence."""
+        opened = {}
+        for name in tables:
+            path = _path(name)
+            ensure_exists(self._lake, path, self._fields_of(name))
+            opened[name] = Table(self._lake, name, path).fence()
+        with self._database.snapshot() as connection:
+            unfinished = batches.prepared_batches(connection, tables)
+        for batch in unfinished:
+            self._database.transact(lambda connection, b=batch: batches.adopt(connection, b, leases.token))  # type: ignore[misc]
+            if any(opened[name].has_published(batch.batch_id) for name in batch.tables):
+                done.add(self._finish(leases, batch, opened))
+            else:
+                self._database.transact(
+                    lambda connection, b=batch: batches.discard(connection, b, leases.token, self._clock())  # type: ignore[misc]
+                )
+            opened = {name: Table(self._lake, name, _path(name)) for name in tables}
+        return opened
+
+    def _publish_items(
+        self,
+        run_id: RunId | None,
+        leases: TableLeases,
+        opened: Mapping[str, Table],
+        loads: list[Load],
+        hides: list[Hide],
+        done: Publication,
+    ) -> None:
+        staging = _Staging(opened, self._fields_of, self._stage, self._workers)
+        loads = staging.run(loads, hides, self._authority, done.broken)
+        if not loads and not hides:
+            return
+        batch = Batch(new_ulid(), staging.changes())
+        self._lake.sync()
+        reach("publish.staged")
+        self._database.transact(
+            lambda connection: batches.prepare(connection, batch, leases.token, run_id, loads, hides, self._clock())
+        )
+        reach("publish.prepared")
+        done.add(self._finish(leases, batch, opened))
+
+    def _finish(self, leases: TableLeases, batch: Batch, opened: Mapping[str, Table]) -> tuple[int, int]:
+        """Commit to every table that has not got this batch yet, then record it."""
+        versions = {}
+        for name in batch.tables:
+            table, change = opened[name], batch.changes[name]
+            if table.has_published(batch.batch_id):
+                versions[name] = table.version
+            else:
+                versions[name] = table.publish(batch.batch_id, change.add, change.remove, self._clock())
+            reach("publish.committed")
+
+        def record(connection: sa.Connection) -> tuple[int, int]:
+            leases.require(connection, batch.tables)
+            return batches.record_published(connection, batch, leases.token, versions, self._clock())
+
+        counts = self._database.transact(record)
+        reach("publish.recorded")
+        return counts
+
+    def _authority(self, loads: Sequence[Load]) -> set[PartitionKey]:
+        return self._database.transact(lambda connection: due_work.still_authoritative(connection, loads))
+
+
+class _Staging:
+    """Stages months, and stages a month again without the items that dropped out of it."""
+
+    def __init__(
+        self, opened: Mapping[str, Table], fields_of: Callable[[str], pa.Schema], stage: Stager, workers: int
+    ) -> None:
+        self._tables = opened
+        self._files = {name: table.files() for name, table in opened.items()}
+        self._fields = {name: fields_of(name) for name in opened}
+        self._stage = stage
+        self._workers = workers
+        self._months: dict[tuple[str, str], _Month] = {}
+        for name, table in opened.items():
+            table.require_columns(self._fields[name])
+
+    def run(
+        self,
+        loads: list[Load],
+        hides: Sequence[Hide],
+        authority: Callable[[Sequence[Load]], set[PartitionKey]],
+        broken: dict[PartitionKey, str],
+    ) -> list[Load]:
+        """Stage until every item is readable and still authoritative; the loads that remain."""
+        self._plan(loads, hides, None)
+        while True:
+            failed = self._stage_what_is_planned(loads)
+            broken.update(failed)
+            vouched = authority(loads)
+            out = {load.key for load in loads if load.key in failed or load.key not in vouched}
+            if not out:
+                return loads
+            touched = {
+                (table, month_of(load.key.logical_date))
+                for load in loads
+                if load.key in out
+                for table in (load.table, load.instead_of)
+                if table
+            }
+            loads = [load for load in loads if load.key not in out]
+            self._plan(loads, hides, touched)
+
+    def changes(self) -> dict[str, TableChange]:
+        changes = {}
+        for name in self._tables:
+            months = [month for (table, _), month in self._months.items() if table == name]
+            add = tuple(f for month in months for piece in month.staged or () for f in piece.files)
+            changes[name] = TableChange(add, tuple(path for month in months for path in month.plan.rewritten))
+        return {name: change for name, change in changes.items() if change.add or change.remove} or changes
+
+    def _plan(self, loads: Sequence[Load], hides: Sequence[Hide], only: set[tuple[str, str]] | None) -> None:
+        dropped = _dropped(loads, hides)
+        for name in self._tables:
+            slices = by_month([load.slice for load in loads if load.table == name])
+            gone: dict[str, set[SortKey]] = {}
+            for key in dropped.get(name, ()):
+                gone.setdefault(month_of(key[0]), set()).add(key)
+            for month in {*slices, *gone, *(m for table, m in only or () if table == name)}:
+                if only is not None and (name, month) not in only:
+                    continue
+                files = [file for file in self._files[name] if file.month == month]
+                plan = plan_month(month, files, slices.get(month, ()), gone.get(month, set()), self._workers)
+                self._months[name, month] = _Month(plan)
+        self._gone = dropped
+
+    def _gone_from(self, table: str, part: Part) -> frozenset[SortKey]:
+        return frozenset(key for key in self._gone.get(table, ()) if part.files and month_of(key[0]) == part.month)
+
+    def _stage_what_is_planned(self, loads: Sequence[Load]) -> dict[PartitionKey, str]:
+        todo = [(name, month) for (name, _), month in self._months.items() if month.staged is None]
+        parts = [
+            StagePart(name, self._tables[name].path, self._fields[name], self._gone_from(name, part), part)
+            for name, month in todo
+            for part in month.plan.parts
+        ]
+        contracts = {load.key: load.contract_fingerprint for load in loads}
+        staged = iter(self._stage(parts, contracts) if parts else ())
+        failed: dict[PartitionKey, str] = {}
+        for _, month in todo:
+            month.staged = [next(staged) for _ in month.plan.parts]
+            for piece in month.staged:
+                failed.update(piece.broken)
+        return failed
+
+
+def _dropped(loads: Sequence[Load], hides: Sequence[Hide]) -> dict[str, set[SortKey]]:
+    """Per table, the partitions whose old rows must go."""
+    dropped: dict[str, set[SortKey]] = {}
+    for load in loads:
+        if load.instead_of:
+            dropped.setdefault(load.instead_of, set()).add(load.slice.sort_key)
+    for hide in hides:
+        dropped.setdefault(hide.table, set()).add((hide.key.logical_date, hide.key.customer_id))
+    return dropped
+
+
+def _register(connection: sa.Connection, waiting: Sequence[due_work.Due]) -> None:
+    """A row for each table that a load will need."""
+    needed = {
+        load.table: (load.key.source, load.key.query_name, load.schema_version)
+        for load in waiting
+        if isinstance(load, Load)
+    }
+    known = set(connection.scalars(sa.select(schema.warehouse_table.c.table_name)))
+    for name, (source, query, version) in sorted(needed.items()):
+        if name not in known:
+            connection.execute(
+                sa.text(
+                    "INSERT INTO warehouse_table (table_name, source, query_name, schema_version, location)"
+                    " VALUES (:name, :source, :query, :version, :location) ON CONFLICT DO NOTHING"
+                ),
+                {"name": name, "source": source, "query": query, "version": version, "location": _path(name)},
+            )
+
+
+def _path(table: str) -> str:
+    source, query, version = table.split(".")
+    return location(source, query, version)

@@ -1,0 +1,248 @@
+"""Reading what is vouched for: the heads without the exceptions, pruned before a file is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import sqlalchemy as sa
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.errors import UsageError, WarehouseError
+from penstock.lake import Lake
+from penstock.warehouse.files import without
+from penstock.warehouse.tables import MONTH, DataFile, SortKey, Table
+
+if TYPE_CHECKING:
+    import duckdb
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA_VERSION = "schema_version"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A table at the version that readers see, and the partitions in it that they must not see."""
+
+    name: str
+    schema_version: str
+    location: str
+    version: int
+    exceptions: frozenset[SortKey]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which part of an asset is read."""
+
+    since: date | None = None
+    until: date | None = None
+    customers: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def may_match(self, file: DataFile) -> bool:
+        low, high = file.first[0], file.last[0]
+        if (self.since and high < self.since) or (self.until and low > self.until):
+            return False
+        first, last = file.customers
+        return not self.customers or any(first <= customer <= last for customer in self.customers)
+
+    def expression(self) -> pc.Expression | None:
+        terms = []
+        if self.since:
+            terms.append(ds.field("logical_date") >= self.since)
+        if self.until:
+            terms.append(ds.field("logical_date") <= self.until)
+        if self.customers:
+            terms.append(ds.field("customer_id").isin(self.customers))
+        expression: pc.Expression | None = None
+        for term in terms:
+            expression = term if expression is None else expression & term
+        return expression
+
+
+def heads(database: Database, source: str, query_name: str) -> list[Head]:
+    """All tables of an asset and their exceptions, from one snapshot of the database."""
+    table, pointer = schema.warehouse_table, schema.warehouse_pointer
+    with database.snapshot() as connection:
+        rows = connection.execute(
+            sa.select(table)
+            .where(table.c.source == source, table.c.query_name == query_name, table.c.version.is_not(None))
+            .order_by(table.c.schema_version)
+        ).all()
+        hidden = connection.execute(
+            sa.select(pointer.c.table_name, pointer.c.logical_date, pointer.c.customer_id).where(
+                sa.not_(pointer.c.available),
+                pointer.c.hidden_at.is_(None),
+                pointer.c.source == source,
+                pointer.c.query_name == query_name,
+            )
+        ).all()
+    exceptions: dict[str, set[SortKey]] = {}
+    for row in hidden:
+        exceptions.setdefault(row.table_name, set()).add((row.logical_date, row.customer_id))
+    return [
+        Head(r.table_name, r.schema_version, r.location, r.version, frozenset(exceptions.get(r.table_name, ())))
+        for r in rows
+    ]
+
+
+class Vouched:
+    """The vouched rows of one asset at one moment. Reading it again gives the same rows."""
+
+    def __init__(self, lake: Lake, fields: pa.Schema, tables: Sequence[Head], wanted: Filter) -> None:
+        self._lake = lake
+        self._filesystem, self._root = lake.filesystem()
+        self._tables = tables
+        self._wanted = wanted
+        self._pieces = [_Piece(lake, head, wanted) for head in tables]
+        self.schema = self._unified(fields)
+
+    def arrow(self) -> pa.Table:
+        return pa.Table.from_batches(self.batches(), schema=self.schema)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as a stream, in table order inside each schema version."""
+        for piece in self._pieces:
+            for batch in piece.batches(self.schema.names):
+                yield _fitted(batch, self.schema)
+
+    def polars(self) -> Any:
+        import polars
+
+        return polars.from_arrow(self.arrow())
+
+    def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation that scans the data files lazily."""
+        import duckdb
+
+        connection = connection or duckdb.connect()
+        relations = [piece.relation(connection, self.schema) for piece in self._pieces if piece.files]
+        if not relations:
+            return connection.from_arrow(self.schema.empty_table())
+        whole = relations[0]
+        for relation in relations[1:]:
+            whole = whole.union(relation)
+        return whole
+
+    def spark(self, session: SparkSession) -> DataFrame:
+        """A Spark DataFrame over exactly the vouched files."""
+        frames = [piece.frame(session, self.schema) for piece in self._pieces if piece.files]
+        if not frames:
+            return session.createDataFrame(self.schema.empty_table())
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.unionByName(frame)
+        return whole
+
+    def _unified(self, fields: pa.Schema) -> pa.Schema:
+        found = [piece.schema for piece in self._pieces] or [fields]
+        try:
+            columns = pa.unify_schemas(found, promote_options="permissive")
+        except pa.ArrowTypeError as error:
+            raise WarehouseError(f"the schema versions of this table cannot be read together: {error}") from error
+        columns = columns.append(pa.field(SCHEMA_VERSION, pa.string()))
+        if not self._wanted.columns:
+            return columns
+        if unknown := [name for name in self._wanted.columns if name not in columns.names]:
+            raise UsageError(f"unknown column {', '.join(unknown)} (columns: {', '.join(columns.names)})")
+        return pa.schema([columns.field(name) for name in self._wanted.columns])
+
+
+class _Piece:
+    """The vouched rows of one schema version."""
+
+    def __init__(self, lake: Lake, head: Head, wanted: Filter) -> None:
+        table = Table(lake, head.name, head.location, head.version)
+        self._head = head
+        self._wanted = wanted
+        filesystem, root = lake.filesystem()
+        self.schema = pa.schema([field for field in table.arrow_schema() if field.name != MONTH])
+        matching = sorted((f for f in table.files() if wanted.may_match(f)), key=lambda f: (f.month, f.first))
+        self.files = [f"{root}/{head.location}/{file.path}" for file in matching]
+        self._uris = [lake.uri(f"{head.location}/{file.path}") for file in matching]
+        self._dataset = ds.dataset(
+            self.files, schema=self.schema, format="parquet", filesystem=filesystem, partitioning=None
+        )
+
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        columns = [name for name in self.schema.names if name in names]
+        keys = [name for name in ("customer_id", "logical_date") if self._head.exceptions and name not in columns]
+        scan = self._dataset.scanner(columns=columns + keys, filter=self._wanted.expression())
+        for batch in scan.to_batches():
+            rows = pa.Table.from_batches([batch])
+            if self._head.exceptions:
+                rows = without(rows, set(self._head.exceptions)).select(columns)
+            if SCHEMA_VERSION in names:
+                rows = rows.append_column(
+                    SCHEMA_VERSION, pa.array([self._head.schema_version] * rows.num_rows, pa.string())
+                )
+            yield from rows.to_batches()
+
+    def relation(self, connection: duckdb.DuckDBPyConnection, unified: pa.Schema) -> duckdb.DuckDBPyRelation:
+        # DuckDB receives Arrow datasets from our storage layer: it opens no file itself and loads no extension.
+        expression = self._wanted.expression()
+        rows = connection.from_arrow(self._dataset if expression is None else self._dataset.filter(expression))
+        if self._head.exceptions:
+            hidden = connection.from_arrow(_as_table(self._head.exceptions))
+            rows = rows.join(hidden, "customer_id, logical_date", "anti")
+        columns = []
+        for field in unified:
+            if field.name == SCHEMA_VERSION:
+                columns.append(f"'{self._head.schema_version}' AS {SCHEMA_VERSION}")
+            elif field.name in self.schema.names:
+                columns.append(f'"{field.name}"')
+            else:
+                columns.append(f'NULL AS "{field.name}"')
+        return rows.project(", ".join(columns))
+
+    def frame(self, session: SparkSession, unified: pa.Schema) -> DataFrame:
+        from pyspark.sql import functions as F
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        rows = session.read.schema(from_arrow_schema(self.schema)).parquet(*self._uris)
+        wanted = self._wanted
+        if wanted.since:
+            rows = rows.where(F.col("logical_date") >= F.lit(wanted.since))
+        if wanted.until:
+            rows = rows.where(F.col("logical_date") <= F.lit(wanted.until))
+        if wanted.customers:
+            rows = rows.where(F.col("customer_id").isin(*wanted.customers))
+        if self._head.exceptions:
+            hidden = session.createDataFrame(_as_table(self._head.exceptions))
+            rows = rows.join(F.broadcast(hidden), ["customer_id", "logical_date"], "left_anti")
+        rows = rows.withColumn(SCHEMA_VERSION, F.lit(self._head.schema_version))
+        types = {field.name: field.dataType for field in from_arrow_schema(unified)}
+        return rows.select(
+            *(
+                (F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name)
+                for name, kind in types.items()
+            )
+        )
+
+
+def _fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The batch in the columns of `wanted`; a column that its schema version does not have is null."""
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _as_table(keys: frozenset[SortKey]) -> pa.Table:
+    ordered = sorted(keys)
+    return pa.table(
+        {
+            "customer_id": pa.array([customer for _, customer in ordered], pa.string()),
+            "logical_date": pa.array([day for day, _ in ordered], pa.date32()),
+        }
+    )

@@ -1,0 +1,193 @@
+"""One Delta table per source, query and schema version: where it lies, what its columns are, which files it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.errors import LeaseLost, WarehouseError
+from penstock.lake import Lake
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+MONTH = "_month"
+RUN = "_run_id"
+FENCE = "penstock/fence"
+KEY_COLUMNS = (pa.field("customer_id", pa.string()), pa.field("logical_date", pa.date32()))
+
+SortKey = tuple[date, str]  # (logical_date, customer_id): the order of rows inside a table
+
+
+def location(source: str, query_name: str, schema_version: str) -> str:
+    return f"warehouse/{source}/{query_name}/{schema_version}"
+
+
+def file_schema(fields: pa.Schema) -> pa.Schema:
+    """The columns of a data file: key, the contract's fields, the run. The month is in the folder's name."""
+    return pa.schema([*KEY_COLUMNS, *fields, pa.field(RUN, pa.string())])
+
+
+def month_of(day: date) -> str:
+    return f"{day:%Y-%m}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a table, with what is needed to decide whether it must be opened."""
+
+    path: str
+    month: str
+    size: int
+    records: int
+    first: SortKey
+    last: SortKey
+    customers: tuple[str, str]
+
+    def may_hold(self, key: SortKey) -> bool:
+        return self.first[0] <= key[0] <= self.last[0] and self.customers[0] <= key[1] <= self.customers[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A file that was written but is in no table yet."""
+
+    path: str
+    size: int
+    records: int
+    month: str
+    stats: str
+
+
+class Table:
+    """A Delta table at one version. A commit succeeds only if nobody committed since this object was opened."""
+
+    def __init__(self, lake: Lake, name: str, path: str, version: int | None = None) -> None:
+        self.name = name
+        self.path = path
+        self._lake = lake
+        self._delta = _open(lake, path, version)
+
+    @property
+    def version(self) -> int:
+        return int(self._delta.version())
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as readers see them."""
+        return pa.schema(self._delta.schema().to_arrow())
+
+    def require_columns(self, fields: pa.Schema) -> None:
+        """Delta accepts files of any shape: so we look before we add one."""
+        expected = pa.schema([*file_schema(fields), pa.field(MONTH, pa.string())])
+        found = self.arrow_schema()
+        if {f.name: f.type for f in found} != {f.name: f.type for f in expected}:
+            raise WarehouseError(
+                f"table {self.name} has the columns {found.names}, the contract has {expected.names}:"
+                " give the query a new schema_version"
+            )
+
+    def files(self) -> list[DataFile]:
+        """Every file of this version, with its bounds from the log."""
+        actions = pa.table(self._delta.get_add_actions(flatten=True))
+        if not actions.num_rows:
+            return []
+        return [_file(row) for row in actions.to_pylist()]
+
+    def has_published(self, batch_id: str) -> bool:
+        return self._delta.transaction_version(_publication(batch_id)) is not None
+
+    def fence(self) -> Table:
+        """Make the commit of everybody who opened the table before fail. The table, opened anew."""
+        self._commit([], [])
+        return Table(self._lake, self.name, self.path)
+
+    def publish(self, batch_id: str, add: Sequence[Staged], remove: Sequence[str], now: datetime) -> int:
+        """One atomic commit of files in and files out. The new version."""
+        moment = int(now.timestamp() * 1000)
+        actions = [_add_action(staged, moment) for staged in add]
+        self._commit(actions + [_remove_action(path, moment) for path in remove], [_publication(batch_id)])
+        return Table(self._lake, self.name, self.path).version
+
+    def _commit(self, actions: list[Any], publications: list[str]) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+
+        fence = (self._delta.transaction_version(FENCE) or 0) + 1
+        marks = [Transaction(FENCE, fence), *(Transaction(name, 1) for name in publications)]
+        try:
+            self._delta.create_write_transaction(
+                actions,
+                "append",
+                self._delta.schema(),
+                [MONTH],
+                commit_properties=CommitProperties(app_transactions=marks),
+            )
+        except CommitFailedError as error:
+            raise LeaseLost(
+                f"table {self.name} was changed by another process since we opened it: run again"
+            ) from error
+
+
+def ensure_exists(lake: Lake, path: str, fields: pa.Schema) -> None:
+    """Create the Delta table if it is not there. Only whoever holds the table's lease calls this."""
+    from deltalake import DeltaTable, Schema
+
+    uri, options = lake.uri(path), lake.storage_options()
+    if DeltaTable.is_deltatable(uri, storage_options=options):
+        return
+    columns = pa.schema([*file_schema(fields), pa.field(MONTH, pa.string())])
+    DeltaTable.create(
+        uri,
+        Schema.from_arrow(columns),
+        mode="ignore",
+        partition_by=[MONTH],
+        configuration={"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 3650 days"},
+        storage_options=options,
+    )
+
+
+def _open(lake: Lake, path: str, version: int | None) -> DeltaTable:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return DeltaTable(lake.uri(path), version=version, storage_options=lake.storage_options())
+    except TableNotFoundError as error:
+        raise WarehouseError(
+            f"there is no Delta table at {lake.uri(path)} though the state database names it"
+        ) from error
+    except DeltaError as error:
+        raise WarehouseError(f"the Delta table at {lake.uri(path)} cannot be opened: {error}") from error
+
+
+def _publication(batch_id: str) -> str:
+    return f"penstock/pub/{batch_id}"
+
+
+def _add_action(staged: Staged, moment: int) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(staged.path, staged.size, {MONTH: staged.month}, moment, True, staged.stats)
+
+
+def _remove_action(path: str, moment: int) -> Any:
+    from deltalake.transaction import RemoveAction
+
+    month = path.partition("=")[2].partition("/")[0]
+    return RemoveAction(path, True, moment, None, {MONTH: month})
+
+
+def _file(row: dict[str, Any]) -> DataFile:
+    return DataFile(
+        row["path"],
+        row[f"partition.{MONTH}"],
+        row["size_bytes"],
+        row["num_records"],
+        (row["min.logical_date"], row["min.customer_id"]),
+        (row["max.logical_date"], row["max.customer_id"]),
+        (row["min.customer_id"], row["max.customer_id"]),
+    )
