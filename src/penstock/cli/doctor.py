@@ -1,0 +1,99 @@
+"""`penstock doctor`: is everything there that a run needs?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import show, table
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.app import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    ok: bool
+    detail: str
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
+    """Check the workspace file, Java, Spark, the database and the lake; says how to mend what is broken."""
+    from penstock.app import load_workspace
+
+    findings = []
+    try:
+        ws: Workspace | None = load_workspace(workspace)
+        findings.append(Finding("workspace", True, str(ws.settings.root) if ws else ""))
+    except PenstockError as error:
+        ws = None
+        findings.append(Finding("workspace", False, str(error)))
+    findings += [_found("java", _java), _found("spark", _spark)]
+    if ws is not None:
+        for name, check in (("database", _database), ("lake", _lake), ("sources", _sources)):
+            findings.append(_found(name, lambda check=check, ws=ws: check(ws)))  # type: ignore[misc]
+    document = {"items": findings, "total": len(findings), "ok": all(finding.ok for finding in findings)}
+
+    def draw(console: Any) -> None:
+        from rich.text import Text
+
+        marks = {True: Text("ok", "green"), False: Text("broken", "red")}
+        console.print(table(None, ("check", "", "detail"), [(f.check, marks[f.ok], f.detail) for f in findings]))
+
+    show(document, as_json, draw)
+    if not document["ok"]:
+        raise typer.Exit(1)
+
+
+def _found(name: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, check())
+    except PenstockError as error:
+        return Finding(name, False, str(error))
+
+
+def _java() -> str:
+    from penstock.pipeline.session import require_java
+
+    return require_java()
+
+
+def _spark() -> str:
+    from importlib.metadata import version
+
+    return f"pyspark {version('pyspark')}"
+
+
+def _database(ws: Workspace) -> str:
+    ws.require_schema()
+    return str(ws.database)
+
+
+def _lake(ws: Workspace) -> str:
+    from penstock.partition import new_ulid
+
+    probe = f"doctor/{new_ulid()}"
+    if not ws.lake.create(probe, b"penstock doctor") or ws.lake.create(probe, b"again"):
+        raise PenstockError(f"{ws.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely")
+    ws.lake.delete([probe])
+    return f"{ws.lake.url}: can write, read and create-if-absent"
+
+
+def _sources(ws: Workspace) -> str:
+    from penstock.partition import new_run_id
+    from penstock.source.protocol import RunContext
+    from penstock.source.registry import make_source
+
+    for settings in ws.settings.sources.values():
+        make_source(settings, RunContext(new_run_id()))
+    return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())

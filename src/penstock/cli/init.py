@@ -1,0 +1,114 @@
+"""`penstock init`: a workspace that runs at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import show
+from penstock.errors import UsageError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("init")(init)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to make it.")] = Path(),
+    customers: Annotated[int, typer.Option(min=1, max=10_000, help="How many demo customers.")] = 5,
+    days: Annotated[int, typer.Option(min=1, max=3_650, help="How many days of history.")] = 10,
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Make a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
+    from penstock.app import load_workspace
+    from penstock.clock import utc_now
+
+    target = folder / "penstock.yaml"
+    if target.exists():
+        raise UsageError(f"{target} exists already: choose another folder, or edit it")
+    start = (utc_now() - timedelta(days=days)).date()
+    listed = "\n".join(
+        f'  - {{id: "{1_000_000_001 + n}", name: Customer {n + 1}, time_zone: UTC}}' for n in range(customers)
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(_TEMPLATE.format(customers=listed, start=start.isoformat()))
+    except FileExistsError:
+        raise UsageError(f"{target} exists already: choose another folder, or edit it") from None
+    ws = load_workspace(folder)
+    ws.migrate()
+    where = folder if str(folder) != "." else Path.cwd()
+    document = {"workspace": str(where.resolve()), "file": str(target.resolve()), "database": str(ws.database)}
+
+    def draw(console: object) -> None:
+        go = f"cd {folder} && " if str(folder) != "." else ""
+        typer.echo(f"made {target} and its state database\nnext: {go}penstock run, then penstock status --grid")
+
+    show(document, as_json, draw)
+
+
+_TEMPLATE = """\
+# A Penstock workspace. `penstock doctor` checks it, `penstock run` works on it.
+tenant: acme
+workspace: ads
+
+# Where the state is kept: which run of which slice is trusted. In production:
+#   state: postgresql+psycopg://user@host/db
+state: sqlite:///state.db
+
+# Where the data is kept: raw/, warehouse/ (Delta tables). Or: s3://bucket/prefix
+lake: ./lake
+
+spark:
+  master: "local[*]"
+
+# A day is due when it is over in the customer's time zone.
+customers:
+{customers}
+
+sources:
+  demo:
+    kind: demo
+    seed: 7
+    rows: 20
+    # This share of the slices is broken on purpose. Set it to 0, then: penstock state retry && penstock run
+    failure_rate: ${{PENSTOCK_DEMO_FAILURES:-0.05}}
+
+queries:
+  campaign_daily:
+    source: demo
+    schema_version: v1            # change it whenever fields change
+    start_date: {start}
+    fields:
+      - {{name: campaign_id, type: long, required: true}}
+      - {{name: campaign_name, type: string}}
+      - {{name: impressions, type: long}}
+      - {{name: clicks, type: long}}
+      - {{name: cost_micros, type: long}}
+      - {{name: conversions, type: double}}
+    checks:
+      - unique: [campaign_id]
+      - expression: clicks <= impressions
+      - range: {{field: cost_micros, min: 0}}
+      - rows: {{min: 1}}
+      - shrink: {{max_drop: 0.5}}   # a re-fetch with less than half of the trusted rows is held back
+
+  network_daily:
+    source: demo
+    schema_version: v1
+    start_date: {start}
+    fields:
+      - {{name: ad_group_id, type: long, required: true}}
+      - {{name: network, type: string, required: true}}
+      - {{name: impressions, type: long}}
+      - {{name: clicks, type: long}}
+    checks:
+      - unique: [ad_group_id]
+      - allowed: {{field: network, values: [SEARCH, CONTENT, YOUTUBE_WATCH, MIXED]}}
+"""

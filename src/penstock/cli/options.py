@@ -1,0 +1,88 @@
+"""Options that many commands share, declared once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.errors import UsageError
+from penstock.lifecycle import PartitionStatus
+from penstock.partition import PartitionKey, day
+
+if TYPE_CHECKING:
+    from penstock.control.select import Selection
+
+WorkspaceDir = Annotated[
+    str, typer.Option("--workspace", metavar="DIR", help="Where the workspace is (default: here or above).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would change.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Force = Annotated[bool, typer.Option("--force", help="Allow more than 10,000 partitions at once.")]
+ActorName = Annotated[str | None, typer.Option("--actor", help="Who acts, for the audit log (default: the OS user).")]
+
+Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="source/customer_id/query_name/YYYY-MM-DD")]
+OneKey = Annotated[str, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")]
+SourceName = Annotated[str | None, typer.Option("--source", help="Only this source.")]
+Customers = Annotated[
+    list[str] | None, typer.Option("--customer", metavar="ID", help="Only this customer; repeatable.")
+]
+Queries = Annotated[list[str] | None, typer.Option("--query", metavar="NAME", help="Only this query; repeatable.")]
+OnDate = Annotated[str | None, typer.Option("--date", metavar="D", help="Only this day.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="D", help="From this day on.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="D", help="Up to and including this day.")]
+Status = Annotated[str | None, typer.Option("--status", metavar="S", help="pending, success or failed.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many lines.")]
+After = Annotated[str | None, typer.Option("--after", metavar="KEY", help="Continue after this partition key.")]
+
+
+def selection(
+    keys: list[str] | None = None,
+    source: str | None = None,
+    customers: list[str] | None = None,
+    queries: list[str] | None = None,
+    date: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    status: str | None = None,
+) -> Selection:
+    """The filters of a command as a value. Keys and filters exclude each other."""
+    from penstock.control.select import Selection
+
+    if keys and any((source, customers, queries, date, since, until)):
+        raise UsageError("name partitions either by key or by filters, not both")
+    if date and (since or until):
+        raise UsageError("--date is one day; use it without --since and --until")
+    first, last = (day(text) if text else None for text in (date or since, date or until))
+    if first and last and first > last:
+        raise UsageError(f"--since {first} is after --until {last}")
+    return Selection(
+        tuple(sorted({PartitionKey.parse(key) for key in keys or ()})),
+        source,
+        tuple(_customer(text) for text in customers or ()),
+        tuple(queries or ()),
+        first,
+        last,
+        _status(status),
+    )
+
+
+def after_key(text: str | None) -> PartitionKey | None:
+    return PartitionKey.parse(text) if text else None
+
+
+def _customer(text: str) -> str:
+    # People copy Google Ads ids as 123-456-7890; only that exact shape loses its hyphens.
+    parts = text.split("-")
+    return "".join(parts) if [len(part) for part in parts] == [3, 3, 4] and "".join(parts).isdigit() else text
+
+
+def _status(text: str | None) -> PartitionStatus | None:
+    if text is None:
+        return None
+    try:
+        return PartitionStatus(text)
+    except ValueError:
+        raise UsageError(f"--status {text!r} is unknown: use {', '.join(PartitionStatus)}") from None

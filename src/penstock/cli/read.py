@@ -1,0 +1,191 @@
+"""`penstock read` and `penstock sql`: vouched rows only."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("table", "csv", "parquet", "arrow", "json")
+
+Format = Annotated[str, typer.Option("--format", help="table, csv, parquet, arrow or json.")]
+Output = Annotated[Path | None, typer.Option("--output", metavar="F", help="Write to this file instead of stdout.")]
+UseSpark = Annotated[bool, typer.Option("--spark", help="Read with Spark instead of Arrow or DuckDB. *")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("read")(read)
+    app.command("sql")(sql)
+
+
+def read(
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="source.query_name")],
+    customer: opt.Customers = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many rows.")] = None,
+    kind: Format = "table",
+    output: Output = None,
+    spark: UseSpark = False,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Rows of a table, as far as they are vouched for: one run per partition, nothing that failed."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection(None, None, customer, None, date, since, until)
+    ws.ranges(chosen)  # refuses unknown customers
+    names = tuple(part.strip() for part in columns.split(",")) if columns else ()
+    vouched = ws.vouched(name, since=chosen.since, until=chosen.until, customers=chosen.customers, columns=names)
+    if spark:
+        from penstock.pipeline.session import start_session
+
+        frame = vouched.spark(start_session(ws.settings.spark))
+        reader = (frame if limit is None else frame.limit(limit)).toArrow().to_reader()
+    else:
+        reader = _reader(vouched)
+    _write(reader, _kind(kind, as_json), output, limit)
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT; tables are source.query_name.")],
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many rows.")] = None,
+    kind: Format = "table",
+    output: Output = None,
+    spark: UseSpark = False,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """SQL over vouched rows: penstock sql "SELECT customer_id, sum(clicks) FROM demo.campaign_daily GROUP BY 1"."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    reader = ws.spark_sql(statement) if spark else ws.sql(statement)
+    _write(reader, _kind(kind, as_json), output, limit)
+
+
+def _reader(vouched: Any) -> pa.RecordBatchReader:
+    import pyarrow as pa
+
+    return pa.RecordBatchReader.from_batches(vouched.schema, vouched.batches())
+
+
+def _kind(kind: str, as_json: bool) -> str:
+    if kind not in FORMATS:
+        raise UsageError(f"--format {kind!r} is unknown: use {', '.join(FORMATS)}")
+    return "json" if as_json else kind
+
+
+def _write(reader: pa.RecordBatchReader, kind: str, output: Path | None, limit: int | None) -> None:
+    if kind == "table" and output is None:
+        _draw(reader, 50 if limit is None else limit)
+        return
+    if kind == "table":
+        raise UsageError("--output needs a --format: csv, parquet, arrow or json")
+    if output is None:
+        if kind in ("parquet", "arrow") and sys.stdout.isatty():
+            raise UsageError(f"{kind} is binary: name a file with --output, or send it through a pipe")
+        _encode(_limited(reader, limit), kind, sys.stdout.buffer)
+        sys.stdout.flush()
+        return
+    # Written beside its place and renamed, so that a reader of the file never sees half of it.
+    unfinished = output.with_name(f".{output.name}.part")
+    try:
+        with unfinished.open("wb") as target:
+            _encode(_limited(reader, limit), kind, target)
+        unfinished.replace(output)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _limited(reader: pa.RecordBatchReader, limit: int | None) -> pa.RecordBatchReader:
+    import pyarrow as pa
+
+    if limit is None:
+        return reader
+
+    def head() -> Any:
+        left = limit
+        for batch in reader:
+            if left <= 0:
+                return
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+
+    return pa.RecordBatchReader.from_batches(reader.schema, head())
+
+
+def _encode(reader: pa.RecordBatchReader, kind: str, target: BinaryIO) -> None:
+    import pyarrow as pa
+
+    if kind == "csv":
+        from pyarrow import csv
+
+        with csv.CSVWriter(target, reader.schema) as writer:
+            for batch in reader:
+                writer.write(batch)
+    elif kind == "parquet":
+        from pyarrow import parquet
+
+        with parquet.ParquetWriter(target, reader.schema, compression="zstd") as out:
+            for batch in reader:
+                out.write_batch(batch)
+    elif kind == "arrow":
+        with pa.ipc.new_stream(target, reader.schema) as stream:
+            for batch in reader:
+                stream.write_batch(batch)
+    else:
+        _encode_json(reader, target)
+
+
+def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO) -> None:
+    """One document {"items": [...], "total": n}, written as a stream."""
+    import orjson
+
+    total = 0
+    target.write(b'{"items":[')
+    for batch in reader:
+        for row in batch.to_pylist():
+            target.write(b",\n" if total else b"\n")
+            target.write(orjson.dumps(row, default=str))
+            total += 1
+    target.write(b'\n],"total":%d}\n' % total)
+
+
+def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
+    from penstock.cli.render import console, note, table
+
+    rows: list[list[Any]] = []
+    more = False
+    for batch in reader:
+        for row in batch.to_pylist():
+            if len(rows) >= limit:
+                more = True
+                break
+            rows.append([_cell(value) for value in row.values()])
+        if more:
+            break
+    console().print(table(None, reader.schema.names, rows))
+    if more:
+        note(f"the first {limit:,} rows; --limit shows more, --output F --format csv writes them all")
+
+
+def _cell(value: Any) -> str | None:
+    if value is None:
+        return None
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)

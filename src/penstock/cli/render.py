@@ -1,0 +1,96 @@
+"""One way out for text and JSON: a command makes a document, this module shows it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import date, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import iso
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.partition import PartitionKey
+
+
+def key_fields(key: PartitionKey) -> dict[str, Any]:
+    """How a partition names itself in every JSON document."""
+    return {
+        "key": str(key),
+        "source": key.source,
+        "customer_id": key.customer_id,
+        "query_name": key.query_name,
+        "logical_date": key.logical_date,
+    }
+
+
+def listing(items: Sequence[Mapping[str, Any]], total: int) -> dict[str, Any]:
+    return {"items": list(items), "total": total}
+
+
+def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], None]) -> None:
+    """Print `document` as JSON, or let `text` draw it."""
+    if as_json:
+        import orjson
+
+        sys.stdout.buffer.write(orjson.dumps(_plain(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        sys.stdout.flush()
+    else:
+        text(console())
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    # Without a terminal (pipes, CI) lines must not be cut at 80 columns.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(*columns, title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for row in rows:
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
+    return drawn
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def note(message: str) -> None:
+    """A line for people, beside the answer."""
+    import typer
+
+    typer.echo(message, err=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,105 @@
+"""`penstock run`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.progress import RunProgress
+from penstock.cli.render import key_fields, listing, show, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.control.plan import Plan
+    from penstock.flow.runner import RunSummary
+
+_SHOWN_FAILURES = 20
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run", help="Plan what is due, extract, validate and load it. *")(run)
+
+
+def run(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show what would be attempted, by reason.")] = False,
+    limit: opt.Limit = 50,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Plan what is due, issue attempts, extract, validate and load them.
+
+    Without filters: everything that is pending up to the last day that is over in each customer's time zone. Failed
+    partitions wait for `penstock state retry`. A run that was killed is picked up by the next one.
+    """
+    from penstock.app import open_workspace
+    from penstock.cli.confirm import confirm
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    if plan:
+        planned = ws.plan(chosen, reprocess=reprocess)
+        show(_plan_document(planned, limit), as_json, lambda console: _draw_plan(console, planned, limit))
+        return
+    if reprocess:
+        confirm("reprocessing", ws.plan(chosen, reprocess=True).reasons.get("reprocess", 0), yes=yes, force=force)
+    with RunProgress() as progress:
+        progress.say("planning")
+        summary = ws.run(chosen, watcher=progress, reprocess=reprocess, actor=actor)
+    show(_document(summary), as_json, lambda console: _draw(console, summary))
+    if summary.failures:
+        raise typer.Exit(1)
+
+
+def _document(summary: RunSummary) -> dict[str, Any]:
+    failures = [
+        {"key": str(f.key), "stage": f.stage, "error_class": f.error_class, "message": f.message}
+        for f in summary.failures
+    ]
+    return {"run_id": summary.run_id, **summary.counts(), "seconds": summary.seconds, "failures": failures}
+
+
+def _draw(console: Console, summary: RunSummary) -> None:
+    if summary.failures:
+        rows = [(f.key, f.stage, f.error_class, f.message) for f in summary.failures[:_SHOWN_FAILURES]]
+        console.print(table("Failures", ("partition", "stage", "class", "why"), rows))
+        if len(summary.failures) > _SHOWN_FAILURES:
+            console.print(f"... and {len(summary.failures) - _SHOWN_FAILURES:,} more: penstock failed\n")
+    if not summary.planned and not summary.loaded:
+        held = f"; {summary.skipped:,} are being worked on by another run" if summary.skipped else ""
+        console.print(f"nothing is due{held}")
+        return
+    console.print(
+        f"run {summary.run_id}: {summary.planned:,} planned, [green]{summary.accepted:,} accepted[/], "
+        f"[{'red' if summary.rejected else 'default'}]{summary.rejected:,} rejected[/], {summary.loaded:,} loaded, "
+        f"{summary.cancelled:,} cancelled, {summary.skipped:,} skipped, {summary.seconds:.1f} s"
+    )
+
+
+def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
+    items = [{**key_fields(item.key), "reason": item.reason} for item in plan.items[:limit]]
+    return {**listing(items, len(plan.items)), "reasons": plan.reasons, "held": plan.held}
+
+
+def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
+    console.print(table("Planned", ("reason", "partitions"), sorted(plan.reasons.items())))
+    if plan.items:
+        console.print(table(None, ("partition", "reason"), [(item.key, item.reason) for item in plan.items[:limit]]))
+    if len(plan.items) > limit:
+        console.print(f"... {len(plan.items) - limit:,} more (--limit)")
+    if plan.held:
+        console.print(f"{plan.held:,} more are being worked on by another run")

@@ -1,0 +1,226 @@
+"""`penstock state ...`: what the state store says, and how an operator asks for another try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import key_fields, listing, show, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.state.records import Attempt, PartitionView
+
+state = typer.Typer(no_args_is_help=True, help="Inspect and steer the state of partitions.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(state, name="state")
+
+
+@state.command()
+def inspect(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    status: opt.Status = None,
+    limit: opt.Limit = 100,
+    after: opt.After = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Rows of PartitionState; partitions without a row are shown as implicit pending when named or asked for."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    ranges = ws.ranges(chosen)
+    implicit = bool(chosen.keys) or chosen.status is not None
+    views = ws.reader.views(
+        ranges, status=chosen.status, explicit=not implicit, after=opt.after_key(after), limit=limit
+    )
+    total = ws.reader.count(ranges, status=chosen.status, explicit=not implicit)
+    show(
+        listing([_state_item(view) for view in views], total),
+        as_json,
+        lambda console: _draw_states(console, views, total),
+    )
+
+
+@state.command()
+def history(
+    key: opt.OneKey,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Every attempt of one partition: run, stage, outcome, complaints, counts and times."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection([key])
+    ws.ranges(chosen)
+    attempts = ws.reader.attempts(chosen.keys[0])
+    current = ws.reader.state(chosen.keys[0])
+    authority = current.current_run_id if current else None
+    show(
+        listing([_attempt_item(attempt, authority) for attempt in attempts], len(attempts)),
+        as_json,
+        lambda console: _draw_attempts(console, key, attempts, authority),
+    )
+
+
+@state.command()
+def retry(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    without_raw: Annotated[
+        bool, typer.Option("--without-raw", help="Also partitions whose attempts left nothing in the raw sink.")
+    ] = False,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Move failed partitions back to pending, so that the next run attempts them. Repeating it changes nothing."""
+    from penstock.app import open_workspace, os_user
+    from penstock.cli.confirm import confirm
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    failed, refused = ws.retry_candidates(chosen, without_raw=without_raw)
+    moved = 0
+    if not dry_run and failed:
+        confirm("retrying", len(failed), yes=yes, force=force)
+        flags = {"without_raw": without_raw, "yes": yes, "force": force}
+        moved = ws.retry(failed, AuditEntry(actor or os_user(), "state retry", chosen.as_dict(), flags))
+    document = {
+        **listing([key_fields(key) for key in failed], len(failed)),
+        "requeued": moved,
+        "dry_run": dry_run,
+        "refused": [str(key) for key in refused],
+    }
+    show(document, as_json, lambda console: _draw_retry(console, len(failed), moved, refused, dry_run))
+    if refused and not failed:
+        raise typer.Exit(1)
+
+
+def _draw_retry(console: Console, failed: int, moved: int, refused: list[Any], dry_run: bool) -> None:
+    if dry_run:
+        console.print(f"{failed:,} failed partitions would become pending")
+    elif failed:
+        console.print(f"{moved:,} partitions are pending again: the next `penstock run` attempts them")
+    else:
+        console.print("nothing to retry: no failed partition matches")
+    if refused:
+        console.print(
+            f"[yellow]refused {len(refused):,}[/]: their attempts left nothing in the raw sink, as {refused[0]};"
+            " look with `penstock state history`, or add --without-raw"
+        )
+
+
+def _state_item(view: PartitionView) -> dict[str, Any]:
+    s = view.state
+    return {
+        **key_fields(s.key),
+        "status": s.status,
+        "current_run_id": s.current_run_id,
+        "schema_version": s.schema_version,
+        "record_count": s.record_count,
+        "updated_at": s.updated_at,
+        "error_message": s.error_message,
+        "attempt_count": s.attempt_count,
+        "authority_version": s.authority_version,
+        "implicit": not view.explicit,
+        "display_status": view.display,
+        "next_run_at": None,
+        "terminal": False,
+        "paused": False,
+        "open_attempt": view.open_run_id,
+    }
+
+
+def _draw_states(console: Console, views: list[PartitionView], total: int) -> None:
+    rows = [
+        (
+            v.key,
+            v.state.status if v.explicit else f"{v.state.status} (implicit)",
+            v.state.current_run_id,
+            v.state.schema_version,
+            v.state.record_count,
+            v.state.attempt_count,
+            v.state.updated_at,
+            v.state.error_message,
+        )
+        for v in views
+    ]
+    columns = ("partition", "status", "current run", "schema", "rows", "attempts", "updated (UTC)", "error")
+    console.print(table(None, columns, rows))
+    if total > len(views):
+        console.print(
+            f"{len(views):,} of {total:,}; go on with --after {views[-1].key}" if views else f"0 of {total:,}"
+        )
+
+
+def _attempt_item(attempt: Attempt, authority: str | None) -> dict[str, Any]:
+    return {
+        "run_id": attempt.run_id,
+        "attempt_no": attempt.attempt_no,
+        "authoritative": attempt.run_id == authority,
+        "reason": attempt.reason,
+        "outcome": attempt.outcome,
+        "stage": attempt.stage,
+        "error_class": attempt.error_class,
+        "error_message": attempt.error_message,
+        "complaints": attempt.complaints or [],
+        "record_count": attempt.record_count,
+        "schema_version": attempt.schema_version,
+        "contract_fingerprint": attempt.contract_fingerprint,
+        "payload_digest": attempt.payload_digest,
+        "content_digest": attempt.content_digest,
+        "started_at": attempt.issued_at,
+        "finished_at": attempt.finished_at,
+        "next_run_at": None,
+    }
+
+
+def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authority: str | None) -> None:
+    if not attempts:
+        console.print(f"{key} was never attempted")
+        return
+    rows = [
+        (
+            f"{a.attempt_no}{' *' if a.run_id == authority else ''}",
+            a.run_id,
+            a.outcome or "open",
+            a.stage,
+            a.error_class,
+            a.record_count,
+            a.issued_at,
+            a.finished_at,
+            a.error_message,
+        )
+        for a in attempts
+    ]
+    columns = ("no", "run", "outcome", "stage", "class", "rows", "started (UTC)", "finished (UTC)", "why")
+    console.print(table(f"{key}   (* = the run that consumers read)", columns, rows))
+    for complaint in attempts[0].complaints or []:
+        if complaint.get("example"):
+            console.print(f"  {complaint['check']}: line {complaint['line']}: {complaint['example']}", markup=False)
