@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast check format lint types bench lock clean
+.PHONY: demo test test-fast check format lint types bench docs lock clean
 
 demo: $(VENV)/.runtime
 	@demo/run
@@ -29,6 +29,9 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(ARGS)
+
+docs: $(VENV)/.dev
+	$(BIN)/python scripts/generate_docs.py
 
 # Locks name versions and hashes only: no registry is named in them.
 lock: $(VENV)/.dev

@@ -1,12 +1,14 @@
-"""Servers that are started once per session, and only if a test asks for them."""
+"""Servers and the Spark session: started once, and only if a test asks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
-import boto3  # type: ignore[import-untyped]
+import boto3
 import pytest
+
 import servers
 
 
@@ -27,3 +29,14 @@ def s3_url() -> Iterator[str]:
         patch.setenv("AWS_ALLOW_HTTP", "true")
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="penstock-tests")
         yield f"s3://penstock-tests/{uuid4().hex}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One small local session for all tests, made as a run makes it."""
+    from penstock.pipeline.session import start_session
+    from penstock.settings import SparkSettings
+
+    session = start_session(SparkSettings(master="local[2]", config={"spark.sql.shuffle.partitions": "2"}))
+    yield session
+    session.stop()

@@ -232,16 +232,15 @@ class Workspace:
         from pyspark.errors import PySparkException
 
         from penstock.pipeline.session import start_session
-        from penstock.warehouse.sql import named_tables
+        from penstock.warehouse.sql import named_tables, with_names
 
         session = spark or start_session(self.settings.spark)
         known = {c.asset for c in self.contracts.values()}
-        for name in named_tables(statement, known):
-            view = name.replace(".", "__")
+        views = {name: name.replace(".", "__") for name in named_tables(statement, known)}
+        for name, view in views.items():
             self.vouched(name).spark(session).createOrReplaceTempView(view)
-            statement = statement.replace(name, view)
         try:
-            return session.sql(statement).toArrow().to_reader()
+            return session.sql(with_names(statement, views) if views else statement).toArrow().to_reader()
         except PySparkException as error:
             raise UsageError(f"the SQL failed: {str(error).partition(chr(10))[0]}") from error
 

@@ -114,5 +114,9 @@ class WarehouseError(TerminalError):
     """A warehouse table is not what its head says."""
 
 
+class SparkFailed(TransientError):
+    """A Spark job broke as a whole (a worker or an executor died): no slice of it was judged."""
+
+
 class DatabaseUnavailable(TransientError):
     """The state database cannot be reached or is locked."""

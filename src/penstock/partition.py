@@ -23,7 +23,8 @@ def name(text: str, what: str = "name") -> str:
     """A name that is safe in a path, in SQL and in a table name."""
     if not _NAME.fullmatch(text):
         raise UsageError(
-            f"{what} {text!r} is not valid: use lower-case letters, digits and underscores, starting with a letter"
+            f"{what} {text!r} is not valid: use lower-case letters, digits and underscores, starting with a letter,"
+            " at most 63 of them"
         )
     return text
 

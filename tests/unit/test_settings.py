@@ -544,7 +544,7 @@ queries:
     lines = refusals(tmp_path, HEAD + text, secrets)
     assert not [line for line in lines for secret in secrets.values() if secret in line.split(":", 2)[2]]
     types = "long, double, string, boolean, date, timestamp, decimal(p,s)"
-    name_rule = "use lower-case letters, digits and underscores, starting with a letter"
+    name_rule = "use lower-case letters, digits and underscores, starting with a letter, at most 63 of them"
     assert lines == [
         "penstock.yaml:6: customers[0].id: customer id '${ID}' is not valid: "
         "use letters, digits, '.', '_' or '-', at most 63 of them",
@@ -837,7 +837,7 @@ def test_tenant_and_workspace_are_names(tmp_path: Path, key: str) -> None:
     value = {"tenant": "No-acme", "workspace": "No-ads"}[key]
     assert refusals(tmp_path, text) == [
         f"penstock.yaml:{line}: {key}: name '{value}' is not valid: "
-        "use lower-case letters, digits and underscores, starting with a letter"
+        "use lower-case letters, digits and underscores, starting with a letter, at most 63 of them"
     ]
 
 
@@ -877,7 +877,7 @@ def test_spark_has_a_master_or_a_remote(tmp_path: Path) -> None:
         (
             "My-Ads: {kind: demo}",
             "My-Ads",
-            "name 'My-Ads' is not valid: use lower-case letters, digits and underscores, starting with a letter",
+            "name 'My-Ads' is not valid: use lower-case letters, digits and underscores, starting with a letter, at most 63 of them",
         ),
     ],
 )
@@ -896,7 +896,7 @@ def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: str, w
         (
             "schema_version: V 1",
             "schema_version",
-            "name 'V 1' is not valid: use lower-case letters, digits and underscores, starting with a letter",
+            "name 'V 1' is not valid: use lower-case letters, digits and underscores, starting with a letter, at most 63 of them",
         ),
         (
             "start_date: June",
@@ -951,7 +951,7 @@ def test_a_query_needs_a_known_source_and_fields(tmp_path: Path) -> None:
 def test_the_name_of_a_query_is_checked(tmp_path: Path) -> None:
     assert refusals(tmp_path, HEAD + QUERY.replace("  daily:", "  Daily:")) == [
         "penstock.yaml:8: queries.Daily: name 'Daily' is not valid: "
-        "use lower-case letters, digits and underscores, starting with a letter"
+        "use lower-case letters, digits and underscores, starting with a letter, at most 63 of them"
     ]
 
 
@@ -979,7 +979,7 @@ RESERVED = "Penstock adds columns of its own: customer_id, logical_date, schema_
         (
             "{name: Clicks, type: long}",
             ".name",
-            "name 'Clicks' is not valid: use lower-case letters, digits and underscores, starting with a letter",
+            "name 'Clicks' is not valid: use lower-case letters, digits and underscores, starting with a letter, at most 63 of them",
         ),
         ("{name: yes, type: long}", ".name", "must be text; put a number, a date or a word like yes in quotes"),
         ("{name: a, type: strng}", ".type", f"'strng' is not a type (types: {TYPES}); did you mean 'string'?"),
@@ -1231,7 +1231,7 @@ def test_a_model_that_cannot_be_made_is_refused(tmp_path: Path, model: str, wher
 def test_the_name_of_a_model_is_checked(tmp_path: Path) -> None:
     assert refused_model(tmp_path, "A: {depends_on: [demo.daily]}") == [
         "penstock.yaml:17: models.A: name 'A' is not valid: "
-        "use lower-case letters, digits and underscores, starting with a letter"
+        "use lower-case letters, digits and underscores, starting with a letter, at most 63 of them"
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from penstock import __version__
@@ -46,23 +45,10 @@ for _module in (init, doctor, run, state, status, warehouse, read, audit, db):
 def main() -> None:
     """Exit codes: 0 done, 1 an error or some partitions failed, 2 usage, 75 try again later."""
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except click.exceptions.Abort:
-        typer.echo("stopped", err=True)
-        code = 1
+        app()  # ends in SystemExit; usage errors are shown by Typer itself, with exit code 2
     except PenstockError as error:
         if "--debug" in sys.argv:
             raise
         later = " (try again later)" if isinstance(error, TransientError) else ""
         typer.echo(f"penstock: {error}{later}", err=True)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        typer.echo("interrupted: what was open has been cancelled and can be run again", err=True)
-        code = 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away; that is its right
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(error.exit_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -162,9 +163,16 @@ def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO) -> None:
     for batch in reader:
         for row in batch.to_pylist():
             target.write(b",\n" if total else b"\n")
-            target.write(orjson.dumps(row, default=str))
+            target.write(orjson.dumps(row, default=_json_value))
             total += 1
     target.write(b'\n],"total":%d}\n' % total)
+
+
+def _json_value(value: Any) -> Any:
+    """Sums of whole numbers come as decimals without a fraction; other decimals stay exact, as text."""
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and abs(value) < 2**63:
+        return int(value)
+    return str(value)
 
 
 def _draw(reader: pa.RecordBatchReader, limit: int) -> None:

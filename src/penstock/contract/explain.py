@@ -41,7 +41,7 @@ def explain(lines: Iterable[bytes], contract: Contract, first_line: int = 1) -> 
     kinds = {field.name: (field.type, _reader(field.type)) for field in contract.fields}
     for number, line in enumerate(lines, start=first_line):
         try:
-            row = json.loads(line, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+            row = read_row(line)
         except (ValueError, RecursionError) as error:
             findings.add("json", f"not valid JSON ({_reason(error)})", number, line)
             continue
@@ -50,6 +50,11 @@ def explain(lines: Iterable[bytes], contract: Contract, first_line: int = 1) -> 
             continue
         _check_row(row, number, line, contract, kinds, findings)
     return findings.complaints()
+
+
+def read_row(line: bytes) -> Any:
+    """One line as strict JSON: UTF-8, no byte order mark, no field twice, no NaN."""
+    return json.loads(line.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
 
 
 def _check_row(

@@ -8,18 +8,18 @@ rows. If a batch does not parse it is halved until the culprits stand alone; tho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from penstock.contract.complaint import Complaint, summary
+from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
-from penstock.contract.explain import explain
+from penstock.contract.explain import explain, read_row
 from penstock.contract.schema import arrow_schema, arrow_type
-from penstock.errors import DataError
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -37,33 +37,17 @@ class Parsed:
     complaints: dict[int, list[Complaint]]
 
 
-def parse(payload: bytes, contract: Contract) -> pa.Table:
-    """One payload that was validated before; if it does not parse now, something is broken."""
-    parsed = parse_many([payload], contract)
-    if parsed.complaints:
-        raise DataError(
-            f"{contract.asset}: a payload that was accepted does not parse: {summary(parsed.complaints[0])}"
-        )
-    return parsed.table
-
-
 def parse_many(payloads: Sequence[bytes], contract: Contract, first_line: int = 1) -> Parsed:
     """Typed rows of all payloads that are what the contract says, and complaints about the others."""
-    pieces: list[tuple[pa.Table, Numbers]] = []
-    complaints: dict[int, list[Complaint]] = {}
-    sound = []
+    reading = _Reading(payloads, contract, first_line)
+    safe = []
     for index, payload in enumerate(payloads):
         if _is_safe_to_parse(payload):
-            sound.append(index)
+            safe.append(index)
         else:
-            complaints[index] = _explained(payload, contract, first_line)
-    _parse_range(payloads, sound, contract, first_line, pieces, complaints)
-    if not pieces:
-        empty = np.zeros(0, np.int32)
-        return Parsed(arrow_schema(contract.fields).empty_table(), empty, empty, complaints)
-    table = pa.concat_tables([piece for piece, _ in pieces])
-    owner = np.concatenate([owner for _, owner in pieces])
-    return Parsed(table, owner, _line_numbers(owner, first_line), complaints)
+            reading.read_patiently(index)
+    reading.read(safe)
+    return reading.result()
 
 
 def _is_safe_to_parse(payload: bytes) -> bool:
@@ -80,28 +64,60 @@ def _is_safe_to_parse(payload: bytes) -> bool:
         return False
 
 
-def _parse_range(
-    payloads: Sequence[bytes],
-    indexes: list[int],
-    contract: Contract,
-    first_line: int,
-    pieces: list[tuple[pa.Table, Numbers]],
-    complaints: dict[int, list[Complaint]],
-) -> None:
-    if not indexes:
-        return
-    try:
-        piece = _parse_at_once([payloads[index] for index in indexes], indexes, contract)
-    except pa.ArrowInvalid as error:
-        if len(indexes) > 1:
-            half = len(indexes) // 2
-            _parse_range(payloads, indexes[:half], contract, first_line, pieces, complaints)
-            _parse_range(payloads, indexes[half:], contract, first_line, pieces, complaints)
+class _Reading:
+    """The payloads of one call, and what has been made of them so far."""
+
+    def __init__(self, payloads: Sequence[bytes], contract: Contract, first_line: int) -> None:
+        self._payloads = payloads
+        self._contract = contract
+        self._first_line = first_line
+        self._pieces: list[tuple[pa.Table, Numbers]] = []
+        self._complaints: dict[int, list[Complaint]] = {}
+
+    def read(self, indexes: Sequence[int]) -> None:
+        """All of them in one call; if that fails, each half; a single one that fails is read patiently."""
+        if not indexes:
             return
-        found = _explained(payloads[indexes[0]], contract, first_line)
-        complaints[indexes[0]] = found or [Complaint("json", f"the payload does not parse: {error}", 1)]
-        return
-    pieces.append(piece)
+        try:
+            self._pieces.append(_parse_at_once([self._payloads[index] for index in indexes], indexes, self._contract))
+        except pa.ArrowInvalid:
+            if len(indexes) == 1:
+                self.read_patiently(indexes[0])
+                return
+            half = len(indexes) // 2
+            self.read(indexes[:half])
+            self.read(indexes[half:])
+
+    def read_patiently(self, index: int) -> None:
+        """Complaints, or if there is nothing to complain about, the rows: a payload never just disappears."""
+        lines = self._payloads[index].removesuffix(b"\n").split(b"\n")
+        complaints = explain(lines, self._contract, self._first_line)
+        if not complaints:
+            lenient = replace(self._contract, missing_fields="ignore")
+            try:
+                self._pieces.append(_parse_at_once([_plain(lines, self._contract)], [index], lenient))
+            except pa.ArrowInvalid as error:
+                complaints = [Complaint("json", f"the payload does not parse: {error}", 1)]
+        if complaints:
+            self._complaints[index] = complaints
+
+    def result(self) -> Parsed:
+        if not self._pieces:
+            empty = np.zeros(0, np.int32)
+            return Parsed(arrow_schema(self._contract.fields).empty_table(), empty, empty, self._complaints)
+        table = pa.concat_tables([piece for piece, _ in self._pieces])
+        owner = np.concatenate([owner for _, owner in self._pieces])
+        if np.any(owner[1:] < owner[:-1]):  # payloads that were read patiently go back to their places
+            order = np.argsort(owner, kind="stable")
+            table, owner = table.take(pa.array(order)), owner[order]
+        return Parsed(table, owner, _line_numbers(owner, self._first_line), self._complaints)
+
+
+def _plain(lines: Sequence[bytes], contract: Contract) -> bytes:
+    """The rows once more in the plainest JSON there is, only with the fields of the contract."""
+    names = [field.name for field in contract.fields]
+    rows = (read_row(line) for line in lines)
+    return b"".join(orjson.dumps({n: row[n] for n in names if n in row}) + b"\n" for row in rows)
 
 
 def _parse_at_once(payloads: Sequence[bytes], indexes: Sequence[int], contract: Contract) -> tuple[pa.Table, Numbers]:
@@ -158,10 +174,6 @@ def _cast_text(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
         return column.cast(wanted)
     except pa.ArrowInvalid:  # times without an offset are UTC
         return pc.assume_timezone(column.cast(pa.timestamp("us")), "UTC")
-
-
-def _explained(payload: bytes, contract: Contract, first_line: int) -> list[Complaint]:
-    return explain(payload.removesuffix(b"\n").split(b"\n"), contract, first_line)
 
 
 def _line_numbers(owner: Numbers, first_line: int) -> Numbers:

@@ -40,7 +40,8 @@ def expected(settings: Settings, selection: Selection, now: datetime) -> list[Ex
     _refuse_unknown(settings, selection)
     if selection.keys:
         return [
-            ExpectedRange(k.source, k.customer_id, k.query_name, k.logical_date, k.logical_date) for k in selection.keys
+            ExpectedRange(k.source, k.customer_id, k.query_name, k.logical_date, k.logical_date)
+            for k in sorted(set(selection.keys))
         ]
     ranges = []
     for query in settings.queries.values():
@@ -96,6 +97,8 @@ def _refuse_unknown(settings: Settings, selection: Selection) -> None:
         source = settings.query(key.query_name).source
         if source != key.source:
             raise UsageError(f"{key}: the query {key.query_name} belongs to source {source}, not {key.source}")
+        if not _asks(settings.query(key.query_name), settings.customer(key.customer_id)):
+            raise UsageError(f"{key}: the query {key.query_name} is not asked for customer {key.customer_id}")
 
 
 def _known(what: str, named: Iterable[str], known: Iterable[str]) -> None:

@@ -87,6 +87,7 @@ def _sqlite(url: sa.URL) -> Engine:
             "synchronous = FULL",
             f"busy_timeout = {_BUSY_TIMEOUT_MS}",
             "foreign_keys = ON",
+            "recursive_triggers = ON",  # or INSERT OR REPLACE would slip past the triggers on DELETE
             "temp_store = MEMORY",
             "cache_size = -65536",
         ):

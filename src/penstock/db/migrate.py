@@ -66,7 +66,9 @@ def _migrate(connection: Connection, schema_name: str | None, tenant: str, works
 
 
 def _check_owner(connection: Connection, tenant: str, workspace: str) -> None:
-    owner = connection.execute(sa.select(schema.workspace.c.tenant_id, schema.workspace.c.workspace_id)).one()
+    owner = connection.execute(sa.select(schema.workspace.c.tenant_id, schema.workspace.c.workspace_id)).one_or_none()
+    if owner is None:
+        raise ConfigError("this state database does not say whose it is: run `penstock db migrate`")
     if tuple(owner) != (tenant, workspace):
         raise ConfigError(
             f"this state database belongs to workspace {owner.tenant_id}/{owner.workspace_id},"

@@ -122,6 +122,7 @@ partition_attempt = sa.Table(
     sa.PrimaryKeyConstraint(*KEY, "run_id", name="partition_attempt_pk"),
     sa.UniqueConstraint(*KEY, "attempt_no", name="attempt_numbers_are_unique"),
     sa.ForeignKeyConstraint(["contract_fingerprint"], ["contract.fingerprint"], name="attempt_has_a_contract"),
+    sa.ForeignKeyConstraint(["worker_token"], ["worker.token"], name="attempt_has_a_worker"),
     sa.CheckConstraint("attempt_no >= 1", name="attempt_numbers_start_at_one"),
     sa.CheckConstraint("outcome IN ('SUCCEEDED', 'FAILED', 'CANCELLED')", name="outcome_is_known"),
     sa.CheckConstraint("stage IN ('extract', 'validate', 'load')", name="stage_is_known"),

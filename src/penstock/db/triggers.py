@@ -42,8 +42,10 @@ REFUSALS = (
         "closed_attempts_stay_closed",
         "partition_attempt",
         "UPDATE",
-        "a closed attempt keeps its outcome",
-        "OLD.outcome IS NOT NULL AND (NEW.outcome IS NULL OR NEW.outcome <> OLD.outcome)",
+        "a closed attempt keeps its outcome, number, digest and count",
+        "OLD.outcome IS NOT NULL AND (NEW.outcome IS NULL OR NEW.outcome <> OLD.outcome"
+        " OR NEW.attempt_no <> OLD.attempt_no OR COALESCE(NEW.payload_digest, '') <> COALESCE(OLD.payload_digest, '')"
+        " OR COALESCE(NEW.record_count, -1) <> COALESCE(OLD.record_count, -1))",
     ),
     Refusal("attempts_are_never_deleted", "partition_attempt", "DELETE", "attempts are never deleted"),
 )
@@ -89,6 +91,11 @@ def _postgresql() -> list[str]:
             f"CREATE TRIGGER {refusal.name} BEFORE {refusal.event} ON {refusal.table}"
             f" FOR EACH ROW{when} EXECUTE FUNCTION {refusal.name}()"
         )
+        if refusal.event == "DELETE":
+            ddl.append(
+                f"CREATE TRIGGER {refusal.name}_at_once BEFORE TRUNCATE ON {refusal.table}"
+                f" FOR EACH STATEMENT EXECUTE FUNCTION {refusal.name}()"
+            )
     ddl.append(
         f"CREATE FUNCTION hide_what_is_not_success() RETURNS trigger LANGUAGE plpgsql AS $$"
         f" BEGIN {_HIDE.format(false='false')}; RETURN NULL; END $$"

@@ -24,12 +24,13 @@ _COLUMNS: Columns = {
     "payload": Json(),
 }
 
+# Without an owner the insert fails on its NOT NULL columns: no state may change without its event.
 _INSERT = """
 INSERT INTO event (event_id, type, version, idempotency_key, occurred_at, tenant_id, workspace_id, source, run_id,
     payload)
-SELECT e.event_id, e.type, e.version, e.idempotency_key, e.occurred_at, w.tenant_id, w.workspace_id, e.source, e.run_id,
-    e.payload
-FROM incoming_event e CROSS JOIN workspace w
+SELECT e.event_id, e.type, e.version, e.idempotency_key, e.occurred_at, (SELECT tenant_id FROM workspace),
+    (SELECT workspace_id FROM workspace), e.source, e.run_id, e.payload
+FROM incoming_event e
 WHERE true
 ORDER BY e.event_id
 ON CONFLICT (idempotency_key) DO NOTHING

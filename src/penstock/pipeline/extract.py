@@ -14,11 +14,11 @@ import pyarrow as pa
 from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.work import Report, evenly, progress, spread, tasks_for
+from penstock.pipeline.work import Report, collected, evenly, progress, spread, tasks_for
 from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
 from penstock.settings import Customer, Query, SourceSettings
-from penstock.source.protocol import Row, RunContext, Source
+from penstock.source.protocol import COMPLETE, Row, RunContext, Source
 from penstock.source.registry import make_source
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def extract(
     table = pa.Table.from_pylist(spans, schema=_SPANS)
     tasks = evenly(len(spans), tasks_for(spark, len(attempts)) if len(spans) > 1 else 1)
     with progress(spark, report):
-        found = spread(spark, table, tasks).mapInArrow(_worker(extraction), _OUTCOMES_DDL).toArrow()
+        found = collected(spread(spark, table, tasks).mapInArrow(_worker(extraction), _OUTCOMES_DDL))
     source = extraction.source.name
     return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
 
@@ -168,6 +168,9 @@ class _Span:
                     self._seal(current)
                 current = day
                 writer = self._writer(day)
+            if row is COMPLETE:
+                self._seal(day)
+                writer = None
             if writer is None:
                 continue
             if isinstance(row, PenstockError):

@@ -17,7 +17,7 @@ from penstock.errors import DataError, RawError
 from penstock.lake import Lake, open_lake
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.slices import Slice, coalesced, groups
-from penstock.pipeline.work import Report, progress, spread
+from penstock.pipeline.work import Report, collected, progress, spread
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.files import PackedWriter, between, in_table_order, read_rows, without
@@ -45,7 +45,7 @@ def spark_stager(
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):
             frame = spread(spark, table, list(range(len(parts)))).mapInArrow(_worker(lake, bodies), "share binary")
-            found = frame.toArrow()
+            found = collected(frame)
         # Tasks answer in any order; each answer carries the number of its part.
         answers = dict(pickle.loads(row) for row in found.column("share").to_pylist())  # noqa: S301 - written by our own workers
         return [answers[number] for number in range(len(parts))]

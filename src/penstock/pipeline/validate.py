@@ -24,7 +24,7 @@ from penstock.errors import ConfigError, RawError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.slices import Slice, coalesced, groups
-from penstock.pipeline.work import Report, evenly, progress, spread, tasks_for
+from penstock.pipeline.work import Report, collected, evenly, progress, spread, tasks_for
 from penstock.raw.reader import RawReader
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def validate(
     rows = _rows(spark, lake, contract, items)
     uniques = _unique_checks(contract)
     with progress(spark, report):
-        measured = _measured(rows, contract, uniques[:1]).toArrow().to_pylist()
+        measured = collected(_measured(rows, contract, uniques[:1])).to_pylist()
         # Each further uniqueness is a grouping of its own, and so a pass of its own.
-        further = [_repeats(rows, check).toArrow().to_pylist() for check in uniques[1:]]
+        further = [collected(_repeats(rows, check)).to_pylist() for check in uniques[1:]]
     by_item = {row["_item"]: row for row in measured}
     repeated = [{row["_item"]: row for row in table} for table in further]
     return [
@@ -312,6 +312,8 @@ def _validated(
         if found and found["_repeated"]:
             complaints.append(_complaint(check, found["_repeated"], found["_repeated_example"]))
     count = header.get("count", 0)
+    if readable and row["_rows"] != count:
+        complaints.append(Complaint("rows", f"{count:,} rows were received, {row['_rows']:,} could be read", 1))
     if readable:  # the number of rows of something unreadable means nothing
         complaints += count_complaints(contract, count, item.previous_record_count)
     return Validated(item.attempt, count, header.get("digest"), _digest(contract, row), complaints)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.errors import SparkFailed
 from penstock.partition import new_ulid
 
 if TYPE_CHECKING:
@@ -35,6 +36,24 @@ def spread(spark: SparkSession, items: pa.Table, tasks: Sequence[int]) -> DataFr
 def evenly(items: int, tasks: int) -> list[int]:
     """Task numbers that cut a list of items into `tasks` neighbouring parts of the same length."""
     return [index * tasks // items for index in range(items)]
+
+
+def collected(frame: DataFrame) -> pa.Table:
+    """The outcomes of a job. One slice's trouble is an outcome; an error here means that the job itself broke."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return frame.toArrow()
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(f"a Spark job broke: {_gist(str(error))}") from error
+
+
+def _gist(text: str) -> str:
+    """The lines of a JVM stack trace that say what happened, without the frames."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith(("at ", "..."))]
+    causes = [line for line in lines if line.startswith("Caused by:")]
+    return " | ".join((lines[:2] + causes[-1:])[:3])[:1500]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pydantic
 
 from penstock.errors import AuthFailed, ConfigError, QuotaExceeded, SourceUnavailable
 from penstock.settings import Customer, Field, Query
-from penstock.source.protocol import Row, RunContext
+from penstock.source.protocol import COMPLETE, Row, RunContext
 
 
 class Fault(StrEnum):
@@ -103,6 +103,7 @@ class DemoSource:
             piece = _Slice(customer.id, query.name, day)
             for row in self._rows(piece, make):
                 yield day, row
+            yield day, COMPLETE
 
     def _rows(self, piece: _Slice, make: Callable[[Random, int], dict[str, Any]]) -> Iterator[Row]:
         rule = self._fault(piece)

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from enum import Enum
 from typing import Any, Protocol
 
 from penstock.errors import PenstockError
 from penstock.partition import RunId
 from penstock.settings import Customer, Query
 
+
+class Complete(Enum):
+    """Yielded in place of a row by a source that knows: all rows of this day have come."""
+
+    COMPLETE = "complete"
+
+
+COMPLETE = Complete.COMPLETE
+
 # A row is a mapping, or one line of JSON that the source received as bytes. In place of a row a source may yield an
 # error: then that day alone has failed, and the span goes on.
-Row = Mapping[str, Any] | bytes | PenstockError
+Row = Mapping[str, Any] | bytes | PenstockError | Complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +36,8 @@ class RunContext:
 class Source(Protocol):
     """Made once per worker task, from the options of the workspace file; refuses bad options with a ConfigError.
 
-    `extract` raises a PenstockError when the whole span breaks off. If `in_date_order` is true the source promises
-    that it yields the days in the order of `dates`, so the days before the broken one are complete and are kept.
+    `extract` raises a PenstockError when the whole span breaks off; days that are complete by then are kept. A day is
+    complete when the source says so (COMPLETE), or when `in_date_order` is true and a row of a later day has come.
     """
 
     in_date_order: bool

@@ -40,6 +40,8 @@ SELECT p.source, p.customer_id, p.query_name, p.logical_date, :run_id, p.seen_at
 FROM incoming_planned p
 WHERE NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "p")}
                   AND (a.outcome IS NULL OR a.attempt_no > p.seen_attempt_no))
+AND (p.seen_attempt_no = 0 OR EXISTS (SELECT 1 FROM partition_attempt b
+                                      WHERE {same_key("b", "p")} AND b.attempt_no = p.seen_attempt_no))
 ORDER BY p.source, p.customer_id, p.query_name, p.logical_date
 ON CONFLICT DO NOTHING
 """
@@ -48,7 +50,7 @@ _ISSUED = f"""
 SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.reason, a.attempt_no, a.contract_fingerprint,
     s.record_count AS previous_record_count
 FROM incoming_planned p
-LEFT JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = :run_id
+LEFT JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL
 LEFT JOIN partition_state s ON {same_key("s", "p")} AND s.status = 'success'
 ORDER BY p.source, p.query_name, p.customer_id, p.logical_date
 """
@@ -133,8 +135,9 @@ class ControlStore:
         self, connection: Connection, run_id: RunId, worker_token: str, batch: int, planned: Sequence[Planned]
     ) -> tuple[list[Issued], list[Refused]]:
         now = self._clock()
+        each_once = {p.key: p for p in planned}.values()
         rows = [
-            (*_columns(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version) for p in planned
+            (*_columns(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version) for p in each_once
         ]
         with staged(connection, "incoming_planned", _PLANNED, rows):
             connection.execute(_timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 
 import duckdb
@@ -24,7 +25,7 @@ def query(statement: str, tables: Mapping[str, Callable[[], Vouched]]) -> pa.Rec
         result = connection.sql(statement)
         if result is None:
             raise UsageError("only SELECT statements are allowed: readers change nothing")
-        return result.fetch_arrow_reader(100_000)
+        return result.to_arrow_reader(100_000)
     except duckdb.Error as error:
         raise UsageError(f"the SQL failed: {_first_line(error)}") from error
 
@@ -32,13 +33,20 @@ def query(statement: str, tables: Mapping[str, Callable[[], Vouched]]) -> pa.Rec
 def named_tables(statement: str, known: Collection[str]) -> list[str]:
     """The tables that a statement reads; refuses one that does not exist, and names those that do."""
     try:
-        named = sorted(duckdb.connect().get_table_names(statement, qualified=True))
+        named = sorted(name.replace('"', "") for name in duckdb.connect().get_table_names(statement, qualified=True))
     except duckdb.Error as error:
         raise UsageError(f"the SQL is not valid: {_first_line(error)}") from error
     for name in named:
         if name not in known:
             raise UsageError(f"unknown table {name} (tables: {', '.join(sorted(known)) or 'none'})")
     return named
+
+
+def with_names(statement: str, names: Mapping[str, str]) -> str:
+    """The statement with tables renamed. Words inside quotes are left as they are."""
+    tables = "|".join(re.escape(name) for name in names)
+    pattern = rf"""'(?:[^']|'')*'|"(?:[^"]|"")*"|(?<![\w.])(?:{tables})(?![\w.])"""
+    return re.sub(pattern, lambda found: names.get(found[0], found[0]), statement)
 
 
 def _first_line(error: duckdb.Error) -> str:

@@ -239,6 +239,7 @@ def upgrade() -> None:
         sa.CheckConstraint("attempt_no >= 1", name="attempt_numbers_start_at_one"),
         sa.CheckConstraint("outcome IS NULL OR stage IS NOT NULL", name="closed_attempt_has_a_stage"),
         sa.ForeignKeyConstraint(["contract_fingerprint"], ["contract.fingerprint"], name="attempt_has_a_contract"),
+        sa.ForeignKeyConstraint(["worker_token"], ["worker.token"], name="attempt_has_a_worker"),
         sa.PrimaryKeyConstraint(
             "source", "customer_id", "query_name", "logical_date", "run_id", name="partition_attempt_pk"
         ),

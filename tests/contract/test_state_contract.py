@@ -1,0 +1,1297 @@
+"""What the state store promises, tried on SQLite and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import builders
+from builders import (
+    BACKENDS,
+    FINGERPRINT,
+    NOW,
+    TENANT,
+    WORKSPACE,
+    Actors,
+    accepted,
+    another_handle,
+    audit_entry,
+    cancelled,
+    columns,
+    days,
+    everything,
+    is_key,
+    key,
+    planned,
+    race,
+    rejected,
+)
+from penstock.control.rescue import MAX_LOSSES, Rescued, rescue
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.db.migrate import HEAD, ensure_current, migrate
+from penstock.db.triggers import REFUSALS
+from penstock.errors import ConfigError, ErrorClass, PenstockError
+from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
+from penstock.state.control import ControlStore
+from penstock.state.reader import StateReader
+from penstock.state.records import Attempt, ExpectedRange, PartitionState, PartitionView, Refused, Ruling, Verdict
+from penstock.state.validator import ValidatorStore
+from penstock.state.worker import WorkerStore
+
+BEFORE, LATER = NOW - timedelta(days=400), NOW + timedelta(days=400)
+CLOSED = "the attempt was closed before, "
+
+
+@pytest.fixture(params=BACKENDS)
+def empty(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A state schema that nobody migrated yet."""
+    with builders.quick_folder() as folder:
+        database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
+        yield database
+        database.engine.dispose()
+
+
+@pytest.fixture
+def database(empty: Database) -> Database:
+    return builders.migrated(empty)
+
+
+@pytest.fixture
+def actors(database: Database) -> Actors:
+    return Actors.on(database)
+
+
+def state_of(actors: Actors, partition: PartitionKey | None = None) -> PartitionState:
+    found = actors.reader.state(partition or key())
+    assert found is not None
+    return found
+
+
+def attempt_of(actors: Actors, attempt: AttemptKey) -> Attempt:
+    [found] = [a for a in actors.reader.attempts(attempt.partition) if a.run_id == attempt.run_id]
+    return found
+
+
+def rescue_now(actors: Actors) -> Rescued:
+    return rescue(actors.workers, actors.control, actors.validator)
+
+
+# --- the schema and its owner --------------------------------------------------------------------------------------
+
+
+def test_migrating_twice_is_the_same_as_once(empty: Database) -> None:
+    assert migrate(empty, TENANT, WORKSPACE) == (None, HEAD)
+    once = everything(empty)
+    assert migrate(empty, TENANT, WORKSPACE) == (HEAD, HEAD)
+    assert everything(empty) == once
+    ensure_current(empty, TENANT, WORKSPACE)
+
+
+MIGRATE = """
+import sys
+from penstock.db.engine import Database
+from penstock.db.migrate import migrate
+url, schema = sys.argv[1:]
+database = Database(url, schema or None)
+print("ready", flush=True)
+sys.stdin.readline()
+migrate(database, "acme", "ads")
+"""
+
+
+def test_two_migrations_at_once_both_succeed(empty: Database) -> None:
+    url = empty.url.render_as_string(hide_password=False)
+    line = [sys.executable, "-c", MIGRATE, url, empty.schema or ""]
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    with subprocess.Popen(line, **pipes) as one, subprocess.Popen(line, **pipes) as two:
+        for process in (one, two):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in (one, two):
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        answers = [process.communicate(timeout=60)[1] for process in (one, two)]
+    assert (answers, one.returncode, two.returncode) == (["", ""], 0, 0)
+    ensure_current(empty, TENANT, WORKSPACE)
+
+
+def test_a_schema_of_another_workspace_is_refused(actors: Actors) -> None:
+    before = everything(actors.database)
+    with pytest.raises(ConfigError, match="belongs to workspace acme/ads, not to acme/other"):
+        migrate(actors.database, "acme", "other")
+    with pytest.raises(ConfigError, match="belongs to workspace acme/ads, not to globex/ads"):
+        ensure_current(actors.database, "globex", "ads")
+    assert everything(actors.database) == before
+
+
+def test_a_database_without_a_schema_is_refused_with_what_to_do(empty: Database) -> None:
+    with pytest.raises(ConfigError, match="penstock db migrate"):
+        ensure_current(empty, TENANT, WORKSPACE)
+
+
+def test_a_schema_of_another_version_is_refused_with_what_to_do(actors: Actors) -> None:
+    actors.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
+    with pytest.raises(
+        ConfigError, match=f"has schema version 0000, this Penstock needs {HEAD}: run `penstock db migrate`"
+    ):
+        ensure_current(actors.database, TENANT, WORKSPACE)
+
+
+# --- verdicts ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_acceptance_makes_a_partition_success(actors: Actors) -> None:
+    attempt = actors.accept(rows=42)
+    assert actors.reader.state(key()) == PartitionState(
+        key(), PartitionStatus.SUCCESS, attempt.run_id, "v1", 42, NOW, None, attempt_count=1, authority_version=1
+    )
+    assert actors.reader.attempts(key()) == [
+        Attempt(
+            key=key(),
+            run_id=attempt.run_id,
+            attempt_no=1,
+            reason="missing",
+            contract_fingerprint=FINGERPRINT,
+            schema_version="v1",
+            worker_token=actors.token,
+            lost_count=0,
+            issued_at=NOW,
+            stage=Stage.VALIDATE,
+            outcome=Outcome.SUCCEEDED,
+            error_class=None,
+            error_message=None,
+            complaints=None,
+            record_count=42,
+            payload_digest=f"sha-{attempt.run_id}",
+            payload_bytes=840,
+            content_digest=f"content-{attempt.run_id}",
+            finished_at=NOW,
+        )
+    ]
+
+
+def test_an_acceptance_tells_two_facts_and_makes_the_partition_due(actors: Actors) -> None:
+    attempt = actors.accept(rows=42)
+    names = {"run_id": attempt.run_id, "asset_key": "demo.campaign_daily", "partition_key": str(key())}
+    assert actors.events("TaskFinished") == [
+        {
+            **names,
+            "attempt_no": 1,
+            "stage": "validate",
+            "outcome": "SUCCEEDED",
+            "error_class": None,
+            "code_version": FINGERPRINT,
+            "record_count": 42,
+        }
+    ]
+    assert actors.events("AuthorityChanged") == [{**names, "authority_version": 1, "act": "accept"}]
+    assert actors.rows(schema.publish_due) == [{**columns(key()), "authority_version": 1, "since": NOW}]
+
+
+def test_every_event_names_its_tenant_and_workspace(actors: Actors) -> None:
+    actors.accept()
+    actors.reject()
+    told = {(row["tenant_id"], row["workspace_id"]) for row in actors.rows(schema.event)}
+    assert told == {(TENANT, WORKSPACE)}
+
+
+def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actors) -> None:
+    complaint = {"check": "range", "count": 3, "example": {"clicks": -1}}
+    attempt = actors.issue_one()
+    verdict = rejected(
+        attempt, actors.token, "clicks is negative", complaints=[complaint], record_count=7, payload_digest="sha"
+    )
+    assert actors.validator.reject([verdict]) == Ruling(applied=[attempt], repeated=[], refused=[])
+    assert actors.reader.state(key()) == PartitionState(
+        key(), PartitionStatus.FAILED, None, None, None, NOW, "clicks is negative", attempt_count=1, authority_version=0
+    )
+    found = attempt_of(actors, attempt)
+    assert (found.outcome, found.stage, found.error_class) == (Outcome.FAILED, Stage.VALIDATE, ErrorClass.DATA)
+    assert (found.error_message, found.complaints) == ("clicks is negative", [complaint])
+    assert (found.record_count, found.payload_digest) == (7, "sha")
+    assert [event["outcome"] for event in actors.events("TaskFinished")] == ["FAILED"]
+    assert actors.events("AuthorityChanged") == []
+    assert actors.rows(schema.publish_due) == []
+
+
+def test_a_failed_refetch_leaves_the_partition_success_on_its_old_run(actors: Actors) -> None:
+    good = actors.accept(rows=42)
+    actors.clock.now = LATER
+    bad = actors.reject()
+    assert actors.reader.state(key()) == PartitionState(
+        key(), PartitionStatus.SUCCESS, good.run_id, "v1", 42, LATER, None, attempt_count=2, authority_version=1
+    )
+    assert attempt_of(actors, bad).error_message == "clicks is negative"
+    assert len(actors.events("AuthorityChanged")) == 1
+
+
+def test_a_failed_refetch_leaves_the_pointer_available(actors: Actors) -> None:
+    actors.accept()
+    actors.publish()
+    before = actors.rows(schema.warehouse_pointer)
+    actors.reject()
+    assert actors.rows(schema.warehouse_pointer) == before
+
+
+def test_acceptance_of_a_newer_attempt_replaces_the_run(actors: Actors) -> None:
+    actors.accept(rows=42)
+    newer = actors.accept(rows=40)
+    assert actors.reader.state(key()) == PartitionState(
+        key(), PartitionStatus.SUCCESS, newer.run_id, "v1", 40, NOW, None, attempt_count=2, authority_version=2
+    )
+    assert [event["authority_version"] for event in actors.events("AuthorityChanged")] == [1, 2]
+    assert actors.rows(schema.publish_due) == [{**columns(key()), "authority_version": 2, "since": NOW}]
+
+
+def test_an_acceptance_heals_a_failed_partition(actors: Actors) -> None:
+    actors.reject()
+    actors.reject(message="still negative")
+    assert (state_of(actors).status, state_of(actors).error_message) == (PartitionStatus.FAILED, "still negative")
+    good = actors.accept()
+    state = state_of(actors)
+    assert (state.status, state.current_run_id, state.error_message) == (PartitionStatus.SUCCESS, good.run_id, None)
+    assert (state.attempt_count, state.authority_version) == (3, 1)
+
+
+def test_an_acceptance_makes_a_demoted_partition_success_again(actors: Actors) -> None:
+    actors.accept()
+    actors.demote()
+    newer = actors.accept()
+    state = state_of(actors)
+    assert (state.status, state.current_run_id) == (PartitionStatus.SUCCESS, newer.run_id)
+    assert (state.attempt_count, state.authority_version) == (2, 3)
+
+
+def test_a_rejection_after_a_demotion_does_not_bring_the_old_run_back(actors: Actors) -> None:
+    old = actors.accept()
+    actors.demote()
+    actors.reject()
+    state = state_of(actors)
+    assert (state.status, state.current_run_id) == (PartitionStatus.FAILED, old.run_id)
+    assert (state.attempt_count, state.authority_version) == (2, 2)
+
+
+def test_a_valid_empty_slice_is_success_with_no_rows(actors: Actors) -> None:
+    attempt = actors.accept(rows=0)
+    state = state_of(actors)
+    assert (state.status, state.current_run_id, state.record_count) == (PartitionStatus.SUCCESS, attempt.run_id, 0)
+
+
+def test_a_cancelled_attempt_does_not_count(actors: Actors) -> None:
+    attempt = actors.cancel()
+    assert actors.reader.state(key()) is None
+    assert attempt_of(actors, attempt).outcome is Outcome.CANCELLED
+    assert [event["outcome"] for event in actors.events("TaskFinished")] == ["CANCELLED"]
+
+
+def test_a_cancelled_attempt_leaves_the_state_of_the_partition_as_it_was(actors: Actors) -> None:
+    actors.accept()
+    actors.reject(key(2))
+    before = actors.rows(schema.partition_state)
+    actors.clock.now = LATER
+    actors.cancel()
+    actors.cancel(key(2), lost=True)
+    assert actors.rows(schema.partition_state) == before
+
+
+def test_losses_are_counted_from_attempt_to_attempt_until_a_verdict(actors: Actors) -> None:
+    actors.cancel(lost=True)
+    actors.cancel(lost=True)
+    actors.cancel()  # stopped by quota: neither a loss nor a proof of health
+    actors.cancel(lost=True)
+    actors.reject()
+    actors.cancel(lost=True)
+    actors.accept()
+    actors.cancel()
+    losses = [attempt.lost_count for attempt in reversed(actors.reader.attempts(key()))]
+    assert losses == [1, 2, 2, 3, 0, 1, 0, 0]
+
+
+def test_a_verdict_may_carry_many_partitions_of_mixed_outcome(actors: Actors) -> None:
+    attempts = actors.issue(*(key(day) for day in range(1, 21)))
+    odd = [rejected(a, actors.token) for a in attempts[::2]]
+    even = [accepted(a, actors.token) for a in attempts[1::2]]
+    ruling = actors.validator.judge([*odd, *even])
+    assert (sorted(ruling.applied), ruling.repeated, ruling.refused) == (sorted(attempts), [], [])
+    statuses = [view.state.status for view in actors.reader.views([days(1, 20)])]
+    assert statuses == [PartitionStatus.FAILED, PartitionStatus.SUCCESS] * 10
+
+
+def test_nothing_to_say_changes_nothing(actors: Actors) -> None:
+    before = everything(actors.database)
+    assert actors.validator.judge([]) == Ruling()
+    assert actors.control.cancel([]) == Ruling()
+    assert everything(actors.database) == before
+
+
+# --- all or nothing ------------------------------------------------------------------------------------------------
+
+
+def test_when_the_event_cannot_be_told_the_verdict_did_not_happen(actors: Actors) -> None:
+    attempt, other = actors.issue(key(1), key(2))
+    # The plan of this run is an event already, so from now on its verdicts cannot be told.
+    actors.execute(sa.text("CREATE UNIQUE INDEX one_event_per_run ON event (run_id)"))
+    before = everything(actors.database)
+    with pytest.raises(PenstockError, match="refused a change"):
+        actors.validator.judge([accepted(attempt, actors.token), rejected(other, actors.token)])
+    with pytest.raises(PenstockError, match="refused a change"):
+        actors.control.cancel([cancelled(attempt, actors.token)])
+    assert everything(actors.database) == before
+
+
+def test_without_an_owner_no_verdict_can_happen(actors: Actors) -> None:
+    """Events name tenant and workspace; a schema that lost its owner must not take verdicts without telling them."""
+    attempt = actors.issue_one()
+    actors.execute(sa.text("DELETE FROM workspace"))
+    before = everything(actors.database)
+    with pytest.raises(PenstockError):
+        actors.validator.accept([accepted(attempt, actors.token)])
+    assert everything(actors.database) == before
+
+
+def test_when_the_plan_cannot_be_told_nothing_is_issued(actors: Actors) -> None:
+    run_id = new_run_id()
+    actors.try_to_issue(planned(key(1)), run_id=run_id)
+    actors.execute(sa.text("CREATE UNIQUE INDEX one_event_per_run ON event (run_id)"))
+    before = everything(actors.database)
+    with pytest.raises(PenstockError, match="refused a change"):
+        actors.control.issue(run_id, actors.token, 2, [planned(key(2))])
+    assert everything(actors.database) == before
+
+
+# --- said again, said too late, said by somebody else --------------------------------------------------------------
+
+
+def test_the_same_verdict_twice_counts_once(actors: Actors) -> None:
+    one, two, three = actors.issue(key(1), key(2), key(3))
+    verdicts: list[Verdict] = [accepted(one, actors.token), rejected(two, actors.token)]
+    lost = [cancelled(three, actors.token, lost=True)]
+    actors.validator.judge(verdicts)
+    actors.control.cancel(lost)
+    before = everything(actors.database)
+    actors.clock.now = LATER
+    for _ in range(3):
+        assert actors.validator.judge(verdicts) == Ruling(applied=[], repeated=[one, two], refused=[])
+        assert actors.control.cancel(lost) == Ruling(applied=[], repeated=[three], refused=[])
+    assert everything(actors.database) == before
+
+
+def test_an_old_verdict_said_again_after_a_newer_one_changes_nothing(actors: Actors) -> None:
+    first = actors.accept()
+    actors.accept()
+    before = everything(actors.database)
+    assert actors.validator.accept([accepted(first, actors.token)]).repeated == [first]
+    assert everything(actors.database) == before
+
+
+def test_the_same_verdict_twice_in_one_batch_counts_once(actors: Actors) -> None:
+    attempt = actors.issue_one()
+    verdict = rejected(attempt, actors.token)
+    assert actors.validator.judge([verdict, verdict]).applied == [attempt]
+    assert state_of(actors).attempt_count == 1
+
+
+def test_two_different_words_on_one_attempt_in_one_batch_are_refused_as_a_whole(actors: Actors) -> None:
+    attempt = actors.issue_one()
+    before = everything(actors.database)
+    with pytest.raises(PenstockError, match=f"two different verdicts on {key()}"):
+        actors.validator.judge([accepted(attempt, actors.token), rejected(attempt, actors.token)])
+    assert everything(actors.database) == before
+
+
+def close_by(actors: Actors, outcome: Outcome) -> AttemptKey:
+    match outcome:
+        case Outcome.SUCCEEDED:
+            return actors.accept()
+        case Outcome.FAILED:
+            return actors.reject()
+        case Outcome.CANCELLED:
+            return actors.cancel()
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [(c, s) for c in Outcome for s in Outcome if c is not s] + [(Outcome.SUCCEEDED, Outcome.SUCCEEDED)],
+)
+def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
+    actors: Actors, closed: Outcome, said: Outcome
+) -> None:
+    attempt = close_by(actors, closed)
+    tables = [table for table in schema.metadata.sorted_tables if table is not schema.event]
+    before = everything(actors.database, tables)
+    if said is Outcome.CANCELLED:
+        ruling = actors.control.cancel([cancelled(attempt, actors.token)])
+    elif said is Outcome.FAILED:
+        ruling = actors.validator.reject([rejected(attempt, actors.token, "something else")])
+    else:
+        other = accepted(AttemptKey(attempt.partition, new_run_id()), actors.token)  # other bytes, same attempt
+        verdict = type(other)(attempt, actors.token, "v1", 1, other.payload_digest, 1, other.content_digest)
+        ruling = actors.validator.accept([verdict])
+    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + closed)])
+    assert everything(actors.database, tables) == before
+    assert actors.events("AttemptRefused") == [
+        {"run_id": attempt.run_id, "partition_key": str(key()), "outcome": said, "why": CLOSED + closed}
+    ]
+
+
+def test_a_verdict_on_an_attempt_that_was_never_issued_is_refused_and_recorded(actors: Actors) -> None:
+    unknown = AttemptKey(key(), new_run_id())
+    ruling = actors.validator.accept([accepted(unknown, actors.token)])
+    assert ruling.refused == [Refused(unknown, "the attempt was never issued")]
+    assert actors.reader.state(key()) is None
+    assert actors.reader.attempts(key()) == []
+    assert [event["why"] for event in actors.events("AttemptRefused")] == ["the attempt was never issued"]
+
+
+def test_a_verdict_with_another_workers_token_is_refused_and_recorded(actors: Actors) -> None:
+    attempt = actors.issue_one()
+    stranger = actors.workers.register()
+    why = "the attempt belongs to another worker now"
+    assert actors.validator.accept([accepted(attempt, stranger)]).refused == [Refused(attempt, why)]
+    assert actors.control.cancel([cancelled(attempt, stranger)]).refused == [Refused(attempt, why)]
+    assert actors.reader.state(key()) is None
+    assert attempt_of(actors, attempt).outcome is None
+    assert [(e["outcome"], e["why"]) for e in actors.events("AttemptRefused")] == [
+        ("SUCCEEDED", why),
+        ("CANCELLED", why),
+    ]
+    assert actors.validator.accept([accepted(attempt, actors.token)]).applied == [attempt]
+
+
+def test_a_refusal_said_again_is_recorded_once(actors: Actors) -> None:
+    unknown = AttemptKey(key(), new_run_id())
+    for _ in range(3):
+        actors.validator.accept([accepted(unknown, actors.token)])
+    assert len(actors.events("AttemptRefused")) == 1
+
+
+def test_one_refused_verdict_does_not_fail_the_others(actors: Actors) -> None:
+    old = actors.reject(key(1))
+    again = accepted(actors.accept(key(2)), actors.token)
+    good, bad = actors.issue(key(3), key(4))
+    unknown = AttemptKey(key(5), new_run_id())
+    ruling = actors.validator.judge(
+        [
+            accepted(old, actors.token),
+            again,
+            accepted(good, actors.token),
+            rejected(bad, actors.token),
+            accepted(unknown, actors.token),
+        ]
+    )
+    assert sorted(ruling.applied) == [good, bad]
+    assert ruling.repeated == [again.attempt]
+    assert sorted(ruling.refused, key=lambda refused: refused.attempt) == [
+        Refused(old, CLOSED + "FAILED"),
+        Refused(unknown, "the attempt was never issued"),
+    ]
+    statuses = {view.key.logical_date.day: view.state.status.value for view in actors.reader.views([days(1, 5)])}
+    assert statuses == {1: "failed", 2: "success", 3: "success", 4: "failed", 5: "pending"}
+
+
+def test_an_older_attempt_never_takes_authority_from_a_newer_one(actors: Actors) -> None:
+    late = actors.cancel(lost=True)  # its worker was taken for dead, and comes back later
+    newer = actors.accept()
+    before = actors.rows(schema.partition_state)
+    assert actors.validator.accept([accepted(late, actors.token)]).refused == [Refused(late, CLOSED + "CANCELLED")]
+    assert actors.rows(schema.partition_state) == before
+    assert state_of(actors).current_run_id == newer.run_id
+
+
+def test_an_open_attempt_with_a_newer_one_beside_it_cannot_take_authority(actors: Actors) -> None:
+    """Issuing never makes such rows; if anything ever does, the older run still loses."""
+    older = actors.issue_one()
+    newer = {
+        **GOOD["partition_attempt"], **FAILED, **columns(key()), "run_id": new_run_id(), "attempt_no": 2,
+        "outcome": "CANCELLED", "worker_token": actors.token,
+    }  # fmt: skip
+    actors.execute(sa.insert(schema.partition_attempt).values(newer))
+    refused = actors.validator.accept([accepted(older, actors.token)]).refused
+    assert refused == [Refused(older, "a newer attempt was issued")]
+    assert actors.reader.state(key()) is None
+
+
+def test_order_is_the_databases_and_not_a_clocks(actors: Actors) -> None:
+    """The newer attempt is issued and judged by a process whose clock is more than two years behind."""
+    actors.clock.now = LATER
+    first = actors.accept()
+    actors.clock.now = BEFORE
+    second = actors.accept()
+    assert state_of(actors).current_run_id == second.run_id
+    assert [attempt.run_id for attempt in actors.reader.attempts(key())] == [second.run_id, first.run_id]
+    actors.reject()
+    [view] = actors.reader.views([days(1, 1)])
+    assert (view.last_attempt_no, view.display) == (3, DisplayStatus.LAST_ATTEMPT_FAILED)
+
+
+def test_a_run_id_that_sorts_lower_is_still_the_newer_attempt(actors: Actors) -> None:
+    actors.accept()
+    low = RunId("0" * 26)
+    [issued], _ = actors.try_to_issue(*actors.plan(key()), run_id=low)
+    actors.validator.accept([accepted(issued.attempt, actors.token)])
+    state = state_of(actors)
+    assert (state.current_run_id, state.authority_version) == (low, 2)
+
+
+# --- issuing -------------------------------------------------------------------------------------------------------
+
+
+def test_attempts_are_numbered_per_partition(actors: Actors) -> None:
+    actors.reject(key(1))
+    actors.accept(key(1), rows=5)
+    issued, refused = actors.try_to_issue(*actors.plan(key(1), key(2)))
+    found = [(item.attempt.partition, item.attempt_no, item.previous_record_count) for item in issued]
+    assert (found, refused) == ([(key(1), 3, 5), (key(2), 1, None)], [])
+
+
+def test_the_rows_of_a_demoted_run_are_no_measure_for_the_next_one(actors: Actors) -> None:
+    actors.accept(rows=5)
+    actors.demote()
+    [issued], _ = actors.try_to_issue(*actors.plan(key()))
+    assert issued.previous_record_count is None
+
+
+def test_issuing_tells_what_was_planned_and_why(actors: Actors) -> None:
+    run_id = new_run_id()
+    actors.try_to_issue(planned(key(1)), planned(key(2)), planned(key(3), reason="requeued"), run_id=run_id)
+    assert actors.events("PlanCreated") == [
+        {"run_id": run_id, "batch": 1, "attempts": 3, "reasons": {"missing": 2, "requeued": 1}}
+    ]
+
+
+def test_a_partition_has_one_open_attempt_at_most(actors: Actors) -> None:
+    open_one = actors.issue_one()
+    for seen in (0, 1):
+        issued, [refused] = actors.try_to_issue(planned(seen=seen))
+        assert issued == []
+        assert (refused.attempt.partition, refused.why) == (key(), "another run took this partition first")
+    assert [attempt.run_id for attempt in actors.reader.attempts(key())] == [open_one.run_id]
+
+
+def test_the_database_refuses_a_second_open_attempt(actors: Actors) -> None:
+    actors.issue_one()
+    row = GOOD["partition_attempt"] | columns(key()) | {"attempt_no": 2}
+    with pytest.raises(PenstockError, match="refused a change"):
+        actors.execute(sa.insert(schema.partition_attempt).values(row))
+
+
+def test_a_planner_who_saw_an_old_number_is_refused(actors: Actors) -> None:
+    actors.reject()
+    before = actors.rows(schema.partition_attempt)
+    issued, [refused] = actors.try_to_issue(planned(seen=0))
+    assert (issued, refused.why) == ([], "another run took this partition first")
+    assert actors.rows(schema.partition_attempt) == before
+
+
+def test_one_partition_that_was_taken_does_not_hold_up_the_others(actors: Actors) -> None:
+    actors.issue_one(key(2))
+    issued, refused = actors.try_to_issue(*(planned(key(day)) for day in (1, 2, 3)))
+    assert [item.attempt.partition for item in issued] == [key(1), key(3)]
+    assert [item.attempt.partition for item in refused] == [key(2)]
+    assert actors.events("PlanCreated")[-1]["attempts"] == 2
+
+
+def test_a_run_does_not_get_a_partition_again_that_it_has_closed(actors: Actors) -> None:
+    run_id = new_run_id()
+    [first], _ = actors.try_to_issue(planned(), run_id=run_id)
+    actors.validator.reject([rejected(first.attempt, actors.token)])
+    issued, refused = actors.control.issue(run_id, actors.token, 2, [planned(seen=1)])
+    assert issued == []
+    assert [item.attempt for item in refused] == [first.attempt]
+
+
+def test_a_partition_planned_twice_in_one_batch_is_issued_once(actors: Actors) -> None:
+    issued, _ = actors.try_to_issue(planned(), planned())
+    assert [item.attempt.partition for item in issued] == [key()]
+
+
+def test_two_issuers_at_once_share_the_partitions_without_overlap(actors: Actors) -> None:
+    plan = [planned(key(day, customer=customer)) for customer in ("1", "2") for day in range(1, 31)]
+
+    def issuer(items: list[Any]) -> Callable[[Database, Callable[[], datetime]], Any]:
+        return lambda database, clock: ControlStore(database, clock).issue(new_run_id(), actors.token, 1, items)
+
+    (issued_1, refused_1), (issued_2, refused_2) = race(actors.database, issuer(plan), issuer(plan[::-1]))
+    first, second = ({item.attempt.partition for item in issued} for issued in (issued_1, issued_2))
+    assert len(issued_1) + len(issued_2) == len(plan)
+    assert first | second == {item.key for item in plan}
+    assert {r.attempt.partition for r in refused_1} == second
+    assert {r.attempt.partition for r in refused_2} == first
+    rows = actors.rows(schema.partition_attempt)
+    assert sorted((row["customer_id"], row["logical_date"]) for row in rows) == sorted(
+        (item.key.customer_id, item.key.logical_date) for item in plan
+    )
+    assert {row["attempt_no"] for row in rows} == {1}
+
+
+# --- judging at once -----------------------------------------------------------------------------------------------
+
+
+def judge(verdicts: list[Any]) -> Callable[[Database, Callable[[], datetime]], Ruling]:
+    return lambda database, clock: ValidatorStore(database, clock).judge(verdicts)
+
+
+def test_of_two_deliveries_of_one_verdict_at_once_exactly_one_is_applied(actors: Actors) -> None:
+    attempts = actors.issue(*(key(day) for day in range(1, 31)))
+    verdicts = [accepted(attempt, actors.token) for attempt in attempts]
+    one, two = race(actors.database, judge(verdicts), judge(verdicts[::-1]))
+    assert sorted([*one.applied, *two.applied]) == attempts
+    assert sorted([*one.repeated, *two.repeated]) == attempts
+    assert [*one.refused, *two.refused] == []
+    states = actors.rows(schema.partition_state)
+    assert {(row["attempt_count"], row["authority_version"]) for row in states} == {(1, 1)}
+    assert len(actors.events("TaskFinished")) == len(actors.events("AuthorityChanged")) == 30
+
+
+def test_of_two_contrary_verdicts_at_once_exactly_one_is_applied(actors: Actors) -> None:
+    actors.accept(key(1))
+    actors.reject(key(2))
+    attempts = actors.issue(*(key(day) for day in range(1, 31)))
+    one, two = race(
+        actors.database,
+        judge([accepted(attempt, actors.token) for attempt in attempts]),
+        judge([rejected(attempt, actors.token) for attempt in attempts[::-1]]),
+    )
+    assert sorted([*one.applied, *two.applied]) == attempts
+    assert sorted(refused.attempt for refused in (*one.refused, *two.refused)) == attempts
+    counts = {row["logical_date"].day: row["attempt_count"] for row in actors.rows(schema.partition_state)}
+    assert counts == {1: 2, 2: 2, **dict.fromkeys(range(3, 31), 1)}
+
+
+def test_of_a_verdict_and_a_rescue_at_once_exactly_one_is_applied(actors: Actors) -> None:
+    attempts = actors.issue(*(key(day) for day in range(1, 11)))
+    actors.workers.stop(actors.token)
+
+    def rescuer(database: Database, clock: Callable[[], datetime]) -> Rescued:
+        control, validator = ControlStore(database, clock), ValidatorStore(database, clock)
+        return rescue(WorkerStore(database, clock), control, validator)
+
+    ruling, rescued = race(actors.database, judge([accepted(a, actors.token) for a in attempts]), rescuer)
+    assert len(ruling.applied) + rescued.cancelled == 10
+    assert sorted([*ruling.applied, *(refused.attempt for refused in ruling.refused)]) == attempts
+    closed = [row["outcome"] for row in actors.rows(schema.partition_attempt)]
+    assert closed == (["SUCCEEDED"] if ruling.applied else ["CANCELLED"]) * 10
+
+
+# --- requeue -------------------------------------------------------------------------------------------------------
+
+
+def test_requeue_moves_failed_partitions_to_pending_and_nothing_else(actors: Actors) -> None:
+    actors.reject(key(1))
+    actors.accept(key(2))
+    actors.accept(key(3))
+    actors.demote(key(3))
+    before = {row["logical_date"].day: row for row in actors.rows(schema.partition_state)}
+    actors.clock.now = LATER
+    assert actors.control.requeue([key(day) for day in (1, 2, 3, 4)], audit_entry()) == 2
+    after = {row["logical_date"].day: row for row in actors.rows(schema.partition_state)}
+    moved = {"status": "pending", "error_message": None, "updated_at": LATER}
+    assert after == {1: before[1] | moved, 2: before[2], 3: before[3] | moved}
+
+
+def test_requeue_is_idempotent_and_every_call_is_audited(actors: Actors) -> None:
+    actors.reject()
+    entry = audit_entry(filters={"customers": ["1000000001"]}, flags={"yes": True})
+    assert actors.control.requeue([key()], entry) == 1
+    before = actors.rows(schema.partition_state)
+    assert actors.control.requeue([key()], entry) == 0
+    assert actors.rows(schema.partition_state) == before
+    line = {
+        "at": NOW,
+        "actor": "ada",
+        "command": "state retry",
+        "filters": {"customers": ["1000000001"]},
+        "flags": {"yes": True},
+        "outcome": "done",
+    }
+    audit = [{name: value for name, value in row.items() if name != "audit_id"} for row in actors.reader.audit()]
+    assert audit == [line | {"affected": 0}, line | {"affected": 1}]
+    assert len(list(actors.reader.audit(limit=1))) == 1
+
+
+def test_a_requeue_that_cannot_be_audited_did_not_happen(actors: Actors) -> None:
+    actors.reject()
+    before = everything(actors.database)
+    nobody = audit_entry(actor=None)
+    with pytest.raises(PenstockError, match="refused a change"):
+        actors.control.requeue([key()], nobody)
+    assert everything(actors.database) == before
+
+
+def test_a_requeue_leaves_the_attempt_count_alone(actors: Actors) -> None:
+    actors.reject()
+    actors.control.requeue([key()], audit_entry())
+    actors.reject()
+    assert state_of(actors).attempt_count == 2
+
+
+def test_two_requeues_at_once_move_each_partition_once(actors: Actors) -> None:
+    keys = [key(day) for day in range(1, 21)]
+    actors.validator.reject([rejected(attempt, actors.token) for attempt in actors.issue(*keys)])
+
+    def requeuer(chosen: list[PartitionKey]) -> Callable[[Database, Callable[[], datetime]], int]:
+        def go(database: Database, clock: Callable[[], datetime]) -> int:
+            control = ControlStore(database, lambda: NOW)
+            if database.dialect == "postgresql":
+                clock()  # requeue reads its clock before the transaction, so the two sides can only meet here
+            return control.requeue(chosen, audit_entry())
+
+        return go
+
+    one, two = race(actors.database, requeuer(keys), requeuer(keys[::-1]))
+    assert sorted((one, two)) == [0, 20]
+
+
+def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> None:
+    def verbs(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert verbs(ValidatorStore) == {"judge", "accept", "reject"}
+    assert not verbs(ControlStore) & {"judge", "accept", "reject", "demote"}
+    assert not verbs(StateReader) & (verbs(ValidatorStore) | verbs(ControlStore) | verbs(WorkerStore))
+
+
+# --- what the database itself refuses ------------------------------------------------------------------------------
+
+OTHER = columns(key(9))
+GOOD: dict[str, dict[str, Any]] = {
+    "workspace": {"one": 1, "tenant_id": "acme", "workspace_id": "ads"},
+    "partition_state": {
+        **OTHER, "status": "success", "current_run_id": "r", "schema_version": "v1", "record_count": 1,
+        "updated_at": NOW, "error_message": None, "attempt_count": 1, "authority_version": 1,
+    },
+    "partition_attempt": {
+        **OTHER, "run_id": "r", "attempt_no": 1, "reason": "missing", "contract_fingerprint": FINGERPRINT,
+        "schema_version": "v1", "worker_token": "w", "lost_count": 0, "issued_at": NOW,
+    },
+    "warehouse_table": {
+        "table_name": "t", "source": "demo", "query_name": "q", "schema_version": "v1", "location": "l", "version": 1,
+        "lease_worker": None, "lease_token": None,
+    },
+    "warehouse_pointer": {
+        **OTHER, "run_id": "r", "schema_version": "v1", "table_name": "demo.campaign_daily.v1", "table_version": 1,
+        "available": True, "record_count": 1, "loaded_at": NOW, "hidden_at": None,
+    },
+    "load_batch": {
+        "batch_id": "b", "status": "prepared", "lease_token": "l", "prepared_at": NOW, "finished_at": None, "body": {},
+    },
+    "load_batch_item": {
+        "batch_id": "b", **OTHER, "act": "load", "run_id": "r", "schema_version": "v1", "table_name": "t",
+        "record_count": 1, "authority_version": 1,
+    },
+}  # fmt: skip
+
+SUCCEEDED = {
+    "outcome": "SUCCEEDED", "stage": "validate", "finished_at": NOW, "record_count": 1, "payload_digest": "d",
+    "payload_bytes": 1, "content_digest": "c",
+}  # fmt: skip
+FAILED = {"outcome": "FAILED", "stage": "extract", "error_class": "data", "error_message": "bad", "finished_at": NOW}
+
+IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
+    ("one_workspace_per_schema", "workspace", {"one": 2}),
+    ("status_is_known", "partition_state", {"status": "terminal"}),
+    ("success_names_its_run", "partition_state", {"current_run_id": None, "authority_version": 0}),
+    ("success_names_its_run", "partition_state", {"schema_version": None}),
+    ("success_names_its_run", "partition_state", {"record_count": None}),
+    ("success_has_no_error", "partition_state", {"error_message": "bad"}),
+    ("failed_says_why", "partition_state", {"status": "failed"}),
+    ("attempt_count_is_not_negative", "partition_state", {"attempt_count": -1}),
+    ("authority_version_counts_from_the_first_run", "partition_state", {"authority_version": 0}),
+    ("authority_version_counts_from_the_first_run", "partition_state", {"status": "pending", "current_run_id": None}),
+    ("attempt_numbers_start_at_one", "partition_attempt", {"attempt_no": 0}),
+    ("outcome_is_known", "partition_attempt", {**FAILED, "outcome": "LOST"}),
+    ("stage_is_known", "partition_attempt", {"stage": "publish"}),
+    ("error_class_is_known", "partition_attempt", {"error_class": "bad luck"}),
+    ("closed_attempt_has_a_time", "partition_attempt", {**FAILED, "finished_at": None}),
+    ("closed_attempt_has_a_time", "partition_attempt", {"finished_at": NOW}),
+    ("closed_attempt_has_a_stage", "partition_attempt", {**FAILED, "stage": None}),
+    ("unsuccessful_attempt_says_why", "partition_attempt", {**FAILED, "error_class": None}),
+    ("unsuccessful_attempt_says_why", "partition_attempt", {**FAILED, "outcome": "CANCELLED", "error_message": None}),
+    ("accepted_attempt_has_digests", "partition_attempt", {**SUCCEEDED, "record_count": None}),
+    ("accepted_attempt_has_digests", "partition_attempt", {**SUCCEEDED, "payload_digest": None}),
+    ("accepted_attempt_has_digests", "partition_attempt", {**SUCCEEDED, "payload_bytes": None}),
+    ("accepted_attempt_has_digests", "partition_attempt", {**SUCCEEDED, "content_digest": None}),
+    ("a_lease_has_a_holder", "warehouse_table", {"lease_token": "t"}),
+    ("available_rows_are_not_hidden", "warehouse_pointer", {"hidden_at": NOW}),
+    ("batch_status_is_known", "load_batch", {"status": "lost", "finished_at": NOW}),
+    ("finished_batch_has_a_time", "load_batch", {"status": "published"}),
+    ("act_is_known", "load_batch_item", {"act": "drop"}),
+    ("load_names_its_run", "load_batch_item", {"run_id": None}),
+]
+
+# What a statement tries on the rows that `lived_in` has left: one success, one failed, events, audit.
+FORBIDDEN: list[tuple[str, str]] = [
+    ("events_are_never_changed", "UPDATE event SET type = 'Nothing'"),
+    ("events_are_never_deleted", "DELETE FROM event WHERE position = (SELECT MAX(position) FROM event)"),
+    ("audit_is_never_changed", "UPDATE audit SET actor = 'nobody'"),
+    ("audit_is_never_deleted", "DELETE FROM audit"),
+    ("contracts_are_never_changed", "UPDATE contract SET schema_version = 'v2'"),
+    ("contracts_are_never_deleted", "DELETE FROM contract"),
+    ("partitions_are_never_deleted", "DELETE FROM partition_state WHERE status = 'failed'"),
+    ("attempt_count_never_falls", "UPDATE partition_state SET attempt_count = attempt_count - 1"),
+    ("attempt_count_never_falls", "UPDATE partition_state SET authority_version = 1 WHERE status = 'success'"),
+    ("authority_changes_by_version", "UPDATE partition_state SET current_run_id = 'x' WHERE status = 'success'"),
+    ("closed_attempts_stay_closed", "UPDATE partition_attempt SET outcome = NULL, finished_at = NULL"),
+    ("closed_attempts_stay_closed", "UPDATE partition_attempt SET outcome = 'CANCELLED' WHERE outcome = 'FAILED'"),
+    ("attempts_are_never_deleted", "DELETE FROM partition_attempt"),
+]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def lived_in(request: pytest.FixtureRequest) -> Iterator[Actors]:
+    """One for all tests that only try what is refused."""
+    with builders.quick_folder() as folder:
+        database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
+        actors = Actors.on(builders.migrated(database))
+        actors.accept()
+        actors.accept()
+        actors.publish()
+        actors.reject(key(2))
+        actors.control.requeue([key(3)], audit_entry())
+        actors.execute(sa.insert(schema.worker).values(WORKER))
+        yield actors
+        database.engine.dispose()
+
+
+WORKER = {"token": "w", "host": "h", "machine": "m", "process": "1:1", "started_at": NOW, "heartbeat_at": NOW}
+POSSIBLE = [(table, good) for table, good in GOOD.items() if table != "workspace"]
+POSSIBLE += [("partition_attempt", GOOD["partition_attempt"] | end) for end in (SUCCEEDED, FAILED)]
+
+
+@pytest.mark.parametrize(("table", "row"), POSSIBLE, ids=lambda value: str(value)[:20])
+def test_the_rows_from_which_the_impossible_ones_are_made_are_possible(
+    lived_in: Actors, table: str, row: dict[str, Any]
+) -> None:
+    with lived_in.database.engine.connect() as connection, connection.begin() as transaction:
+        connection.execute(sa.insert(schema.metadata.tables[table]).values(row))
+        transaction.rollback()
+
+
+@pytest.mark.parametrize(("name", "table", "change"), IMPOSSIBLE, ids=lambda value: str(value)[:60])
+def test_the_database_refuses_an_impossible_row_by_name(
+    lived_in: Actors, name: str, table: str, change: dict[str, Any]
+) -> None:
+    with pytest.raises(PenstockError, match=rf"refused a change: .*\b{name}\b"):
+        lived_in.execute(sa.insert(schema.metadata.tables[table]).values(GOOD[table] | change))
+
+
+@pytest.mark.parametrize(("name", "statement"), FORBIDDEN)
+def test_the_database_refuses_to_rewrite_history_by_name(lived_in: Actors, name: str, statement: str) -> None:
+    before = everything(lived_in.database)
+    with pytest.raises(PenstockError, match=rf"refused a change: {name}: "):
+        lived_in.execute(sa.text(statement))
+    assert everything(lived_in.database) == before
+
+
+@pytest.mark.parametrize("table", ["event", "audit", "contract", "partition_state", "partition_attempt"])
+def test_history_cannot_be_swept_away_past_the_triggers(lived_in: Actors, table: str) -> None:
+    """Each database has a way to remove rows that is not DELETE: REPLACE on SQLite, TRUNCATE on PostgreSQL."""
+    sweep = {
+        "sqlite": f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}",
+        "postgresql": f"TRUNCATE {table} CASCADE",
+    }
+    with lived_in.database.engine.connect() as connection, connection.begin() as transaction:
+        with pytest.raises(sa.exc.IntegrityError, match=r"append-only|never deleted"):
+            connection.execute(sa.text(sweep[lived_in.database.dialect]))
+        transaction.rollback()
+
+
+def test_every_named_refusal_of_the_schema_is_tried() -> None:
+    checks = {
+        str(constraint.name)
+        for table in schema.metadata.tables.values()
+        for constraint in table.constraints
+        if isinstance(constraint, sa.CheckConstraint)
+    }
+    assert {name for name, _, _ in IMPOSSIBLE} == checks
+    assert {name for name, _ in FORBIDDEN} == {refusal.name for refusal in REFUSALS}
+
+
+def test_attempt_numbers_are_unique_and_contracts_must_be_known(lived_in: Actors) -> None:
+    table, good = schema.partition_attempt, GOOD["partition_attempt"] | FAILED
+    with pytest.raises(PenstockError, match="refused a change"):
+        lived_in.execute(sa.insert(table).values(good | columns(key()) | {"attempt_no": 2}))
+    with pytest.raises(PenstockError, match="refused a change"):
+        lived_in.execute(sa.insert(table).values(good | {"contract_fingerprint": "unheard of"}))
+
+
+def test_a_partition_that_leaves_success_hides_its_pointer_in_the_same_statement(actors: Actors) -> None:
+    actors.accept()
+    actors.publish()
+    table = schema.partition_state
+    leave = sa.update(table).where(*is_key(table, key())).values(status="failed", error_message="withdrawn")
+    available = sa.select(schema.warehouse_pointer.c.available)
+    with actors.database.engine.connect() as connection, connection.begin() as transaction:
+        connection.execute(leave)
+        assert connection.scalar(available) is False
+        transaction.rollback()
+    with actors.database.snapshot() as connection:
+        assert connection.scalar(available) is True
+    actors.execute(leave)
+    with actors.database.snapshot() as connection:
+        assert connection.scalar(available) is False
+
+
+def test_a_partition_that_leaves_success_hides_only_its_own_pointer(actors: Actors) -> None:
+    for day in (1, 2):
+        actors.accept(key(day))
+    actors.publish(key(1))
+    pointer = actors.rows(schema.warehouse_pointer)[0]
+    actors.execute(sa.insert(schema.warehouse_pointer).values(pointer | columns(key(2))))
+    actors.demote(key(2))
+    found = {row["logical_date"].day: row["available"] for row in actors.rows(schema.warehouse_pointer)}
+    assert found == {1: True, 2: False}
+
+
+# --- looking -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def week(actors: Actors) -> Actors:
+    """1 none, 2 accepted, 3 accepted then failed, 4 failed, 5 demoted, 6 open, 7 requeued, 8 accepted and cancelled."""
+    for day in (2, 3, 5, 8):
+        actors.accept(key(day))
+    for day in (3, 4, 7):
+        actors.reject(key(day))
+    actors.demote(key(5))
+    actors.control.requeue([key(7)], audit_entry())
+    actors.cancel(key(8))
+    actors.issue_one(key(6))
+    return actors
+
+
+def test_a_partition_without_a_row_is_implicitly_pending(actors: Actors) -> None:
+    before = everything(actors.database)
+    nothing = PartitionState(key(), PartitionStatus.PENDING, None, None, None, None, None, 0, 0)
+    assert actors.reader.views([days(1, 1)]) == [
+        PartitionView(nothing, DisplayStatus.NEVER_MATERIALIZED, False, 0, None, None, None, None, None, None)
+    ]
+    assert actors.reader.state(key()) is None
+    assert actors.reader.attempts(key()) == []
+    assert everything(actors.database) == before
+
+
+def test_views_show_status_and_display_status_of_every_expected_day(week: Actors) -> None:
+    found = [
+        (v.key.logical_date.day, v.state.status.value, v.display.value, v.explicit, v.last_attempt_no)
+        for v in week.reader.views([days(1, 8)])
+    ]
+    assert found == [
+        (1, "pending", "never_materialized", False, 0),
+        (2, "success", "materialized", True, 1),
+        (3, "success", "materialized_but_last_attempt_failed", True, 2),
+        (4, "failed", "never_materialized", True, 1),
+        (5, "failed", "unavailable", True, 1),
+        (6, "pending", "never_materialized", False, 0),
+        (7, "pending", "never_materialized", True, 1),
+        (8, "success", "materialized", True, 2),
+    ]
+
+
+def test_a_view_names_the_last_closed_attempt_and_the_open_one(week: Actors) -> None:
+    good, bad = (attempt.run_id for attempt in reversed(week.reader.attempts(key(3))))
+    open_one = week.issue_one(key(3))
+    [view] = week.reader.views([days(3, 3)])
+    assert (view.state.current_run_id, view.last_attempt_run_id, view.open_run_id) == (good, bad, open_one.run_id)
+    assert (view.last_attempt_outcome, view.last_attempt_error_class) == (Outcome.FAILED, ErrorClass.DATA)
+    assert (view.last_attempt_error, view.last_attempt_at) == ("clicks is negative", NOW)
+
+
+def test_views_can_be_narrowed_by_status_and_by_display_status(week: Actors) -> None:
+    def shown(**narrow: Any) -> list[int]:
+        found = [view.key.logical_date.day for view in week.reader.views([days(1, 8)], **narrow)]
+        assert week.reader.count([days(1, 8)], **narrow) == len(found)
+        return found
+
+    assert shown() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert shown(status=PartitionStatus.PENDING) == [1, 6, 7]
+    assert shown(status=PartitionStatus.SUCCESS) == [2, 3, 8]
+    assert shown(status=PartitionStatus.FAILED) == [4, 5]
+    assert shown(display=DisplayStatus.UNAVAILABLE) == [5]
+    assert shown(display=DisplayStatus.LAST_ATTEMPT_FAILED) == [3]
+    assert shown(status=PartitionStatus.SUCCESS, display=DisplayStatus.MATERIALIZED) == [2, 8]
+
+
+def test_views_come_in_key_order_and_pages_leave_nothing_out(week: Actors) -> None:
+    ranges = [days(1, 3, "B2"), days(2, 5, query="a_query"), days(1, 8), days(7, 9, "a1"), days(5, 4, "none")]
+    whole = [view.key for view in week.reader.views(ranges)]
+    assert len(whole) == 3 + 4 + 8 + 3
+    assert whole == sorted(whole)
+    pages: list[PartitionKey] = []
+    while page := week.reader.views(ranges, after=pages[-1] if pages else None, limit=5):
+        assert len(page) <= 5
+        pages += [view.key for view in page]
+    assert pages == whole
+    assert week.reader.views(ranges, limit=0) == []
+
+
+def test_no_ranges_are_no_partitions(week: Actors) -> None:
+    assert week.reader.views([]) == []
+    assert week.reader.count([]) == 0
+    assert week.reader.counts([]) == []
+    assert week.reader.candidates([], list(PartitionStatus)) == []
+    assert week.reader.held([]) == 0
+    assert week.reader.left_nothing([]) == set()
+
+
+def test_counts_group_by_what_was_asked_for(week: Actors) -> None:
+    assert week.reader.counts([days(1, 8)]) == [
+        {"display": "materialized", "n": 2},
+        {"display": "materialized_but_last_attempt_failed", "n": 1},
+        {"display": "never_materialized", "n": 4},
+        {"display": "unavailable", "n": 1},
+    ]
+    assert week.reader.counts([days(2, 2), days(2, 3, "2")], by=["customer", "date"]) == [
+        {"customer": "1000000001", "date": "2024-06-02", "display": "materialized", "n": 1},
+        {"customer": "2", "date": "2024-06-02", "display": "never_materialized", "n": 1},
+        {"customer": "2", "date": "2024-06-03", "display": "never_materialized", "n": 1},
+    ]
+    assert week.reader.counts([days(2, 2)], by=["source", "query", "month"]) == [
+        {"source": "demo", "query": "campaign_daily", "month": "2024-06", "display": "materialized", "n": 1}
+    ]
+
+
+def test_candidates_are_what_may_be_attempted_with_the_number_to_build_on(week: Actors) -> None:
+    def found(*statuses: PartitionStatus) -> list[tuple[Any, ...]]:
+        return [(day.day, status, bool(explicit), last) for *_, day, status, explicit, last in candidates(*statuses)]
+
+    def candidates(*statuses: PartitionStatus) -> list[tuple[Any, ...]]:
+        return week.reader.candidates([days(1, 8)], statuses)
+
+    assert found(PartitionStatus.PENDING) == [(1, "pending", False, 0), (7, "pending", True, 1)]
+    assert found(PartitionStatus.SUCCESS) == [(2, "success", True, 1), (3, "success", True, 2), (8, "success", True, 2)]
+    assert found(PartitionStatus.FAILED) == [(4, "failed", True, 1), (5, "failed", True, 1)]
+    assert candidates(PartitionStatus.PENDING)[0][:4] == ("demo", "1000000001", "campaign_daily", date(2024, 6, 1))
+    assert week.reader.held([days(1, 8)]) == 1
+
+
+def test_a_million_pending_partitions_cost_no_rows(actors: Actors) -> None:
+    ranges = [
+        ExpectedRange("demo", str(customer), "campaign_daily", date(2021, 1, 1), date(2023, 9, 27))
+        for customer in range(1000)
+    ]
+    before = everything(actors.database)
+    assert actors.reader.count(ranges) == 1_000_000
+    assert everything(actors.database) == before
+
+
+def test_failed_partitions_that_left_nothing_are_named(actors: Actors) -> None:
+    def fail(day: int, **change: Any) -> None:
+        attempt = actors.issue_one(key(day))
+        assert actors.validator.reject([rejected(attempt, actors.token, **change)]).applied
+
+    fail(1)  # judged without a payload: nothing is there
+    fail(2, payload_digest="sha")  # sealed bytes are there
+    fail(3, stage=Stage.EXTRACT)  # an extraction error was recorded
+    fail(4, stage=Stage.EXTRACT)
+    fail(4)  # the last attempt left nothing, an earlier one did
+    actors.accept(key(5))
+    actors.cancel(key(6))
+    fail(7)
+    actors.control.requeue([key(7)], audit_entry())  # pending again
+    actors.cancel(key(8))
+    fail(8)  # a cancelled extraction is no recorded error
+    assert actors.reader.left_nothing([days(1, 9)]) == {key(1), key(8)}
+    assert actors.reader.left_nothing([days(2, 8)]) == {key(8)}
+
+
+def test_contracts_are_kept_once_and_found_by_fingerprint(actors: Actors) -> None:
+    newer = builders.contract(schema_version="v2")
+    rows = [(newer.fingerprint, "demo", newer.query_name, "v2", newer.body())]
+    actors.clock.now = LATER
+    actors.control.keep_contracts(rows)
+    actors.control.keep_contracts(rows)
+    assert [(row.fingerprint, row.schema_version) for row in actors.reader.contracts()] == [
+        (FINGERPRINT, "v1"),
+        (newer.fingerprint, "v2"),
+    ]
+    assert actors.reader.contract(newer.fingerprint) == newer.body()
+    assert actors.reader.contract("unheard of") is None
+
+
+def test_a_snapshot_does_not_see_what_is_written_while_it_is_open(actors: Actors) -> None:
+    count = sa.select(sa.func.count()).select_from(schema.partition_attempt)
+    reader = another_handle(actors.database)
+    with reader.snapshot() as connection:
+        assert connection.scalar(count) == 0
+        actors.issue_one()
+        assert connection.scalar(count) == 0
+    reader.engine.dispose()
+    with actors.database.snapshot() as connection:
+        assert connection.scalar(count) == 1
+
+
+# --- runs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_recorded_from_start_to_finish(actors: Actors) -> None:
+    run_id = new_run_id()
+    actors.control.start_run(run_id, actors.token, "ada", {"queries": ["campaign_daily"]}, 3)
+    actors.clock.now = LATER
+    for _ in range(2):
+        actors.control.finish_run(run_id, {"accepted": 2, "rejected": 1})
+    assert actors.rows(schema.run) == [
+        {
+            "run_id": run_id,
+            "worker_token": actors.token,
+            "actor": "ada",
+            "filters": {"queries": ["campaign_daily"]},
+            "planned": 3,
+            "started_at": NOW,
+            "finished_at": LATER,
+        }
+    ]
+    assert actors.events("RunFinished") == [{"run_id": run_id, "accepted": 2, "rejected": 1}]
+
+
+# --- rescue --------------------------------------------------------------------------------------------------------
+
+REGISTER = """
+import sys
+from penstock.clock import utc_now
+from penstock.db.engine import Database
+from penstock.state.worker import WorkerStore
+url, schema = sys.argv[1:]
+print(WorkerStore(Database(url, schema or None), utc_now).register())
+"""
+
+
+def worker_that_died(database: Database) -> str:
+    """The token of a process that registered and is gone; its lease has not run out."""
+    line = [sys.executable, "-c", REGISTER, database.url.render_as_string(hide_password=False), database.schema or ""]
+    return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+def test_what_a_dead_worker_held_is_cancelled_and_free_again(actors: Actors) -> None:
+    dead = worker_that_died(actors.database)
+    held = actors.issue_one(token=dead)
+    assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
+    attempt = attempt_of(actors, held)
+    assert (attempt.outcome, attempt.lost_count, attempt.error_message) == (Outcome.CANCELLED, 1, "the worker was lost")
+    assert actors.reader.state(key()) is None
+    assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
+    assert actors.validator.accept([accepted(held, dead)]).refused == [Refused(held, CLOSED + "CANCELLED")]
+    good = actors.accept()
+    assert (state_of(actors).current_run_id, state_of(actors).attempt_count) == (good.run_id, 1)
+
+
+def test_what_a_living_worker_holds_is_left_alone(actors: Actors) -> None:
+    held = actors.issue_one()
+    assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
+    assert attempt_of(actors, held).outcome is None
+    assert actors.validator.accept([accepted(held, actors.token)]).applied == [held]
+
+
+def test_what_a_silent_worker_held_is_cancelled_when_its_lease_ran_out(actors: Actors) -> None:
+    silent = actors.workers.register()
+    held, mine = actors.issue_one(key(1), token=silent), actors.issue_one(key(2))
+    actors.expire(silent)
+    assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
+    assert attempt_of(actors, held).outcome is Outcome.CANCELLED
+    assert attempt_of(actors, mine).outcome is None
+
+
+def test_a_heartbeat_renews_everything_a_worker_holds(actors: Actors) -> None:
+    actors.issue(key(1), key(2))
+    actors.expire(actors.token)
+    assert len(actors.workers.abandoned()) == 2
+    actors.workers.beat(actors.token)
+    assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
+
+
+def test_a_worker_that_stopped_leaves_its_attempts_to_the_rescue(actors: Actors) -> None:
+    actors.issue_one()
+    actors.workers.stop(actors.token)
+    assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
+
+
+@pytest.mark.parametrize("clock", [datetime(1999, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)])
+def test_leases_follow_the_databases_clock_and_not_the_processs(actors: Actors, clock: datetime) -> None:
+    actors.clock.now = clock
+    token = actors.workers.register()
+    held = actors.issue_one(token=token)
+    actors.workers.beat(token)
+    assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
+    assert attempt_of(actors, held).outcome is None
+    actors.expire(token)
+    assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
+
+
+def lose(actors: Actors, *keys: PartitionKey) -> Rescued:
+    """Issue attempts to a worker that is never heard of again, and rescue."""
+    token = actors.workers.register()
+    actors.issue(*keys, token=token)
+    actors.expire(token)
+    return rescue_now(actors)
+
+
+def test_the_fourth_loss_in_a_row_is_a_rejection(actors: Actors) -> None:
+    for _ in range(MAX_LOSSES - 1):
+        assert lose(actors, key()) == Rescued(cancelled=1, rejected=0)
+    assert actors.reader.state(key()) is None
+    assert lose(actors, key()) == Rescued(cancelled=0, rejected=1)
+    state = state_of(actors)
+    assert (state.status, state.attempt_count) == (PartitionStatus.FAILED, 1)
+    assert state.error_message == "the worker was lost 4 times in a row while working on this partition"
+    outcomes = [attempt.outcome for attempt in reversed(actors.reader.attempts(key()))]
+    assert outcomes == [Outcome.CANCELLED] * 3 + [Outcome.FAILED]
+
+
+def test_the_fourth_loss_of_a_success_leaves_it_success(actors: Actors) -> None:
+    good = actors.accept()
+    for _ in range(MAX_LOSSES):
+        lose(actors, key())
+    state = state_of(actors)
+    assert (state.status, state.current_run_id, state.attempt_count) == (PartitionStatus.SUCCESS, good.run_id, 2)
+
+
+def test_a_verdict_between_losses_starts_their_count_again(actors: Actors) -> None:
+    for _ in range(MAX_LOSSES - 1):
+        lose(actors, key())
+    actors.accept()
+    for _ in range(MAX_LOSSES - 1):
+        assert lose(actors, key()) == Rescued(cancelled=1, rejected=0)
+    assert lose(actors, key()) == Rescued(cancelled=0, rejected=1)
+
+
+def test_a_poison_partition_does_not_condemn_its_neighbours(actors: Actors) -> None:
+    for _ in range(MAX_LOSSES - 1):
+        lose(actors, key(1))
+    assert lose(actors, key(1), key(2), key(3)) == Rescued(cancelled=2, rejected=1)
+    found = [view.state.status.value for view in actors.reader.views([days(1, 3)])]
+    assert found == ["failed", "pending", "pending"]
+
+
+def test_two_rescues_at_once_count_each_loss_once(actors: Actors) -> None:
+    for _ in range(MAX_LOSSES - 1):
+        lose(actors, key(1))
+    token = actors.workers.register()
+    actors.issue(*(key(day) for day in range(1, 11)), token=token)
+    actors.expire(token)
+
+    def rescuer(database: Database, clock: Callable[[], datetime]) -> Rescued:
+        control, validator = ControlStore(database, clock), ValidatorStore(database, clock)
+        return rescue(WorkerStore(database, clock), control, validator)
+
+    one, two = race(actors.database, rescuer, rescuer)
+    assert (one.cancelled + two.cancelled, one.rejected + two.rejected) == (9, 1)
+    assert {row["lost_count"] for row in actors.rows(schema.partition_attempt) if row["outcome"] == "CANCELLED"} == {
+        1,
+        2,
+        3,
+    }
+    assert state_of(actors, key(1)).attempt_count == 1

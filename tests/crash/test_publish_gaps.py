@@ -1,0 +1,178 @@
+"""The publish protocol stopped in every gap: readers see the old truth or the new one, the next publisher finishes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from deltalake import DeltaTable
+
+from house import House
+from penstock.db import schema
+from penstock.errors import LeaseLost
+from penstock.partition import PartitionKey
+from penstock.warehouse import publish as protocol
+from penstock.warehouse.lease import TableLeases
+from workspaces import key
+
+QUERIES = ("campaign_daily", "network_daily")
+GAPS = ("publish.staged", "publish.prepared", "publish.committed", "publish.committed:2", "publish.recorded")
+
+
+class Killed(BaseException):
+    """Stands for a power cut: nothing of ours catches it."""
+
+
+def stop_at(gap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Die when the named point is reached; leases stay taken, as they would."""
+    name, _, turn = gap.partition(":")
+    arrivals: list[str] = []
+
+    def reach(point: str) -> None:
+        arrivals.append(point)
+        if arrivals.count(name) == int(turn or 1):
+            raise Killed
+
+    monkeypatch.setattr(protocol, "reach", reach)
+    monkeypatch.setattr(TableLeases, "release", lambda self: None)
+
+
+def seen(house: House) -> dict[PartitionKey, set[int]]:
+    return {k: clicks for query in QUERIES for k, clicks in house.clicks(query).items()}
+
+
+def plain_rows(house: House, query: str) -> int:
+    table = DeltaTable(house.workspace.lake.uri(f"warehouse/demo/{query}/v1"))
+    return int(table.to_pyarrow_table().num_rows)
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_a_publisher_that_dies_in_a_gap_is_finished_or_forgotten_by_the_next(
+    gap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path, QUERIES)
+    keys = [key(n, day, query) for n in (1, 2) for day in ("2024-05-31", "2024-06-09") for query in QUERIES]
+    old, new = {k: {1} for k in keys}, {k: {2} for k in keys}
+    house.deliver(dict.fromkeys(keys, 1))
+    house.publish()
+    house.deliver(dict.fromkeys(keys, 2))
+
+    publisher, token = house.publisher()
+    with monkeypatch.context() as patch:
+        stop_at(gap, patch)
+        with pytest.raises(Killed):
+            publisher.publish()
+    house.workers.stop(token)
+    assert seen(house) == (new if gap == "publish.recorded" else old)
+
+    house.publish()
+    assert seen(house) == new
+    assert [plain_rows(house, query) for query in QUERIES] == [12, 12]
+    with house.workspace.database.snapshot() as connection:
+        unfinished = connection.scalars(
+            sa.select(schema.load_batch.c.batch_id).where(schema.load_batch.c.status == "prepared")
+        )
+        assert list(unfinished) == []
+        assert connection.scalar(sa.select(sa.func.count()).select_from(schema.publish_due)) == 0
+
+
+def test_a_paused_publisher_that_wakes_after_its_batch_was_discarded_can_not_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.deliver({key(): 1})
+    paused, token = house.publisher()
+
+    def pause(point: str) -> None:
+        """While the first publisher sleeps its lease ends, and a second one publishes."""
+        if point == "publish.prepared":
+            monkeypatch.setattr(protocol, "reach", lambda _: None)
+            house.workers.stop(token)
+            assert house.publish().loaded == 1
+
+    monkeypatch.setattr(protocol, "reach", pause)
+    with pytest.raises(LeaseLost):
+        paused.publish()
+    assert house.clicks() == {key(): {1}}
+    assert plain_rows(house, "campaign_daily") == 3
+
+
+def test_a_run_accepted_while_we_stage_is_published_and_the_older_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.deliver({key(1): 1, key(2): 1})
+    staged: list[int] = []
+    stage = house.stage
+
+    def overtaken(*arguments: Any) -> Any:
+        staged.append(1)
+        if len(staged) == 1:
+            house.deliver({key(1): 2})
+        return stage(*arguments)
+
+    monkeypatch.setattr(house, "stage", overtaken)
+    house.publish()
+    assert house.clicks() == {key(1): {2}, key(2): {1}}
+
+
+def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.deliver({key(1): 1, key(2): 1})
+    house.publish()
+    house.deliver({key(1): 2, key(2): 2})
+    [payload] = sorted((tmp_path / "lake/raw").rglob(f"customer_id={key(1).customer_id}/**/payload-*.jsonl"))[-1:]
+    payload.write_bytes(payload.read_bytes().replace(b'"clicks":2', b'"clicks":9'))
+
+    done = house.publish()
+    assert done.loaded == 1
+    assert "is not what was sealed" in done.broken[key(1)]
+    assert house.clicks() == {key(1): {1}, key(2): {2}}
+    assert house.workspace.pointers.is_due(key(1))
+
+
+def test_a_snapshot_that_was_taken_before_a_replacement_still_reads_the_same(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.deliver({key(): 1})
+    house.publish()
+    before = house.workspace.vouched("demo.campaign_daily")
+    house.deliver({key(): 2})
+    house.publish()
+    assert set(before.arrow().column("clicks").to_pylist()) == {1}
+    assert house.clicks() == {key(): {2}}
+
+
+def test_loading_the_same_run_again_changes_neither_rows_nor_record(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.deliver({key(1): 1, key(2): 1})
+    house.publish()
+
+    def everything() -> tuple[Any, Any]:
+        with house.workspace.database.snapshot() as connection:
+            records = connection.execute(sa.select(schema.load_record).order_by(*schema.load_record.c)).all()
+        return records, house.workspace.vouched("demo.campaign_daily").arrow().to_pylist()
+
+    before = everything()
+    pointer, due = schema.warehouse_pointer, schema.publish_due
+    again = {**{name: getattr(key(1), name) for name in schema.KEY}, "authority_version": 1, "since": house.now()}
+
+    def forget_the_load(connection: sa.Connection) -> None:
+        connection.execute(
+            sa.update(pointer).where(pointer.c.customer_id == key(1).customer_id).values(available=False)
+        )
+        connection.execute(sa.insert(due), again)
+
+    house.workspace.database.transact(forget_the_load)
+    assert house.publish().loaded == 1
+    assert everything() == before
+
+
+def test_an_unfinished_file_of_a_dead_run_is_never_read(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.deliver({key(): 1})
+    house.publish()
+    folder = next((tmp_path / "lake/warehouse").rglob("_month=*"))
+    (folder / "part-orphan.parquet").write_bytes(next(folder.glob("*.parquet")).read_bytes())
+    assert house.workspace.vouched("demo.campaign_daily").arrow().num_rows == 3

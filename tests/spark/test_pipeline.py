@@ -1,0 +1,264 @@
+"""One slice travels from source to reader, and what happens to those that should not."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from deltalake import DeltaTable
+
+from penstock.app import Workspace
+from penstock.control.select import Selection
+from penstock.db import schema
+from penstock.errors import ConfigError, ErrorClass
+from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.partition import PartitionKey, new_run_id
+from penstock.settings import Customer
+from penstock.source.demo import DemoSource
+from penstock.source.protocol import RunContext
+from workspaces import NOW, customer_id, key, open_at, rows_by_partition, run, write_workspace
+
+
+def state_of(workspace: Workspace, partition: PartitionKey) -> tuple[PartitionStatus, int]:
+    state = workspace.reader.state(partition)
+    assert state is not None
+    return state.status, state.attempt_count
+
+
+def test_a_slice_travels_from_source_to_reader(tmp_path: Path, spark: Any) -> None:
+    ws = open_at(write_workspace(tmp_path))
+    summary = run(ws, spark)
+
+    source = DemoSource({"seed": 7, "rows": 5}, RunContext(new_run_id()))
+    day = date(2024, 6, 9)
+    query, customer = ws.settings.query("campaign_daily"), Customer(id=customer_id(1))
+    sent = [row for _, row in source.extract(query, customer, [day]) if isinstance(row, dict)]
+    received = rows_by_partition(ws)
+
+    assert summary.counts() | {"planned": 2, "accepted": 2, "loaded": 2} == summary.counts()
+    assert summary.failures == []
+    assert received[key()] == [{**row, "_run_id": summary.run_id, "schema_version": "v1"} for row in sent]
+    assert set(received) == {key(day="2024-06-09"), key(day="2024-06-10")}
+
+
+FAULTS: dict[str, tuple[Outcome, Stage, ErrorClass | None, str]] = {
+    "transient": (Outcome.FAILED, Stage.EXTRACT, ErrorClass.TRANSIENT, "did not answer"),
+    "quota": (Outcome.CANCELLED, Stage.EXTRACT, ErrorClass.QUOTA, "asks to wait 30 s"),
+    "auth": (Outcome.CANCELLED, Stage.EXTRACT, ErrorClass.AUTH, "credentials"),
+    "truncated": (Outcome.FAILED, Stage.VALIDATE, ErrorClass.DATA, "not valid JSON"),
+    "wrong_type": (Outcome.FAILED, Stage.VALIDATE, ErrorClass.DATA, "campaign_id is not a whole number"),
+    "duplicate_key": (Outcome.FAILED, Stage.VALIDATE, ErrorClass.DATA, "campaign_id is not unique"),
+    "zero_rows": (Outcome.FAILED, Stage.VALIDATE, ErrorClass.DATA, "0 rows, at least 1 expected"),
+    "fewer_rows": (Outcome.SUCCEEDED, Stage.VALIDATE, None, ""),
+    "unsteady": (Outcome.SUCCEEDED, Stage.VALIDATE, None, ""),
+    "slow": (Outcome.SUCCEEDED, Stage.VALIDATE, None, ""),
+}
+
+
+def test_each_fault_ends_in_its_own_outcome_and_spoils_no_other_slice(tmp_path: Path, spark: Any) -> None:
+    day = "2024-06-10"
+    faults = [
+        {"fault": fault, "customer": customer_id(n + 1), "date": day, "seconds": 0.1} for n, fault in enumerate(FAULTS)
+    ]
+    ws = open_at(write_workspace(tmp_path, customers=len(FAULTS) + 1, faults=faults))
+    summary = run(ws, spark)
+
+    for number, (fault, (outcome, stage, error_class, words)) in enumerate(FAULTS.items(), start=1):
+        [attempt] = ws.reader.attempts(key(number, day))
+        assert (attempt.outcome, attempt.stage, attempt.error_class) == (outcome, stage, error_class), fault
+        assert words in (attempt.error_message or ""), fault
+        assert ws.reader.state(key(number, "2024-06-09")).status is PartitionStatus.SUCCESS, fault  # type: ignore[union-attr]
+    assert summary.rejected == 5
+    assert summary.cancelled == 2
+    assert ws.reader.state(key(2, day)) is None  # what was cancelled counts for nothing
+    broken = {
+        key(n, day) for n, (outcome, *_) in enumerate(FAULTS.values(), start=1) if outcome is not Outcome.SUCCEEDED
+    }
+    assert (
+        set(rows_by_partition(ws))
+        == {key(n, d) for n in range(1, len(FAULTS) + 2) for d in ("2024-06-09", day)} - broken
+    )
+
+
+def test_a_span_that_breaks_off_keeps_its_complete_days(tmp_path: Path, spark: Any) -> None:
+    faults = [{"fault": "quota", "date": "2024-06-08"}]
+    ws = open_at(write_workspace(tmp_path, faults=faults, query={"start_date": "2024-06-06"}))
+    run(ws, spark)
+    outcomes = [ws.reader.attempts(key(1, f"2024-06-{day:02d}"))[0].outcome for day in range(6, 11)]
+    assert outcomes == [Outcome.SUCCEEDED, Outcome.SUCCEEDED] + [Outcome.CANCELLED] * 3
+
+
+def test_a_rejection_lists_every_complaint_with_count_line_and_example(tmp_path: Path, spark: Any) -> None:
+    checks = [
+        {"unique": ["campaign_name"]},
+        {"unique": ["network"]},
+        {"expression": "impressions < 0", "name": "impossible"},
+        {"range": {"field": "clicks", "min": 0, "max": 1}},
+        {"allowed": {"field": "network", "values": ["RADIO"]}},
+        {"rows": {"max": 3}},
+    ]
+    fields = [
+        {"name": "campaign_name", "type": "string"},
+        {"name": "network", "type": "string"},
+        {"name": "impressions", "type": "long"},
+        {"name": "clicks", "type": "long"},
+    ]
+    ws = open_at(write_workspace(tmp_path, rows=8, query={"checks": checks, "fields": fields}))
+    run(ws, spark, key())
+    [attempt] = ws.reader.attempts(key())
+    complaints = {complaint["check"]: complaint for complaint in attempt.complaints or []}
+
+    assert set(complaints) == {"unique(network)", "impossible", "range(clicks)", "allowed(network)", "rows"}
+    assert complaints["impossible"]["count"] == 8
+    assert complaints["impossible"]["line"] == 1
+    assert '"impressions":' in complaints["impossible"]["example"]
+    assert complaints["unique(network)"]["count"] >= 4  # eight rows, four networks
+    assert attempt.record_count == 8
+    assert attempt.payload_digest is not None
+
+
+def test_a_failed_refetch_leaves_the_good_rows_visible(tmp_path: Path, spark: Any) -> None:
+    ws = open_at(write_workspace(tmp_path))
+    good = run(ws, spark)
+    before = rows_by_partition(ws)
+    for fault in ("fewer_rows", "wrong_type", "transient"):
+        ws = open_at(write_workspace(tmp_path, faults=[{"fault": fault}]))
+        assert run(ws, spark, reprocess=True).accepted == 0, fault
+        assert rows_by_partition(ws) == before, fault
+    state = ws.reader.state(key())
+    assert state is not None
+    assert (state.status, state.current_run_id, state.attempt_count) == (PartitionStatus.SUCCESS, good.run_id, 4)
+    [view] = ws.reader.views(ws.ranges(Selection(keys=(key(),))))
+    assert view.display is DisplayStatus.LAST_ATTEMPT_FAILED
+
+
+def test_a_replacement_is_total_and_never_mixes_runs(tmp_path: Path, spark: Any) -> None:
+    faults = [{"fault": "unsteady", "customer": customer_id(1)}]
+    ws = open_at(write_workspace(tmp_path, customers=3, rows=40, faults=faults))
+    first = run(ws, spark)
+    second = run(ws, spark, key(1), key(2), reprocess=True)
+    rows = rows_by_partition(ws)
+
+    runs = {partition: {row["_run_id"] for row in found} for partition, found in rows.items()}
+    replaced = {key(1), key(2)}
+    assert runs == {partition: {second.run_id if partition in replaced else first.run_id} for partition in runs}
+    for partition, found in rows.items():
+        state = ws.reader.state(partition)
+        assert state is not None
+        assert len(found) == state.record_count, partition
+        assert [row["campaign_id"] for row in found] == sorted(row["campaign_id"] for row in found)  # payload order
+
+
+def test_an_accepted_empty_slice_replaces_its_old_rows_by_none(tmp_path: Path, spark: Any) -> None:
+    ws = open_at(write_workspace(tmp_path, query={"checks": []}))
+    run(ws, spark)
+    ws = open_at(write_workspace(tmp_path, query={"checks": []}, faults=[{"fault": "zero_rows", "date": "2024-06-09"}]))
+    assert run(ws, spark, key(), reprocess=True).loaded == 1
+    assert set(rows_by_partition(ws)) == {key(day="2024-06-10")}
+    pointer = ws.pointers.pointer(key())
+    assert pointer is not None
+    assert (pointer.available, pointer.record_count) == (True, 0)
+
+
+def test_a_new_schema_version_moves_a_slice_from_one_table_to_the_other(tmp_path: Path, spark: Any) -> None:
+    ws = open_at(write_workspace(tmp_path))
+    run(ws, spark)
+    fewer = [{"name": "campaign_id", "type": "long"}, {"name": "network", "type": "string"}]
+    ws = open_at(write_workspace(tmp_path, query={"schema_version": "v2", "fields": fewer, "checks": []}))
+    run(ws, spark, key(), reprocess=True)
+    rows = rows_by_partition(ws)
+
+    assert {row["schema_version"] for row in rows[key()]} == {"v2"}
+    assert {row["schema_version"] for row in rows[key(day="2024-06-10")]} == {"v1"}
+    assert {row["network"] for row in rows[key(day="2024-06-10")]} == {None}
+    plain = DeltaTable(ws.lake.uri("warehouse/demo/campaign_daily/v1")).to_pyarrow_table()
+    assert set(plain.column("logical_date").to_pylist()) == {date(2024, 6, 10)}
+
+
+def test_fields_that_change_without_a_new_schema_version_are_refused_before_anything_is_issued(
+    tmp_path: Path, spark: Any
+) -> None:
+    run(open_at(write_workspace(tmp_path)), spark)
+    ws = open_at(write_workspace(tmp_path, query={"fields": [{"name": "campaign_id", "type": "string"}], "checks": []}))
+    with pytest.raises(ConfigError, match="campaign_id was long, is string"):
+        run(ws, spark, reprocess=True)
+    assert len(ws.reader.attempts(key())) == 1
+
+
+def test_a_check_that_spark_does_not_understand_is_refused_before_anything_is_issued(
+    tmp_path: Path, spark: Any
+) -> None:
+    ws = open_at(write_workspace(tmp_path, query={"checks": [{"expression": "clickz <= impressions"}]}))
+    with pytest.raises(ConfigError, match="clickz"):
+        run(ws, spark)
+    assert ws.reader.attempts(key()) == []
+
+
+def test_a_withdrawn_partition_is_gone_at_once_and_leaves_the_table_at_the_next_publish(
+    tmp_path: Path, spark: Any
+) -> None:
+    ws = open_at(write_workspace(tmp_path, customers=2))
+    run(ws, spark)
+    state = schema.partition_state
+    withdraw = (
+        sa.update(state)
+        .where(state.c.customer_id == customer_id(1), state.c.logical_date == date(2024, 6, 9))
+        .values(status="failed", error_message="withdrawn", authority_version=state.c.authority_version + 1)
+    )
+    due = {**{name: getattr(key(), name) for name in schema.KEY}, "authority_version": 2, "since": NOW}
+
+    def withdrawn(connection: sa.Connection) -> None:
+        connection.execute(withdraw)
+        connection.execute(sa.insert(schema.publish_due), due)
+
+    ws.database.transact(withdrawn)
+    left = {key(1, "2024-06-10"), key(2, "2024-06-09"), key(2, "2024-06-10")}
+    assert set(rows_by_partition(ws)) == left
+    plain = DeltaTable(ws.lake.uri("warehouse/demo/campaign_daily/v1"))
+    assert plain.to_pyarrow_table().num_rows == 20  # plain Delta readers follow at the next publish
+
+    assert run(ws, spark).hidden == 1
+    assert set(rows_by_partition(ws)) == left
+    plain.update_incremental()
+    assert plain.to_pyarrow_table().num_rows == 15
+
+
+def test_every_reader_sees_the_same_rows(tmp_path: Path, spark: Any) -> None:
+    ws = open_at(write_workspace(tmp_path, customers=3))
+    run(ws, spark)
+    state = schema.partition_state
+    ws.database.transact(
+        lambda connection: connection.execute(
+            sa.update(state).where(state.c.customer_id == customer_id(2)).values(status="failed", error_message="x")
+        )
+    )
+
+    def ordered(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return sorted(tuple(sorted((name, str(value)) for name, value in row.items())) for row in rows)
+
+    vouched = ws.vouched("demo.campaign_daily")
+    arrow = ordered(vouched.arrow().to_pylist())
+    assert len(arrow) == 20
+    assert ordered([dict(zip(vouched.schema.names, row, strict=True)) for row in vouched.duckdb().fetchall()]) == arrow
+    frame = ws.read("demo.campaign_daily", spark=spark)
+    assert ordered([row.asDict() for row in frame.collect()]) == arrow  # type: ignore[union-attr]
+    statement = "SELECT * FROM demo.campaign_daily"
+    assert ordered(ws.sql(statement).read_all().to_pylist()) == arrow
+    assert ordered(ws.spark_sql(statement, spark).read_all().to_pylist()) == arrow
+    narrow = ws.vouched("demo.campaign_daily", customers=[customer_id(1)], since=date(2024, 6, 10), columns=["clicks"])
+    assert narrow.arrow().num_rows == 5
+    assert narrow.schema.names == ["clicks"]
+
+
+def test_a_publish_folds_small_files_of_its_month_and_leaves_other_months_alone(tmp_path: Path, spark: Any) -> None:
+    folder = write_workspace(tmp_path, customers=2, query={"start_date": "2024-05-31"})
+    for day in (1, 2, 3):
+        run(open_at(folder, datetime(2024, 6, day, 12, tzinfo=UTC)), spark)
+    ws = open_at(folder)
+    table = DeltaTable(ws.lake.uri("warehouse/demo/campaign_daily/v1"))
+    months = [uri.split("_month=")[1].split("/")[0] for uri in table.file_uris()]
+    assert sorted(months) == ["2024-05", "2024-06"]
+    assert {len(rows) for rows in rows_by_partition(ws).values()} == {5}

@@ -1,0 +1,187 @@
+"""Payloads become typed rows, or complaints that name the line; one payload never spoils another."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.contract.complaint import Complaint
+from penstock.contract.contract import Contract
+from penstock.contract.parse import parse_many
+from penstock.settings import Field, Query, check_from_mapping
+
+FIELDS = (
+    Field(name="id", type="long"),
+    Field(name="share", type="double"),
+    Field(name="label", type="string"),
+    Field(name="live", type="boolean"),
+    Field(name="day", type="date"),
+    Field(name="at", type="timestamp"),
+    Field(name="price", type="decimal(10,2)"),
+)
+
+
+def contract(**changes: Any) -> Contract:
+    return Contract.of(
+        Query(**{"name": "q", "source": "demo", "start_date": date(2024, 6, 1), "fields": FIELDS, **changes})
+    )
+
+
+def lines(*rows: Any) -> bytes:
+    return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
+
+
+def test_every_type_is_read_as_declared() -> None:
+    row = {
+        "id": 7,
+        "share": 1,
+        "label": "ü",
+        "live": True,
+        "day": "2024-06-01",
+        "at": "2024-06-01T10:00:00+02:00",
+        "price": "1.50",
+    }
+    parsed = parse_many([lines(row, {})], contract())
+    assert parsed.complaints == {}
+    assert parsed.table.to_pylist() == [
+        {
+            "id": 7,
+            "share": 1.0,
+            "label": "ü",
+            "live": True,
+            "day": date(2024, 6, 1),
+            "at": datetime(2024, 6, 1, 8, tzinfo=UTC),
+            "price": Decimal("1.50"),
+        },
+        dict.fromkeys(row),
+    ]
+
+
+BAD: dict[bytes, tuple[str, str]] = {
+    b'{"id": "7"}': ("type", "id is not a whole number of at most 64 bits"),
+    b'{"id": 1.5}': ("type", "id is not a whole number of at most 64 bits"),
+    b'{"id": 99999999999999999999}': ("type", "id is not a whole number of at most 64 bits"),
+    b'{"id": true}': ("type", "id is not a whole number of at most 64 bits"),
+    b'{"share": "x"}': ("type", "share is not a number"),
+    b'{"live": 1}': ("type", "live is not true or false"),
+    b'{"day": "01.06.2024"}': ("type", "day is not a date like 2024-06-01"),
+    b'{"at": "noon"}': ("type", "at is not a time like 2024-06-01T12:00:00Z"),
+    b'{"price": "1.505"}': ("type", "price is not a decimal(10,2) as number or string"),
+    b'{"label": {"deep": 1}}': ("type", "label is not a string"),
+    b'{"id": 1, "id": 2}': ("json", "not valid JSON (a field stands twice in one row)"),
+    b'{"share": NaN}': ("json", "not valid JSON (NaN is not a JSON number)"),
+    b'{"id": 1': ("json", "not valid JSON (Expecting ',' delimiter)"),
+    b'{"id": 1} {"id": 2}': ("json", "not valid JSON (Extra data)"),
+    b'{"label": "\xff"}': ("json", "not valid JSON (not UTF-8)"),
+    b"\xef\xbb\xbf{}": ("json", "not valid JSON (Unexpected UTF-8 BOM"),
+    b"null": ("json", "not a JSON object"),
+    b"[1]": ("json", "not a JSON object"),
+    b"   ": ("json", "not valid JSON (Expecting value)"),
+    b'{"label": "a\x00b"}': ("json", "not valid JSON (Invalid control character at)"),
+    b'{"surprise": 1}': ("unknown_fields", "field 'surprise' is not in the contract"),
+    b"[" * 100_000: ("json", "not valid JSON (nested too deeply)"),
+}
+
+
+@pytest.mark.parametrize("line", BAD, ids=lambda line: str(line[:24]))
+def test_a_bad_line_is_named_and_the_neighbours_are_read(line: bytes) -> None:
+    good = lines({"id": 1}, {"id": 2})
+    parsed = parse_many([good, lines({"id": 3}, line), good], contract())
+    [complaint] = parsed.complaints[1]
+    check, words = BAD[line]
+    assert (complaint.check, complaint.line, complaint.count) == (check, 2, 1)
+    assert words in complaint.message
+    assert list(parsed.complaints) == [1]
+    assert parsed.table.column("id").to_pylist() == [1, 2, 1, 2]
+    assert parsed.owner.tolist() == [0, 0, 2, 2]
+    assert parsed.line.tolist() == [1, 2, 1, 2]
+
+
+def test_complaints_are_counted_and_show_the_first_example() -> None:
+    payload = lines({"id": 1}, {"id": "a"}, {"id": "b", "share": "c"}, b"{")
+    parsed = parse_many([payload], contract())
+    assert [(c.check, c.count, c.line, c.example) for c in parsed.complaints[0]] == [
+        ("type", 2, 2, '{"id": "a"}'),
+        ("type", 1, 3, '{"id": "b", "share": "c"}'),
+        ("json", 1, 4, "{"),
+    ]
+    assert isinstance(parsed.complaints[0][0], Complaint)
+
+
+def test_policies_for_unknown_and_missing_fields() -> None:
+    payload = lines({"id": 1, "surprise": {"deep": [1]}})
+    assert parse_many([payload], contract(unknown_fields="ignore")).complaints == {}
+    strict = parse_many(
+        [lines(dict.fromkeys([f.name for f in FIELDS])), lines({"id": 1})], contract(missing_fields="reject")
+    )
+    assert list(strict.complaints) == [1]
+    assert "field 'share' is missing" in [c.message for c in strict.complaints[1]]
+
+
+def test_a_marker_of_ours_inside_a_payload_shifts_nothing() -> None:
+    parsed = parse_many([lines({"_payload": 1}), lines({"id": 2})], contract(unknown_fields="ignore"))
+    assert parsed.complaints == {}
+    assert parsed.table.column("id").to_pylist() == [None, 2]
+    assert parsed.owner.tolist() == [0, 1]
+
+
+def test_empty_payloads_are_valid() -> None:
+    parsed = parse_many([b"", lines({"id": 1}), b""], contract())
+    assert (parsed.complaints, parsed.owner.tolist()) == ({}, [1])
+    assert parse_many([b"", b""], contract()).table.num_rows == 0
+
+
+rows = st.fixed_dictionaries(
+    {},
+    optional={"id": st.integers(-(2**63), 2**63 - 1), "label": st.text(max_size=5), "live": st.none() | st.booleans()},
+)
+junk = st.sampled_from([b"{", b"null", b'{"id":"x"}', b'{"id":1}{"id":2}', b"[]", b'"', b'{"id":1},', b"}"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(rows | junk, max_size=4), max_size=6))
+def test_many_payloads_at_once_are_read_as_each_one_alone(payloads: list[list[Any]]) -> None:
+    together = parse_many([lines(*payload) for payload in payloads], contract())
+    for index, payload in enumerate(payloads):
+        alone = parse_many([lines(*payload)], contract())
+        assert together.complaints.get(index, []) == alone.complaints.get(0, [])
+        mine = together.table.filter(together.owner == index).to_pylist() if len(together.owner) else []
+        assert mine == alone.table.to_pylist()
+        if not any(isinstance(row, bytes) for row in payload):
+            assert alone.complaints == {}
+            assert [{k: v for k, v in row.items() if v is not None} for row in alone.table.to_pylist()] == [
+                {k: v for k, v in row.items() if v is not None} for row in payload
+            ]
+
+
+def test_a_contract_survives_the_database() -> None:
+    checks: list[dict[str, Any]] = [
+        {"unique": ["id"]},
+        {"expression": "id > 0", "name": "positive"},
+        {"range": {"field": "day", "min": "2024-01-01"}},
+        {"allowed": {"field": "label", "values": ["a", "b"]}},
+        {"rows": {"min": 1}},
+        {"shrink": {"max_drop": 0.5}},
+        {"required": ["id"]},
+    ]
+    known = contract(checks=tuple(check_from_mapping(check) for check in checks), options={"gaql": "SELECT x"})
+    again = Contract.from_body(json.loads(json.dumps(known.body())))
+    assert again == known
+    assert again.fingerprint == known.fingerprint
+    assert again.fingerprint != contract().fingerprint
+
+
+def test_words_that_look_dangerous_inside_text_are_just_text() -> None:
+    """NaN is refused as a number; as a part of a name it must neither be refused nor make its rows disappear."""
+    payload = lines({"id": 1, "label": "NaN bread, Infinity pool"}, {"id": 2})
+    parsed = parse_many([lines({"id": 0}), payload, lines({"id": 3})], contract())
+    assert parsed.complaints == {}
+    assert parsed.table.column("id").to_pylist() == [0, 1, 2, 3]
+    assert parsed.owner.tolist() == [0, 1, 1, 2]
+    assert parse_many([b' {"id": 4}\n'], contract()).table.column("id").to_pylist() == [4]

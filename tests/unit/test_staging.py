@@ -1,0 +1,75 @@
+"""Staging one part in this process: order, replacement, and slices too large for memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from house import House
+from penstock.pipeline import slices as sizes
+from penstock.warehouse import files as packed
+from workspaces import key
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def stored(house: House) -> list[pa.Table]:
+    folder = Path(house.workspace.lake.url) / "warehouse"
+    found = house.workspace.vouched("demo.campaign_daily")
+    paths = [path for piece in found._pieces for path in piece.files]
+    assert all(path.startswith(str(folder)) for path in paths)
+    return [pq.read_table(path, partitioning=None) for path in paths]
+
+
+def is_sorted(table: pa.Table) -> bool:
+    keys = list(zip(table.column("logical_date").to_pylist(), table.column("customer_id").to_pylist(), strict=True))
+    return keys == sorted(keys)
+
+
+def test_rows_are_sorted_and_merged_with_what_stays_of_the_old_file(house: House) -> None:
+    days = ("2024-06-03", "2024-06-05", "2024-06-07")
+    house.deliver({key(n, day): 1 for n in (1, 3, 5) for day in days})
+    house.publish()
+    house.deliver({key(n, day): 2 for n in (2, 3) for day in ("2024-06-04", "2024-06-05")})
+    house.publish()
+    [table] = stored(house)
+    assert is_sorted(table)
+    assert house.clicks()[key(3, "2024-06-05")] == {2}
+    assert house.clicks()[key(3, "2024-06-03")] == {1}
+    assert len(house.clicks()) == 12
+    lines = table.filter(pa.compute.equal(table.column("clicks"), 2)).column("campaign_id").to_pylist()
+    assert lines == [0, 1, 2] * 4  # the order of the payload survives the merge
+
+
+def test_a_slice_too_large_for_memory_is_streamed_into_its_place(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.deliver({key(n, "2024-06-05"): 1 for n in (1, 2, 3)})
+    house.publish()
+    monkeypatch.setattr(sizes, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(sizes, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr("penstock.raw.reader._BLOCK_BYTES", 700)
+    house.deliver({key(2, "2024-06-05"): 2}, rows=500)
+    assert house.publish().broken == {}
+    [table] = stored(house)
+    assert is_sorted(table)
+    large = table.filter(pa.compute.equal(table.column("clicks"), 2)).column("campaign_id").to_pylist()
+    assert large == list(range(500))
+    assert table.num_rows == 506
+
+
+def test_files_roll_over_at_the_target_size(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "TARGET_BYTES", 2_000)
+    monkeypatch.setattr(packed, "_HELD_BYTES", 1_000)
+    monkeypatch.setattr(sizes, "GROUP_SLICES", 2)
+    house.deliver({key(n, f"2024-06-{day:02d}"): n for n in range(1, 7) for day in range(1, 5)}, rows=50)
+    house.publish()
+    tables = stored(house)
+    assert len(tables) > 3
+    assert all(is_sorted(table) for table in tables)
+    assert sum(table.num_rows for table in tables) == 24 * 50
+    assert is_sorted(pa.concat_tables(tables))
