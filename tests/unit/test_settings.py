@@ -877,7 +877,8 @@ def test_spark_has_a_master_or_a_remote(tmp_path: Path) -> None:
         (
             "My-Ads: {kind: demo}",
             "My-Ads",
-            "name 'My-Ads' is not valid: use lower-case letters, digits and underscores, starting with a letter, at most 63 of them",
+            "name 'My-Ads' is not valid: use lower-case letters, digits and underscores, starting with a letter,"
+            " at most 63 of them",
         ),
     ],
 )
@@ -896,7 +897,8 @@ def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: str, w
         (
             "schema_version: V 1",
             "schema_version",
-            "name 'V 1' is not valid: use lower-case letters, digits and underscores, starting with a letter, at most 63 of them",
+            "name 'V 1' is not valid: use lower-case letters, digits and underscores, starting with a letter,"
+            " at most 63 of them",
         ),
         (
             "start_date: June",
@@ -979,7 +981,8 @@ RESERVED = "Penstock adds columns of its own: customer_id, logical_date, schema_
         (
             "{name: Clicks, type: long}",
             ".name",
-            "name 'Clicks' is not valid: use lower-case letters, digits and underscores, starting with a letter, at most 63 of them",
+            "name 'Clicks' is not valid: use lower-case letters, digits and underscores, starting with a letter,"
+            " at most 63 of them",
         ),
         ("{name: yes, type: long}", ".name", "must be text; put a number, a date or a word like yes in quotes"),
         ("{name: a, type: strng}", ".type", f"'strng' is not a type (types: {TYPES}); did you mean 'string'?"),

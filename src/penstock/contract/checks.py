@@ -9,7 +9,6 @@ from typing import assert_never
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.schema import spark_type
 from penstock.settings import Allowed, Expression, Range, Required, Rows, Shrink, Unique
@@ -47,32 +46,6 @@ def unique_checks(contract: Contract) -> list[UniqueCheck]:
         for check in contract.checks
         if isinstance(check, Unique)
     ]
-
-
-def count_complaints(contract: Contract, count: int, previous: int | None) -> list[Complaint]:
-    """Checks on the number of rows; `previous` is the count of the run that is trusted now, if there is one."""
-    complaints = []
-    for check in contract.checks:
-        if isinstance(check, Rows):
-            if check.min is not None and count < check.min:
-                complaints.append(
-                    Complaint(check.name or "rows", f"{count:,} rows, at least {check.min:,} expected", count)
-                )
-            if check.max is not None and count > check.max:
-                complaints.append(
-                    Complaint(check.name or "rows", f"{count:,} rows, at most {check.max:,} expected", count)
-                )
-        elif isinstance(check, Shrink) and previous and count < previous * (1 - check.max_drop):
-            drop = 1 - count / previous
-            complaints.append(
-                Complaint(
-                    check.name or "shrink",
-                    f"{count:,} rows where the trusted run has {previous:,}: a drop of {drop:.0%}, at most"
-                    f" {check.max_drop:.0%} is allowed",
-                    count,
-                )
-            )
-    return complaints
 
 
 def _row_checks(check: object, contract: Contract) -> Iterator[RowCheck]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -114,5 +115,6 @@ def _as_text(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
     return None
 
 
+@lru_cache(maxsize=16)  # thousands of rows of one batch carry the same moment
 def _moment(value: datetime) -> str:
     return iso(value)

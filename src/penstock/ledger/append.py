@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from penstock.db.bulk import Columns, staged
 from penstock.db.types import Json, UtcTimestamp
 from penstock.ledger.events import Event
-from penstock.partition import new_ulid
+from penstock.partition import new_ulids
 
 _COLUMNS: Columns = {
     "event_id": sa.Text(),
@@ -41,6 +41,9 @@ def append(connection: Connection, events: Sequence[Event], source: str, now: da
     """Record facts told by `source`. A fact that was told before is left out; says how many were new."""
     if not events:
         return 0
-    rows = ((new_ulid(), e.type, e.version, e.idempotency_key, now, source, e.run_id, e.payload()) for e in events)
+    rows = (
+        (ulid, e.type, e.version, e.idempotency_key, now, source, e.run_id, e.payload())
+        for ulid, e in zip(new_ulids(len(events)), events, strict=True)
+    )
     with staged(connection, "incoming_event", _COLUMNS, rows):
         return connection.execute(sa.text(_INSERT)).rowcount

@@ -18,13 +18,14 @@ from penstock.pipeline.work import Report, collected, evenly, progress, spread, 
 from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
 from penstock.settings import Customer, Query, SourceSettings
-from penstock.source.protocol import COMPLETE, Row, RunContext, Source
+from penstock.source.protocol import COMPLETE, RunContext, Source
 from penstock.source.registry import make_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPAN_DAYS = 31
+_PARTITIONS_PER_TASK = 1000
 
 _SPANS = pa.schema([("query", pa.string()), ("customer", pa.string()), ("dates", pa.list_(pa.date32()))])
 _OUTCOMES = pa.schema(
@@ -86,7 +87,7 @@ def extract(
     if not spans:
         return []
     table = pa.Table.from_pylist(spans, schema=_SPANS)
-    tasks = evenly(len(spans), tasks_for(spark, len(attempts)) if len(spans) > 1 else 1)
+    tasks = evenly(len(spans), min(len(spans), tasks_for(spark, len(attempts), _PARTITIONS_PER_TASK)))
     with progress(spark, report):
         found = collected(spread(spark, table, tasks).mapInArrow(_worker(extraction), _OUTCOMES_DDL))
     source = extraction.source.name
@@ -158,9 +159,18 @@ class _Span:
         return [self._outcomes[day] for day in self._dates]
 
     def _receive(self) -> None:
+        """The hot loop of extraction: a row that is a plain dict passes through as few lines as possible."""
         wanted = set(self._dates)
         current: date | None = None
+        writer: RawWriter | None = None
         for day, row in self._source.extract(self._query, self._customer, self._dates):
+            if day is current and writer is not None and type(row) is dict:
+                try:
+                    writer.write(orjson.dumps(row))
+                except TypeError as error:
+                    self._fail(day, _not_json(error))
+                    writer = None
+                continue
             if day is not current:
                 if day not in wanted:
                     raise DataError(f"the source sent a row for {day}, which was not asked for")
@@ -171,6 +181,8 @@ class _Span:
             if row is COMPLETE:
                 self._seal(day)
                 writer = None
+            elif writer is None:
+                self._refuse_late_row(day)
             if writer is None:
                 continue
             if isinstance(row, PenstockError):
@@ -178,10 +190,18 @@ class _Span:
                 writer = None
                 continue
             try:
-                writer.write(row if isinstance(row, bytes) else _line(row))
+                writer.write(row if isinstance(row, bytes) else orjson.dumps(row))
             except DataError as error:
                 self._fail(day, error)
                 writer = None
+            except TypeError as error:
+                self._fail(day, _not_json(error))
+                writer = None
+
+    def _refuse_late_row(self, day: date) -> None:
+        """A day that is sealed lacks this row, so it must not be vouched for. One that failed has failed already."""
+        if self._outcomes[day].get("error_class") is None:
+            self._fail(day, DataError(f"the source sent a row for {day} after that day was complete"))
 
     def _writer(self, day: date) -> RawWriter | None:
         """Where rows of this day go; None once the day has failed."""
@@ -217,6 +237,7 @@ class _Span:
             error_message=str(error),
             retry_after=error.retry_after if isinstance(error, QuotaExceeded) else None,
         )
+        return
 
     def _fail_the_rest(self, error: PenstockError) -> None:
         for day in self._dates:
@@ -239,11 +260,8 @@ class _Span:
         return AttemptKey(key, self._extraction.run_id)
 
 
-def _line(row: Row) -> bytes:
-    try:
-        return orjson.dumps(row)
-    except TypeError as error:
-        raise DataError(f"the source sent a row that JSON cannot hold: {error}") from error
+def _not_json(error: TypeError) -> DataError:
+    return DataError(f"the source sent a row that JSON cannot hold: {error}")
 
 
 def _extracted(row: dict[str, Any], source: str, run_id: RunId) -> Extracted:

@@ -130,7 +130,7 @@ def _read_group(
     if not whole:
         return schema.empty_table()
     # Contracts of one table have the same fields, so one of them serves for all.
-    parsed = parse_many([payload for _, payload in whole], contracts[whole[0][0].key])
+    parsed = parse_many([payload for _, payload in whole], contracts[whole[0][0].key], accepted_before=True)
     for position, complaints in parsed.complaints.items():
         broken[whole[position][0].key] = f"an accepted payload does not parse any more: {summary(complaints)}"
     return _with_keys(parsed.table, parsed.owner, [piece for piece, _ in whole], schema)
@@ -150,7 +150,7 @@ def _stream_large(
         if trouble is not None or seal is None:
             raise RawError(trouble)
         for block in coalesced(reader.stream(seal)):
-            parsed = parse_many([block], contract)
+            parsed = parse_many([block], contract, accepted_before=True)
             if parsed.complaints:
                 raise DataError(f"an accepted payload does not parse any more: {summary(parsed.complaints[0])}")
             writer.write(_with_keys(parsed.table, parsed.owner, [piece], schema))

@@ -1,35 +1,38 @@
 """Validation: seal, digest, types and checks of thousands of slices in one Spark job per contract.
 
-Workers read and parse the payloads; Spark evaluates every check on every row in one grouped aggregation. Each slice
+Workers read and parse the payloads, Spark evaluates every check on every row, workers add up what was found. Each slice
 also sends one header row, so that an empty or unreadable one still gets its verdict.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.contract.complaint import Complaint, merged
+from penstock.contract.complaint import Complaint, merged, shortened
 from penstock.contract.contract import Contract
+from penstock.contract.counts import count_complaints
 from penstock.contract.parse import Parsed, parse_many
 from penstock.contract.schema import arrow_schema, spark_ddl
 from penstock.errors import ConfigError, RawError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.slices import Slice, coalesced, groups
+from penstock.pipeline.summarise import SUMMARY_DDL, summariser
 from penstock.pipeline.work import Report, collected, evenly, progress, spread, tasks_for
 from penstock.raw.reader import RawReader
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+_ITEMS_PER_TASK = 1000
+_LINES = pa.schema([("item", pa.int32()), ("line", pa.int32()), ("text", pa.string())])
 _ITEMS = pa.schema(
     [
         ("item", pa.int32()),
@@ -67,18 +70,16 @@ def validate(
     """Judge every item against `contract`, all at once."""
     if not items:
         return []
-    rows = _rows(spark, lake, contract, items)
-    uniques = _unique_checks(contract)
+    checks = _checks(contract)
     with progress(spark, report):
-        measured = collected(_measured(rows, contract, uniques[:1])).to_pylist()
-        # Each further uniqueness is a grouping of its own, and so a pass of its own.
-        further = [collected(_repeats(rows, check)).to_pylist() for check in uniques[1:]]
-    by_item = {row["_item"]: row for row in measured}
-    repeated = [{row["_item"]: row for row in table} for table in further]
-    return [
-        _validated(items[index], contract, uniques, by_item[index], [table.get(index) for table in repeated])
-        for index in range(len(items))
-    ]
+        summaries = {row["item"]: row for row in collected(_summaries(spark, lake, contract, items)).to_pylist()}
+        wanted = {
+            index: sorted({line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count})
+            for index, row in summaries.items()
+            if any(row["broken"])
+        }
+        examples = _examples(spark, lake, contract, items, wanted)
+    return [_validated(item, contract, checks, summaries[index], examples) for index, item in enumerate(items)]
 
 
 def check_expressions(spark: SparkSession, contract: Contract) -> None:
@@ -100,17 +101,44 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
             )
 
 
-def _unique_checks(contract: Contract) -> list[Any]:
-    from penstock.contract.checks import unique_checks
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A check without its Spark columns, for the words of a complaint."""
 
-    return unique_checks(contract)
+    name: str
+    message: str
 
 
-def _rows(spark: SparkSession, lake: str, contract: Contract, items: Sequence[ToValidate]) -> DataFrame:
-    """Every row of every slice, typed, with its item and line; and one header row per slice."""
-    table = pa.table(
+def _checks(contract: Contract) -> list[_Named]:
+    """Every check on rows, in the order in which summaries count them."""
+    from penstock.contract.checks import row_checks, unique_checks
+
+    on_rows = [_Named(check.name, check.message) for check in row_checks(contract)]
+    return on_rows + [_Named(check.name, check.message) for check in unique_checks(contract)]
+
+
+def _summaries(spark: SparkSession, lake: str, contract: Contract, items: Sequence[ToValidate]) -> DataFrame:
+    """One row per slice: parse in Python, evaluate the checks in Spark, add up in Python; nothing is shuffled."""
+    from pyspark.sql import functions as F
+
+    from penstock.contract.checks import row_checks, unique_checks
+
+    names = [field.name for field in contract.fields]
+    # Nulls are hashed as such: without the flags (null, 1) and (1, null) would look the same.
+    hashed = F.xxhash64(*(column for name in names for column in (F.col(name).isNull(), F.col(name))))
+    broken = [check.broken.alias(f"_broken{index}") for index, check in enumerate(row_checks(contract))]
+    uniques = [check.fields for check in unique_checks(contract)]
+    keys = sorted({name for fields in uniques for name in fields})
+    ddl = f"_item int, _line int, _header string, {spark_ddl(contract.fields)}"
+    rows = spread(spark, _item_table(items), _task_numbers(spark, len(items))).mapInArrow(_parser(lake, contract), ddl)
+    checked = rows.select("_item", "_line", "_header", hashed.alias("_hash"), *broken, *keys)
+    return checked.mapInArrow(summariser(len(broken), uniques), SUMMARY_DDL)
+
+
+def _item_table(items: Sequence[ToValidate], numbers: Sequence[int] | None = None) -> pa.Table:
+    return pa.table(
         {
-            "item": range(len(items)),
+            "item": range(len(items)) if numbers is None else numbers,
             "customer_id": [item.attempt.partition.customer_id for item in items],
             "logical_date": [item.attempt.partition.logical_date for item in items],
             "run_id": [item.attempt.run_id for item in items],
@@ -118,9 +146,10 @@ def _rows(spark: SparkSession, lake: str, contract: Contract, items: Sequence[To
         },
         schema=_ITEMS,
     )
-    tasks = evenly(len(items), tasks_for(spark, len(items)))
-    ddl = f"_item int, _line int, _header string, {spark_ddl(contract.fields)}"
-    return spread(spark, table, tasks).mapInArrow(_parser(lake, contract), ddl)
+
+
+def _task_numbers(spark: SparkSession, items: int) -> list[int]:
+    return evenly(items, tasks_for(spark, items, _ITEMS_PER_TASK))
 
 
 def _parser(lake: str, contract: Contract) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -216,115 +245,72 @@ def _version_complaint(found: str, contract: Contract) -> Complaint:
     return Complaint("schema_version", f"extracted as {found}, the contract says {contract.schema_version}", 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Measure:
-    """A value per row, and how values of several rows become one. Merging may happen in any number of steps."""
-
-    name: str
-    of_row: Column
-    merge: Callable[[Any], Column]
-
-
-def _measured(rows: DataFrame, contract: Contract, uniques: Sequence[Any]) -> DataFrame:
-    """One row per slice: header, row count, digest parts, and for each check the count and first example."""
-    from pyspark.sql import functions as F
-
-    measures = _measures(contract)
-    per_row = rows.select(
-        "_item", "_line", *(m.of_row.alias(m.name) for m in measures), *(F.col(f) for u in uniques for f in u.fields)
-    )
-    merged_measures = [m.merge(F.col(m.name)).alias(m.name) for m in measures]
-    if not uniques:
-        return per_row.groupBy("_item").agg(*merged_measures)
-    [unique] = uniques
-    per_key = per_row.groupBy("_item", *unique.fields).agg(*merged_measures, *_key_counts(unique))
-    return per_key.groupBy("_item").agg(*merged_measures, *_repeat_counts(unique))
+def _examples(
+    spark: SparkSession, lake: str, contract: Contract, items: Sequence[ToValidate], wanted: dict[int, list[int]]
+) -> dict[tuple[int, int], str]:
+    """The text of the named lines: a second, small job that reads only slices with something to show."""
+    if not wanted:
+        return {}
+    numbers = sorted(wanted)
+    table = _item_table([items[number] for number in numbers], numbers)
+    frame = spread(spark, table, _task_numbers(spark, len(numbers)))
+    found = collected(frame.mapInArrow(_line_reader(lake, contract, wanted), "item int, line int, text string"))
+    return {(row["item"], row["line"]): row["text"] for row in found.to_pylist()}
 
 
-def _repeats(rows: DataFrame, unique: Any) -> DataFrame:
-    """One row per slice that breaks this uniqueness."""
-    from pyspark.sql import functions as F
+def _line_reader(
+    lake: str, contract: Contract, wanted: dict[int, list[int]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = RawReader(open_lake(lake))
+        for batch in batches:
+            found = [
+                {"item": piece.item, "line": line, "text": text}
+                for piece in (_slice(row, contract) for row in batch.to_pylist())
+                for line, text in _lines(reader, piece, wanted[piece.item])
+            ]
+            yield pa.RecordBatch.from_pylist(found, schema=_LINES)
 
-    counted = rows.where(F.col("_header").isNull()).withColumn("_rows", F.lit(1)).groupBy("_item", *unique.fields)
-    per_key = counted.agg(*_key_counts(unique)).where(F.col("_again") > 0)
-    return per_key.groupBy("_item").agg(*_repeat_counts(unique))
-
-
-def _key_counts(unique: Any) -> list[Column]:
-    """How often each key stands again. As in SQL, keys with a null are not compared."""
-    from pyspark.sql import functions as F
-
-    known = reduce(lambda left, right: left & right, (F.col(name).isNotNull() for name in unique.fields))
-    again = F.when(known, F.greatest(F.sum("_rows") - 1, F.lit(0))).otherwise(F.lit(0))
-    return [again.alias("_again"), F.max("_line").alias("_last_line")]
+    return work
 
 
-def _repeat_counts(unique: Any) -> list[Column]:
-    from pyspark.sql import functions as F
-
-    example = F.struct(F.col("_last_line"), F.to_json(F.struct(*unique.fields)))
-    return [
-        F.sum("_again").alias("_repeated"),
-        F.min(F.when(F.col("_again") > 0, example)).alias("_repeated_example"),
-    ]
-
-
-def _measures(contract: Contract) -> list[_Measure]:
-    from pyspark.sql import functions as F
-
-    from penstock.contract.checks import row_checks
-
-    is_row = F.col("_header").isNull()
-    names = [field.name for field in contract.fields]
-    # Nulls are hashed as such: without the flags (null, 1) and (1, null) would look the same.
-    digest = F.when(is_row, F.xxhash64(*(c for name in names for c in (F.col(name).isNull(), F.col(name)))))
-    measures = [
-        _Measure("_header_text", F.col("_header"), F.max),
-        _Measure("_rows", is_row.cast("bigint"), F.sum),
-        _Measure("_xor", digest, F.bit_xor),
-        _Measure("_low", digest.bitwiseAND(F.lit(0xFFFFFFFF)), F.sum),
-        _Measure("_high", F.shiftrightunsigned(digest, 32), F.sum),
-    ]
-    for index, check in enumerate(row_checks(contract)):
-        broken = is_row & check.broken
-        example = F.struct(F.col("_line"), F.to_json(F.struct(*names)))
-        measures.append(_Measure(f"_count{index}", broken.cast("bigint"), F.sum))
-        measures.append(_Measure(f"_example{index}", F.when(broken, example), F.min))
-    return measures
+def _lines(reader: RawReader, piece: Slice, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
+    seal = reader.seal(piece.attempt)
+    if seal is None:
+        return
+    first, left = 1, list(numbers)
+    for block in reader.stream(seal):
+        lines = block.split(b"\n")
+        while left and left[0] < first + len(lines) - 1:
+            number = left.pop(0)
+            yield number, shortened(lines[number - first].decode("utf-8", "backslashreplace"))
+        if not left:
+            return
+        first += len(lines) - 1
 
 
 def _validated(
     item: ToValidate,
     contract: Contract,
-    uniques: Sequence[Any],
+    checks: Sequence[_Named],
     row: dict[str, Any],
-    further: Sequence[dict[str, Any] | None],
+    examples: Mapping[tuple[int, int], str],
 ) -> Validated:
-    from penstock.contract.checks import count_complaints, row_checks
-
-    header = orjson.loads(row["_header_text"])
+    header = orjson.loads(row["header"])
     complaints = [Complaint(**complaint) for complaint in header["complaints"]]
     readable = not complaints
-    for index, check in enumerate(row_checks(contract)):
-        if row[f"_count{index}"]:
-            complaints.append(_complaint(check, row[f"_count{index}"], row[f"_example{index}"]))
-    for check, found in zip(uniques, [row, *further], strict=False):
-        if found and found["_repeated"]:
-            complaints.append(_complaint(check, found["_repeated"], found["_repeated_example"]))
+    for check, count, line in zip(checks, row["broken"], row["first_lines"], strict=True):
+        if count:
+            complaints.append(Complaint(check.name, check.message, count, line, examples.get((row["item"], line))))
     count = header.get("count", 0)
-    if readable and row["_rows"] != count:
-        complaints.append(Complaint("rows", f"{count:,} rows were received, {row['_rows']:,} could be read", 1))
+    if readable and row["rows"] != count:
+        complaints.append(Complaint("rows", f"{count:,} rows were received, {row['rows']:,} could be read", 1))
     if readable:  # the number of rows of something unreadable means nothing
         complaints += count_complaints(contract, count, item.previous_record_count)
     return Validated(item.attempt, count, header.get("digest"), _digest(contract, row), complaints)
 
 
-def _complaint(check: Any, count: int, example: dict[str, Any]) -> Complaint:
-    line, text = example.values()
-    return Complaint(check.name, check.message, count, line, text)
-
-
 def _digest(contract: Contract, row: dict[str, Any]) -> str:
     """The same typed rows in any order, under the same schema version, have the same digest."""
-    parts = (contract.schema_version, row["_rows"], row["_xor"] or 0, row["_low"] or 0, row["_high"] or 0)
+    parts = (contract.schema_version, row["rows"], row["hash_xor"], row["hash_sum"])
     return hashlib.sha256("|".join(str(part) for part in parts).encode()).hexdigest()

@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
 Report = Callable[[float], None]  # told the finished share of a stage, 0 to 1
 
-_ITEMS_PER_TASK = 250
 _POLL_SECONDS = 0.3
 
 
-def tasks_for(spark: SparkSession, items: int) -> int:
+def tasks_for(spark: SparkSession, items: int, per_task: int) -> int:
     """Enough tasks to keep every core busy and the progress moving, few enough that their start costs nothing."""
     cores = parallelism(spark)
-    return max(1, min(items, max(cores, -(-items // _ITEMS_PER_TASK))))
+    return max(1, min(items, max(cores, -(-items // per_task))))
 
 
 def spread(spark: SparkSession, items: pa.Table, tasks: Sequence[int]) -> DataFrame:

@@ -78,6 +78,38 @@ def read_due(connection: Connection, limit: int) -> list[Due]:
     return [_due(row) for row in rows]
 
 
+_TABLES = f"""
+SELECT DISTINCT s.source, s.query_name, CASE WHEN s.status = 'success' THEN s.schema_version END AS schema_version,
+    CASE WHEN p.hidden_at IS NULL THEN p.table_name END AS served_table
+FROM publish_due d
+JOIN partition_state s ON {same_key("s", "d")}
+LEFT JOIN warehouse_pointer p ON {same_key("p", "d")}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DueTables:
+    """The tables that have rows to gain (with source, query and schema version) or to lose."""
+
+    gaining: dict[str, tuple[str, str, str]]
+    losing: set[str]
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.gaining, *self.losing}
+
+
+def due_tables(connection: Connection) -> DueTables:
+    """Which tables the due work is about, without reading the work itself."""
+    rows = connection.execute(sa.text(_TABLES)).all()
+    gaining = {
+        f"{row.source}.{row.query_name}.{row.schema_version}": (row.source, row.query_name, row.schema_version)
+        for row in rows
+        if row.schema_version is not None
+    }
+    return DueTables(gaining, {row.served_table for row in rows if row.served_table is not None})
+
+
 def tables_of(due: Iterable[Due]) -> set[str]:
     """Every table that has rows to gain or to lose."""
     tables: set[str] = set()

@@ -108,12 +108,12 @@ class Publisher:
 
     def _publish_batch(self, run_id: RunId | None, leases: TableLeases, done: Publication) -> bool:
         with self._database.snapshot() as connection:
-            waiting = self._read_due(connection, done)
-        if not waiting:
-            return False
-        tables = self._lease(leases, waiting)
+            involved = due_work.due_tables(connection)
+        if not involved.names:
+            return self._settle(done)
+        tables = self._lease(leases, involved)
         opened = self._recover(leases, tables, done)
-        # Read again, now that nobody else can move these pointers.
+        # Read only now, when nobody else can move these pointers.
         with self._database.snapshot() as connection:
             found = [d for d in self._read_due(connection, done) if due_work.tables_of([d]) <= set(tables)]
         settled = [d for d in found if isinstance(d, Settled)]
@@ -125,15 +125,23 @@ class Publisher:
             self._publish_items(run_id, leases, opened, loads, hides, done)
         return bool(found)
 
+    def _settle(self, done: Publication) -> bool:
+        """Strike what is due but changes no table. False: nothing is left to do."""
+        with self._database.snapshot() as connection:
+            settled = [d for d in self._read_due(connection, done) if isinstance(d, Settled)]
+        if settled:
+            self._database.transact(lambda connection: due_work.forget(connection, settled))
+        return False
+
     def _read_due(self, connection: sa.Connection, done: Publication) -> list[due_work.Due]:
         """What is due, less what turned out to be broken in this call: it stays due, for somebody to look at."""
         found = due_work.read_due(connection, BATCH_PARTITIONS + len(done.broken))
         return [d for d in found if d.key not in done.broken]
 
-    def _lease(self, leases: TableLeases, waiting: Sequence[due_work.Due]) -> list[str]:
+    def _lease(self, leases: TableLeases, involved: due_work.DueTables) -> list[str]:
         """The leases of all tables involved, and of those that an unfinished publication ties to them."""
-        wanted = due_work.tables_of(waiting)
-        self._database.transact(lambda connection: _register(connection, waiting))
+        wanted = involved.names
+        self._database.transact(lambda connection: _register(connection, involved))
         while True:
             leases.acquire(sorted(wanted))
             with self._database.snapshot() as connection:
@@ -304,15 +312,10 @@ def _dropped(loads: Sequence[Load], hides: Sequence[Hide]) -> dict[str, set[Sort
     return dropped
 
 
-def _register(connection: sa.Connection, waiting: Sequence[due_work.Due]) -> None:
-    """A row for each table that a load will need."""
-    needed = {
-        load.table: (load.key.source, load.key.query_name, load.schema_version)
-        for load in waiting
-        if isinstance(load, Load)
-    }
+def _register(connection: sa.Connection, involved: due_work.DueTables) -> None:
+    """A row for each table that will gain rows."""
     known = set(connection.scalars(sa.select(schema.warehouse_table.c.table_name)))
-    for name, (source, query, version) in sorted(needed.items()):
+    for name, (source, query, version) in sorted(involved.gaining.items()):
         if name not in known:
             connection.execute(
                 sa.text(

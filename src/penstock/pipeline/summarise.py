@@ -1,0 +1,168 @@
+"""From checked rows to one summary per slice, in a worker, without a shuffle.
+
+All rows of a slice leave the parsing step one after the other in one task. So it is enough to walk along them: counts
+and digests are sums over runs of equal item numbers, and whatever a batch cuts in two is added up at the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_NEVER = np.iinfo(np.int32).max
+
+SUMMARY = pa.schema(
+    [
+        ("item", pa.int32()),
+        ("header", pa.string()),
+        ("rows", pa.int64()),
+        ("hash_xor", pa.int64()),
+        ("hash_sum", pa.int64()),
+        ("broken", pa.list_(pa.int64())),
+        ("first_lines", pa.list_(pa.int32())),
+    ]
+)
+SUMMARY_DDL = (
+    "item int, header string, rows long, hash_xor long, hash_sum long, broken array<long>, first_lines array<int>"
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known about one slice so far: for each check, how many rows break it and the first line that does."""
+
+    checks: int
+    header: str | None = None
+    rows: int = 0
+    hash_xor: int = 0
+    hash_sum: int = 0
+    broken: list[int] = field(default_factory=list)
+    first_lines: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.broken = [0] * self.checks
+        self.first_lines = [_NEVER] * self.checks
+
+    def add(self, check: int, count: int, line: int) -> None:
+        self.broken[check] += count
+        self.first_lines[check] = min(self.first_lines[check], line)
+
+    def as_row(self, item: int) -> dict[str, Any]:
+        return {
+            "item": item,
+            "header": self.header,
+            "rows": self.rows,
+            "hash_xor": self.hash_xor,
+            "hash_sum": _signed(self.hash_sum),
+            "broken": self.broken,
+            "first_lines": self.first_lines,
+        }
+
+
+def summariser(
+    row_checks: int, uniques: Sequence[Sequence[str]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A worker for batches with the columns _item, _line, _header, _hash, _broken0, _broken1, ... and the unique keys.
+
+    Uniqueness is exact: the keys of a slice (only those) are held until all of them have come.
+    """
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tallies: dict[int, Tally] = {}
+        keys = [_Keys(fields) for fields in uniques]
+        for batch in batches:
+            rows = _headers_taken(batch, tallies, row_checks + len(uniques))
+            if rows.num_rows:
+                _add_rows(rows, tallies, row_checks, len(uniques))
+                for number, unique in enumerate(keys):
+                    unique.add(rows, tallies, row_checks + number)
+        for number, unique in enumerate(keys):
+            unique.finish(tallies, row_checks + number)
+        yield pa.RecordBatch.from_pylist([tally.as_row(item) for item, tally in tallies.items()], schema=SUMMARY)
+
+    return work
+
+
+def _headers_taken(batch: pa.RecordBatch, tallies: dict[int, Tally], checks: int) -> pa.RecordBatch:
+    """Note the headers of the batch; what remains are rows."""
+    header = batch.column("_header")
+    if header.null_count == batch.num_rows:
+        return batch
+    given = batch.filter(header.is_valid())
+    for item, text in zip(given.column("_item").to_pylist(), given.column("_header").to_pylist(), strict=True):
+        tallies.setdefault(item, Tally(checks)).header = text
+    return batch.filter(header.is_null())
+
+
+def _add_rows(rows: pa.RecordBatch, tallies: dict[int, Tally], row_checks: int, uniques: int) -> None:
+    item = np.asarray(rows.column("_item"))
+    starts = np.flatnonzero(np.concatenate(([True], item[1:] != item[:-1])))
+    counts = np.diff(np.append(starts, len(item))).tolist()
+    hashes = np.asarray(rows.column("_hash"))
+    xors = np.bitwise_xor.reduceat(hashes, starts).tolist()
+    sums = np.add.reduceat(hashes.view(np.uint64), starts).tolist()  # modulo 2**64, on purpose
+    found = [tallies.setdefault(number, Tally(row_checks + uniques)) for number in item[starts].tolist()]
+    for position, tally in enumerate(found):
+        tally.rows += counts[position]
+        tally.hash_xor ^= xors[position]
+        tally.hash_sum = (tally.hash_sum + sums[position]) % 2**64
+    line = np.asarray(rows.column("_line"))
+    for check in range(row_checks):
+        column = rows.column(f"_broken{check}")
+        if not column.true_count:
+            continue
+        broken = np.asarray(column.cast(pa.int8()))
+        numbers = np.add.reduceat(broken.astype(np.int64), starts)
+        first = np.minimum.reduceat(np.where(broken, line, _NEVER), starts)
+        for position in np.flatnonzero(numbers).tolist():
+            found[position].add(check, int(numbers[position]), int(first[position]))
+
+
+class _Keys:
+    """Rows whose keys must not repeat. Holds back the last slice of a batch: the next batch may go on with it."""
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        self._fields = list(fields)
+        self._held: list[pa.Table] = []
+        self._item = -1
+
+    def add(self, rows: pa.RecordBatch, tallies: dict[int, Tally], check: int) -> None:
+        table = pa.Table.from_batches([rows.select(["_item", "_line", *self._fields])])
+        item = np.asarray(rows.column("_item"))
+        last = int(item[-1])
+        begins = int(np.flatnonzero(item != last)[-1]) + 1 if item[0] != last else 0
+        if begins:
+            self._count(pa.concat_tables([*self._held, table.slice(0, begins)]), tallies, check)
+            self._held = []
+        elif self._held and self._item != last:
+            self.finish(tallies, check)
+        self._held.append(table.slice(begins))
+        self._item = last
+
+    def finish(self, tallies: dict[int, Tally], check: int) -> None:
+        if self._held:
+            self._count(pa.concat_tables(self._held), tallies, check)
+        self._held = []
+
+    def _count(self, rows: pa.Table, tallies: dict[int, Tally], check: int) -> None:
+        """As in SQL, keys with a null are not compared."""
+        for name in self._fields:
+            if rows.column(name).null_count:
+                rows = rows.filter(rows.column(name).is_valid())
+        grouped = rows.group_by(["_item", *self._fields], use_threads=False).aggregate(
+            [("_line", "count"), ("_line", "max")]
+        )
+        again = grouped.filter(pc.greater(grouped.column("_line_count"), 1))
+        if again.num_rows:
+            columns = (again.column(name).to_pylist() for name in ("_item", "_line_count", "_line_max"))
+            for item, count, line in zip(*columns, strict=True):
+                tallies[item].add(check, count - 1, line)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
