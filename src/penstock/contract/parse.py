@@ -38,16 +38,23 @@ class Parsed:
 
 
 def parse_many(
-    payloads: Sequence[bytes], contract: Contract, first_line: int = 1, *, accepted_before: bool = False
+    payloads: Sequence[bytes],
+    contract: Contract,
+    first_line: int = 1,
+    *,
+    counts: Sequence[int] | None = None,
+    accepted_before: bool = False,
 ) -> Parsed:
     """Typed rows of all payloads that are what the contract says, and complaints about the others.
 
-    Payloads that were accepted before, byte for byte, need not be looked at for what upsets Arrow's parser.
+    `counts` are the line counts, where the caller knows them. Payloads that were accepted before, byte for byte, need
+    not be looked at for what upsets Arrow's parser.
     """
-    reading = _Reading(payloads, contract, first_line)
+    counts = [_line_count(payload) for payload in payloads] if counts is None else counts
+    reading = _Reading(payloads, counts, contract, first_line)
     safe = []
     for index, payload in enumerate(payloads):
-        if accepted_before or _is_safe_to_parse(payload):
+        if accepted_before or _is_safe_to_parse(payload, counts[index]):
             safe.append(index)
         else:
             reading.read_patiently(index)
@@ -55,11 +62,15 @@ def parse_many(
     return reading.result()
 
 
-def _is_safe_to_parse(payload: bytes) -> bool:
+def _line_count(payload: bytes) -> int:
+    return payload.count(b"\n") + (bool(payload) and not payload.endswith(b"\n"))
+
+
+def _is_safe_to_parse(payload: bytes, count: int) -> bool:
     """Arrow's parser is fast because it trusts: it crashes on a top-level null and lets bad UTF-8 and NaN through."""
     if not payload:
         return True
-    if not payload.startswith(b"{") or payload.count(b"\n{") != payload.count(b"\n") - payload.endswith(b"\n"):
+    if not payload.startswith(b"{") or payload.count(b"\n{") != count - 1:
         return False
     if b"NaN" in payload or b"Infinity" in payload:
         return False
@@ -72,8 +83,9 @@ def _is_safe_to_parse(payload: bytes) -> bool:
 class _Reading:
     """The payloads of one call, and what has been made of them so far."""
 
-    def __init__(self, payloads: Sequence[bytes], contract: Contract, first_line: int) -> None:
+    def __init__(self, payloads: Sequence[bytes], counts: Sequence[int], contract: Contract, first_line: int) -> None:
         self._payloads = payloads
+        self._counts = counts
         self._contract = contract
         self._first_line = first_line
         self._pieces: list[tuple[pa.Table, Numbers]] = []
@@ -84,7 +96,9 @@ class _Reading:
         if not indexes:
             return
         try:
-            self._pieces.append(_parse_at_once([self._payloads[index] for index in indexes], indexes, self._contract))
+            payloads = [self._payloads[index] for index in indexes]
+            counts = [self._counts[index] for index in indexes]
+            self._pieces.append(_parse_at_once(payloads, counts, indexes, self._contract))
         except pa.ArrowInvalid:
             if len(indexes) == 1:
                 self.read_patiently(indexes[0])
@@ -100,7 +114,7 @@ class _Reading:
         if not complaints:
             lenient = replace(self._contract, missing_fields="ignore")
             try:
-                self._pieces.append(_parse_at_once([_plain(lines, self._contract)], [index], lenient))
+                self._pieces.append(_parse_at_once([_plain(lines, self._contract)], [len(lines)], [index], lenient))
             except pa.ArrowInvalid as error:
                 complaints = [Complaint("json", f"the payload does not parse: {error}", 1)]
         if complaints:
@@ -125,7 +139,9 @@ def _plain(lines: Sequence[bytes], contract: Contract) -> bytes:
     return b"".join(orjson.dumps({n: row[n] for n in names if n in row}) + b"\n" for row in rows)
 
 
-def _parse_at_once(payloads: Sequence[bytes], indexes: Sequence[int], contract: Contract) -> tuple[pa.Table, Numbers]:
+def _parse_at_once(
+    payloads: Sequence[bytes], counts: Sequence[int], indexes: Sequence[int], contract: Contract
+) -> tuple[pa.Table, Numbers]:
     text = b"".join(
         part
         for index, payload in zip(indexes, payloads, strict=True)
@@ -145,18 +161,15 @@ def _parse_at_once(payloads: Sequence[bytes], indexes: Sequence[int], contract: 
     marker = table.column(_MARKER).combine_chunks()
     is_marker = np.asarray(marker.is_valid())
     owner = np.asarray(marker.fill_null(0))[is_marker][np.cumsum(is_marker) - 1]
-    _check_counts(payloads, indexes, owner)
+    _check_counts(counts, indexes, owner)
     typed = _typed(table.filter(pa.array(~is_marker)).drop_columns([_MARKER]), contract)
     return typed, owner[~is_marker].astype(np.int32)
 
 
-def _check_counts(payloads: Sequence[bytes], indexes: Sequence[int], owner: Numbers) -> None:
-    """Each line must have become exactly one row."""
-    expected = np.array(
-        [payload.count(b"\n") + (not payload.endswith(b"\n") and bool(payload)) + 1 for payload in payloads]
-    )
+def _check_counts(counts: Sequence[int], indexes: Sequence[int], owner: Numbers) -> None:
+    """Each line must have become exactly one row; the marker is one more."""
     found = np.bincount(owner, minlength=indexes[-1] + 1)[np.asarray(indexes)]
-    if not np.array_equal(expected, found):
+    if not np.array_equal(np.asarray(counts) + 1, found):
         raise pa.ArrowInvalid("some lines hold more or less than one JSON object")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +26,10 @@ from penstock.warehouse.publish import Publication
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BATCH_PARTITIONS = 25_000
+BATCH_PARTITIONS = 10_000
+
+
+_SMALLEST_BATCH = 2_500  # below this a second batch costs more than working on two at once saves
 
 
 class Watcher(Protocol):
@@ -82,20 +86,37 @@ class Runner:
         """Work through the plan, newest months first. What cannot be finished is cancelled, never left open."""
         started = time.monotonic()
         done = RunSummary(run_id, planned=len(plan))
+        size = min(BATCH_PARTITIONS, max(_SMALLEST_BATCH, -(-len(plan) // 2)))
         for name in sorted({item.key.query_name for item in plan}):
             check_expressions(self.spark, self.contracts[name])
         self.control.start_run(run_id, self.worker_token, actor, filters, len(plan))
         self.control.keep_contracts([_contract_row(contract) for contract in self.contracts.values()])
         ordered = sorted(plan, key=_newest_month_first)
-        for number, at in enumerate(range(0, len(ordered), BATCH_PARTITIONS)):
-            self._batch(number, ordered[at : at + BATCH_PARTITIONS], done)
+        self._work_through([ordered[at : at + size] for at in range(0, len(ordered), size)], done)
         if not ordered:  # what an earlier run accepted but could not publish is published all the same
             self._publish(done)
         done.seconds = round(time.monotonic() - started, 3)
         self.control.finish_run(run_id, done.counts())
         return done
 
-    def _batch(self, number: int, planned: Sequence[Planned], done: RunSummary) -> None:
+    def _work_through(self, batches: Sequence[Sequence[Planned]], done: RunSummary) -> None:
+        """While one batch is judged and published, which is the database's work, Spark extracts the next one."""
+        with ThreadPoolExecutor(1, thread_name_prefix="publish") as second:
+            behind: Future[None] | None = None
+            for number, planned in enumerate(batches):
+                issued, verdicts = self._examine(number, planned, done)
+                try:
+                    if behind is not None:
+                        behind.result()
+                except BaseException:
+                    self._give_up(issued)
+                    raise
+                behind = second.submit(self._conclude, issued, verdicts, done)
+            if behind is not None:
+                behind.result()
+
+    def _examine(self, number: int, planned: Sequence[Planned], done: RunSummary) -> tuple[list[Issued], list[Verdict]]:
+        """Issue, extract and validate one batch: what the validator has to say about each attempt."""
         issued, refused = self.control.issue(done.run_id, self.worker_token, number, planned)
         done.skipped += len(refused)
         reach("run.issued")
@@ -105,6 +126,14 @@ class Runner:
             verdicts = self._validate(issued, [e for e in extracted if e.ok], done)
             reach("run.validated")
             verdicts += self._failed_extractions([e for e in extracted if not e.ok], done)
+        except BaseException:
+            self._give_up(issued)
+            raise
+        return issued, verdicts
+
+    def _conclude(self, issued: Sequence[Issued], verdicts: Sequence[Verdict], done: RunSummary) -> None:
+        """Make it count: verdicts into the state, accepted runs into the warehouse."""
+        try:
             self._judge(verdicts, done)
         except BaseException:
             self._give_up(issued)

@@ -130,7 +130,9 @@ def _read_group(
     if not whole:
         return schema.empty_table()
     # Contracts of one table have the same fields, so one of them serves for all.
-    parsed = parse_many([payload for _, payload in whole], contracts[whole[0][0].key], accepted_before=True)
+    counts = [piece.record_count for piece, _ in whole]
+    contract = contracts[whole[0][0].key]
+    parsed = parse_many([payload for _, payload in whole], contract, counts=counts, accepted_before=True)
     for position, complaints in parsed.complaints.items():
         broken[whole[position][0].key] = f"an accepted payload does not parse any more: {summary(complaints)}"
     return _with_keys(parsed.table, parsed.owner, [piece for piece, _ in whole], schema)

@@ -177,7 +177,8 @@ def _parse_group(reader: RawReader, contract: Contract, group: Sequence[Slice]) 
         for piece, raw in zip(group, found, strict=True)
         if isinstance(raw, RawError)
     }
-    parsed = parse_many([payload for _, _, payload in whole], contract)
+    counts = [seal.record_count for _, seal, _ in whole]
+    parsed = parse_many([payload for _, _, payload in whole], contract, counts=counts)
     for position, (piece, seal, _payload) in enumerate(whole):
         complaints = [complaint.as_dict() for complaint in parsed.complaints.get(position, ())]
         if seal.schema_version != contract.schema_version:
