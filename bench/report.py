@@ -25,7 +25,7 @@ from bench.measure import Measured
 _PACKAGES = ("penstock", "pyspark", "pyarrow", "deltalake", "duckdb", "orjson", "sqlalchemy")
 
 _STAGES = {
-    "plan": "plan and issue",
+    "plan": "plan",
     "extract": "extract",
     "validate": "validate + state",
     "load": "load",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -98,6 +99,7 @@ class _Script:
         self.watch = Stopwatch()
 
     def run(self, workload: Workload) -> None:
+        began = time.perf_counter()
         customers = workload.customers
         step = max(1, _BATCH_PARTITIONS // len(customers))
         for at in range(0, workload.days, step):
@@ -105,6 +107,7 @@ class _Script:
         self.watch.begin("load")
         self._sync()
         self.watch.end()
+        self.watch.seconds["run"] = time.perf_counter() - began
 
     def _batch(self, customers: Sequence[str], days: Sequence[date]) -> None:
         self.watch.begin("extract")

@@ -15,6 +15,7 @@ class RunProgress:
 
     def __init__(self) -> None:
         self._live: Any = None
+        self._bars: dict[str, tuple[Any, int]] = {}
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -25,7 +26,7 @@ class RunProgress:
                 TextColumn("{task.description:<10}"),
                 BarColumn(bar_width=40),
                 TaskProgressColumn(),
-                TextColumn("{task.fields[count]} partitions"),
+                TextColumn("{task.fields[count]}"),
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
             )
@@ -46,10 +47,22 @@ class RunProgress:
 
     def stage(self, name: str, partitions: int) -> Callable[[float], None]:
         if self._live is None:
-            typer.echo(f"{name}: {partitions:,} partitions", err=True)
+            typer.echo(f"{name}: {counted(partitions)}", err=True)
             return _lines(name)
-        task = self._live.add_task(name, total=1.0, count=f"{partitions:,}")
-        return lambda share: self._live.update(task, completed=share)
+        return self._bar(name, partitions)
+
+    def _bar(self, name: str, partitions: int) -> Callable[[float], None]:
+        """One bar for a stage, however many batches go through it."""
+        if name not in self._bars:
+            self._bars[name] = (self._live.add_task(name, total=0, count=""), 0)
+        task, before = self._bars[name]
+        self._bars[name] = (task, before + partitions)
+        self._live.update(task, total=before + partitions, count=counted(before + partitions))
+        return lambda share: self._live.update(task, completed=before + share * partitions)
+
+
+def counted(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions:,} partitions"
 
 
 def _lines(name: str) -> Callable[[float], None]:
@@ -59,7 +72,7 @@ def _lines(name: str) -> Callable[[float], None]:
     def report(share: float) -> None:
         nonlocal told
         quarter = int(share * 4)
-        if quarter > told:
+        if told < quarter < 4:
             told = quarter
             typer.echo(f"{name}: {quarter * 25} %", err=True)
 

@@ -36,7 +36,7 @@ class Watcher(Protocol):
     """Whoever wants to know how far a run is."""
 
     def stage(self, name: str, partitions: int) -> Report:
-        """A stage begins; the answer is told the finished share of it."""
+        """A stage begins; the answer is told the finished share of it, at the end 1. Stages may overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,7 @@ class Runner:
                 hashes,
             )
             extracted += extract(self.spark, work, customers, attempts, report)
+        report(1.0)
         return extracted
 
     def _validate(self, issued: Sequence[Issued], extracted: Sequence[Extracted], done: RunSummary) -> list[Verdict]:
@@ -171,6 +172,7 @@ class Runner:
             ]
             found = validate(self.spark, self.settings.lake, self.contracts[name], items, report)
             verdicts += [self._verdict(item, sizes[item.attempt], done) for item in found]
+        report(1.0)
         return verdicts
 
     def _verdict(self, found: Validated, size: int, done: RunSummary) -> Verdict:
@@ -216,15 +218,18 @@ class Runner:
         return verdicts
 
     def _judge(self, verdicts: Sequence[Verdict], done: RunSummary) -> None:
+        report = self.watcher.stage("judge", len(verdicts))
         ruling = self.validator.judge(verdicts)
         applied = set(ruling.applied)
         done.accepted += sum(isinstance(v, Accepted) and v.attempt in applied for v in verdicts)
         done.rejected += sum(isinstance(v, Rejected) and v.attempt in applied for v in verdicts)
         done.skipped += len(ruling.refused)
+        report(1.0)
 
     def _publish(self, done: RunSummary) -> None:
-        report = self.watcher.stage("load", done.accepted)
+        report = self.watcher.stage("load", done.accepted - done.loaded)
         published = self.publish(done.run_id, report)
+        report(1.0)
         done.loaded += published.loaded
         done.hidden += published.hidden
         done.failures += [

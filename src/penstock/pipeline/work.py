@@ -67,7 +67,7 @@ def progress(spark: SparkSession, report: Report | None) -> Iterator[None]:
 
     def watch() -> None:
         while not done.wait(_POLL_SECONDS):
-            report(_share_done(context.statusTracker(), group))
+            report(min(_share_done(context.statusTracker(), group), 0.99))  # finished is for the caller to say
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -76,7 +76,6 @@ def progress(spark: SparkSession, report: Report | None) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-    report(1.0)
 
 
 def _share_done(tracker: object, group: str) -> float:
