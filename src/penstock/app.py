@@ -106,6 +106,8 @@ class Workspace:
     def plan(self, selection: Selection, *, reprocess: bool = False) -> Plan:
         """What `run` would attempt now."""
         from penstock.control.plan import make_plan, refuse_changed_fields
+        from penstock.source.protocol import RunContext
+        from penstock.source.registry import make_source
 
         refuse_changed_fields(self.reader, self.contracts)
         ranges = self.ranges(selection)
@@ -113,7 +115,10 @@ class Workspace:
             due = due_range(self.settings, key, self.now())
             if not due.first <= key.logical_date <= due.last:
                 raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
-        return make_plan(self.reader, ranges, self.contracts, reprocess=reprocess)
+        for name in sorted({found.source for found in ranges}):
+            make_source(self.settings.sources[name], RunContext(new_run_id()))  # refuses bad options
+        plan = make_plan(self.reader, ranges, self.contracts, reprocess=reprocess)
+        return plan if selection.status is None else plan.only(selection.status)
 
     def run(
         self,
@@ -129,16 +134,12 @@ class Workspace:
         from penstock.flow.heartbeat import Heartbeat
         from penstock.flow.runner import Runner, RunSummary
         from penstock.pipeline.session import start_session
-        from penstock.source.protocol import RunContext
-        from penstock.source.registry import make_source
 
         control, validator = ControlStore(self.database, self._clock), ValidatorStore(self.database, self._clock)
         workers = WorkerStore(self.database, self._clock)
         run_id = new_run_id()
         rescue(workers, control, validator)
         plan = self.plan(selection, reprocess=reprocess)
-        for name in sorted({item.key.source for item in plan.items}):
-            make_source(self.settings.sources[name], RunContext(run_id))  # refuses bad options before anything starts
         if not plan.items and not self.pointers.waiting():
             return RunSummary(run_id, skipped=plan.held)
         session = spark or start_session(self.settings.spark)
@@ -158,6 +159,8 @@ class Workspace:
     ) -> tuple[list[PartitionKey], list[PartitionKey]]:
         """What `retry` would requeue, and what it refuses because no attempt left anything in the raw sink."""
         ranges = self.ranges(selection)
+        if selection.status not in (None, PartitionStatus.FAILED):
+            return [], []
         failed = [view.key for view in self.reader.views(ranges, status=PartitionStatus.FAILED)]
         nothing = set() if without_raw else self.reader.left_nothing(ranges)
         return [key for key in failed if key not in nothing], [key for key in failed if key in nothing]

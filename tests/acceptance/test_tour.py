@@ -126,15 +126,52 @@ def test_rows_come_out_in_every_format(tour: Path, tmp_path: Path) -> None:
     assert "campaign_id" in penstock(*arguments, workspace=tour).stdout
 
 
+def test_output_goes_through_links_and_into_pipes_and_replaces_neither(tour: Path, tmp_path: Path) -> None:
+    arguments = ("read", "demo.campaign_daily", "--columns", "clicks", "--limit", "1", "--format", "csv", "--output")
+    real, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    real.write_text("old")
+    link.symlink_to(real)
+    assert penstock(*arguments, str(link), workspace=tour).returncode == 0
+    assert link.is_symlink()
+    assert real.read_text().startswith('"clicks"')
+    done = penstock(*arguments, "/dev/full", workspace=tour)
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    assert Path("/dev/full").is_char_device()
+
+
+def test_filters_are_the_same_everywhere(tour: Path) -> None:
+    good, bad = (f"demo/{customer}/campaign_daily/{day(tour)}" for customer in ("1000000001", "1000000002"))
+    assert answer("failed", good, bad, workspace=tour)["total"] == 1
+    assert answer("missing", "--status", "failed", "--query", "campaign_daily", workspace=tour)["total"] == 4
+    assert answer("status", good, bad, "--status", "failed", workspace=tour)["counts"] == {"never_materialized": 1}
+    assert answer("status", "--grid", good, bad, workspace=tour)["counts"] == {
+        "materialized": 1,
+        "never_materialized": 1,
+    }
+    assert answer("warehouse", "pointers", good, bad, "--status", "success", workspace=tour)["total"] == 1
+    assert answer("run", "--plan", "--reprocess", "--status", "success", workspace=tour)["reasons"] == {"reprocess": 28}
+
+
 def test_sql_reads_vouched_rows_and_nothing_else(tour: Path) -> None:
     statement = "SELECT count(*) AS n, count(DISTINCT customer_id) AS c FROM demo.campaign_daily"
     assert answer("sql", statement, workspace=tour)["items"] == [{"n": 96, "c": 4}]
+    joined = (
+        "WITH days AS (SELECT DISTINCT logical_date FROM Demo.campaign_daily AS c) SELECT count(*) AS n"
+        " FROM demo.campaign_daily a JOIN demo.network_daily USING (customer_id, logical_date)"
+        " JOIN days USING (logical_date)"
+    )
+    assert answer("sql", joined, workspace=tour)["items"] == [{"n": 3 * 4 * 6 * 6}]
     refusals = {
         "SELECT * FROM demo.nothing": "unknown table demo.nothing (tables: demo.campaign_daily, demo.network_daily)",
         "SELEC 1": "the SQL is not valid",
         "SELECT clickz FROM demo.campaign_daily": "clickz",
         f"SELECT * FROM read_parquet('{tour}/lake/warehouse/**/*.parquet')": "disabled",
-        "DROP TABLE demo.campaign_daily": "",
+        "DROP TABLE demo.campaign_daily": "only SELECT statements are allowed",
+        "SET memory_limit = '1MB'": "only SELECT statements are allowed",
+        "SELECT 1; SELECT 2": "one SELECT at a time",
+        "SELECT * FROM delta_scan('x')": "the SQL failed",
+        "SELECT CASE WHEN range = 900000 THEN error('boom') END FROM range(1000000)": "boom",
     }
     for bad, words in refusals.items():
         done = penstock("sql", bad, workspace=tour)
@@ -158,6 +195,13 @@ REFUSALS = [
     (("read", "demo.campaign_daily", "--columns", "x"), "unknown column x"),
     (("read", "demo.campaign_daily", "--format", "xml"), "--format 'xml' is unknown"),
     (("run", "--date", "2024-06-01", "--since", "2024-06-01"), "--date is one day"),
+    (("run", "--date", "", "--plan"), "--date is empty"),
+    (("status", "--source", ""), "--source is empty"),
+    (("missing", "--after", ""), "is not a partition key"),
+    (("sql", "SELECT 1 AS a, 2 AS a", "--json"), "two columns have the same name"),
+    (("sql", "SELECT INTERVAL 1 DAY AS d", "--format", "csv"), "cannot be written as csv"),
+    (("read", "demo.campaign_daily", "--format", "csv", "--output", "/dev/null/x.csv"), "cannot write"),
+    (("init", "/proc/x"), "cannot make a workspace"),
 ]
 
 
@@ -165,7 +209,7 @@ REFUSALS = [
     ("arguments", "words"), REFUSALS, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
 def test_bad_input_is_refused_with_words_that_help(arguments: tuple[str, ...], words: str, tour: Path) -> None:
-    done = penstock(*arguments, workspace=tour)
+    done = penstock(*arguments, workspace=None if arguments[0] == "init" else tour)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr

@@ -1295,3 +1295,15 @@ def test_two_rescues_at_once_count_each_loss_once(actors: Actors) -> None:
         3,
     }
     assert state_of(actors, key(1)).attempt_count == 1
+
+
+def test_a_verdict_about_broken_bytes_can_be_kept(actors: Actors) -> None:
+    """Examples of complaints come from payloads that are broken: NUL and half a surrogate pair among them."""
+    attempt = actors.issue_one()
+    words = "line 1: a\0b \ud800"
+    verdict = rejected(attempt, actors.token, words, complaints=[{"check": "json", "example": words}])
+    assert actors.validator.reject([verdict]).applied == [attempt]
+    [kept] = actors.reader.attempts(key())
+    assert kept.error_message == "line 1: a\\x00b \\ud800"
+    assert kept.complaints == [{"check": "json", "example": "line 1: a\\x00b \\ud800"}]
+    assert actors.validator.reject([verdict]).repeated == [attempt]

@@ -176,3 +176,26 @@ def test_an_unfinished_file_of_a_dead_run_is_never_read(tmp_path: Path) -> None:
     folder = next((tmp_path / "lake/warehouse").rglob("_month=*"))
     (folder / "part-orphan.parquet").write_bytes(next(folder.glob("*.parquet")).read_bytes())
     assert house.workspace.vouched("demo.campaign_daily").arrow().num_rows == 3
+
+
+def test_an_empty_slice_may_be_the_first_that_a_table_ever_gets(tmp_path: Path) -> None:
+    house = House(tmp_path, QUERIES)
+    house.deliver({key(1, query="network_daily"): 1}, rows=0)
+    house.deliver({key(1): 1, key(2): 1})
+    done = house.publish()
+    assert (done.loaded, done.broken) == (3, {})
+    assert seen(house) == {key(1): {1}, key(2): {1}}
+    house.deliver({key(2, query="network_daily"): 5})
+    house.publish()
+    assert house.clicks("network_daily") == {key(2, query="network_daily"): {5}}
+
+
+def test_a_raw_object_that_can_not_be_read_holds_up_no_other(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.deliver({key(1): 1, key(2): 1})
+    [payload] = (tmp_path / "lake/raw").rglob(f"customer_id={key(1).customer_id}/**/payload-*.jsonl")
+    payload.unlink()
+    payload.symlink_to(payload.name)  # a loop: the system refuses to open it
+    done = house.publish()
+    assert (done.loaded, list(done.broken)) == (1, [key(1)])
+    assert house.clicks() == {key(2): {1}}

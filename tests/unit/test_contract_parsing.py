@@ -84,6 +84,8 @@ BAD: dict[bytes, tuple[str, str]] = {
     b"[1]": ("json", "not a JSON object"),
     b"   ": ("json", "not valid JSON (Expecting value)"),
     b'{"label": "a\x00b"}': ("json", "not valid JSON (Invalid control character at)"),
+    b'{"share": 1e400}': ("type", "share is not a number"),
+    b'{"label": "\\ud800"}': ("type", "label is not a string"),
     b'{"surprise": 1}': ("unknown_fields", "field 'surprise' is not in the contract"),
     b"[" * 100_000: ("json", "not valid JSON (nested too deeply)"),
 }
@@ -185,3 +187,18 @@ def test_words_that_look_dangerous_inside_text_are_just_text() -> None:
     assert parsed.table.column("id").to_pylist() == [0, 1, 2, 3]
     assert parsed.owner.tolist() == [0, 1, 1, 2]
     assert parse_many([b' {"id": 4}\n'], contract()).table.column("id").to_pylist() == [4]
+
+
+def test_numbers_read_patiently_keep_every_digit() -> None:
+    """A payload takes the slow path for a word in a text; its numbers must be those that load will read."""
+    row = b'{"label": "NaN", "share": 123456789012345678901234567890, "price": 12345678.90}'
+    [slow] = parse_many([row + b"\n"], contract()).table.to_pylist()
+    [fast] = parse_many([row.replace(b"NaN", b"Nan") + b"\n"], contract()).table.to_pylist()
+    assert (slow["share"], slow["price"]) == (fast["share"], fast["price"])
+    assert slow["price"] == Decimal("12345678.90")
+    wide = contract(
+        fields=(Field(name="price", type="decimal(20,2)"), Field(name="x", type="long")), missing_fields="reject"
+    )
+    parsed = parse_many([b'{"price": 12345678901234567.89, "x": null}\n'], wide)
+    assert parsed.complaints == {}
+    assert parsed.table.column("price").to_pylist() == [Decimal("12345678901234567.89")]

@@ -35,12 +35,14 @@ def init(
     listed = "\n".join(
         f'  - {{id: "{1_000_000_001 + n}", name: Customer {n + 1}, time_zone: UTC}}' for n in range(customers)
     )
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
             file.write(_TEMPLATE.format(customers=listed, start=start.isoformat()))
     except FileExistsError:
         raise UsageError(f"{target} exists already: choose another folder, or edit it") from None
+    except OSError as error:
+        raise UsageError(f"cannot make a workspace in {folder}: {error.strerror}") from error
     ws = load_workspace(folder)
     ws.migrate()
     where = folder if str(folder) != "." else Path.cwd()

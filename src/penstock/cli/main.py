@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -52,3 +53,10 @@ def main() -> None:
         later = " (try again later)" if isinstance(error, TransientError) else ""
         typer.echo(f"penstock: {error}{later}", err=True)
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at exit
+    except OSError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"penstock: {error}", err=True)
+        sys.exit(1)

@@ -51,6 +51,9 @@ def selection(
     """The filters of a command as a value. Keys and filters exclude each other."""
     from penstock.control.select import Selection
 
+    named = {"--source": source, "--date": date, "--since": since, "--until": until, "--status": status}
+    if empty := [option for option, value in named.items() if value == ""]:
+        raise UsageError(f"{', '.join(empty)} is empty: leave it out, or give it a value")
     if keys and any((source, customers, queries, date, since, until)):
         raise UsageError("name partitions either by key or by filters, not both")
     if date and (since or until):
@@ -70,7 +73,7 @@ def selection(
 
 
 def after_key(text: str | None) -> PartitionKey | None:
-    return PartitionKey.parse(text) if text else None
+    return None if text is None else PartitionKey.parse(text)
 
 
 def _customer(text: str) -> str:

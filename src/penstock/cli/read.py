@@ -48,7 +48,7 @@ def read(
     ws = open_workspace(workspace)
     chosen = opt.selection(None, None, customer, None, date, since, until)
     ws.ranges(chosen)  # refuses unknown customers
-    names = tuple(part.strip() for part in columns.split(",")) if columns else ()
+    names = tuple(part.strip() for part in columns.split(",")) if columns is not None else ()
     vouched = ws.vouched(name, since=chosen.since, until=chosen.until, customers=chosen.customers, columns=names)
     if spark:
         from penstock.pipeline.session import start_session
@@ -102,16 +102,28 @@ def _write(reader: pa.RecordBatchReader, kind: str, output: Path | None, limit: 
         _encode(_limited(reader, limit), kind, sys.stdout.buffer)
         sys.stdout.flush()
         return
-    # Written beside its place and renamed, so that a reader of the file never sees half of it.
-    unfinished = output.with_name(f".{output.name}.part")
+    _write_file(_limited(reader, limit), kind, output)
+
+
+def _write_file(reader: pa.RecordBatchReader, kind: str, output: Path) -> None:
+    """Written beside its place and renamed, so that a reader of the file never sees half of it."""
+    output = output.resolve()  # what a link points to is written, the link stays
+    special = output.exists() and not output.is_file()  # a pipe or a device cannot be replaced, only written to
+    unfinished = output if special else output.with_name(f".{output.name}.part")
     try:
-        with unfinished.open("wb") as target:
-            _encode(_limited(reader, limit), kind, target)
-        unfinished.replace(output)
+        target = unfinished.open("wb")
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}") from error
+    try:
+        with target:
+            _encode(reader, kind, target)
+        if not special:
+            unfinished.replace(output)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        if not special:
+            unfinished.unlink(missing_ok=True)
 
 
 def _limited(reader: pa.RecordBatchReader, limit: int | None) -> pa.RecordBatchReader:
@@ -132,6 +144,15 @@ def _limited(reader: pa.RecordBatchReader, limit: int | None) -> pa.RecordBatchR
 
 
 def _encode(reader: pa.RecordBatchReader, kind: str, target: BinaryIO) -> None:
+    import pyarrow as pa
+
+    try:
+        _encode_as(reader, kind, target)
+    except pa.ArrowNotImplementedError as error:
+        raise UsageError(f"these columns cannot be written as {kind}: {error}") from error
+
+
+def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO) -> None:
     import pyarrow as pa
 
     if kind == "csv":
@@ -158,6 +179,8 @@ def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO) -> None:
     """One document {"items": [...], "total": n}, written as a stream."""
     import orjson
 
+    if len(set(reader.schema.names)) < len(reader.schema.names):
+        raise UsageError(f"two columns have the same name ({', '.join(reader.schema.names)}): rename one with AS")
     total = 0
     target.write(b'{"items":[')
     for batch in reader:

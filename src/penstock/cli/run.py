@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import key_fields, listing, note, show, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +22,7 @@ _SHOWN_FAILURES = 20
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run", help="Plan what is due, extract, validate and load it. *")(run)
+    app.command("run")(run)
 
 
 def run(
@@ -31,6 +33,7 @@ def run(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only show what would be attempted, by reason.")] = False,
     limit: opt.Limit = 50,
@@ -41,7 +44,7 @@ def run(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Plan what is due, issue attempts, extract, validate and load them.
+    """Plan what is due, issue attempts, extract, validate and load them. *
 
     Without filters: everything that is pending up to the last day that is over in each customer's time zone. Failed
     partitions wait for `penstock state retry`. A run that was killed is picked up by the next one.
@@ -50,19 +53,32 @@ def run(
     from penstock.cli.confirm import confirm
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     if plan:
         planned = ws.plan(chosen, reprocess=reprocess)
         show(_plan_document(planned, limit), as_json, lambda console: _draw_plan(console, planned, limit))
         return
     if reprocess:
         confirm("reprocessing", ws.plan(chosen, reprocess=True).reasons.get("reprocess", 0), yes=yes, force=force)
-    with RunProgress() as progress:
-        progress.say("planning")
-        summary = ws.run(chosen, watcher=progress, reprocess=reprocess, actor=actor)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        with RunProgress() as progress:
+            progress.say("planning")
+            summary = ws.run(chosen, watcher=progress, reprocess=reprocess, actor=actor)
+    except KeyboardInterrupt:
+        note("penstock: stopped; what was open has been closed without a verdict, run again to go on")
+        raise typer.Exit(130) from None
     show(_document(summary), as_json, lambda console: _draw(console, summary))
     if summary.failures:
         raise typer.Exit(1)
+
+
+def _stop(_number: int, frame: FrameType | None) -> None:
+    """A polite request to end is answered like Ctrl-C: what is open is closed, nothing counts as lost."""
+    answer = signal.getsignal(signal.SIGINT)  # Spark's own, once it runs: it cancels the jobs
+    if not callable(answer):
+        raise KeyboardInterrupt
+    answer(signal.SIGINT, frame)
 
 
 def _document(summary: RunSummary) -> dict[str, Any]:

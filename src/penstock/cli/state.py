@@ -87,6 +87,7 @@ def retry(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     without_raw: Annotated[
         bool, typer.Option("--without-raw", help="Also partitions whose attempts left nothing in the raw sink.")
     ] = False,
@@ -104,7 +105,7 @@ def retry(
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     failed, refused = ws.retry_candidates(chosen, without_raw=without_raw)
     moved = 0
     if not dry_run and failed:

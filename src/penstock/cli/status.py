@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
+    keys: opt.Keys = None,
     by: Annotated[
         str, typer.Option("--by", metavar="A,B", help="Group by query, customer, date, month, source.")
     ] = "query",
@@ -50,6 +52,7 @@ def status(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    state: opt.Status = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -61,18 +64,20 @@ def status(
     groups = [name.strip() for name in by.split(",") if name.strip()]
     if unknown := [name for name in groups if name not in _GROUPS]:
         raise UsageError(f"cannot group by {', '.join(unknown)}: use {', '.join(_GROUPS)}")
-    ranges = ws.ranges(opt.selection(None, source, customer, query, date, since, until))
+    chosen = opt.selection(keys, source, customer, query, date, since, until, state)
+    ranges = ws.ranges(chosen)
     if grid:
         total = sum(len(r) for r in ranges)
         if total > _GRID_MOST:
             raise UsageError(
                 f"a grid of {total:,} partitions would not fit: narrow it with --query, --since, --customer"
             )
-        views = ws.reader.views(ranges)
+        views = ws.reader.views(ranges, status=chosen.status)
         items = [{**key_fields(v.key), "display_status": v.display, "status": v.state.status} for v in views]
-        show(listing(items, len(views)), as_json, lambda console: _draw_grid(console, views))
+        grid_counts = dict(Counter(str(v.display) for v in views))
+        show({"counts": grid_counts, **listing(items, len(views))}, as_json, lambda console: _draw_grid(console, views))
         return
-    rows = ws.reader.counts(ranges, groups)
+    rows = ws.reader.counts(ranges, groups, status=chosen.status)
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["display"]] = counts.get(row["display"], 0) + row["n"]
@@ -83,12 +88,14 @@ def status(
 
 
 def missing(
+    keys: opt.Keys = None,
     source: opt.SourceName = None,
     customer: opt.Customers = None,
     query: opt.Queries = None,
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    state: opt.Status = None,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -98,17 +105,19 @@ def missing(
     """Expected partitions that no run has ever been accepted for, and why."""
     from penstock.lifecycle import DisplayStatus
 
-    chosen = opt.selection(None, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, state)
     _list(workspace, chosen, as_json, limit, after, "nothing is missing", display=DisplayStatus.NEVER_MATERIALIZED)
 
 
 def failed(
+    keys: opt.Keys = None,
     source: opt.SourceName = None,
     customer: opt.Customers = None,
     query: opt.Queries = None,
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    state: opt.Status = None,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -116,7 +125,7 @@ def failed(
     debug: opt.Debug = False,
 ) -> None:
     """Partitions whose last attempt failed, with the reason; also those that still serve an older good run."""
-    chosen = opt.selection(None, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, state)
     _list(workspace, chosen, as_json, limit, after, "nothing failed", last_failed=True)
 
 
@@ -138,8 +147,8 @@ def _list(
 
     ws = open_workspace(workspace)
     ranges = ws.ranges(chosen)
-    views = ws.reader.views(ranges, after=opt.after_key(after), limit=limit, **filters)
-    total = ws.reader.count(ranges, **filters)
+    views = ws.reader.views(ranges, status=chosen.status, after=opt.after_key(after), limit=limit, **filters)
+    total = ws.reader.count(ranges, status=chosen.status, **filters)
     items = [
         {
             **key_fields(v.key),

@@ -33,6 +33,7 @@ def pointers(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -43,7 +44,7 @@ def pointers(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ws.ranges(chosen)  # refuses unknown names
     found, total = ws.pointers.find(
         keys=chosen.keys,
@@ -52,6 +53,7 @@ def pointers(
         queries=chosen.queries,
         since=chosen.since,
         until=chosen.until,
+        status=chosen.status,
         after=opt.after_key(after),
         limit=limit,
     )

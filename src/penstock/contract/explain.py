@@ -6,6 +6,7 @@ Python row by row on purpose: only payloads that the fast parser refused come he
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
@@ -52,9 +53,15 @@ def explain(lines: Iterable[bytes], contract: Contract, first_line: int = 1) -> 
     return findings.complaints()
 
 
+class Fraction(str):
+    """A JSON number with a fraction or exponent, kept as it is written: a float would change it."""
+
+
 def read_row(line: bytes) -> Any:
-    """One line as strict JSON: UTF-8, no byte order mark, no field twice, no NaN."""
-    return json.loads(line.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    """One line as strict JSON: UTF-8, no byte order mark, no field twice, no NaN; numbers as they are written."""
+    return json.loads(
+        line.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=Fraction
+    )
 
 
 def _check_row(
@@ -83,17 +90,36 @@ def _reader(kind: str) -> Callable[[Any], bool]:
         case "long":
             return lambda v: isinstance(v, int) and not isinstance(v, bool) and -_LONG <= v < _LONG
         case "double":
-            return lambda v: isinstance(v, int | float) and not isinstance(v, bool)
+            return lambda v: _is_number(v) and _is_finite(v)
         case "string":
-            return lambda v: isinstance(v, str)
+            return lambda v: type(v) is str and _is_text(v)
         case "boolean":
             return lambda v: isinstance(v, bool)
         case "date":
-            return lambda v: isinstance(v, str) and _parses(date.fromisoformat, v) and len(v) == len("2024-06-01")
+            return lambda v: type(v) is str and _parses(date.fromisoformat, v) and len(v) == len("2024-06-01")
         case "timestamp":
-            return lambda v: isinstance(v, str) and _parses(datetime.fromisoformat, v)
+            return lambda v: type(v) is str and _parses(datetime.fromisoformat, v)
         case _:
-            return lambda v: isinstance(v, str | int | float) and not isinstance(v, bool) and _fits(kind, v)
+            return lambda v: (_is_number(v) or type(v) is str) and _fits(kind, v)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | Fraction) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _is_text(value: str) -> bool:
+    """Half of a surrogate pair is a string to Python, but to nobody else."""
+    try:
+        return value.isascii() or bool(value.encode("utf-8"))
+    except UnicodeEncodeError:
+        return False
 
 
 def _fits(kind: str, value: Any) -> bool:

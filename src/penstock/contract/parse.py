@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import orjson
@@ -18,7 +19,7 @@ import pyarrow.json
 
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
-from penstock.contract.explain import explain, read_row
+from penstock.contract.explain import Fraction, explain, read_row
 from penstock.contract.schema import arrow_schema, arrow_type
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -115,7 +116,7 @@ class _Reading:
             lenient = replace(self._contract, missing_fields="ignore")
             try:
                 self._pieces.append(_parse_at_once([_plain(lines, self._contract)], [len(lines)], [index], lenient))
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, TypeError) as error:
                 complaints = [Complaint("json", f"the payload does not parse: {error}", 1)]
         if complaints:
             self._complaints[index] = complaints
@@ -136,7 +137,14 @@ def _plain(lines: Sequence[bytes], contract: Contract) -> bytes:
     """The rows once more in the plainest JSON there is, only with the fields of the contract."""
     names = [field.name for field in contract.fields]
     rows = (read_row(line) for line in lines)
-    return b"".join(orjson.dumps({n: row[n] for n in names if n in row}) + b"\n" for row in rows)
+    return b"".join(orjson.dumps({n: _as_written(row[n]) for n in names if n in row}) + b"\n" for row in rows)
+
+
+def _as_written(value: Any) -> Any:
+    """Numbers go through as their own digits: what is validated must be what load will read."""
+    if isinstance(value, Fraction) or type(value) is int:
+        return orjson.Fragment(str(value).encode())
+    return value
 
 
 def _parse_at_once(

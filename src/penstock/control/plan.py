@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.contract.contract import Contract
 from penstock.errors import ConfigError
@@ -13,7 +13,7 @@ from penstock.partition import PartitionKey
 from penstock.state.reader import StateReader
 from penstock.state.records import ExpectedRange, Planned
 
-_REASONS = {PartitionStatus.SUCCESS: "reprocess", PartitionStatus.FAILED: "retry"}
+_REASONS = {PartitionStatus.SUCCESS: "reprocess"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,14 @@ class Plan:
 
     items: Sequence[Planned]
     held: int
+
+    def only(self, status: PartitionStatus) -> Plan:
+        """The part of the plan that is about partitions of this status."""
+        reprocess = _REASONS[PartitionStatus.SUCCESS]
+        wanted = {PartitionStatus.SUCCESS: {reprocess}, PartitionStatus.PENDING: {"missing", "requeued"}}.get(
+            status, set()
+        )
+        return replace(self, items=[item for item in self.items if item.reason in wanted])
 
     @property
     def reasons(self) -> dict[str, int]:

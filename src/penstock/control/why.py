@@ -80,7 +80,10 @@ def _next(view: PartitionView, due: ExpectedRange, publish_due: bool) -> str:
     if view.state.status is PartitionStatus.FAILED:
         return f"look at `penstock state history {view.key}`, mend the cause, then `penstock state retry {view.key}`"
     if publish_due:
-        return "the next `penstock run` publishes it"
+        return (
+            "the next `penstock run` publishes it; should that say its raw run is broken, fetch it again with"
+            f" `penstock run {view.key} --reprocess`"
+        )
     if view.state.status is PartitionStatus.PENDING:
         return "the next `penstock run` attempts it"
     return "nothing to do; `penstock run --reprocess` would fetch it again"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from penstock.errors import ConfigError, DatabaseUnavailable, PenstockError
@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 _BUSY_TIMEOUT_MS = 30_000
 _RETRIED_SQLSTATES = {"40001", "40P01"}  # serialization failure, deadlock
+_NO_SCHEMA = {"42P01", "42703", "3F000"}  # undefined table, column, schema
 _TRIES = 5
 
 
@@ -43,8 +44,8 @@ class Database:
             try:
                 with self.engine.begin() as connection:
                     return work(connection)
-            except DBAPIError as error:
-                if attempt < _TRIES and getattr(error.orig, "sqlstate", None) in _RETRIED_SQLSTATES:
+            except (DBAPIError, self._driver_error) as error:
+                if attempt < _TRIES and _sqlstate(error) in _RETRIED_SQLSTATES:
                     time.sleep(0.05 * 2**attempt)
                     continue
                 raise translated(error, self) from error
@@ -56,8 +57,14 @@ class Database:
         try:
             with self.engine.connect().execution_options(**self._reading()) as connection, connection.begin():
                 yield connection
-        except DBAPIError as error:
+        except (DBAPIError, self._driver_error) as error:
             raise translated(error, self) from error
+
+    @property
+    def _driver_error(self) -> type[Exception]:
+        """What the driver itself raises: bulk copies talk to it without SQLAlchemy in between."""
+        found: type[Exception] = self.engine.dialect.loaded_dbapi.Error
+        return found
 
     def _reading(self) -> dict[str, Any]:
         if self.dialect == "sqlite":
@@ -65,14 +72,21 @@ class Database:
         return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 
-def translated(error: DBAPIError, database: object) -> PenstockError:
+def translated(error: Exception, database: object) -> PenstockError:
     """The database's complaint as one of ours, with what to do about it."""
-    text = str(error.orig).strip()
-    if "no such table" in text or "does not exist" in text:
+    original = getattr(error, "orig", None) or error
+    text = str(original).strip()
+    if _sqlstate(error) in _NO_SCHEMA or "no such table" in text or "no such column" in text:
         return ConfigError(f"the state database {database} has no (or an old) schema: run `penstock db migrate`")
-    if isinstance(error, OperationalError):
-        return DatabaseUnavailable(f"the state database {database} did not answer: {text}. Try again")
+    if "readonly" in text or "does not exist" in text or "authentication failed" in text:
+        return ConfigError(f"the state database {database} cannot be used: {text}")
+    if type(original).__name__ == "OperationalError":
+        return DatabaseUnavailable(f"the state database {database} did not answer: {text}")
     return PenstockError(f"the state database {database} refused a change: {text}")
+
+
+def _sqlstate(error: Exception) -> str | None:
+    return getattr(getattr(error, "orig", None) or error, "sqlstate", None)
 
 
 def _sqlite(url: sa.URL) -> Engine:

@@ -60,13 +60,14 @@ class RunSummary:
     loaded: int = 0
     hidden: int = 0
     skipped: int = 0
+    late: int = 0  # verdicts that came too late; the other thread counts what was not issued
     cancelled: int = 0
     seconds: float = 0.0
     failures: list[Failure] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
         names = ("planned", "accepted", "rejected", "loaded", "hidden", "skipped", "cancelled")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {"skipped": self.skipped + self.late}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,9 @@ class Runner:
         for name in sorted({item.key.query_name for item in plan}):
             check_expressions(self.spark, self.contracts[name])
         self.control.start_run(run_id, self.worker_token, actor, filters, len(plan))
-        self.control.keep_contracts([_contract_row(contract) for contract in self.contracts.values()])
+        used = sorted({item.key.query_name for item in plan})
+        if used:
+            self.control.keep_contracts([_contract_row(self.contracts[name]) for name in used])
         ordered = sorted(plan, key=_newest_month_first)
         self._work_through([ordered[at : at + size] for at in range(0, len(ordered), size)], done)
         if not ordered:  # what an earlier run accepted but could not publish is published all the same
@@ -123,7 +126,7 @@ class Runner:
         try:
             extracted = self._extract(issued)
             reach("run.extracted")
-            verdicts = self._validate(issued, [e for e in extracted if e.ok], done)
+            verdicts = self._validate(issued, [e for e in extracted if e.ok])
             reach("run.validated")
             verdicts += self._failed_extractions([e for e in extracted if not e.ok], done)
         except BaseException:
@@ -159,7 +162,7 @@ class Runner:
         report(1.0)
         return extracted
 
-    def _validate(self, issued: Sequence[Issued], extracted: Sequence[Extracted], done: RunSummary) -> list[Verdict]:
+    def _validate(self, issued: Sequence[Issued], extracted: Sequence[Extracted]) -> list[Verdict]:
         report = self.watcher.stage("validate", len(extracted))
         previous = {item.attempt: item.previous_record_count for item in issued}
         sizes = {item.attempt: item.payload_bytes or 0 for item in extracted}
@@ -171,11 +174,11 @@ class Runner:
                 if item.attempt.partition.query_name == name
             ]
             found = validate(self.spark, self.settings.lake, self.contracts[name], items, report)
-            verdicts += [self._verdict(item, sizes[item.attempt], done) for item in found]
+            verdicts += [self._verdict(item, sizes[item.attempt]) for item in found]
         report(1.0)
         return verdicts
 
-    def _verdict(self, found: Validated, size: int, done: RunSummary) -> Verdict:
+    def _verdict(self, found: Validated, size: int) -> Verdict:
         key = found.attempt.partition
         if not found.complaints and found.payload_digest is not None:
             version = self.contracts[key.query_name].schema_version
@@ -188,14 +191,12 @@ class Runner:
                 size,
                 found.content_digest,
             )
-        message = summary(found.complaints)
-        done.failures.append(Failure(key, Stage.VALIDATE, ErrorClass.DATA, message))
         return Rejected(
             found.attempt,
             self.worker_token,
             Stage.VALIDATE,
             ErrorClass.DATA,
-            message,
+            summary(found.complaints),
             [complaint.as_dict() for complaint in found.complaints],
             found.record_count,
             found.payload_digest,
@@ -209,8 +210,8 @@ class Runner:
         cancelled: list[Cancelled] = []
         for item in failed:
             error_class, message = item.error_class or ErrorClass.INTERNAL, item.error_message or "unknown"
-            done.failures.append(Failure(item.attempt.partition, Stage.EXTRACT, error_class, message))
             if error_class.is_source_wide:
+                done.failures.append(Failure(item.attempt.partition, Stage.EXTRACT, error_class, message))
                 cancelled.append(Cancelled(item.attempt, self.worker_token, Stage.EXTRACT, error_class, message))
             else:
                 verdicts.append(Rejected(item.attempt, self.worker_token, Stage.EXTRACT, error_class, message))
@@ -221,9 +222,11 @@ class Runner:
         report = self.watcher.stage("judge", len(verdicts))
         ruling = self.validator.judge(verdicts)
         applied = set(ruling.applied)
+        rejected = [v for v in verdicts if isinstance(v, Rejected) and v.attempt in applied]
         done.accepted += sum(isinstance(v, Accepted) and v.attempt in applied for v in verdicts)
-        done.rejected += sum(isinstance(v, Rejected) and v.attempt in applied for v in verdicts)
-        done.skipped += len(ruling.refused)
+        done.rejected += len(rejected)
+        done.failures += [Failure(v.attempt.partition, v.stage, v.error_class, v.error_message) for v in rejected]
+        done.late += len(ruling.refused)
         report(1.0)
 
     def _publish(self, done: RunSummary) -> None:

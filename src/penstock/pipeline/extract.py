@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
 from penstock.lake import open_lake
+from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.work import Report, collected, evenly, progress, spread, tasks_for
 from penstock.raw.seal import Seal
@@ -149,6 +150,8 @@ class _Span:
     def fetch(self) -> list[dict[str, Any]]:
         try:
             self._receive()
+        except (LakeUnavailable, LakeRefused):
+            raise  # our own storage is in trouble: that must not count against any partition
         except PenstockError as error:
             self._fail_the_rest(error)
         except Exception as error:  # noqa: BLE001 - a bug in one source must not fail the other customers' slices
@@ -223,7 +226,7 @@ class _Span:
                 query_hash=self._extraction.hashes[self._query.name],
                 time_zone=self._customer.time_zone,
             )
-        except PenstockError as error:
+        except DataError as error:  # a seal that stands already, and cannot be read
             self._fail(day, error)
             return
         self._outcomes[day] = self._sealed(day, seal)

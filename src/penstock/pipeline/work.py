@@ -45,14 +45,18 @@ def collected(frame: DataFrame) -> pa.Table:
     try:
         return frame.toArrow()
     except (PySparkException, Py4JError) as error:
+        if "cancellation of all jobs" in str(error):  # somebody pressed Ctrl-C, and Spark's answer overtook the signal
+            raise KeyboardInterrupt from error
         raise SparkFailed(f"a Spark job broke: {_gist(str(error))}") from error
 
 
 def _gist(text: str) -> str:
-    """The lines of a JVM stack trace that say what happened, without the frames."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith(("at ", "..."))]
-    causes = [line for line in lines if line.startswith("Caused by:")]
-    return " | ".join((lines[:2] + causes[-1:])[:3])[:1500]
+    """What happened, without the stack: the last word of a Python traceback, or the JVM's first."""
+    text = text.partition("JVM stacktrace")[0]
+    lines = [
+        line.strip() for line in text.splitlines() if line[:1].strip() and not line.startswith(("at ", "Traceback"))
+    ]
+    return (lines[-1] if "Traceback" in text else lines[0])[:1000] if lines else text[:1000]
 
 
 @contextmanager
@@ -63,7 +67,7 @@ def progress(spark: SparkSession, report: Report | None) -> Iterator[None]:
         yield
         return
     group, done = new_ulid(), threading.Event()
-    context.setJobGroup(group, "penstock")
+    context.setJobGroup(group, "penstock", interruptOnCancel=True)  # Ctrl-C must not wait for a slow source
 
     def watch() -> None:
         while not done.wait(_POLL_SECONDS):

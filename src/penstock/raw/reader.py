@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from penstock.errors import RawError
 from penstock.lake import Lake
-from penstock.lake.protocol import LakeObjectMissing
+from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.raw.layout import SEAL, parse_run_folder, partition_folder, run_folder
 from penstock.raw.seal import Seal
@@ -74,7 +74,7 @@ class RawReader:
     def read_many(self, attempts: Sequence[AttemptKey]) -> list[tuple[Seal, bytes] | RawError]:
         """Seal and payload of each attempt, in the order asked for. One that is not whole is an error in its place."""
         seals = self._seals(attempts)
-        payloads = iter(self._lake.read_many([_payload_path(seal) for seal in seals if isinstance(seal, Seal)]))
+        payloads = iter(self._read([_payload_path(seal) for seal in seals if isinstance(seal, Seal)]))
         found: list[tuple[Seal, bytes] | RawError] = []
         for attempt, seal in zip(attempts, seals, strict=True):
             if seal is None:
@@ -82,16 +82,34 @@ class RawReader:
             elif isinstance(seal, RawError):
                 found.append(seal)
             else:
-                data = _checked(seal, next(payloads))
+                read = next(payloads)
+                data = read if isinstance(read, RawError) else _checked(seal, read)
                 found.append(data if isinstance(data, RawError) else (seal, data))
         return found
 
     def _seals(self, attempts: Sequence[AttemptKey]) -> list[Seal | RawError | None]:
-        documents = self._lake.read_many([f"{run_folder(attempt)}/{SEAL}" for attempt in attempts])
+        documents = self._read([f"{run_folder(attempt)}/{SEAL}" for attempt in attempts])
         return [
-            None if document is None else _parsed(attempt, document)
+            document if document is None or isinstance(document, RawError) else _parsed(attempt, document)
             for attempt, document in zip(attempts, documents, strict=True)
         ]
+
+    def _read(self, paths: Sequence[str]) -> list[bytes | RawError | None]:
+        """The objects in bulk; one that the storage cannot give is an error in its place. If it gives none, it is the
+        storage that is in trouble, and that is said as it is."""
+        try:
+            return [*self._lake.read_many(paths)]
+        except (LakeUnavailable, LakeRefused):
+            found = [self._read_one(path) for path in paths]
+            if all(isinstance(item, RawError) for item in found):
+                raise
+            return found
+
+    def _read_one(self, path: str) -> bytes | RawError | None:
+        try:
+            return self._lake.read_many([path])[0]
+        except (LakeUnavailable, LakeRefused) as error:
+            return RawError(f"{path} cannot be read: {error}")
 
 
 class _Check:

@@ -161,14 +161,21 @@ def _row(closing: Closing) -> tuple[Any, ...]:
         case Rejected():
             return (
                 *attempt, closing.worker_token, Outcome.FAILED, closing.stage, closing.error_class,
-                closing.error_message, list(closing.complaints) or None,
+                _storable(closing.error_message), [_storable(complaint) for complaint in closing.complaints] or None,
                 closing.record_count, closing.payload_digest, closing.payload_bytes, closing.content_digest, 0, None,
             )  # fmt: skip
         case Cancelled():
             return (
                 *attempt, closing.worker_token, Outcome.CANCELLED, closing.stage, closing.error_class,
-                closing.error_message, None, None, None, None, None, int(closing.lost), None,
+                _storable(closing.error_message), None, None, None, None, None, int(closing.lost), None,
             )  # fmt: skip
+
+
+def _storable(value: Any) -> Any:
+    """Text that every database can keep: examples come from broken payloads, and PostgreSQL refuses NUL."""
+    if isinstance(value, str):
+        return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return {name: _storable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _attempt(row: Row[Any]) -> AttemptKey:

@@ -120,12 +120,15 @@ class StateReader:
         where, parameters = _filters(status, display, explicit, last_failed, None)
         return int(self._query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {})[0].n)
 
-    def counts(self, ranges: Sequence[ExpectedRange], by: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def counts(
+        self, ranges: Sequence[ExpectedRange], by: Sequence[str] = (), *, status: PartitionStatus | None = None
+    ) -> list[dict[str, Any]]:
         """How many partitions show each display status, grouped by any of query, customer, date, month, source."""
         groups = "".join(f'{_GROUPS[name]} AS "{name}", ' for name in by)
         numbers = ", ".join(str(index + 1) for index in range(len(by) + 1))
-        select = f"SELECT {groups}display, COUNT(*) AS n FROM view GROUP BY {numbers} ORDER BY {numbers}"
-        return [dict(row._mapping) for row in self._query(select, ranges, {}, {})]
+        where, parameters = _filters(status, None, False, False, None)
+        select = f"SELECT {groups}display, COUNT(*) AS n FROM view{where} GROUP BY {numbers} ORDER BY {numbers}"
+        return [dict(row._mapping) for row in self._query(select, ranges, parameters, {})]
 
     def candidates(self, ranges: Sequence[ExpectedRange], statuses: Sequence[PartitionStatus]) -> list[tuple[Any, ...]]:
         """(source, customer, query, date, status, explicit, last attempt number) of partitions free to be attempted."""
@@ -212,7 +215,7 @@ def _filters(
         conditions.append("display = :display")
         parameters["display"] = display.value
     if explicit:
-        conditions.append("explicit")
+        conditions.append("(explicit OR open_run_id IS NOT NULL)")
     if last_failed:
         conditions.append("(status = 'failed' OR display = 'materialized_but_last_attempt_failed')")
     if after is not None:

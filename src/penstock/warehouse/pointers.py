@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from penstock.db import schema
 from penstock.db.engine import Database
+from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, RunId
 
 
@@ -59,6 +60,7 @@ class PointerReader:
         queries: Sequence[str] = (),
         since: date | None = None,
         until: date | None = None,
+        status: PartitionStatus | None = None,
         after: PartitionKey | None = None,
         limit: int | None = None,
     ) -> tuple[list[Pointer], int]:
@@ -77,6 +79,10 @@ class PointerReader:
             where.append(c.logical_date >= since)
         if until:
             where.append(c.logical_date <= until)
+        if status:
+            state = schema.partition_state
+            same = [state.c[name] == c[name] for name in schema.KEY]
+            where.append(sa.exists().where(*same, state.c.status == status.value))
         page = [*where, sa.tuple_(*_columns(c)) > sa.tuple_(*_values(after))] if after else where
         with self._database.snapshot() as connection:
             total = connection.scalar(sa.select(sa.func.count()).select_from(schema.warehouse_pointer).where(*where))

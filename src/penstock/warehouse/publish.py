@@ -205,6 +205,8 @@ class Publisher:
                 versions[name] = table.publish(batch.batch_id, change.add, change.remove, self._clock())
             reach("publish.committed")
 
+        self._lake.sync()  # delta-rs does not: the heads must never name a commit that a power cut can undo
+
         def record(connection: sa.Connection) -> tuple[int, int]:
             leases.require(connection, batch.tables)
             return batches.record_published(connection, batch, leases.token, versions, self._clock())
@@ -264,7 +266,8 @@ class _Staging:
             months = [month for (table, _), month in self._months.items() if table == name]
             add = tuple(f for month in months for piece in month.staged or () for f in piece.files)
             changes[name] = TableChange(add, tuple(path for month in months for path in month.plan.rewritten))
-        return {name: change for name, change in changes.items() if change.add or change.remove} or changes
+        # A table without files in or out is committed too: its head must say that an empty slice is in it.
+        return changes
 
     def _plan(self, loads: Sequence[Load], hides: Sequence[Hide], only: set[tuple[str, str]] | None) -> None:
         dropped = _dropped(loads, hides)

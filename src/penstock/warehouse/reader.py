@@ -108,7 +108,7 @@ class Vouched:
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as a stream, in table order inside each schema version."""
+        """The rows as a stream, file by file; each file is in table order."""
         for piece in self._pieces:
             for batch in piece.batches(self.schema.names):
                 yield _fitted(batch, self.schema)

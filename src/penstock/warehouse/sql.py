@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -14,7 +16,7 @@ from penstock.warehouse.reader import Vouched
 
 def query(statement: str, tables: Mapping[str, Callable[[], Vouched]]) -> pa.RecordBatchReader:
     """Run one SELECT. Tables are named `source.query_name`; only those that the statement names are opened."""
-    connection = duckdb.connect(config={"enable_external_access": "false", "python_enable_replacements": "false"})
+    connection = _closed_duckdb()
     for name in named_tables(statement, tables):
         source, _, table = name.partition(".")
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{source}"')
@@ -22,31 +24,65 @@ def query(statement: str, tables: Mapping[str, Callable[[], Vouched]]) -> pa.Rec
         tables[name]().duckdb(connection).create_view(relation)
         connection.execute(f'CREATE VIEW "{source}"."{table}" AS SELECT * FROM "{relation}"')
     try:
-        result = connection.sql(statement)
-        if result is None:
-            raise UsageError("only SELECT statements are allowed: readers change nothing")
-        return result.to_arrow_reader(100_000)
+        reader = connection.sql(statement).to_arrow_reader(100_000)
     except duckdb.Error as error:
         raise UsageError(f"the SQL failed: {_first_line(error)}") from error
+    return pa.RecordBatchReader.from_batches(reader.schema, _translated(reader))
+
+
+def _translated(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """DuckDB works while it is read: an error may come after the first rows, and comes through Arrow."""
+    try:
+        yield from reader
+    except (OSError, pa.ArrowException) as error:
+        raise UsageError(f"the SQL failed: {str(error).partition(chr(10))[0]}") from error
 
 
 def named_tables(statement: str, known: Collection[str]) -> list[str]:
-    """The tables that a statement reads; refuses one that does not exist, and names those that do."""
-    try:
-        named = sorted(name.replace('"', "") for name in duckdb.connect().get_table_names(statement, qualified=True))
-    except duckdb.Error as error:
-        raise UsageError(f"the SQL is not valid: {_first_line(error)}") from error
+    """The tables that one SELECT reads; refuses anything else, and a table that does not exist."""
+    found = json.loads(_closed_duckdb().execute("SELECT json_serialize_sql(?)", [statement]).fetchall()[0][0])
+    if found["error"]:
+        if found["error_type"] == "not implemented":
+            raise UsageError("only SELECT statements are allowed: readers change nothing")
+        raise UsageError(f"the SQL is not valid: {found['error_message']}")
+    if len(found["statements"]) != 1:
+        raise UsageError("one SELECT at a time")
+    named = sorted(set(_base_tables(found)))
     for name in named:
         if name not in known:
             raise UsageError(f"unknown table {name} (tables: {', '.join(sorted(known)) or 'none'})")
     return named
 
 
+def _base_tables(node: Any) -> Iterator[str]:
+    """Every `schema.table` in a parsed statement. Names without a schema are common table expressions."""
+    if isinstance(node, dict):
+        if node.get("type") == "BASE_TABLE" and node.get("schema_name"):
+            yield f"{node['schema_name']}.{node['table_name']}".lower()
+        for child in node.values():
+            yield from _base_tables(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _base_tables(child)
+
+
+def _closed_duckdb() -> duckdb.DuckDBPyConnection:
+    """A DuckDB that sees neither files nor Python variables nor the network, only what we register."""
+    return duckdb.connect(
+        config={
+            "enable_external_access": "false",
+            "python_enable_replacements": "false",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+    )
+
+
 def with_names(statement: str, names: Mapping[str, str]) -> str:
     """The statement with tables renamed. Words inside quotes are left as they are."""
     tables = "|".join(re.escape(name) for name in names)
     pattern = rf"""'(?:[^']|'')*'|"(?:[^"]|"")*"|(?<![\w.])(?:{tables})(?![\w.])"""
-    return re.sub(pattern, lambda found: names.get(found[0], found[0]), statement)
+    return re.sub(pattern, lambda found: names.get(found[0].lower(), found[0]), statement, flags=re.IGNORECASE)
 
 
 def _first_line(error: duckdb.Error) -> str:
