@@ -23,7 +23,7 @@ def test_a_run_that_is_asked_to_stop_closes_its_attempts_without_a_verdict(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
-    faults = [{"fault": "slow", "seconds": 30}]
+    faults = [{"fault": "slow", "seconds": 10}]
     folder = write_workspace(tmp_path, faults=faults, query={"start_date": yesterday})
     assert penstock("db", "migrate", workspace=folder).returncode == 0
     run = subprocess.Popen(
