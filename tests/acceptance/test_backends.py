@@ -25,6 +25,7 @@ def test_a_workspace_on_postgresql_behaves_like_one_on_sqlite(tmp_path: Path, sp
     ws = open_at(write_workspace(tmp_path, customers=3, faults=faults, state=postgres_url, schema=schema))
     first = run(ws, spark)
     assert (first.accepted, first.rejected, first.loaded) == (4, 2, 4)
+    ws.database.close()
     ws = open_at(
         write_workspace(tmp_path, customers=3, faults=[{"fault": "zero_rows"}], state=postgres_url, schema=schema)
     )
@@ -35,6 +36,7 @@ def test_a_workspace_on_postgresql_behaves_like_one_on_sqlite(tmp_path: Path, sp
     state = ws.reader.state(key(1))
     assert state is not None
     assert (state.status, state.attempt_count) == (PartitionStatus.SUCCESS, 2)
+    ws.database.close()
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def test_sql_reads_vouched_rows_and_nothing_else(tour: Path) -> None:
         "SELECT CASE WHEN range = 900000 THEN error('boom') END FROM range(1000000)": "boom",
     }
     for bad, words in refusals.items():
-        done = penstock("sql", bad, workspace=tour)
+        done = penstock("sql", bad, "--format", "csv", workspace=tour)
         assert done.returncode == 2, bad
         assert words in done.stderr, bad
         assert "Traceback" not in done.stderr

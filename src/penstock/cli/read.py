@@ -158,6 +158,8 @@ def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO) -> Non
     if kind == "csv":
         from pyarrow import csv
 
+        if odd := [f.name for f in reader.schema if pa.types.is_nested(f.type) or pa.types.is_interval(f.type)]:
+            raise UsageError(f"these columns cannot be written as csv: {', '.join(odd)}; use json, parquet or arrow")
         with csv.CSVWriter(target, reader.schema) as writer:
             for batch in reader:
                 writer.write(batch)

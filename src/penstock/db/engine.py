@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,10 @@ class Database:
                 raise translated(error, self) from error
         raise AssertionError("unreachable")
 
+    def close(self) -> None:
+        """Give back the connections that are kept for the next call."""
+        self.engine.dispose()
+
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """One consistent view of everything, for reading only."""
@@ -96,10 +101,10 @@ def _sqlite(url: sa.URL) -> Engine:
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # we send BEGIN ourselves: the driver would send it too late
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        _switch_to_wal(connection)
         for pragma in (
-            "journal_mode = WAL",
             "synchronous = FULL",
-            f"busy_timeout = {_BUSY_TIMEOUT_MS}",
             "foreign_keys = ON",
             "recursive_triggers = ON",  # or INSERT OR REPLACE would slip past the triggers on DELETE
             "temp_store = MEMORY",
@@ -112,6 +117,20 @@ def _sqlite(url: sa.URL) -> Engine:
         connection.exec_driver_sql(connection.get_execution_options().get("penstock_begin", "BEGIN IMMEDIATE"))
 
     return engine
+
+
+def _switch_to_wal(connection: Any) -> None:
+    """Only the first connection to a new file has to; SQLite does not wait for others here, whatever its timeout."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _postgresql(url: sa.URL, schema: str | None) -> Engine:
