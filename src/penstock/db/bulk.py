@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from penstock.clock import iso
 from penstock.db.schema import KEY
 from penstock.db.types import Json, UtcTimestamp
+from penstock.partition import PartitionKey
 
 Columns = Mapping[str, sa.types.TypeEngine[Any]]
 
@@ -61,6 +62,16 @@ def insert(connection: Connection, table: sa.Table, columns: Sequence[str], rows
 def same_key(left: str, right: str) -> str:
     """The SQL condition that two tables speak of the same partition."""
     return " AND ".join(f"{left}.{column} = {right}.{column}" for column in KEY)
+
+
+def key_values(key: PartitionKey) -> tuple[Any, ...]:
+    """A partition as the values of its key columns."""
+    return (key.source, key.customer_id, key.query_name, key.logical_date)
+
+
+def timed(statement: str) -> sa.TextClause:
+    """A statement with the parameter `now`, which is a moment in both dialects."""
+    return sa.text(statement).bindparams(sa.bindparam("now", type_=UtcTimestamp()))
 
 
 def _compiled(connection: Connection, kind: sa.types.TypeEngine[Any]) -> str:

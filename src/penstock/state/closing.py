@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from penstock.db.bulk import KEY_COLUMNS, Columns, same_key, staged
-from penstock.db.types import Json, UtcTimestamp
+from penstock.db.bulk import KEY_COLUMNS, Columns, same_key, staged, timed
+from penstock.db.types import Json
 from penstock.errors import PenstockError
 from penstock.ledger.append import append
 from penstock.ledger.events import AttemptRefused, AuthorityChanged, Event, TaskFinished
@@ -126,18 +126,14 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
             connection.execute(sa.text(_LOCK_ATTEMPTS))
             connection.execute(sa.text(_LOCK_STATES))
         connection.execute(sa.text(_RULE))
-        connection.execute(_timed(_CLOSE), moment)
-        connection.execute(_timed(_MOVE), moment)
-        connection.execute(_timed(_DUE), moment)
+        connection.execute(timed(_CLOSE), moment)
+        connection.execute(timed(_MOVE), moment)
+        connection.execute(timed(_DUE), moment)
         outcome = connection.execute(
             sa.text(_RULINGS).columns(logical_date=sa.Date(), record_count=sa.BigInteger())
         ).all()
     append(connection, [event for row in outcome for event in _events(row)], actor, now)
     return _ruling(outcome)
-
-
-def _timed(statement: str) -> sa.TextClause:
-    return sa.text(statement).bindparams(sa.bindparam("now", type_=UtcTimestamp()))
 
 
 def _each_once(closings: Sequence[Closing]) -> Iterable[Closing]:

@@ -12,9 +12,8 @@ from sqlalchemy.engine import Connection
 
 from penstock.clock import Clock
 from penstock.db import schema
-from penstock.db.bulk import KEY_COLUMNS, insert, same_key, staged
+from penstock.db.bulk import KEY_COLUMNS, insert, key_values, same_key, staged, timed
 from penstock.db.engine import Database
-from penstock.db.types import UtcTimestamp
 from penstock.ledger.append import append
 from penstock.ledger.events import PlanCreated, RunFinished
 from penstock.partition import AttemptKey, PartitionKey, RunId
@@ -122,10 +121,10 @@ class ControlStore:
         now = self._clock()
 
         def work(connection: Connection) -> int:
-            with staged(connection, "incoming_key", KEY_COLUMNS, [_columns(key) for key in keys]):
+            with staged(connection, "incoming_key", KEY_COLUMNS, [key_values(key) for key in keys]):
                 if connection.dialect.name == "postgresql":
                     connection.execute(sa.text(_lock_states()))
-                moved = connection.execute(_timed(_REQUEUE), {"now": now}).rowcount
+                moved = connection.execute(timed(_REQUEUE), {"now": now}).rowcount
             record_audit(connection, entry, moved, "done", now)
             return moved
 
@@ -137,10 +136,11 @@ class ControlStore:
         now = self._clock()
         each_once = {p.key: p for p in planned}.values()
         rows = [
-            (*_columns(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version) for p in each_once
+            (*key_values(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version)
+            for p in each_once
         ]
         with staged(connection, "incoming_planned", _PLANNED, rows):
-            connection.execute(_timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
+            connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
             found = connection.execute(sa.text(_ISSUED).columns(logical_date=sa.Date()), {"run_id": run_id}).all()
         issued: list[Issued] = []
         refused: list[Refused] = []
@@ -172,16 +172,8 @@ def record_audit(connection: Connection, entry: AuditEntry, affected: int, outco
     )
 
 
-def _columns(key: PartitionKey) -> tuple[Any, ...]:
-    return (key.source, key.customer_id, key.query_name, key.logical_date)
-
-
 def _lock_states() -> str:
     return (
         f"SELECT 1 FROM partition_state s JOIN incoming_key k ON {same_key('s', 'k')}"
         " ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s"
     )
-
-
-def _timed(statement: str) -> sa.TextClause:
-    return sa.text(statement).bindparams(sa.bindparam("now", type_=UtcTimestamp()))

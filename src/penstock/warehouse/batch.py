@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.db import schema
-from penstock.db.bulk import insert, same_key
+from penstock.db.bulk import insert, key_values, same_key, timed
 from penstock.db.schema import KEY
-from penstock.db.types import UtcTimestamp
 from penstock.errors import LeaseLost
 from penstock.ledger.append import append
 from penstock.ledger.events import Event, PartitionHidden, PartitionPublished
@@ -76,12 +75,13 @@ def prepare(
         },
     )
     rows = [
-        (batch.batch_id, *_key(load.key), "load", load.slice.run_id, load.schema_version, load.table,
+        (batch.batch_id, *key_values(load.key), "load", load.slice.run_id, load.schema_version, load.table,
          load.slice.record_count, load.authority_version)
         for load in loads
     ]  # fmt: skip
     rows += [
-        (batch.batch_id, *_key(hide.key), "hide", None, None, None, None, hide.authority_version) for hide in hides
+        (batch.batch_id, *key_values(hide.key), "hide", None, None, None, None, hide.authority_version)
+        for hide in hides
     ]
     insert(connection, schema.load_batch_item, _ITEM_COLUMNS, rows)
 
@@ -117,13 +117,13 @@ def record_published(
     parameters = {"batch_id": batch.batch_id, "now": now}
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text(_LOCK_STATES), parameters)
-    connection.execute(_timed(_RECORD_LOADS), parameters)
+    connection.execute(timed(_RECORD_LOADS), parameters)
     for name, version in versions.items():
         connection.execute(
             sa.update(schema.warehouse_table).where(schema.warehouse_table.c.table_name == name).values(version=version)
         )
     connection.execute(sa.text(_POINT), parameters)
-    connection.execute(_timed(_HIDE), parameters)
+    connection.execute(timed(_HIDE), parameters)
     connection.execute(sa.text(_STRIKE), parameters)
     events = _events(connection, batch)
     append(connection, events, "loader", now)
@@ -207,11 +207,3 @@ def _finish(connection: Connection, batch: Batch, token: str, status: str, now: 
         raise LeaseLost(f"publication {batch.batch_id} was finished by another process while we paused: run again")
     items = schema.load_batch_item
     connection.execute(sa.delete(items).where(items.c.batch_id == batch.batch_id))
-
-
-def _key(key: PartitionKey) -> tuple[Any, ...]:
-    return (key.source, key.customer_id, key.query_name, key.logical_date)
-
-
-def _timed(statement: str) -> sa.TextClause:
-    return sa.text(statement).bindparams(sa.bindparam("now", type_=UtcTimestamp()))

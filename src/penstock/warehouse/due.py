@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from penstock.db.bulk import KEY_COLUMNS, same_key, staged
+from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged
 from penstock.db.types import UtcTimestamp
 from penstock.partition import PartitionKey, RunId
 from penstock.warehouse.packing import NewSlice
@@ -137,7 +137,7 @@ def _due(row: Row[Any]) -> Due:
 def forget(connection: Connection, settled: Iterable[Settled]) -> None:
     """Strike from the list what is already as it should be."""
     columns = {**KEY_COLUMNS, "authority_version": sa.Integer()}
-    with staged(connection, "incoming_settled", columns, [(*_columns(s.key), s.authority_version) for s in settled]):
+    with staged(connection, "incoming_settled", columns, [(*key_values(s.key), s.authority_version) for s in settled]):
         connection.execute(
             sa.text(
                 "DELETE FROM publish_due AS d WHERE EXISTS (SELECT 1 FROM incoming_settled i"
@@ -149,7 +149,7 @@ def forget(connection: Connection, settled: Iterable[Settled]) -> None:
 def still_authoritative(connection: Connection, loads: Iterable[Load]) -> set[PartitionKey]:
     """Of these loads, the partitions whose authority has not moved since they were read."""
     columns = {**KEY_COLUMNS, "run_id": sa.Text(), "schema_version": sa.Text()}
-    rows = [(*_columns(load.key), load.slice.run_id, load.schema_version) for load in loads]
+    rows = [(*key_values(load.key), load.slice.run_id, load.schema_version) for load in loads]
     with staged(connection, "incoming_load", columns, rows):
         found = connection.execute(
             sa.text(
@@ -159,7 +159,3 @@ def still_authoritative(connection: Connection, loads: Iterable[Load]) -> set[Pa
             ).columns(logical_date=sa.Date())
         ).all()
     return {PartitionKey(*row) for row in found}
-
-
-def _columns(key: PartitionKey) -> tuple[Any, ...]:
-    return (key.source, key.customer_id, key.query_name, key.logical_date)

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.db import schema
+from penstock.db.bulk import key_values
 from penstock.db.engine import Database
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, RunId
@@ -68,7 +69,7 @@ class PointerReader:
         c = schema.warehouse_pointer.c
         where: list[sa.ColumnElement[bool]] = []
         if keys:
-            where.append(sa.tuple_(*_columns(c)).in_([_values(key) for key in keys]))
+            where.append(sa.tuple_(*_columns(c)).in_([key_values(key) for key in keys]))
         if source:
             where.append(c.source == source)
         if customers:
@@ -83,7 +84,7 @@ class PointerReader:
             state = schema.partition_state
             same = [state.c[name] == c[name] for name in schema.KEY]
             where.append(sa.exists().where(*same, state.c.status == status.value))
-        page = [*where, sa.tuple_(*_columns(c)) > sa.tuple_(*_values(after))] if after else where
+        page = [*where, sa.tuple_(*_columns(c)) > sa.tuple_(*key_values(after))] if after else where
         with self._database.snapshot() as connection:
             total = connection.scalar(sa.select(sa.func.count()).select_from(schema.warehouse_pointer).where(*where))
             rows = connection.execute(
@@ -94,10 +95,6 @@ class PointerReader:
 
 def _columns(c: Any) -> list[sa.ColumnElement[Any]]:
     return [c[name] for name in schema.KEY]
-
-
-def _values(key: PartitionKey) -> tuple[Any, ...]:
-    return (key.source, key.customer_id, key.query_name, key.logical_date)
 
 
 def _is(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:

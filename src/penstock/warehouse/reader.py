@@ -97,9 +97,6 @@ class Vouched:
     """The vouched rows of one asset at one moment. Reading it again gives the same rows."""
 
     def __init__(self, lake: Lake, fields: pa.Schema, tables: Sequence[Head], wanted: Filter) -> None:
-        self._lake = lake
-        self._filesystem, self._root = lake.filesystem()
-        self._tables = tables
         self._wanted = wanted
         self._pieces = [_Piece(lake, head, wanted) for head in tables]
         self.schema = self._unified(fields)
