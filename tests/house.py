@@ -84,9 +84,8 @@ class House:
     def stage(
         self, parts: Sequence[StagePart], prints: Mapping[PartitionKey, str], contracts: Mapping[str, Contract]
     ) -> list[PartStaged]:
-        return [
-            stage_part(self.workspace.lake, p, {s.key: contracts[prints[s.key]] for s in p.part.slices}) for p in parts
-        ]
+        used = [contracts[prints[p.part.slices[0].key]] if p.part.slices else None for p in parts]
+        return [stage_part(self.workspace.lake, p, contract) for p, contract in zip(parts, used, strict=True)]
 
     def publish(self) -> Publication:
         publisher, token = self.publisher()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import date
-from typing import NewType, Self
+from typing import NamedTuple, NewType, Self
 
 from ulid import ULID
 
@@ -78,8 +77,7 @@ def new_run_id() -> RunId:
     return RunId(new_ulid())
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PartitionKey:
+class PartitionKey(NamedTuple):
     """One logical partition: the unit of retry, validation, load and replacement."""
 
     source: str
@@ -103,8 +101,7 @@ class PartitionKey:
         return f"{self.source}/{self.customer_id}/{self.query_name}/{self.logical_date.isoformat()}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class AttemptKey:
+class AttemptKey(NamedTuple):
     """One partition in one run."""
 
     partition: PartitionKey

@@ -289,8 +289,8 @@ def test_one_broken_run_does_not_hide_the_others(lake: Lake, reader: RawReader) 
 
 def test_runs_are_those_of_the_partition_alone(lake: Lake, reader: RawReader) -> None:
     mine = sealed(lake, new_attempt())
-    sealed(lake, new_attempt(replace(KEY, logical_date=date(2024, 6, 2))))
-    sealed(lake, new_attempt(replace(KEY, customer_id="10000000010")))
+    sealed(lake, new_attempt(KEY._replace(logical_date=date(2024, 6, 2))))
+    sealed(lake, new_attempt(KEY._replace(customer_id="10000000010")))
     assert reader.runs(KEY) == [RawRun(mine.attempt, mine)]
 
 

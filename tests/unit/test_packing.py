@@ -40,6 +40,29 @@ def test_small_files_are_folded_when_something_is_written_anyway() -> None:
     assert plan_month("2024-06", files, [], set(), workers=2).parts == ()
 
 
+def test_a_small_file_is_copied_only_together_with_as_much_new_data() -> None:
+    files = [data_file("small", (0, 4), size=8 * MB)]
+    little, enough = new_slice(20, 1, size=6 * 7 * MB), new_slice(20, 1, size=6 * 9 * MB)
+    assert plan_month("2024-06", files, [little], set(), workers=2).rewritten == ()
+    assert plan_month("2024-06", files, [enough], set(), workers=2).rewritten == ("small",)
+
+
+@given(st.lists(st.integers(1, 4 * MB), min_size=1, max_size=60))
+def test_many_small_publications_leave_few_files_and_copy_no_row_often(sizes: list[int]) -> None:
+    files: list[DataFile] = []
+    copied = 0
+    for number, size in enumerate(sizes):
+        plan = plan_month("2024-06", files, [new_slice(20, 1, size=6 * size)], set(), workers=1)
+        old = [file for file in files if file.path in plan.rewritten]
+        copied += sum(file.size for file in old if file.size > MB)
+        files = [file for file in files if file not in old]
+        files.append(data_file(str(number), (0, 27), size=size + sum(file.size for file in old)))
+    total = sum(sizes)
+    assert sum(file.size for file in files) == total
+    assert sum(file.size < 16 * MB for file in files) <= 6  # 1, 2, 4, 8 and 16 MB, and one more on its way
+    assert copied <= 5 * total
+
+
 def test_a_month_too_large_for_one_worker_is_cut_between_partitions() -> None:
     slices = [new_slice(day, customer, size=60 * MB) for day in range(20) for customer in range(2)]
     plan = plan_month("2024-06", [], slices, set(), workers=2)

@@ -70,6 +70,9 @@ class Contract:
         """The same contract has the same fingerprint on every machine."""
         return hashlib.sha256(orjson.dumps(self.body(), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
+    def type_of(self, field_name: str) -> str:
+        return next(field.type for field in self.fields if field.name == field_name)
+
     @property
     def asset(self) -> str:
         return f"{self.source}.{self.query_name}"

@@ -169,7 +169,7 @@ class _Span:
         for day, row in self._source.extract(self._query, self._customer, self._dates):
             if day is current and writer is not None and type(row) is dict:
                 try:
-                    writer.write(orjson.dumps(row))
+                    writer.write_row(row)
                 except TypeError as error:
                     self._fail(day, _not_json(error))
                     writer = None

@@ -20,7 +20,7 @@ from penstock.pipeline.slices import Slice, coalesced, groups
 from penstock.pipeline.work import Report, collected, progress, spread
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
-from penstock.warehouse.files import PackedWriter, between, in_table_order, read_rows, without
+from penstock.warehouse.files import PackedWriter, SortedRows, between, in_table_order, read_rows, without
 from penstock.warehouse.packing import NewSlice
 from penstock.warehouse.publish import PartStaged, StagePart, Stager
 from penstock.warehouse.tables import RUN, file_schema
@@ -37,14 +37,13 @@ def spark_stager(
     """A stager that runs one Spark job for all parts, one task for each."""
 
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
-        bodies = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
-        shares = [
-            pickle.dumps((number, part, {piece.key: fingerprints[piece.key] for piece in part.part.slices}))
-            for number, part in enumerate(parts)
-        ]
+        contracts = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
+        # Contracts of one table have the same fields, so that of the first slice serves for all of a part.
+        used = [contracts[fingerprints[part.part.slices[0].key]] if part.part.slices else None for part in parts]
+        shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):
-            frame = spread(spark, table, list(range(len(parts)))).mapInArrow(_worker(lake, bodies), "share binary")
+            frame = spread(spark, table, list(range(len(parts)))).mapInArrow(_worker(lake), "share binary")
             found = collected(frame)
         # Tasks answer in any order; each answer carries the number of its part.
         answers = dict(pickle.loads(row) for row in found.column("share").to_pylist())  # noqa: S301 - written by our own workers
@@ -53,41 +52,40 @@ def spark_stager(
     return stage
 
 
-def _worker(
-    lake: str, contracts: Mapping[str, Contract]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _worker(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column(0).to_pylist():
-                number, part, fingerprints = pickle.loads(share)  # noqa: S301 - written by our own driver
-                answer = stage_part(open_lake(lake), part, {key: contracts[f] for key, f in fingerprints.items()})
+                number, part, contract = pickle.loads(share)  # noqa: S301 - written by our own driver
+                answer = stage_part(open_lake(lake), part, contract)
                 yield pa.record_batch({"share": [pickle.dumps((number, answer))]}, schema=_SHARE)
 
     return work
 
 
-def stage_part(lake: Lake, part: StagePart, contracts: Mapping[PartitionKey, Contract]) -> PartStaged:
-    """Write the files of one part: the kept rows of its old files and the rows of its new slices, in table order."""
+def stage_part(lake: Lake, part: StagePart, contract: Contract | None) -> PartStaged:
+    """Write the files of one part: the kept rows of its old files and the rows of its new slices, in table order.
+
+    `contract` says how the slices are read; a part without slices needs none.
+    """
     schema = file_schema(part.fields)
-    old = _kept_rows(lake, part, schema)
+    old = SortedRows(_kept_rows(lake, part, schema))
     broken: dict[PartitionKey, str] = {}
     with PackedWriter(lake, part.table_path, part.part.month, schema) as writer:
         reader = RawReader(lake)
         pieces = [_slice(index, piece) for index, piece in enumerate(part.part.slices)]
         for group in groups(pieces):
             new = [part.part.slices[piece.item] for piece in group]
-            contract = contracts[new[0].key]
+            assert contract is not None  # there are slices
             if group[0].is_large:
-                earlier = between(old, None, new[0].sort_key)
-                writer.write(earlier)
+                writer.write(old.before(new[0].sort_key))
                 _stream_large(reader, contract, new[0], schema, writer, broken)
             else:
                 # Old rows up to the end of this group, among them those that lie between its slices.
-                earlier = between(old, None, (new[-1].sort_key[0], new[-1].sort_key[1] + "\0"))
-                rows = _read_group(reader, contracts, new, schema, broken)
+                earlier = old.through(new[-1].sort_key)
+                rows = _read_group(reader, contract, new, schema, broken)
                 writer.write(in_table_order(pa.concat_tables([earlier, rows])) if earlier.num_rows else rows)
-            old = old.slice(earlier.num_rows)
-        writer.write(old)
+        writer.write(old.rest())
         files = writer.close()
     return PartStaged(tuple(files), broken)
 
@@ -113,7 +111,7 @@ def _kept_rows(lake: Lake, part: StagePart, schema: pa.Schema) -> pa.Table:
 
 def _read_group(
     reader: RawReader,
-    contracts: Mapping[PartitionKey, Contract],
+    contract: Contract,
     slices: Sequence[NewSlice],
     schema: pa.Schema,
     broken: dict[PartitionKey, str],
@@ -129,9 +127,7 @@ def _read_group(
             whole.append((piece, raw[1]))
     if not whole:
         return schema.empty_table()
-    # Contracts of one table have the same fields, so one of them serves for all.
     counts = [piece.record_count for piece, _ in whole]
-    contract = contracts[whole[0][0].key]
     parsed = parse_many([payload for _, payload in whole], contract, counts=counts, accepted_before=True)
     for position, complaints in parsed.complaints.items():
         broken[whole[position][0].key] = f"an accepted payload does not parse any more: {summary(complaints)}"

@@ -44,7 +44,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or a worker of another environment starts
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("penstock").master(settings.master)
-    for name, value in {**_OURS, **_for_cluster(settings.master), **settings.config}.items():
+    for name, value in {**_OURS, **_for_master(settings.master), **settings.config}.items():
         builder = builder.config(name, value)
     with _quiet_start() as said:
         try:
@@ -83,9 +83,13 @@ def _connect(settings: SparkSettings) -> SparkSession:
     return session
 
 
-def _for_cluster(master: str) -> dict[str, str]:
-    """On a cluster the workers get our package from us, so that both sides always run the same code."""
-    return {} if master.startswith("local") else {"spark.submit.pyFiles": _package_zip()}
+def _for_master(master: str) -> dict[str, str]:
+    if master.startswith("local"):
+        # In our jobs the JVM hands work items to Python and outcomes back. Code for that need not be compiled to the
+        # last degree: the second compiler would cost more than it saves, and the first run would pay for it.
+        return {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    # On a cluster the workers get our package from us, so that both sides always run the same code.
+    return {"spark.submit.pyFiles": _package_zip()}
 
 
 def _package_zip() -> str:

@@ -1,7 +1,8 @@
-"""Validation: seal, digest, types and checks of thousands of slices in one Spark job per contract.
+"""Validation: seal, digest, types and rules of thousands of slices in one Spark job per contract.
 
-Workers read and parse the payloads, Spark evaluates every check on every row, workers add up what was found. Each slice
-also sends one header row, so that an empty or unreadable one still gets its verdict.
+Workers read and parse the payloads and evaluate the plain rules; rows travel to Spark's own engine only for rules that
+need it; workers add up what was found. Each slice also sends one header row, so that an empty or unreadable one still
+gets its verdict.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import orjson
 import pyarrow as pa
 
 from penstock.contract.complaint import Complaint, merged, shortened
+from penstock.contract.content import row_hashes
 from penstock.contract.contract import Contract
 from penstock.contract.counts import count_complaints
 from penstock.contract.parse import Parsed, parse_many
-from penstock.contract.schema import arrow_schema, spark_ddl
+from penstock.contract.plain import plain, spark_fields
+from penstock.contract.rules import Rule, UniqueRule, row_rules, unique_rules
+from penstock.contract.schema import arrow_type, spark_ddl, spark_type
 from penstock.errors import ConfigError, RawError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
@@ -70,7 +74,7 @@ def validate(
     """Judge every item against `contract`, all at once."""
     if not items:
         return []
-    checks = _checks(contract)
+    rules: list[Rule | UniqueRule] = [*row_rules(contract), *unique_rules(contract)]  # as the summaries count them
     with progress(spark, report):
         summaries = {row["item"]: row for row in collected(_summaries(spark, lake, contract, items)).to_pylist()}
         wanted = {
@@ -79,60 +83,140 @@ def validate(
             if any(row["broken"])
         }
         examples = _examples(spark, lake, contract, items, wanted)
-    return [_validated(item, contract, checks, summaries[index], examples) for index, item in enumerate(items)]
+    return [_validated(item, contract, rules, summaries[index], examples) for index, item in enumerate(items)]
 
 
 def check_expressions(spark: SparkSession, contract: Contract) -> None:
     """Refuse a contract whose checks Spark cannot understand, before any attempt is issued under it."""
     from pyspark.errors import PySparkException
 
-    from penstock.contract.checks import row_checks
+    from penstock.contract.checks import broken
 
     empty = spark.createDataFrame([], spark_ddl(contract.fields))
-    for check in row_checks(contract):
+    for rule in row_rules(contract):
         try:
-            kind = empty.select(check.broken).schema.fields[0].dataType.simpleString()
+            kind = empty.select(broken(rule, contract)).schema.fields[0].dataType.simpleString()
         except PySparkException as error:
             words = str(error).partition("\n")[0].partition(" SQLSTATE")[0]
-            raise ConfigError(f"queries.{contract.query_name}: the check {check.name} is not valid: {words}") from error
+            raise ConfigError(f"queries.{contract.query_name}: the check {rule.name} is not valid: {words}") from error
         if kind != "boolean":
             raise ConfigError(
-                f"queries.{contract.query_name}: the check {check.name} must be true or false, it is {kind}"
+                f"queries.{contract.query_name}: the check {rule.name} must be true or false, it is {kind}"
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A check without its Spark columns, for the words of a complaint."""
-
-    name: str
-    message: str
-
-
-def _checks(contract: Contract) -> list[_Named]:
-    """Every check on rows, in the order in which summaries count them."""
-    from penstock.contract.checks import row_checks, unique_checks
-
-    on_rows = [_Named(check.name, check.message) for check in row_checks(contract)]
-    return on_rows + [_Named(check.name, check.message) for check in unique_checks(contract)]
-
-
 def _summaries(spark: SparkSession, lake: str, contract: Contract, items: Sequence[ToValidate]) -> DataFrame:
-    """One row per slice: parse in Python, evaluate the checks in Spark, add up in Python; nothing is shuffled."""
+    """One row per slice, nothing shuffled: rows leave a worker only if some rule needs Spark's engine."""
+    slices = spread(spark, _item_table(items), _task_numbers(spark, len(items)))
+    rules = row_rules(contract)
+    add_up = summariser(len(rules), [rule.fields for rule in unique_rules(contract)])
+    examine = _Examiner(lake, contract)
+    if not examine.for_spark:
+        return slices.mapInArrow(lambda batches: add_up(examine(batches)), SUMMARY_DDL)
+
     from pyspark.sql import functions as F
 
-    from penstock.contract.checks import row_checks, unique_checks
+    from penstock.contract.checks import broken
 
-    names = [field.name for field in contract.fields]
-    # Nulls are hashed as such: without the flags (null, 1) and (1, null) would look the same.
-    hashed = F.xxhash64(*(column for name in names for column in (F.col(name).isNull(), F.col(name))))
-    broken = [check.broken.alias(f"_broken{index}") for index, check in enumerate(row_checks(contract))]
-    uniques = [check.fields for check in unique_checks(contract)]
-    keys = sorted({name for fields in uniques for name in fields})
-    ddl = f"_item int, _line int, _header string, {spark_ddl(contract.fields)}"
-    rows = spread(spark, _item_table(items), _task_numbers(spark, len(items))).mapInArrow(_parser(lake, contract), ddl)
-    checked = rows.select("_item", "_line", "_header", hashed.alias("_hash"), *broken, *keys)
-    return checked.mapInArrow(summariser(len(broken), uniques), SUMMARY_DDL)
+    flags = [
+        (broken(rule, contract) if rule in examine.for_spark else F.col(f"_broken{number}")).alias(f"_broken{number}")
+        for number, rule in enumerate(rules)
+    ]
+    examined = slices.mapInArrow(examine, examine.ddl)
+    return examined.select("_item", "_line", "_header", "_hash", *flags, *examine.keys).mapInArrow(add_up, SUMMARY_DDL)
+
+
+class _Examiner:
+    """A worker that parses slices and answers, row by row, what can be said without Spark's engine."""
+
+    def __init__(self, lake: str, contract: Contract) -> None:
+        self._lake = lake
+        self._contract = contract
+        rules = row_rules(contract)
+        self.for_spark = [rule for rule in rules if plain(rule, contract) is None]
+        self.keys = sorted({name for rule in unique_rules(contract) for name in rule.fields})
+        self._plain = [number for number, rule in enumerate(rules) if rule not in self.for_spark]
+        wanted = {name for rule in self.for_spark for name in spark_fields(rule, contract)}
+        self._fields = [field for field in contract.fields if field.name in wanted or field.name in self.keys]
+
+    @property
+    def ddl(self) -> str:
+        flags = [f"_broken{number} boolean" for number in self._plain]
+        fields = [f"`{field.name}` {spark_type(field.type)}" for field in self._fields]
+        return ", ".join(["_item int", "_line int", "_header string", "_hash long", *flags, *fields])
+
+    def _schema(self) -> pa.Schema:
+        ours = [("_item", pa.int32()), ("_line", pa.int32()), ("_header", pa.string()), ("_hash", pa.int64())]
+        flags = [(f"_broken{number}", pa.bool_()) for number in self._plain]
+        return pa.schema([*ours, *flags, *((field.name, arrow_type(field.type)) for field in self._fields)])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = RawReader(open_lake(self._lake))
+        for batch in batches:
+            slices = [_slice(row, self._contract) for row in batch.to_pylist()]
+            for group in groups(slices):
+                yield from self._large(reader, group[0]) if group[0].is_large else self._group(reader, group)
+
+    def _group(self, reader: RawReader, group: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+        found = reader.read_many([piece.attempt for piece in group])
+        whole = [(piece, *raw) for piece, raw in zip(group, found, strict=True) if not isinstance(raw, RawError)]
+        headers: dict[int, dict[str, Any]] = {
+            piece.item: {"complaints": [_raw_complaint(raw).as_dict()]}
+            for piece, raw in zip(group, found, strict=True)
+            if isinstance(raw, RawError)
+        }
+        counts = [seal.record_count for _, seal, _ in whole]
+        parsed = parse_many([payload for _, _, payload in whole], self._contract, counts=counts)
+        for position, (piece, seal, _payload) in enumerate(whole):
+            complaints = [complaint.as_dict() for complaint in parsed.complaints.get(position, ())]
+            if seal.schema_version != self._contract.schema_version:
+                complaints.append(_version_complaint(seal.schema_version, self._contract).as_dict())
+            headers[piece.item] = {"digest": seal.payload_sha256, "count": seal.record_count, "complaints": complaints}
+        numbers = np.array([piece.item for piece, _, _ in whole], dtype=np.int32)
+        yield from self._rows(parsed, numbers)
+        yield self._headers(headers)
+
+    def _large(self, reader: RawReader, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """A slice too large for memory: parsed block by block. Its digest is known, and checked, only at the end."""
+        number = np.array([piece.item], dtype=np.int32)
+        complaints: list[Complaint] = []
+        header: dict[str, Any] = {}
+        try:
+            seal = reader.seal(piece.attempt)
+            if seal is None:
+                raise RawError(f"{piece.attempt} is not sealed")
+            header = {"digest": seal.payload_sha256, "count": seal.record_count}
+            if seal.schema_version != self._contract.schema_version:
+                complaints.append(_version_complaint(seal.schema_version, self._contract))
+            line = 1
+            for block in coalesced(reader.stream(seal)):
+                parsed = parse_many([block], self._contract, first_line=line)
+                complaints += parsed.complaints.get(0, ())
+                yield from self._rows(parsed, number)
+                line += block.count(b"\n")
+        except RawError as error:
+            complaints.append(_raw_complaint(error))
+        yield self._headers({piece.item: header | {"complaints": [c.as_dict() for c in merged(complaints)]}})
+
+    def _rows(self, parsed: Parsed, numbers: np.ndarray[Any, np.dtype[np.int32]]) -> Iterator[pa.RecordBatch]:
+        table = parsed.table
+        if not table.num_rows:
+            return
+        columns = {
+            "_item": pa.array(numbers[parsed.owner]),
+            "_line": pa.array(parsed.line),
+            "_header": pa.nulls(table.num_rows, pa.string()),
+            "_hash": pa.array(row_hashes(table).view(np.int64)),
+        }
+        for number, rule in enumerate(row_rules(self._contract)):
+            if (evaluate := plain(rule, self._contract)) is not None:
+                columns[f"_broken{number}"] = evaluate(table)
+        columns |= {field.name: table.column(field.name) for field in self._fields}
+        yield from pa.table(columns, schema=self._schema()).combine_chunks().to_batches()
+
+    def _headers(self, headers: Mapping[int, dict[str, Any]]) -> pa.RecordBatch:
+        rows = [{"_item": item, "_header": orjson.dumps(header).decode()} for item, header in headers.items()]
+        return pa.RecordBatch.from_pylist(rows, schema=self._schema())
 
 
 def _item_table(items: Sequence[ToValidate], numbers: Sequence[int] | None = None) -> pa.Table:
@@ -152,90 +236,9 @@ def _task_numbers(spark: SparkSession, items: int) -> list[int]:
     return evenly(items, tasks_for(spark, items, _ITEMS_PER_TASK))
 
 
-def _parser(lake: str, contract: Contract) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = RawReader(open_lake(lake))
-        for batch in batches:
-            slices = [_slice(row, contract) for row in batch.to_pylist()]
-            for group in groups(slices):
-                parse = _parse_large if group[0].is_large else _parse_group
-                yield from parse(reader, contract, group)
-
-    return work
-
-
 def _slice(row: dict[str, Any], contract: Contract) -> Slice:
     key = PartitionKey(contract.source, row["customer_id"], contract.query_name, row["logical_date"])
     return Slice(row["item"], AttemptKey(key, RunId(row["run_id"])), row["payload_bytes"])
-
-
-def _parse_group(reader: RawReader, contract: Contract, group: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    found = reader.read_many([piece.attempt for piece in group])
-    whole = [(piece, *raw) for piece, raw in zip(group, found, strict=True) if not isinstance(raw, RawError)]
-    headers: dict[int, dict[str, Any]] = {
-        piece.item: {"complaints": [_raw_complaint(raw).as_dict()]}
-        for piece, raw in zip(group, found, strict=True)
-        if isinstance(raw, RawError)
-    }
-    counts = [seal.record_count for _, seal, _ in whole]
-    parsed = parse_many([payload for _, _, payload in whole], contract, counts=counts)
-    for position, (piece, seal, _payload) in enumerate(whole):
-        complaints = [complaint.as_dict() for complaint in parsed.complaints.get(position, ())]
-        if seal.schema_version != contract.schema_version:
-            complaints.append(_version_complaint(seal.schema_version, contract).as_dict())
-        headers[piece.item] = {"digest": seal.payload_sha256, "count": seal.record_count, "complaints": complaints}
-    numbers = np.array([piece.item for piece, _, _ in whole], dtype=np.int32)
-    yield from _batches(contract, parsed, numbers)
-    yield _header_batch(contract, headers)
-
-
-def _parse_large(reader: RawReader, contract: Contract, group: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """A slice too large for memory: parsed block by block. Its digest is known, and checked, only at the end."""
-    [piece] = group
-    number = np.array([piece.item], dtype=np.int32)
-    complaints: list[Complaint] = []
-    header: dict[str, Any] = {}
-    try:
-        seal = reader.seal(piece.attempt)
-        if seal is None:
-            raise RawError(f"{piece.attempt} is not sealed")
-        header = {"digest": seal.payload_sha256, "count": seal.record_count}
-        if seal.schema_version != contract.schema_version:
-            complaints.append(_version_complaint(seal.schema_version, contract))
-        line = 1
-        for block in coalesced(reader.stream(seal)):
-            parsed = parse_many([block], contract, first_line=line)
-            complaints += parsed.complaints.get(0, ())
-            yield from _batches(contract, parsed, number)
-            line += block.count(b"\n")
-    except RawError as error:
-        complaints.append(_raw_complaint(error))
-    yield _header_batch(contract, {piece.item: header | {"complaints": [c.as_dict() for c in merged(complaints)]}})
-
-
-def _batches(
-    contract: Contract, parsed: Parsed, numbers: np.ndarray[Any, np.dtype[np.int32]]
-) -> Iterator[pa.RecordBatch]:
-    table = parsed.table
-    if not table.num_rows:
-        return
-    columns = {
-        "_item": pa.array(numbers[parsed.owner]),
-        "_line": pa.array(parsed.line),
-        "_header": pa.nulls(table.num_rows, pa.string()),
-    }
-    columns |= {name: table.column(name) for name in table.column_names}
-    yield from pa.table(columns, schema=_row_schema(contract)).combine_chunks().to_batches()
-
-
-def _header_batch(contract: Contract, headers: dict[int, dict[str, Any]]) -> pa.RecordBatch:
-    rows = [{"_item": item, "_header": orjson.dumps(header).decode()} for item, header in headers.items()]
-    return pa.RecordBatch.from_pylist(rows, schema=_row_schema(contract))
-
-
-def _row_schema(contract: Contract) -> pa.Schema:
-    ours = [pa.field("_item", pa.int32()), pa.field("_line", pa.int32()), pa.field("_header", pa.string())]
-    return pa.schema([*ours, *arrow_schema(contract.fields)])
 
 
 def _raw_complaint(error: RawError) -> Complaint:
@@ -293,16 +296,16 @@ def _lines(reader: RawReader, piece: Slice, numbers: Sequence[int]) -> Iterator[
 def _validated(
     item: ToValidate,
     contract: Contract,
-    checks: Sequence[_Named],
+    rules: Sequence[Rule | UniqueRule],
     row: dict[str, Any],
     examples: Mapping[tuple[int, int], str],
 ) -> Validated:
     header = orjson.loads(row["header"])
     complaints = [Complaint(**complaint) for complaint in header["complaints"]]
     readable = not complaints
-    for check, count, line in zip(checks, row["broken"], row["first_lines"], strict=True):
+    for rule, count, line in zip(rules, row["broken"], row["first_lines"], strict=True):
         if count:
-            complaints.append(Complaint(check.name, check.message, count, line, examples.get((row["item"], line))))
+            complaints.append(Complaint(rule.name, rule.message, count, line, examples.get((row["item"], line))))
     count = header.get("count", 0)
     if readable and row["rows"] != count:
         complaints.append(Complaint("rows", f"{count:,} rows were received, {row['rows']:,} could be read", 1))

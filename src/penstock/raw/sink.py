@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from hashlib import sha256
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import orjson
 
 from penstock import __version__
 from penstock.errors import AlreadySealed, DataError, RawError
@@ -49,6 +51,14 @@ class RawWriter:
                 f"{self._attempt}, line {self._records + len(self._lines) + 1}: "
                 f"expected one JSON document on one line, found {'nothing' if not line else 'a line break inside'}"
             )
+        self._lines.append(line)
+        self._held += len(line)
+        if self._held >= _BLOCK_BYTES:
+            self._flush()
+
+    def write_row(self, row: dict[str, Any]) -> None:
+        """Take one row. What JSON cannot hold is a TypeError."""
+        line = orjson.dumps(row)  # never empty, and never with a line break inside
         self._lines.append(line)
         self._held += len(line)
         if self._held >= _BLOCK_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import date
 from types import TracebackType
@@ -134,7 +135,7 @@ def without(rows: pa.Table, dropped: set[SortKey]) -> pa.Table:
     """`rows` without the partitions in `dropped`."""
     if not dropped or not rows.num_rows:
         return rows
-    gone = pa.array([f"{day.isoformat()}/{customer}" for day, customer in dropped])
+    gone = pa.array([_key(key) for key in dropped])
     return rows.filter(pc.invert(pc.is_in(_keys(rows), value_set=gone)))
 
 
@@ -142,7 +143,7 @@ def between(rows: pa.Table, low: SortKey | None, high: SortKey | None) -> pa.Tab
     """The rows whose key is at least `low` and below `high`."""
     for bound, keep in ((low, pc.greater_equal), (high, pc.less)):
         if bound is not None and rows.num_rows:
-            rows = rows.filter(keep(_keys(rows), f"{bound[0].isoformat()}/{bound[1]}"))
+            rows = rows.filter(keep(_keys(rows), _key(bound)))
     return rows
 
 
@@ -150,6 +151,37 @@ def in_table_order(rows: pa.Table) -> pa.Table:
     """Sorted by day and customer; rows of one partition keep the order in which they stand."""
     order = pc.sort_indices(rows, sort_keys=[("logical_date", "ascending"), ("customer_id", "ascending")])
     return rows.take(order)
+
+
+class SortedRows:
+    """Rows in table order that are handed out from the front."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        runs = pc.run_end_encode(_keys(rows).combine_chunks())
+        self._names: list[str] = runs.values.to_pylist()  # rows of one partition lie together
+        self._ends: list[int] = runs.run_ends.to_pylist()
+        self._given = 0
+
+    def before(self, key: SortKey) -> pa.Table:
+        """The rows not handed out yet that belong before the partition `key`."""
+        return self._until(bisect_left(self._names, _key(key)))
+
+    def through(self, key: SortKey) -> pa.Table:
+        """The rows not handed out yet up to the partition `key`, with its own."""
+        return self._until(bisect_right(self._names, _key(key)))
+
+    def rest(self) -> pa.Table:
+        return self._until(len(self._names))
+
+    def _until(self, partitions: int) -> pa.Table:
+        end = self._ends[partitions - 1] if partitions else 0
+        begin, self._given = self._given, max(end, self._given)
+        return self._rows.slice(begin, self._given - begin)
+
+
+def _key(key: SortKey) -> str:
+    return f"{key[0].isoformat()}/{key[1]}"
 
 
 def _keys(rows: pa.Table) -> pa.ChunkedArray:

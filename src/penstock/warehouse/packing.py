@@ -10,18 +10,19 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from penstock.partition import PartitionKey, RunId
 from penstock.warehouse.files import TARGET_BYTES
 from penstock.warehouse.tables import DataFile, SortKey, month_of
 
-SMALL_BYTES = TARGET_BYTES // 4  # files below this are folded into the next publication of their month
+SMALL_BYTES = TARGET_BYTES // 4  # files below this may be folded into a later publication of their month
+_TINY_BYTES = 1024 * 1024  # opening a file this small costs more than copying it
 _PART_BYTES = TARGET_BYTES  # what one part of the work holds in memory, as Parquet
 _JSON_PER_PARQUET = 6  # raw JSON lines are about this much larger than the same rows in Parquet
 
 
-@dataclass(frozen=True, slots=True)
-class NewSlice:
+class NewSlice(NamedTuple):
     """A vouched run that is to be in the table."""
 
     key: PartitionKey
@@ -62,10 +63,10 @@ class MonthPlan:
 def plan_month(
     month: str, files: Sequence[DataFile], slices: Sequence[NewSlice], dropped: set[SortKey], workers: int
 ) -> MonthPlan:
-    """Rewrite only files that may hold a dropped partition, and small ones if something is written anyway."""
+    """Rewrite only files that may hold a dropped partition, and small ones if as much is written anyway."""
     affected = _affected(files, dropped)
     rest = [file for file in files if file not in affected]
-    folded = _small_neighbours(rest) if slices or affected else []
+    folded = _small_neighbours(rest, sum(s.weight for s in slices) + sum(f.size for f in affected))
     rewritten = sorted([*affected, *folded], key=lambda file: file.first)
     ordered = sorted(slices, key=lambda piece: piece.sort_key)
     parts = _parts(month, rewritten, ordered, workers)
@@ -92,14 +93,20 @@ def _affected(files: Sequence[DataFile], dropped: set[SortKey]) -> list[DataFile
     return found
 
 
-def _small_neighbours(files: Sequence[DataFile]) -> list[DataFile]:
-    """Small files, as long as together they do not make the publication expensive."""
-    chosen, total = [], 0
+def _small_neighbours(files: Sequence[DataFile], written: int) -> list[DataFile]:
+    """Tiny files, and small ones as long as at least their own size is written besides.
+
+    So the file that a row lies in at least doubles whenever the row is written again: a month that is filled by many
+    small publications has few files, and no row is copied more often than sizes can double.
+    """
+    chosen: list[DataFile] = []
+    if not written:
+        return chosen
     for file in sorted((f for f in files if f.size < SMALL_BYTES), key=lambda f: f.size):
-        if total + file.size > 2 * TARGET_BYTES:
+        if file.size > max(written, _TINY_BYTES) or written + file.size > 2 * TARGET_BYTES:
             break
         chosen.append(file)
-        total += file.size
+        written += file.size
     return chosen
 
 

@@ -1,0 +1,59 @@
+"""Row hashes, from which the content digest of a slice is made: the same typed row always has the same one."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
+
+_SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31))
+_FACTORS = tuple(np.uint64(number) for number in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0x5851F42D4C957F2D)
+
+
+def row_hashes(rows: pa.Table) -> Hashes:
+    """One 64-bit hash per row, of all its values in the order of the columns; stored digests depend on it."""
+    found = np.zeros(rows.num_rows, np.uint64)
+    for column in rows.columns:
+        found = _mixed(found * _STEP + _values(column.combine_chunks()))
+    return found
+
+
+def _mixed(numbers: Hashes) -> Hashes:
+    """The finisher of SplitMix64: every bit of the input moves about half the bits of the output."""
+    numbers = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[0]
+    numbers = (numbers ^ (numbers >> _SHIFTS[1])) * _FACTORS[1]
+    return numbers ^ (numbers >> _SHIFTS[2])
+
+
+def _values(column: pa.Array) -> Hashes:
+    """A number for each value, its own for each different one; null has one, too."""
+    hashes = _mixed(_numbers(column) + _STEP)
+    return np.where(np.asarray(column.is_null()), _NULL, hashes) if column.null_count else hashes
+
+
+def _numbers(column: pa.Array) -> Any:
+    kind = column.type
+    if kinds.is_string(kind) or kinds.is_decimal(kind):
+        coded = column.dictionary_encode()
+        words = [_digest(str(value)) for value in coded.dictionary.to_pylist()]
+        return np.array([*words, 0], np.uint64)[np.asarray(coded.indices.fill_null(len(words)))]
+    if kinds.is_floating(kind):
+        return _filled(column, 0.0, pa.float64(), np.float64).view(np.uint64)
+    width = pa.int32() if kinds.is_date32(kind) else pa.int64()
+    return _filled(column.cast(width), 0, width, np.int64).view(np.uint64)
+
+
+def _filled(column: pa.Array, filler: float, kind: pa.DataType, wanted: Any) -> Any:
+    """Without nulls, as numpy; adding nothing turns minus zero into zero."""
+    return np.asarray(column.fill_null(pa.scalar(filler, kind))).astype(wanted) + wanted(0)
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
