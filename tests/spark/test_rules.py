@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import contract
 from penstock.contract.checks import broken
 from penstock.contract.plain import plain, spark_fields
 from penstock.contract.rules import row_rules
 from penstock.contract.schema import arrow_schema, spark_ddl
 from penstock.settings import Field, check_from_mapping
-from builders import contract
 
 FIELDS = (
     Field(name="a", type="long", required=True),
