@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import random
 from collections.abc import Callable, Sequence
 from datetime import date as Day
 from datetime import datetime
@@ -11,15 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.clock import Clock, utc_now
+from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, due_range, expected
-from penstock.errors import UsageError
-from penstock.lifecycle import PartitionStatus
+from penstock.errors import ActRefused, UsageError
+from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import PartitionKey, RunId, day, new_run_id
 from penstock.settings import Settings, find_workspace, load_settings
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.reader import StateReader
-from penstock.state.records import ExpectedRange
+from penstock.state.records import Attempt, ExpectedRange, PartitionView
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.pointers import PointerReader
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from penstock.control.plan import Plan
     from penstock.control.why import Why
     from penstock.db.engine import Database
+    from penstock.flow.recheck import Rechecked
     from penstock.flow.runner import RunSummary, Watcher
     from penstock.lake import Lake
     from penstock.pipeline.work import Report
+    from penstock.state.marks import MarkStore
     from penstock.warehouse.publish import Publication
     from penstock.warehouse.reader import Vouched
 
@@ -106,6 +109,7 @@ class Workspace:
     def plan(self, selection: Selection, *, reprocess: bool = False) -> Plan:
         """What `run` would attempt now."""
         from penstock.control.plan import make_plan, refuse_changed_fields
+        from penstock.control.restate import schedules
         from penstock.source.protocol import RunContext
         from penstock.source.registry import make_source
 
@@ -117,8 +121,22 @@ class Workspace:
                 raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
         for name in sorted({found.source for found in ranges}):
             make_source(self.settings.sources[name], RunContext(new_run_id()))  # refuses bad options
-        plan = make_plan(self.reader, ranges, self.contracts, reprocess=reprocess)
-        return plan if selection.status is None else plan.only(selection.status)
+        return make_plan(
+            self.reader,
+            ranges,
+            self.contracts,
+            self.now(),
+            restated=schedules(self.settings.queries),
+            reprocess=reprocess,
+            status=selection.status,
+        )
+
+    def schedule_retries(self) -> None:
+        """Let the retry policy speak about every failure that it has not judged yet."""
+        from penstock.control.schedule import schedule
+        from penstock.state.schedule import RetryStore
+
+        schedule(RetryStore(self.database), self.settings.queries, random.random)
 
     def run(
         self,
@@ -139,6 +157,7 @@ class Workspace:
         workers = WorkerStore(self.database, self._clock)
         run_id = new_run_id()
         rescue(workers, control, validator)
+        self.schedule_retries()
         plan = self.plan(selection, reprocess=reprocess)
         if not plan.items and not self.pointers.waiting():
             return RunSummary(run_id, skipped=plan.held)
@@ -151,23 +170,129 @@ class Workspace:
             runner = Runner(session, self.settings, self.contracts, control, validator, publish, watcher, heart.token)
             filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
             summary = runner.run(run_id, plan.items, actor=actor or os_user(), filters=filters)
+        self.schedule_retries()
         summary.skipped += plan.held
         return summary
 
+    def recheck(
+        self, selection: Selection, *, watcher: Watcher, actor: str | None = None, spark: SparkSession | None = None
+    ) -> Rechecked:
+        """Examine the trusted runs of success partitions against today's contract; what fails is demoted."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.recheck import recheck
+        from penstock.pipeline.session import start_session
+
+        trusted = self.reader.trusted(self.ranges(selection))
+        session = spark or start_session(self.settings.spark)
+        validator = ValidatorStore(self.database, self._clock)
+        found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher)
+        entry = AuditEntry(actor or os_user(), "validate", selection.as_dict(), {})
+        ControlStore(self.database, self._clock).note(entry, len(found.demoted))
+        if found.demoted:
+            with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+                self._publish(session, heart.token, new_run_id(), None)
+        return found
+
     def retry_candidates(
         self, selection: Selection, *, without_raw: bool
-    ) -> tuple[list[PartitionKey], list[PartitionKey]]:
-        """What `retry` would requeue, and what it refuses because no attempt left anything in the raw sink."""
+    ) -> tuple[list[PartitionKey], dict[str, list[PartitionKey]]]:
+        """What `retry` would requeue, and what it refuses, by the reason."""
         ranges = self.ranges(selection)
         if selection.status not in (None, PartitionStatus.FAILED):
-            return [], []
-        failed = [view.key for view in self.reader.views(ranges, status=PartitionStatus.FAILED)]
+            return [], {}
+        failed = self.reader.views(ranges, status=PartitionStatus.FAILED)
         nothing = set() if without_raw else self.reader.left_nothing(ranges)
-        return [key for key in failed if key not in nothing], [key for key in failed if key in nothing]
+        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": []}
+        wanted = []
+        for view in failed:
+            if view.control.terminal_at is not None:
+                refused["terminal"].append(view.key)
+            elif view.key in nothing:
+                refused["no_raw"].append(view.key)
+            else:
+                wanted.append(view.key)
+        return wanted, refused
 
     def retry(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
         """failed -> pending, in the audit log. Says how many moved."""
         return ControlStore(self.database, self._clock).requeue(keys, entry)
+
+    @property
+    def marks(self) -> MarkStore:
+        """The operator's marks: given up for good, paused, and both taken back."""
+        from penstock.state.marks import MarkStore
+
+        return MarkStore(self.database, self._clock)
+
+    def terminal(self, selection: Selection) -> list[tuple[PartitionView, str]]:
+        """The failed partitions that nothing will try again, each with why."""
+        from penstock.control.retry import terminal
+
+        now = self.now()
+        found = []
+        for view in self.reader.views(self.ranges(selection), status=PartitionStatus.FAILED):
+            why = terminal(self.settings.query(view.key.query_name).retry, view.control, now)
+            if why is not None:
+                found.append((view, why))
+        return found
+
+    def is_terminal(self, view: PartitionView) -> str | None:
+        """Why this partition is given up for good; None if it is not."""
+        from penstock.control.retry import terminal
+
+        if view.state.status is not PartitionStatus.FAILED:
+            return None
+        return terminal(self.settings.query(view.key.query_name).retry, view.control, self.now())
+
+    def maturity(self, view: PartitionView) -> str | None:
+        """Whether the source may still change this day (provisional or settled); None while no run is trusted."""
+        from penstock.control.restate import maturity
+
+        if view.state.status is not PartitionStatus.SUCCESS:
+            return None
+        over = last_day_over(self.now(), self.settings.customer(view.key.customer_id).time_zone)
+        return maturity(self.settings.query(view.key.query_name), view.key.logical_date, over)
+
+    def demote(self, key: PartitionKey, reason: str, entry: AuditEntry) -> bool:
+        """Withdraw the trusted run of a partition; False if it was withdrawn before."""
+        from penstock.state.authority import AuthorityStore
+
+        self.ranges(Selection(keys=(key,)))
+        return AuthorityStore(self.database, self._clock).demote(key, reason, entry)
+
+    def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry) -> bool:
+        """Trust an earlier accepted run again; False if it is the trusted one."""
+        from penstock.control.approval import refuse_without_raw
+        from penstock.raw.reader import RawReader
+        from penstock.state.authority import AuthorityStore
+
+        attempt = self._attempt(key, to)
+        if attempt.was_vouched_for:
+            refuse_without_raw(attempt, RawReader(self.lake))
+        return AuthorityStore(self.database, self._clock).rollback(key, to, entry)
+
+    def approve(self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry) -> bool:
+        """Trust a run that only the shrink guard held back; False if it is the trusted one."""
+        from penstock.contract.contract import Contract
+        from penstock.control.approval import refuse_other_complaints, refuse_without_raw
+        from penstock.raw.reader import RawReader
+        from penstock.state.authority import AuthorityStore
+
+        attempt = self._attempt(key, run_id)
+        body = self.reader.contract(attempt.contract_fingerprint)
+        if attempt.outcome is Outcome.FAILED and attempt.approved_at is None and body is not None:
+            refuse_other_complaints(attempt, Contract.from_body(body))
+            refuse_without_raw(attempt, RawReader(self.lake))
+        return AuthorityStore(self.database, self._clock).approve(key, run_id, reason, entry)
+
+    def _attempt(self, key: PartitionKey, run_id: RunId) -> Attempt:
+        self.ranges(Selection(keys=(key,)))
+        attempts = self.reader.attempts(key)
+        for attempt in attempts:
+            if attempt.run_id == run_id:
+                return attempt
+        known = ", ".join(attempt.run_id for attempt in attempts) or "none"
+        raise ActRefused(f"{key} has no attempt in run {run_id} (runs: {known})")
 
     def why(self, key: PartitionKey) -> Why:
         from penstock.control.why import explain

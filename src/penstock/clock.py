@@ -18,6 +18,12 @@ def last_day_over(now: datetime, time_zone: str) -> date:
     return now.astimezone(ZoneInfo(time_zone)).date() - timedelta(days=1)
 
 
+def utc_offset(now: datetime, time_zone: str) -> int:
+    """By how many seconds the account's clock is ahead of UTC now."""
+    offset = now.astimezone(ZoneInfo(time_zone)).utcoffset()
+    return int(offset.total_seconds()) if offset else 0
+
+
 def iso(moment: datetime) -> str:
     """ISO 8601 in UTC with microseconds and a Z: one width, so that text order is time order."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

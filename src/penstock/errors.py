@@ -106,6 +106,10 @@ class StateConflict(TransientError):
     """Another process changed the same rows first; planning again will see the new truth."""
 
 
+class ActRefused(TerminalError):
+    """An operator asked for something that the partition's history does not allow."""
+
+
 class LeaseLost(TransientError):
     """We paused for too long: another process holds what we thought was ours."""
 

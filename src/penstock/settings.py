@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date
+from datetime import date, timedelta
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -28,6 +28,7 @@ from penstock.specification import (
     Check,
     Day,
     Declared,
+    Duration,
     Expression,
     Field,
     Freshness,
@@ -220,6 +221,14 @@ def _lake(text: str) -> str:
     return text.rstrip("/")
 
 
+class ControlSettings(Declared):
+    """How the control loop shares its rounds."""
+
+    round: Annotated[int, pydantic.Field(ge=2)] = 10_000  # partitions that one round issues at most
+    backfill_share: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.3  # of a round, when both kinds of work wait
+    every: Duration = timedelta(seconds=30)  # between the beginnings of two rounds
+
+
 class Settings(Declared):
     """Everything the workspace file says, checked as a whole."""
 
@@ -232,6 +241,7 @@ class Settings(Declared):
     state: StateSettings
     lake: Annotated[str, pydantic.Field(min_length=1), AfterValidator(_lake)]
     spark: SparkSettings = SparkSettings()
+    control: ControlSettings = ControlSettings()
     customers: Annotated[tuple[Customer, ...], pydantic.Field(strict=False)] = ()
     sources: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
     queries: dict[str, Query] = pydantic.Field(default_factory=dict)

@@ -417,6 +417,14 @@ class Restate(Declared):
     """How many past days are fetched again, because the source still changes them."""
 
     days: Annotated[int, pydantic.Field(ge=1)]
+    # at which ages (days after the day's end) it is fetched again; by default daily at first, then ever more rarely
+    ages: Annotated[tuple[Annotated[int, pydantic.Field(ge=1)], ...], _LIST, AfterValidator(distinct)] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _inside_the_horizon(self) -> Self:
+        if self.ages is not None and max(self.ages) > self.days:
+            raise ValueError(f"ages go up to {max(self.ages)}, but days is {self.days}: after that the day is settled")
+        return self
 
 
 _BACKOFF = (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
@@ -429,6 +437,8 @@ class Retry(Declared):
     backoff: Annotated[tuple[Duration, ...], _LIST, AfterValidator(filled)] = _BACKOFF
     jitter: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.2
     max_age: Duration = timedelta(days=30)
+    # which failures are retried without being asked; quota and credentials never count as failures of a partition
+    errors: Annotated[tuple[Literal["transient", "config", "data", "internal"], ...], _LIST] = ("transient", "internal")
 
 
 def _distinct_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:

@@ -32,6 +32,7 @@ from builders import (
     race,
     rejected,
 )
+from penstock.control.plan import DUE
 from penstock.control.rescue import MAX_LOSSES, Rescued, rescue
 from penstock.db import schema
 from penstock.db.engine import Database
@@ -40,9 +41,12 @@ from penstock.db.triggers import REFUSALS
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
+from penstock.state.authority import AuthorityStore
 from penstock.state.control import ControlStore
+from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
 from penstock.state.records import Attempt, ExpectedRange, PartitionState, PartitionView, Refused, Ruling, Verdict
+from penstock.state.schedule import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 
@@ -760,9 +764,12 @@ def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> No
     def verbs(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert verbs(ValidatorStore) == {"judge", "accept", "reject"}
-    assert not verbs(ControlStore) & {"judge", "accept", "reject", "demote"}
-    assert not verbs(StateReader) & (verbs(ValidatorStore) | verbs(ControlStore) | verbs(WorkerStore))
+    assert verbs(ValidatorStore) == {"judge", "accept", "reject", "withdraw"}
+    judging = {"judge", "accept", "reject", "withdraw", "demote", "rollback", "approve"}
+    assert not verbs(ControlStore) & judging
+    assert not (verbs(RetryStore) | verbs(MarkStore)) & {*judging, "issue", "requeue"}
+    writers = (ValidatorStore, ControlStore, WorkerStore, RetryStore, MarkStore, AuthorityStore)
+    assert not verbs(StateReader) & {verb for kind in writers for verb in verbs(kind)}
 
 
 # --- what the database itself refuses ------------------------------------------------------------------------------
@@ -770,6 +777,16 @@ def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> No
 OTHER = columns(key(9))
 GOOD: dict[str, dict[str, Any]] = {
     "workspace": {"one": 1, "tenant_id": "acme", "workspace_id": "ads"},
+    "partition_control": OTHER,
+    "source_breaker": {"source": "demo"},
+    "backfill": {
+        "backfill_id": "b", "status": "active", "selector": {}, "reprocess": False, "chunk_size": 10, "priority": 0,
+        "max_chunks": 1, "total": 10, "created_at": NOW, "created_by": "ada",
+    },
+    "backfill_chunk": {
+        "backfill_id": "b", "chunk_no": 1, "run_id": "r", "worker_token": "w", "first_key": "a", "last_key": "b",
+        "partitions": 10, "started_at": NOW,
+    },
     "partition_state": {
         **OTHER, "status": "success", "current_run_id": "r", "schema_version": "v1", "record_count": 1,
         "updated_at": NOW, "error_message": None, "attempt_count": 1, "authority_version": 1,
@@ -802,6 +819,19 @@ SUCCEEDED = {
 FAILED = {"outcome": "FAILED", "stage": "extract", "error_class": "data", "error_message": "bad", "finished_at": NOW}
 
 IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
+    ("failures_are_not_negative", "partition_control", {"failures": -1}),
+    ("a_terminal_mark_has_an_author", "partition_control", {"terminal_at": NOW}),
+    ("a_pause_has_an_author", "partition_control", {"paused_by": "ada"}),
+    ("a_hold_has_an_author", "partition_control", {"held_at": NOW}),
+    ("a_retry_says_its_strategy", "partition_control", {"next_run_at": NOW}),
+    ("an_open_breaker_has_a_probe", "source_breaker", {"opened_at": NOW, "error_message": "refused"}),
+    ("an_open_breaker_says_why", "source_breaker", {"opened_at": NOW, "probe_at": NOW}),
+    ("backfill_status_is_known", "backfill", {"status": "asleep"}),
+    ("chunks_are_not_empty", "backfill", {"chunk_size": 0}),
+    ("chunks_are_not_empty", "backfill", {"max_chunks": 0}),
+    ("ended_backfill_has_a_time", "backfill", {"status": "finished"}),
+    ("ended_backfill_has_a_time", "backfill", {"finished_at": NOW}),
+    ("finished_chunk_has_counts", "backfill_chunk", {"finished_at": NOW}),
     ("one_workspace_per_schema", "workspace", {"one": 2}),
     ("status_is_known", "partition_state", {"status": "terminal"}),
     ("success_names_its_run", "partition_state", {"current_run_id": None, "authority_version": 0}),
@@ -1043,8 +1073,8 @@ def test_no_ranges_are_no_partitions(week: Actors) -> None:
     assert week.reader.views([]) == []
     assert week.reader.count([]) == 0
     assert week.reader.counts([]) == []
-    assert week.reader.candidates([], list(PartitionStatus)) == []
-    assert week.reader.held([]) == 0
+    assert week.reader.candidates([], DUE, builders.NOW, {}) == []
+    assert week.reader.reasons([], builders.NOW, {}) == {}
     assert week.reader.left_nothing([]) == set()
 
 
@@ -1066,17 +1096,21 @@ def test_counts_group_by_what_was_asked_for(week: Actors) -> None:
 
 
 def test_candidates_are_what_may_be_attempted_with_the_number_to_build_on(week: Actors) -> None:
-    def found(*statuses: PartitionStatus) -> list[tuple[Any, ...]]:
-        return [(day.day, status, bool(explicit), last) for *_, day, status, explicit, last in candidates(*statuses)]
+    def found(*reasons: str) -> list[tuple[Any, ...]]:
+        candidates = week.reader.candidates([days(1, 8)], reasons, builders.NOW, {})
+        return [(c.key.logical_date.day, c.status, c.reason, c.last_attempt_no) for c in candidates]
 
-    def candidates(*statuses: PartitionStatus) -> list[tuple[Any, ...]]:
-        return week.reader.candidates([days(1, 8)], statuses)
-
-    assert found(PartitionStatus.PENDING) == [(1, "pending", False, 0), (7, "pending", True, 1)]
-    assert found(PartitionStatus.SUCCESS) == [(2, "success", True, 1), (3, "success", True, 2), (8, "success", True, 2)]
-    assert found(PartitionStatus.FAILED) == [(4, "failed", True, 1), (5, "failed", True, 1)]
-    assert candidates(PartitionStatus.PENDING)[0][:4] == ("demo", "1000000001", "campaign_daily", date(2024, 6, 1))
-    assert week.reader.held([days(1, 8)]) == 1
+    assert found(*DUE) == [(1, "pending", "missing", 0), (7, "pending", "requeued", 1)]
+    assert found("success") == [
+        (2, "success", "success", 1),
+        (3, "success", "success", 2),
+        (8, "success", "success", 2),
+    ]
+    assert found("failed") == [(4, "failed", "failed", 1), (5, "failed", "failed", 1)]
+    assert week.reader.candidates([days(1, 8)], DUE, builders.NOW, {}, limit=1)[0].key == key(1)
+    assert week.reader.reasons([days(1, 8)], builders.NOW, {}) == {
+        "failed": 2, "missing": 1, "open": 1, "requeued": 1, "success": 3,
+    }  # fmt: skip
 
 
 def test_a_million_pending_partitions_cost_no_rows(actors: Actors) -> None:

@@ -254,7 +254,7 @@ def actors() -> Iterator[Actors]:
 
 
 def plan_of(actors: Actors, *, reprocess: bool = False) -> Plan:
-    return make_plan(actors.reader, [days(1, 6)], CONTRACTS, reprocess=reprocess)
+    return make_plan(actors.reader, [days(1, 6)], CONTRACTS, builders.NOW, restated={}, reprocess=reprocess)
 
 
 def test_a_plan_takes_what_is_pending_and_says_why(actors: Actors) -> None:
@@ -275,7 +275,7 @@ def test_a_plan_to_reprocess_takes_what_is_success_as_well_but_never_what_failed
 
 def test_a_plan_names_todays_contract(actors: Actors) -> None:
     newer = contract(schema_version="v2")
-    plan = make_plan(actors.reader, [days(1, 1)], {"campaign_daily": newer}, reprocess=False)
+    plan = make_plan(actors.reader, [days(1, 1)], {"campaign_daily": newer}, builders.NOW, restated={})
     assert plan.items == [Planned(key(1), 0, "missing", newer.fingerprint, "v2")]
 
 

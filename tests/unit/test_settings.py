@@ -213,6 +213,7 @@ def test_a_short_file_gets_the_documented_defaults(tmp_path: Path) -> None:
             "backoff": (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2)),
             "jitter": 0.2,
             "max_age": timedelta(days=30),
+            "errors": ("transient", "internal"),
         },
         "options": {},
         "customers": None,
@@ -842,7 +843,7 @@ def test_tenant_and_workspace_are_names(tmp_path: Path, key: str) -> None:
 
 
 def test_an_unknown_key_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    known = "tenant, workspace, state, lake, spark, customers, sources, queries, models, schema, include"
+    known = "tenant, workspace, state, lake, spark, control, customers, sources, queries, models, schema, include"
     assert refusals(tmp_path, HEAD + "querys: {}\nroot: /\n") == [
         f"penstock.yaml:5: querys: unknown key 'querys' (known: {known}); did you mean 'queries'?",
         f"penstock.yaml:6: root: unknown key 'root' (known: {known})",
@@ -927,7 +928,7 @@ def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: str, w
         (
             "retry: {attempts: 3}",
             "retry.attempts",
-            "unknown key 'attempts' (known: max_attempts, backoff, jitter, max_age); did you mean 'max_attempts'?",
+            "unknown key 'attempts' (known: max_attempts, backoff, jitter, max_age, errors); did you mean 'max_attempts'?",
         ),
         ("options: [a]", "options", "must be a map"),
         ("customers: []", "customers", "must not be empty"),

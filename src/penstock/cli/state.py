@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli import acts
 from penstock.cli import options as opt
 from penstock.cli.render import key_fields, listing, show, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from penstock.app import Workspace
     from penstock.state.records import Attempt, PartitionView
 
 state = typer.Typer(no_args_is_help=True, help="Inspect and steer the state of partitions.")
 
 
 def register(app: typer.Typer) -> None:
+    acts.register(state)
     app.add_typer(state, name="state")
 
 
@@ -49,7 +53,7 @@ def inspect(
     )
     total = ws.reader.count(ranges, status=chosen.status, explicit=not implicit)
     show(
-        listing([_state_item(view) for view in views], total),
+        listing([_state_item(ws, view) for view in views], total),
         as_json,
         lambda console: _draw_states(console, views, total),
     )
@@ -67,15 +71,17 @@ def history(
 
     ws = open_workspace(workspace)
     chosen = opt.selection([key])
-    ws.ranges(chosen)
+    [view] = ws.reader.views(ws.ranges(chosen))
     attempts = ws.reader.attempts(chosen.keys[0])
-    current = ws.reader.state(chosen.keys[0])
-    authority = current.current_run_id if current else None
-    show(
-        listing([_attempt_item(attempt, authority) for attempt in attempts], len(attempts)),
-        as_json,
-        lambda console: _draw_attempts(console, key, attempts, authority),
-    )
+    authority, coming = view.state.current_run_id, view.control.next_run_at
+    items = [_attempt_item(a, authority, coming if a is attempts[0] else None) for a in attempts]
+
+    def draw(console: Console) -> None:
+        _draw_attempts(console, key, attempts, authority)
+        if coming:
+            console.print(f"next retry: {coming:%Y-%m-%d %H:%M} UTC ({view.control.strategy})")
+
+    show(listing(items, len(attempts)), as_json, draw)
 
 
 @state.command()
@@ -106,7 +112,7 @@ def retry(
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    failed, refused = ws.retry_candidates(chosen, without_raw=without_raw)
+    failed, turned_down = ws.retry_candidates(chosen, without_raw=without_raw)
     moved = 0
     if not dry_run and failed:
         confirm("retrying", len(failed), yes=yes, force=force)
@@ -116,29 +122,36 @@ def retry(
         **listing([key_fields(key) for key in failed], len(failed)),
         "requeued": moved,
         "dry_run": dry_run,
-        "refused": [str(key) for key in refused],
+        "refused": [str(key) for key in turned_down.get("no_raw", ())],
+        "terminal": [str(key) for key in turned_down.get("terminal", ())],
     }
-    show(document, as_json, lambda console: _draw_retry(console, len(failed), moved, refused, dry_run))
-    if refused and not failed:
+    show(document, as_json, lambda console: _draw_retry(console, len(failed), moved, turned_down, dry_run))
+    if any(turned_down.values()) and not failed:
         raise typer.Exit(1)
 
 
-def _draw_retry(console: Console, failed: int, moved: int, refused: list[Any], dry_run: bool) -> None:
+def _draw_retry(console: Console, failed: int, moved: int, turned_down: dict[str, list[Any]], dry_run: bool) -> None:
     if dry_run:
         console.print(f"{failed:,} failed partitions would become pending")
     elif failed:
         console.print(f"{moved:,} partitions are pending again: the next `penstock run` attempts them")
     else:
         console.print("nothing to retry: no failed partition matches")
-    if refused:
+    if marked := turned_down.get("terminal"):
+        console.print(
+            f"[yellow]refused {len(marked):,}[/]: they were given up for good, as {marked[0]};"
+            " take that back with `penstock state clear-terminal`"
+        )
+    if refused := turned_down.get("no_raw"):
         console.print(
             f"[yellow]refused {len(refused):,}[/]: their attempts left nothing in the raw sink, as {refused[0]};"
             " look with `penstock state history`, or add --without-raw"
         )
 
 
-def _state_item(view: PartitionView) -> dict[str, Any]:
+def _state_item(ws: Workspace, view: PartitionView) -> dict[str, Any]:
     s = view.state
+    terminal, maturity = ws.is_terminal(view), ws.maturity(view)
     return {
         **key_fields(s.key),
         "status": s.status,
@@ -151,9 +164,13 @@ def _state_item(view: PartitionView) -> dict[str, Any]:
         "authority_version": s.authority_version,
         "implicit": not view.explicit,
         "display_status": view.display,
-        "next_run_at": None,
-        "terminal": False,
-        "paused": False,
+        "next_run_at": view.control.next_run_at,
+        "strategy": view.control.strategy,
+        "terminal": terminal is not None,
+        "terminal_why": terminal,
+        "paused": view.control.paused_at is not None,
+        "held": view.control.held_at is not None,
+        "maturity": maturity,
         "open_attempt": view.open_run_id,
     }
 
@@ -180,7 +197,7 @@ def _draw_states(console: Console, views: list[PartitionView], total: int) -> No
         )
 
 
-def _attempt_item(attempt: Attempt, authority: str | None) -> dict[str, Any]:
+def _attempt_item(attempt: Attempt, authority: str | None, next_run_at: datetime | None) -> dict[str, Any]:
     return {
         "run_id": attempt.run_id,
         "attempt_no": attempt.attempt_no,
@@ -198,7 +215,9 @@ def _attempt_item(attempt: Attempt, authority: str | None) -> dict[str, Any]:
         "content_digest": attempt.content_digest,
         "started_at": attempt.issued_at,
         "finished_at": attempt.finished_at,
-        "next_run_at": None,
+        "approved_at": attempt.approved_at,
+        "demoted_at": attempt.demoted_at,
+        "next_run_at": next_run_at,
     }
 
 

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
 
 from penstock.contract.contract import Contract
 from penstock.errors import ConfigError
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import PartitionKey
 from penstock.state.reader import StateReader
 from penstock.state.records import ExpectedRange, Planned
 
-_REASONS = {PartitionStatus.SUCCESS: "reprocess"}
+DUE = ("missing", "requeued", "retry", "restate")  # what is attempted without being asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be attempted now. `held` partitions are being worked on by somebody else."""
+    """What would be attempted now. `held` partitions are being worked on by somebody else, `paused` ones wait."""
 
     items: Sequence[Planned]
     held: int
-
-    def only(self, status: PartitionStatus) -> Plan:
-        """The part of the plan that is about partitions of this status."""
-        reprocess = _REASONS[PartitionStatus.SUCCESS]
-        wanted = {PartitionStatus.SUCCESS: {reprocess}, PartitionStatus.PENDING: {"missing", "requeued"}}.get(
-            status, set()
-        )
-        return replace(self, items=[item for item in self.items if item.reason in wanted])
+    paused: int = 0
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -37,17 +30,34 @@ class Plan:
 
 
 def make_plan(
-    reader: StateReader, ranges: Sequence[ExpectedRange], contracts: Mapping[str, Contract], *, reprocess: bool
+    reader: StateReader,
+    ranges: Sequence[ExpectedRange],
+    contracts: Mapping[str, Contract],
+    now: datetime,
+    *,
+    restated: Mapping[str, Sequence[int]],
+    reprocess: bool = False,
+    status: PartitionStatus | None = None,
+    limit: int | None = None,
 ) -> Plan:
-    """Everything pending in `ranges`; with `reprocess` also what is success already. Never what failed:
-    only an explicit requeue makes that pending again."""
-    statuses = [PartitionStatus.PENDING, *([PartitionStatus.SUCCESS] if reprocess else [])]
+    """Everything that is due in `ranges`; with `reprocess` also what is success already.
+
+    What failed is due again only when the retry policy or an operator says so. `restated` says at which ages the days
+    of a query are fetched again.
+    """
+    wanted = (*DUE, PartitionStatus.SUCCESS.value) if reprocess else DUE
+    found = reader.candidates(ranges, wanted, now, restated, limit=limit)
     prints = {name: (contract.fingerprint, contract.schema_version) for name, contract in contracts.items()}
-    items = []
-    for source, customer_id, query_name, day, status, explicit, last in reader.candidates(ranges, statuses):
-        reason = _REASONS.get(PartitionStatus(status)) or ("requeued" if explicit else "missing")
-        items.append(Planned(PartitionKey(source, customer_id, query_name, day), last, reason, *prints[query_name]))
-    return Plan(items, reader.held(ranges))
+    items = [
+        Planned(c.key, c.last_attempt_no, _WORDS.get(c.reason, c.reason), *prints[c.key.query_name])
+        for c in found
+        if status in (None, c.status)
+    ]
+    rest = reader.reasons(ranges, now, restated)
+    return Plan(items, rest.get("open", 0), rest.get("paused", 0))
+
+
+_WORDS = {PartitionStatus.SUCCESS.value: "reprocess"}
 
 
 def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]) -> None:

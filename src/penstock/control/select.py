@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import Any
 
-from penstock.clock import last_day_over
+from penstock.clock import last_day_over, utc_offset
 from penstock.errors import ConfigError, UsageError
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey
@@ -39,10 +39,7 @@ def expected(settings: Settings, selection: Selection, now: datetime) -> list[Ex
     """The partitions that the configuration expects to exist by `now`, as far as they are selected."""
     _refuse_unknown(settings, selection)
     if selection.keys:
-        return [
-            ExpectedRange(k.source, k.customer_id, k.query_name, k.logical_date, k.logical_date)
-            for k in sorted(set(selection.keys))
-        ]
+        return [_only(settings, key, now) for key in sorted(set(selection.keys))]
     ranges = []
     for query in settings.queries.values():
         if selection.source not in (None, query.source) or (selection.queries and query.name not in selection.queries):
@@ -61,6 +58,14 @@ def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedR
     return _range(settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
 
 
+def _only(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedRange:
+    zone = settings.customer(key.customer_id).time_zone
+    day = key.logical_date
+    return ExpectedRange(
+        key.source, key.customer_id, key.query_name, day, day, last_day_over(now, zone), utc_offset(now, zone)
+    )
+
+
 def _range(query: Query, customer: Customer, selection: Selection, now: datetime) -> ExpectedRange:
     first = _first_day(query, customer)
     last = last_day_over(now, customer.time_zone)
@@ -70,6 +75,8 @@ def _range(query: Query, customer: Customer, selection: Selection, now: datetime
         query.name,
         max(day for day in (first, selection.since) if day),
         min(day for day in (last, customer.active_to, selection.until) if day),
+        last,
+        utc_offset(now, customer.time_zone),
     )
 
 

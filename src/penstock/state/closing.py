@@ -108,6 +108,25 @@ ON CONFLICT (source, customer_id, query_name, logical_date)
 DO UPDATE SET authority_version = excluded.authority_version, since = excluded.since
 """
 
+# A failure waits for the policy's word; an acceptance ends the row of failures.
+_RETRY_DUE = f"""
+INSERT INTO retry_due (source, customer_id, query_name, logical_date, attempt_no)
+SELECT c.source, c.customer_id, c.query_name, c.logical_date, a.attempt_no
+FROM incoming_closing c JOIN partition_attempt a ON {_SAME_ATTEMPT}
+WHERE c.ruling = 'apply' AND c.outcome = 'FAILED'
+ORDER BY c.source, c.customer_id, c.query_name, c.logical_date
+ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET attempt_no = excluded.attempt_no
+"""
+_NO_RETRY_DUE = f"""
+DELETE FROM retry_due AS d WHERE EXISTS (SELECT 1 FROM incoming_closing c
+    WHERE {same_key("d", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED')
+"""
+_END_OF_FAILURES = f"""
+UPDATE partition_control AS k SET failures = 0, failing_since = NULL, next_run_at = NULL, strategy = NULL
+FROM incoming_closing c
+WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED' AND k.strategy IS NOT NULL
+"""
+
 _RULINGS = f"""
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, c.run_id, c.outcome, c.stage, c.error_class,
     c.record_count, c.ruling, a.attempt_no, a.contract_fingerprint, s.authority_version
@@ -129,6 +148,8 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
         connection.execute(timed(_CLOSE), moment)
         connection.execute(timed(_MOVE), moment)
         connection.execute(timed(_DUE), moment)
+        for statement in (_RETRY_DUE, _NO_RETRY_DUE, _END_OF_FAILURES):
+            connection.execute(sa.text(statement))
         outcome = connection.execute(
             sa.text(_RULINGS).columns(logical_date=sa.Date(), record_count=sa.BigInteger())
         ).all()

@@ -60,6 +60,19 @@ FROM incoming_key k WHERE {same_key("s", "k")} AND s.status = 'failed'
 """
 
 
+_NO_LONGER_SCHEDULED = f"""
+UPDATE partition_control AS c SET next_run_at = NULL, strategy = NULL
+FROM incoming_key k WHERE {same_key("c", "k")} AND c.next_run_at IS NOT NULL
+"""
+
+# A retry that the policy asks for is the control plane's move failed -> pending, in the transaction that issues it.
+_REQUEUE_ISSUED = f"""
+UPDATE partition_state AS s SET status = 'pending', updated_at = :now, error_message = NULL
+FROM incoming_planned p WHERE {same_key("s", "p")} AND s.status = 'failed' AND p.reason = 'retry' AND EXISTS (
+    SELECT 1 FROM partition_attempt a WHERE {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """One manual act, as the audit log keeps it."""
@@ -125,10 +138,16 @@ class ControlStore:
                 if connection.dialect.name == "postgresql":
                     connection.execute(sa.text(_lock_states()))
                 moved = connection.execute(timed(_REQUEUE), {"now": now}).rowcount
+                connection.execute(sa.text(_NO_LONGER_SCHEDULED))
             record_audit(connection, entry, moved, "done", now)
             return moved
 
         return self._database.transact(work)
+
+    def note(self, entry: AuditEntry, affected: int) -> None:
+        """A line in the audit log for an act that changed nothing here itself."""
+        now = self._clock()
+        self._database.transact(lambda connection: record_audit(connection, entry, affected, "done", now))
 
     def _issue(
         self, connection: Connection, run_id: RunId, worker_token: str, batch: int, planned: Sequence[Planned]
@@ -141,6 +160,7 @@ class ControlStore:
         ]
         with staged(connection, "incoming_planned", _PLANNED, rows):
             connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
+            connection.execute(timed(_REQUEUE_ISSUED), {"run_id": run_id, "now": now})
             found = connection.execute(sa.text(_ISSUED).columns(logical_date=sa.Date()), {"run_id": run_id}).all()
         issued: list[Issued] = []
         refused: list[Refused] = []

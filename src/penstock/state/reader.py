@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from penstock import partition
 from penstock.db import schema
-from penstock.db.bulk import same_key
+from penstock.db.bulk import same_key, timed
 from penstock.db.engine import Database
 from penstock.db.types import UtcTimestamp
 from penstock.errors import ErrorClass
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
-from penstock.partition import PartitionKey, RunId
-from penstock.state.records import Attempt, ExpectedRange, PartitionState, PartitionView
+from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.state.records import Attempt, Candidate, ExpectedRange, PartitionControl, PartitionState, PartitionView
 
 # Ranges arrive as one JSON parameter and are unfolded into days by the database: a million pending partitions cost
 # no rows, no temporary table and no Python objects.
@@ -25,7 +27,8 @@ _DAYS = {
         ranges AS MATERIALIZED (
             SELECT json_extract(value, '$[0]') AS source, json_extract(value, '$[1]') AS customer_id,
                 json_extract(value, '$[2]') AS query_name, json_extract(value, '$[3]') AS first_day,
-                json_extract(value, '$[4]') AS last_day
+                json_extract(value, '$[4]') AS last_day, json_extract(value, '$[5]') AS over_day,
+                json_extract(value, '$[6]') AS utc_offset
             FROM json_each(:ranges)
         ),
         calendar(day) AS (
@@ -33,27 +36,43 @@ _DAYS = {
             UNION ALL SELECT date(day, '+1 day') FROM calendar WHERE day < (SELECT MAX(last_day) FROM ranges)
         ),
         expected AS (
-            SELECT r.source, r.customer_id, r.query_name, c.day AS logical_date
+            SELECT r.source, r.customer_id, r.query_name, c.day AS logical_date, r.over_day, r.utc_offset
             FROM ranges r JOIN calendar c ON c.day BETWEEN r.first_day AND r.last_day
         )""",
     "postgresql": """
         expected AS (
-            SELECT r ->> 0 AS source, r ->> 1 AS customer_id, r ->> 2 AS query_name, day::date AS logical_date
+            SELECT r ->> 0 AS source, r ->> 1 AS customer_id, r ->> 2 AS query_name, day::date AS logical_date,
+                (r ->> 5)::date AS over_day, (r ->> 6)::integer AS utc_offset
             FROM jsonb_array_elements(CAST(:ranges AS jsonb)) r,
                 generate_series((r ->> 3)::date, (r ->> 4)::date, interval '1 day') day
         )""",
 }
 
-# One row per expected partition: its state (or none), its newest closed attempt (or none), its open attempt (or none).
+_MARKS = (
+    "terminal_at",
+    "terminal_by",
+    "terminal_reason",
+    "paused_at",
+    "paused_by",
+    "paused_reason",
+    "held_at",
+    "held_by",
+    "held_reason",
+)
+_CONTROL = ("failures", "failing_since", "next_run_at", "strategy", *_MARKS)
+
+# One row per expected partition: its state (or none), its newest closed attempt (or none), its open attempt (or none),
+# and what the control plane keeps about it (or nothing).
 _VIEW = f"""
 view AS (
-    SELECT e.source, e.customer_id, e.query_name, e.logical_date,
+    SELECT e.source, e.customer_id, e.query_name, e.logical_date, e.over_day, e.utc_offset,
         s.source IS NOT NULL AS explicit, COALESCE(s.status, 'pending') AS status, s.current_run_id, s.schema_version,
         s.record_count, s.updated_at, s.error_message, COALESCE(s.attempt_count, 0) AS attempt_count,
         COALESCE(s.authority_version, 0) AS authority_version,
         l.attempt_no AS last_attempt_no, l.run_id AS last_attempt_run_id, l.outcome AS last_attempt_outcome,
         l.error_class AS last_attempt_error_class, l.error_message AS last_attempt_error,
         l.finished_at AS last_attempt_at, o.run_id AS open_run_id,
+        {", ".join(f"k.{name}" for name in _CONTROL)},
         CASE
             WHEN s.current_run_id IS NULL THEN 'never_materialized'
             WHEN s.status <> 'success' THEN 'unavailable'
@@ -66,6 +85,7 @@ view AS (
     LEFT JOIN partition_attempt l ON {same_key("l", "e")} AND l.attempt_no = (
         SELECT MAX(m.attempt_no) FROM partition_attempt m WHERE {same_key("m", "e")} AND m.outcome IS NOT NULL)
     LEFT JOIN partition_attempt o ON {same_key("o", "e")} AND o.outcome IS NULL
+    LEFT JOIN partition_control k ON {same_key("k", "e")}
 )"""
 
 _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
@@ -73,6 +93,30 @@ _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "explicit": sa.Boolean(),
     "updated_at": UtcTimestamp(),
     "last_attempt_at": UtcTimestamp(),
+    **{name: UtcTimestamp() for name in _CONTROL if name.endswith(("_at", "_since"))},
+}
+
+# Why a partition would be attempted now, or why it is not. An open attempt or a pause comes before everything else.
+_REASON = """
+CASE
+    WHEN open_run_id IS NOT NULL THEN 'open'
+    WHEN paused_at IS NOT NULL THEN 'paused'
+    WHEN status = 'pending' AND explicit THEN 'requeued'
+    WHEN status = 'pending' THEN 'missing'
+    WHEN next_run_at <= :now AND terminal_at IS NULL THEN 'retry'
+    WHEN status = 'success' AND held_at IS NULL AND {restatement_due} THEN 'restate'
+    ELSE status
+END"""
+
+# When the day reached the age, as a moment: the end of the day where the account lives, and so many days later.
+_REACHED = {
+    "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', logical_date, printf('%+d days', 1 + {age}),"
+    " printf('%+d seconds', -utc_offset))",
+    "postgresql": "((logical_date + 1 + {age})::timestamp AT TIME ZONE 'UTC' - make_interval(secs => utc_offset))",
+}
+_AGE = {
+    "sqlite": "CAST(julianday(over_day) - julianday(logical_date) AS INTEGER)",
+    "postgresql": "(over_day - logical_date)",
 }
 
 _GROUPS = {
@@ -98,12 +142,13 @@ class StateReader:
         display: DisplayStatus | None = None,
         explicit: bool = False,
         last_failed: bool = False,
+        marked: bool = False,
         after: PartitionKey | None = None,
         limit: int | None = None,
     ) -> list[PartitionView]:
         """The expected partitions of `ranges` in key order; those without a row are implicit pending, unless only
-        `explicit` ones are asked for."""
-        where, parameters = _filters(status, display, explicit, last_failed, after)
+        `explicit` ones are asked for, or only those `marked` by an operator as paused or held."""
+        where, parameters = _filters(status, display, explicit, last_failed, after, marked)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         select = f"SELECT * FROM view{where} ORDER BY source, customer_id, query_name, logical_date{tail}"
         return [_view(row) for row in self._query(select, ranges, parameters, _VIEW_TYPES)]
@@ -130,19 +175,47 @@ class StateReader:
         select = f"SELECT {groups}display, COUNT(*) AS n FROM view{where} GROUP BY {numbers} ORDER BY {numbers}"
         return [dict(row._mapping) for row in self._query(select, ranges, parameters, {})]
 
-    def candidates(self, ranges: Sequence[ExpectedRange], statuses: Sequence[PartitionStatus]) -> list[tuple[Any, ...]]:
-        """(source, customer, query, date, status, explicit, last attempt number) of partitions free to be attempted."""
-        marks = ", ".join(f"'{status}'" for status in statuses)
-        select = (
-            "SELECT source, customer_id, query_name, logical_date, status, explicit, COALESCE(last_attempt_no, 0)"
-            f" FROM view WHERE status IN ({marks}) AND open_run_id IS NULL"
-            " ORDER BY source, query_name, customer_id, logical_date"
-        )
-        return [tuple(row) for row in self._query(select, ranges, {}, _VIEW_TYPES)]
+    def reasons(
+        self, ranges: Sequence[ExpectedRange], now: datetime, restated: Mapping[str, Sequence[int]]
+    ) -> dict[str, int]:
+        """How many partitions would be attempted for which reason, and how many not because they are `open` or
+        `paused`; `success` and `failed` are those for which nothing is due. `restated` are ages by query."""
+        select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q GROUP BY reason ORDER BY reason"
+        return {row.reason: row.n for row in self._query(select, ranges, {"now": now}, {})}
 
-    def held(self, ranges: Sequence[ExpectedRange]) -> int:
-        """How many of these partitions have an open attempt: somebody is working on them."""
-        return int(self._query("SELECT COUNT(*) AS n FROM view WHERE open_run_id IS NOT NULL", ranges, {}, {})[0].n)
+    def candidates(
+        self,
+        ranges: Sequence[ExpectedRange],
+        reasons: Sequence[str],
+        now: datetime,
+        restated: Mapping[str, Sequence[int]],
+        *,
+        limit: int | None = None,
+    ) -> list[Candidate]:
+        """The partitions that would be attempted for these reasons, in key order."""
+        marks = ", ".join(f"'{reason}'" for reason in reasons)
+        tail = "" if limit is None else f" LIMIT {int(limit)}"
+        select = (
+            "SELECT source, customer_id, query_name, logical_date, status, reason,"
+            f" COALESCE(last_attempt_no, 0) AS last_attempt_no FROM ({self._reasoned(restated)}) q"
+            f" WHERE reason IN ({marks})"
+            f" ORDER BY source, query_name, customer_id, logical_date{tail}"
+        )
+        rows = self._query(select, ranges, {"now": now}, {"logical_date": sa.Date()})
+        return [Candidate(_key(row), PartitionStatus(row.status), row.reason, row.last_attempt_no) for row in rows]
+
+    def _reasoned(self, restated: Mapping[str, Sequence[int]]) -> str:
+        due = _restatement_due(self._database.dialect, restated)
+        return f"SELECT *, {_REASON.format(restatement_due=due)} AS reason FROM view"
+
+    def trusted(self, ranges: Sequence[ExpectedRange]) -> list[tuple[AttemptKey, int]]:
+        """The trusted run of every success partition, with the size of its payload."""
+        select = f"""
+            SELECT v.source, v.customer_id, v.query_name, v.logical_date, a.run_id, a.payload_bytes
+            FROM view v JOIN partition_attempt a ON {same_key("a", "v")} AND a.run_id = v.current_run_id
+            WHERE v.status = 'success' ORDER BY v.source, v.query_name, v.customer_id, v.logical_date"""
+        rows = self._query(select, ranges, {}, {"logical_date": sa.Date()})
+        return [(AttemptKey(_key(row), RunId(row.run_id)), row.payload_bytes) for row in rows]
 
     def state(self, key: PartitionKey) -> PartitionState | None:
         with self._database.snapshot() as connection:
@@ -194,10 +267,25 @@ class StateReader:
         types: dict[str, sa.types.TypeEngine[Any]],
     ) -> Sequence[Row[Any]]:
         with self._database.snapshot() as connection:
-            return connection.execute(
-                sa.text(f"WITH RECURSIVE {_DAYS[self._database.dialect]}, {_VIEW} {select}").columns(**types),
-                {"ranges": _as_json(ranges), **parameters},
-            ).all()
+            text = f"WITH RECURSIVE {_DAYS[self._database.dialect]}, {_VIEW} {select}"
+            statement = timed(text) if "now" in parameters else sa.text(text)
+            return connection.execute(statement.columns(**types), {"ranges": _as_json(ranges), **parameters}).all()
+
+
+def _restatement_due(dialect: str, restated: Mapping[str, Sequence[int]]) -> str:
+    """The SQL condition that the last verdict is older than the last age at which the day was to be fetched again."""
+    if not restated:
+        return "false"
+    cases = []
+    for name, ages in sorted(restated.items()):
+        steps = " ".join(f"WHEN {_AGE[dialect]} >= {int(age)} THEN {int(age)}" for age in sorted(ages, reverse=True))
+        cases.append(f"WHEN '{partition.name(name)}' THEN CASE {steps} END")
+    age = f"CASE query_name {' '.join(cases)} END"
+    judged = (
+        f"(SELECT MAX(j.issued_at) FROM partition_attempt j WHERE {same_key('j', 'view')}"
+        " AND j.outcome IN ('SUCCEEDED', 'FAILED'))"
+    )
+    return f"(({age}) IS NOT NULL AND {judged} < {_REACHED[dialect].format(age=f'({age})')})"
 
 
 def _filters(
@@ -206,6 +294,7 @@ def _filters(
     explicit: bool,
     last_failed: bool,
     after: PartitionKey | None,
+    marked: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     conditions, parameters = [], {}
     if status is not None:
@@ -218,6 +307,8 @@ def _filters(
         conditions.append("(explicit OR open_run_id IS NOT NULL)")
     if last_failed:
         conditions.append("(status = 'failed' OR display = 'materialized_but_last_attempt_failed')")
+    if marked:
+        conditions.append("(paused_at IS NOT NULL OR held_at IS NOT NULL)")
     if after is not None:
         conditions.append("(source, customer_id, query_name, CAST(logical_date AS TEXT)) > (:a1, :a2, :a3, :a4)")
         parameters |= {
@@ -230,9 +321,12 @@ def _filters(
 
 
 def _as_json(ranges: Sequence[ExpectedRange]) -> str:
-    return orjson.dumps(
-        [[r.source, r.customer_id, r.query_name, r.first, r.last] for r in ranges if r.first <= r.last]
-    ).decode()
+    rows = [
+        [r.source, r.customer_id, r.query_name, r.first, r.last, r.over or r.last, r.utc_offset]
+        for r in ranges
+        if r.first <= r.last
+    ]
+    return orjson.dumps(rows).decode()
 
 
 def _is(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:
@@ -269,6 +363,7 @@ def _view(row: Any) -> PartitionView:
         last_attempt_error=row.last_attempt_error,
         last_attempt_at=row.last_attempt_at,
         open_run_id=row.open_run_id,
+        control=PartitionControl(row.failures or 0, *(getattr(row, name) for name in _CONTROL[1:])),
     )
 
 
@@ -293,6 +388,9 @@ def _attempt(row: Any) -> Attempt:
         payload_bytes=row.payload_bytes,
         content_digest=row.content_digest,
         finished_at=row.finished_at,
+        raw_deleted_at=row.raw_deleted_at,
+        approved_at=row.approved_at,
+        demoted_at=row.demoted_at,
     )
 
 

@@ -50,6 +50,32 @@ class Attempt:
     payload_bytes: int | None
     content_digest: str | None
     finished_at: datetime | None
+    raw_deleted_at: datetime | None = None
+    approved_at: datetime | None = None
+    demoted_at: datetime | None = None
+
+    @property
+    def was_vouched_for(self) -> bool:
+        return self.outcome is Outcome.SUCCEEDED or self.approved_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionControl:
+    """What the control plane keeps beside a partition's state: retries, and the marks of operators."""
+
+    failures: int = 0  # in a row
+    failing_since: datetime | None = None
+    next_run_at: datetime | None = None
+    strategy: str | None = None
+    terminal_at: datetime | None = None
+    terminal_by: str | None = None
+    terminal_reason: str | None = None
+    paused_at: datetime | None = None
+    paused_by: str | None = None
+    paused_reason: str | None = None
+    held_at: datetime | None = None
+    held_by: str | None = None
+    held_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +92,7 @@ class PartitionView:
     last_attempt_error: str | None
     last_attempt_at: datetime | None
     open_run_id: RunId | None
+    control: PartitionControl = PartitionControl()
 
     @property
     def key(self) -> PartitionKey:
@@ -81,9 +108,23 @@ class ExpectedRange:
     query_name: str
     first: date
     last: date
+    # The last day that has ended where the account lives (`last`, if not given), and how many seconds its clock is
+    # ahead of UTC. They belong to the moment of asking, not to the range.
+    over: date | None = field(default=None, compare=False)
+    utc_offset: int = field(default=0, compare=False)
 
     def __len__(self) -> int:
         return max(0, (self.last - self.first).days + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A partition that could be attempted now, and why."""
+
+    key: PartitionKey
+    status: PartitionStatus
+    reason: str
+    last_attempt_no: int
 
 
 @dataclass(frozen=True, slots=True)

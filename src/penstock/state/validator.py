@@ -1,4 +1,4 @@
-"""The validator's object: it can judge issued attempts, and nothing else."""
+"""The validator's object: it can judge issued attempts and withdraw what it vouched for, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from penstock.clock import Clock
 from penstock.db.engine import Database
+from penstock.partition import PartitionKey
 from penstock.state.closing import close
+from penstock.state.recheck import FoundWanting, demote_rejected
 from penstock.state.records import Accepted, Rejected, Ruling, Verdict
 
 
@@ -25,6 +27,12 @@ class ValidatorStore:
 
     def accept(self, verdicts: Sequence[Accepted]) -> Ruling:
         return self.judge(verdicts)
+
+    def withdraw(self, found: Sequence[FoundWanting]) -> list[PartitionKey]:
+        """The re-check of trusted runs found these wanting: demote those that are still trusted."""
+        if not found:
+            return []
+        return self._database.transact(lambda connection: demote_rejected(connection, found, self._clock()))
 
     def reject(self, verdicts: Sequence[Rejected]) -> Ruling:
         return self.judge(verdicts)

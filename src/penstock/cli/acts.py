@@ -1,0 +1,331 @@
+"""`penstock state ...`: the acts of operators on marks (terminal, pause) and authority (demote, rollback, approve)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import key_fields, listing, show, table
+from penstock.lifecycle import PartitionStatus
+from penstock.partition import PartitionKey, run_id
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.app import Workspace
+    from penstock.control.select import Selection
+    from penstock.state.control import AuditEntry
+    from penstock.state.records import PartitionView
+
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
+_LISTED = 100
+
+NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
+
+
+def register(state: typer.Typer) -> None:
+    for name, command in (
+        ("terminal", terminal),
+        ("mark-terminal", mark_terminal),
+        ("clear-terminal", clear_terminal),
+        ("pause", pause),
+        ("resume", resume),
+        ("demote", demote),
+        ("rollback", rollback),
+        ("approve", approve),
+    ):
+        state.command(name)(command)
+
+
+def terminal(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    limit: opt.Limit = 100,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Failed partitions that nothing will try again by itself, each with why."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    found = ws.terminal(opt.selection(keys, source, customer, query, date, since, until))
+    items = [
+        {
+            **key_fields(view.key),
+            "why": why,
+            "attempt_count": view.state.attempt_count,
+            "error_message": view.state.error_message,
+            "marked": view.control.terminal_at is not None,
+        }
+        for view, why in found[:limit]
+    ]
+    show(listing(items, len(found)), as_json, lambda console: _draw_terminal(console, found, limit))
+
+
+def mark_terminal(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    reason: Reason = None,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Give failed partitions up for good: no retry, by policy or by hand, until `clear-terminal`."""
+    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    _mark(
+        _Act("mark-terminal", "marking", "given up for good", chosen, {"reason": reason}),
+        workspace,
+        _unmarked,
+        lambda ws, found, entry: ws.marks.mark_terminal(found, reason, entry),
+        _Rails(dry_run, yes, force, actor, as_json),
+    )
+
+
+def clear_terminal(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Take terminal marks back and forgive past failures; `state retry` then tries the partitions again."""
+    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    _mark(
+        _Act("clear-terminal", "clearing", "no longer terminal: `penstock state retry` tries them again", chosen, {}),
+        workspace,
+        lambda ws, selected: [view.key for view, _ in ws.terminal(selected)],
+        lambda ws, found, entry: ws.marks.clear_terminal(found, entry),
+        _Rails(dry_run, yes, force, actor, as_json),
+    )
+
+
+def pause(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    reason: Reason = None,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Attempt these partitions no more, for whatever reason, until `resume`. What is being worked on is finished."""
+    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    _mark(
+        _Act("pause", "pausing", "paused", chosen, {"reason": reason}),
+        workspace,
+        _not_paused,
+        lambda ws, found, entry: ws.marks.pause(found, reason, entry),
+        _Rails(dry_run, yes, force, actor, as_json),
+    )
+
+
+def resume(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Take pauses back, and the holds that rollback and approve put on restatement."""
+    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    _mark(
+        _Act("resume", "resuming", "resumed", chosen, {}),
+        workspace,
+        lambda ws, selected: [view.key for view in ws.reader.views(ws.ranges(selected), marked=True)],
+        lambda ws, found, entry: ws.marks.resume(found, entry),
+        _Rails(dry_run, yes, force, actor, as_json),
+    )
+
+
+def demote(
+    key: opt.OneKey,
+    reason: NeededReason,
+    actor: opt.ActorName = None,
+    dry_run: opt.DryRun = False,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Withdraw the trusted run of a partition: readers lose its rows at once."""
+    _one(
+        "demote", key, {"reason": reason}, lambda ws, one, entry: ws.demote(one, reason, entry), workspace, actor,
+        dry_run, as_json, "demoted: readers no longer see its rows",
+    )  # fmt: skip
+
+
+def rollback(
+    key: opt.OneKey,
+    to: Annotated[str, typer.Option("--to", metavar="RUN", help="The accepted run to return to.")],
+    reason: Reason = None,
+    actor: opt.ActorName = None,
+    dry_run: opt.DryRun = False,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Trust an earlier accepted run again. The abandoned run is gone from readers at once; the next `run` (or control
+    round) publishes the older one. Restatement leaves the partition alone until `state resume`."""
+    _one(
+        "rollback", key, {"to": to, "reason": reason}, lambda ws, one, entry: ws.rollback(one, run_id(to), entry),
+        workspace, actor, dry_run, as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
+    )  # fmt: skip
+
+
+def approve(
+    key: opt.OneKey,
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run that the shrink guard held back.")],
+    reason: NeededReason,
+    actor: opt.ActorName = None,
+    dry_run: opt.DryRun = False,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Accept a run that only the shrink guard held back. Restatement then leaves it alone until `state resume`."""
+    _one(
+        "approve", key, {"run": run, "reason": reason},
+        lambda ws, one, entry: ws.approve(one, run_id(run), reason, entry), workspace, actor, dry_run, as_json,
+        f"approved run {run}: the next `penstock run` publishes it",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    name: str
+    doing: str
+    done: str
+    chosen: Selection
+    flags: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rails:
+    dry_run: bool
+    yes: bool
+    force: bool
+    actor: str | None
+    as_json: bool
+
+
+def _mark(
+    act: _Act,
+    workspace: str,
+    find: Callable[[Workspace, Selection], Sequence[PartitionKey]],
+    carry_out: Callable[[Workspace, Sequence[PartitionKey], AuditEntry], int],
+    rails: _Rails,
+) -> None:
+    """Find, preview or confirm, carry out, say."""
+    from penstock.app import open_workspace, os_user
+    from penstock.cli.confirm import confirm
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    found = find(ws, act.chosen)
+    changed = 0
+    if found and not rails.dry_run:
+        confirm(act.doing, len(found), yes=rails.yes, force=rails.force)
+        flags = {**act.flags, "yes": rails.yes, "force": rails.force}
+        entry = AuditEntry(rails.actor or os_user(), f"state {act.name}", act.chosen.as_dict(), flags)
+        changed = carry_out(ws, found, entry)
+    items = [key_fields(key) for key in found[:_LISTED]]
+    document = {**listing(items, len(found)), "changed": changed, "dry_run": rails.dry_run}
+
+    def draw(console: Console) -> None:
+        if rails.dry_run:
+            console.print(f"{len(found):,} partitions would be {act.done}")
+            for key in found[:_LISTED]:
+                console.print(f"  {key}")
+        else:
+            console.print(
+                f"{changed:,} partitions are {act.done}" if changed else "nothing to do: no partition matches"
+            )
+
+    show(document, rails.as_json, draw)
+
+
+def _one(
+    name: str,
+    key: str,
+    flags: dict[str, Any],
+    carry_out: Callable[[Workspace, PartitionKey, AuditEntry], bool],
+    workspace: str,
+    actor: str | None,
+    dry_run: bool,
+    as_json: bool,
+    done: str,
+) -> None:
+    from penstock.app import open_workspace, os_user
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection([key])
+    [one] = chosen.keys
+    ws.ranges(chosen)
+    changed = False
+    if not dry_run:
+        changed = carry_out(ws, one, AuditEntry(actor or os_user(), f"state {name}", chosen.as_dict(), flags))
+    words = f"{one} would be {done}" if dry_run else f"{one} is {done}" if changed else f"{one}: nothing to do"
+    document = {**key_fields(one), "changed": int(changed), "dry_run": dry_run}
+    show(document, as_json, lambda console: console.print(words))
+
+
+def _unmarked(ws: Workspace, chosen: Selection) -> list[PartitionKey]:
+    failed = ws.reader.views(ws.ranges(chosen), status=PartitionStatus.FAILED)
+    return [view.key for view in failed if view.control.terminal_at is None]
+
+
+def _not_paused(ws: Workspace, chosen: Selection) -> list[PartitionKey]:
+    return [view.key for view in ws.reader.views(ws.ranges(chosen)) if view.control.paused_at is None]
+
+
+def _draw_terminal(console: Console, found: Sequence[tuple[PartitionView, str]], limit: int) -> None:
+    if not found:
+        console.print("no failed partition is terminal")
+        return
+    rows = [(view.key, view.state.attempt_count, why, view.state.error_message) for view, why in found[:limit]]
+    console.print(table(f"{len(found):,} terminal", ("partition", "attempts", "why", "last error"), rows))

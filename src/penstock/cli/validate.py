@@ -1,0 +1,75 @@
+"""`penstock validate`: are the runs that consumers read still what the contract says?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.progress import RunProgress
+from penstock.cli.render import key_fields, listing, show, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.flow.recheck import Rechecked
+
+
+def register(app: typer.Typer) -> None:
+    app.command("validate")(validate)
+
+
+def validate(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    dry_run: opt.DryRun = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Re-check the trusted runs of success partitions against today's contract; what fails is demoted. *
+
+    Demoted partitions are `failed`, and their rows are gone from readers. `penstock state retry` fetches them again.
+    Exit code 1 if something was demoted.
+    """
+    from penstock.app import open_workspace
+    from penstock.cli.confirm import confirm
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    trusted = ws.reader.trusted(ws.ranges(chosen))
+    if dry_run:
+        items = [key_fields(attempt.partition) for attempt, _ in trusted]
+        words = f"{len(trusted):,} trusted runs would be examined"
+        show(
+            {**listing(items, len(items)), "examined": 0, "dry_run": True},
+            as_json,
+            lambda console: console.print(words),
+        )
+        return
+    confirm("re-checking", len(trusted), yes=yes, force=force)
+    with RunProgress() as progress:
+        found = ws.recheck(chosen, watcher=progress, actor=actor)
+    items = [{**key_fields(key), "message": why} for key, why in found.demoted.items()]
+    show(
+        {**listing(items, len(items)), "examined": found.examined, "dry_run": False},
+        as_json,
+        lambda console: _draw(console, found),
+    )
+    if found.demoted:
+        raise typer.Exit(1)
+
+
+def _draw(console: Console, found: Rechecked) -> None:
+    if found.demoted:
+        console.print(table("Demoted", ("partition", "why"), sorted(found.demoted.items())))
+    console.print(f"{found.examined:,} trusted runs examined, {len(found.demoted):,} demoted")

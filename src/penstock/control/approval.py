@@ -1,0 +1,32 @@
+"""What must be true of a run, besides its row, before an operator may make it the trusted one."""
+
+from __future__ import annotations
+
+from penstock.contract.contract import Contract
+from penstock.errors import ActRefused
+from penstock.partition import AttemptKey
+from penstock.raw.reader import RawReader
+from penstock.settings import Shrink
+from penstock.state.records import Attempt
+
+
+def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
+    """The raw run must be there, sealed, and the one that was examined: it is what will be published."""
+    seal = raw.seal(_key(attempt))
+    if seal is None:
+        raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} is not there any more; take another run")
+    if seal.payload_sha256 != attempt.payload_digest:
+        raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} is not what was examined; take another")
+
+
+def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
+    """Only the shrink guard may be overruled: what is wrong in the rows themselves stays wrong."""
+    guards = {check.name or "shrink" for check in contract.checks if isinstance(check, Shrink)}
+    others = sorted({str(c["check"]) for c in attempt.complaints or []} - guards)
+    if not attempt.complaints or others:
+        found = f"other checks found fault with it: {', '.join(others)}" if others else "the guard did not hold it back"
+        raise ActRefused(f"{attempt.key}: run {attempt.run_id} cannot be approved, {found}")
+
+
+def _key(attempt: Attempt) -> AttemptKey:
+    return AttemptKey(attempt.key, attempt.run_id)

@@ -1,0 +1,31 @@
+"""Applying the retry policy to what failed, in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.control.retry import Failures, decide
+from penstock.settings import Query, Retry
+from penstock.state.schedule import Decided, RetryStore, Undecided
+
+_AT_ONCE = 10_000
+
+
+def schedule(store: RetryStore, queries: Mapping[str, Query], chance: Callable[[], float]) -> int:
+    """Decide about every failed attempt that waits for it; says how many partitions have a retry coming."""
+    coming = 0
+    while waiting := store.undecided(_AT_ONCE):
+        decisions = [_decided(queries, failed, chance()) for failed in waiting]
+        store.decide(decisions)
+        coming += sum(decision.next_run_at is not None for decision in decisions)
+        if len(waiting) < _AT_ONCE:
+            break
+    return coming
+
+
+def _decided(queries: Mapping[str, Query], failed: Undecided, chance: float) -> Decided:
+    query = queries.get(failed.key.query_name)
+    policy = query.retry if query else Retry(errors=())  # no longer in the file: nothing is tried again by itself
+    failures = Failures(failed.failures, failed.failing_since, failed.finished_at, failed.error_class)
+    decision = decide(policy, failures, chance)
+    return Decided(failed, decision.next_run_at, decision.strategy)

@@ -1,0 +1,53 @@
+"""Re-checking trusted runs: the same validation as for a new attempt, but what fails is withdrawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.contract.complaint import summary
+from penstock.contract.contract import Contract
+from penstock.flow.runner import BATCH_PARTITIONS, Watcher
+from penstock.partition import AttemptKey, PartitionKey
+from penstock.pipeline.validate import ToValidate, check_expressions, validate
+from penstock.state.recheck import FoundWanting
+from penstock.state.validator import ValidatorStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Rechecked:
+    """How many runs were examined, and which partitions lost theirs, with why."""
+
+    examined: int
+    demoted: dict[PartitionKey, str]
+
+
+def recheck(
+    spark: SparkSession,
+    lake: str,
+    contracts: Mapping[str, Contract],
+    trusted: Sequence[tuple[AttemptKey, int]],
+    validator: ValidatorStore,
+    watcher: Watcher,
+) -> Rechecked:
+    """Validate each run against today's contract. The shrink guard compares runs, so it has nothing to say here."""
+    demoted: dict[PartitionKey, str] = {}
+    for name in sorted({attempt.partition.query_name for attempt, _ in trusted}):
+        check_expressions(spark, contracts[name])
+        items = [ToValidate(a, size, None) for a, size in trusted if a.partition.query_name == name]
+        for at in range(0, len(items), BATCH_PARTITIONS):
+            batch = items[at : at + BATCH_PARTITIONS]
+            report = watcher.stage("validate", len(batch))
+            found = [
+                FoundWanting(item.attempt, summary(item.complaints))
+                for item in validate(spark, lake, contracts[name], batch, report)
+                if item.complaints
+            ]
+            report(1.0)
+            gone = set(validator.withdraw(found))
+            demoted |= {f.attempt.partition: f.error_message for f in found if f.attempt.partition in gone}
+    return Rechecked(len(trusted), demoted)

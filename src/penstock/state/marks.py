@@ -1,0 +1,100 @@
+"""The marks of operators on partitions: given up for good, paused, and both taken back. Each is in the audit log.
+
+A mark lives beside the state, never in it: a partition that is given up is still `failed`, one that is paused keeps
+the status it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.clock import Clock
+from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged, timed
+from penstock.db.engine import Database
+from penstock.partition import PartitionKey
+from penstock.state.control import AuditEntry, record_audit
+
+_ROWS = """
+INSERT INTO partition_control (source, customer_id, query_name, logical_date)
+SELECT k.source, k.customer_id, k.query_name, k.logical_date FROM incoming_key k WHERE true
+ORDER BY k.source, k.customer_id, k.query_name, k.logical_date
+ON CONFLICT DO NOTHING
+"""
+
+_MARK_TERMINAL = f"""
+UPDATE partition_control AS c SET terminal_at = :now, terminal_by = :actor, terminal_reason = :reason,
+    next_run_at = NULL, strategy = NULL
+FROM incoming_key k WHERE {same_key("c", "k")} AND c.terminal_at IS NULL
+AND EXISTS (SELECT 1 FROM partition_state s WHERE {same_key("s", "k")} AND s.status = 'failed')
+"""
+
+# Clearing forgives what was: failures count anew from here, however the partition had become terminal.
+_CLEAR_TERMINAL = f"""
+UPDATE partition_control AS c SET terminal_at = NULL, terminal_by = NULL, terminal_reason = NULL, failures = 0,
+    failing_since = NULL, next_run_at = NULL, strategy = NULL,
+    cleared_attempt_no = COALESCE((SELECT MAX(a.attempt_no) FROM partition_attempt a WHERE {same_key("a", "c")}), 0)
+FROM incoming_key k WHERE {same_key("c", "k")} AND (c.terminal_at IS NOT NULL OR c.failures > 0)
+"""
+
+_PAUSE = f"""
+UPDATE partition_control AS c SET paused_at = :now, paused_by = :actor, paused_reason = :reason
+FROM incoming_key k WHERE {same_key("c", "k")} AND c.paused_at IS NULL
+"""
+
+_RESUME = f"""
+UPDATE partition_control AS c SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, held_at = NULL,
+    held_by = NULL, held_reason = NULL
+FROM incoming_key k WHERE {same_key("c", "k")} AND (c.paused_at IS NOT NULL OR c.held_at IS NOT NULL)
+"""
+
+
+class MarkStore:
+    """Sets and takes back marks. Repeating a call changes nothing; each says how many partitions changed."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def mark_terminal(self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry) -> int:
+        """Give up failed partitions for good; others among `keys` are left alone."""
+        return self._act(_MARK_TERMINAL, keys, reason, entry, creates=True)
+
+    def clear_terminal(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
+        return self._act(_CLEAR_TERMINAL, keys, None, entry)
+
+    def pause(self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry) -> int:
+        """Nothing attempts these partitions until they are resumed."""
+        return self._act(_PAUSE, keys, reason, entry, creates=True)
+
+    def resume(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
+        """Take back pauses, and the holds that rollback and approve leave."""
+        return self._act(_RESUME, keys, None, entry)
+
+    def _act(
+        self, statement: str, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry, creates: bool = False
+    ) -> int:
+        now = self._clock()
+
+        def work(connection: Connection) -> int:
+            with staged(connection, "incoming_key", KEY_COLUMNS, [key_values(key) for key in keys]):
+                if creates:
+                    connection.execute(sa.text(_ROWS))
+                if connection.dialect.name == "postgresql":
+                    connection.execute(sa.text(_LOCK))
+                parameters = {"now": now, "actor": entry.actor, "reason": reason}
+                wanted = {name: value for name, value in parameters.items() if f":{name}" in statement}
+                text = timed(statement) if "now" in wanted else sa.text(statement)
+                changed = connection.execute(text, wanted).rowcount
+            record_audit(connection, entry, changed, "done", now)
+            return changed
+
+        return self._database.transact(work)
+
+
+_LOCK = f"""
+SELECT 1 FROM partition_control c JOIN incoming_key k ON {same_key("c", "k")}
+ORDER BY c.source, c.customer_id, c.query_name, c.logical_date FOR UPDATE OF c
+"""

@@ -1,0 +1,81 @@
+"""Demotion by re-check: runs that are trusted now and no longer satisfy their contract, withdrawn in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged, timed
+from penstock.ledger.append import append
+from penstock.ledger.events import AuthorityChanged
+from penstock.lifecycle import Act
+from penstock.partition import AttemptKey, PartitionKey, RunId
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWanting:
+    """A trusted run that was examined again and is not what the contract says."""
+
+    attempt: AttemptKey
+    error_message: str
+
+
+# Only what is still trusted: if authority moved while we looked, there is nothing to withdraw.
+_STILL_TRUSTED = f"{same_key('s', 'i')} AND s.status = 'success' AND s.current_run_id = i.run_id"
+
+_LOCK = f"""
+SELECT 1 FROM partition_state s JOIN incoming_recheck i ON {same_key("s", "i")}
+ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s
+"""
+_RULE = f"""
+UPDATE incoming_recheck AS i SET applies = 1 WHERE EXISTS (SELECT 1 FROM partition_state s WHERE {_STILL_TRUSTED})
+"""
+_DEMOTE = f"""
+UPDATE partition_state AS s SET status = 'failed', error_message = i.error_message, updated_at = :now,
+    attempt_count = s.attempt_count + 1, authority_version = s.authority_version + 1
+FROM incoming_recheck i WHERE {_STILL_TRUSTED}
+"""
+_MARK = f"""
+UPDATE partition_attempt AS a SET demoted_at = :now
+FROM incoming_recheck i WHERE {same_key("a", "i")} AND a.run_id = i.run_id AND i.applies = 1
+"""
+_DUE = f"""
+INSERT INTO publish_due (source, customer_id, query_name, logical_date, authority_version, since)
+SELECT s.source, s.customer_id, s.query_name, s.logical_date, s.authority_version, :now
+FROM incoming_recheck i JOIN partition_state s ON {same_key("s", "i")} WHERE i.applies = 1
+ON CONFLICT (source, customer_id, query_name, logical_date)
+DO UPDATE SET authority_version = excluded.authority_version, since = excluded.since
+"""
+_DEMOTED = f"""
+SELECT s.source, s.customer_id, s.query_name, s.logical_date, i.run_id, s.authority_version
+FROM incoming_recheck i JOIN partition_state s ON {same_key("s", "i")} WHERE i.applies = 1
+"""
+
+
+def demote_rejected(connection: Connection, found: Sequence[FoundWanting], now: datetime) -> list[PartitionKey]:
+    """Withdraw these runs where they are still trusted; each counts as one attempt. Says which were."""
+    columns = {**KEY_COLUMNS, "run_id": sa.Text(), "error_message": sa.Text(), "applies": sa.Integer()}
+    rows = [(*key_values(f.attempt.partition), f.attempt.run_id, f.error_message, 0) for f in found]
+    with staged(connection, "incoming_recheck", columns, rows):
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text(_LOCK))
+        connection.execute(sa.text(_RULE))
+        connection.execute(timed(_DEMOTE), {"now": now})
+        connection.execute(timed(_MARK), {"now": now})
+        connection.execute(timed(_DUE), {"now": now})
+        demoted = connection.execute(sa.text(_DEMOTED).columns(logical_date=sa.Date())).all()
+    events = [
+        AuthorityChanged(
+            RunId(row.run_id),
+            PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date),
+            row.authority_version,
+            Act.RECHECK,
+        )
+        for row in demoted
+    ]
+    append(connection, events, "validator", now)
+    return [event.partition for event in events]

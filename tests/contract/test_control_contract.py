@@ -1,0 +1,388 @@
+"""What the control plane keeps beside the state: retries, marks and the operator's acts, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import builders
+from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected
+from penstock.control.plan import DUE
+from penstock.control.schedule import schedule
+from penstock.db import schema
+from penstock.errors import ActRefused, ErrorClass, PenstockError
+from penstock.lifecycle import PartitionStatus, Stage
+from penstock.partition import AttemptKey, PartitionKey, new_run_id
+from penstock.settings import Query, Retry
+from penstock.state.authority import AuthorityStore
+from penstock.state.marks import MarkStore
+from penstock.state.recheck import FoundWanting
+from penstock.state.records import ExpectedRange, PartitionControl
+from penstock.state.schedule import Decided, RetryStore
+
+POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)
+QUERIES: dict[str, Query] = {"campaign_daily": builders.query(retry=POLICY)}
+
+
+@pytest.fixture(params=BACKENDS)
+def actors(request: pytest.FixtureRequest) -> Iterator[Actors]:
+    def url() -> str:
+        found: str = request.getfixturevalue("postgres_url")
+        return found
+
+    with builders.quick_folder() as folder:
+        database = builders.open_database(request.param, folder, url)
+        yield Actors.on(builders.migrated(database))
+        database.close()
+
+
+def fail(actors: Actors, partition: PartitionKey | None = None, kind: ErrorClass = ErrorClass.TRANSIENT) -> AttemptKey:
+    attempt = actors.issue_one(partition)
+    verdict = rejected(attempt, actors.token, "no answer", Stage.EXTRACT)
+    actors.validator.reject([replace(verdict, error_class=kind)])
+    return attempt
+
+
+def decided(actors: Actors) -> int:
+    return schedule(RetryStore(actors.database), QUERIES, lambda: 0.5)
+
+
+def control(actors: Actors, partition: PartitionKey | None = None) -> PartitionControl:
+    day = (partition or key()).logical_date.day
+    [view] = actors.reader.views([days(day, day)])
+    return view.control
+
+
+def due(actors: Actors, now: datetime | None = None, **restated: Any) -> list[tuple[int, str]]:
+    found = actors.reader.candidates([days(1, 8)], DUE, now or actors.clock(), restated)
+    return [(c.key.logical_date.day, c.reason) for c in found if c.reason != "missing"]
+
+
+# --- retries -------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_due_again_after_its_backoff_and_not_before(actors: Actors) -> None:
+    fail(actors)
+    assert decided(actors) == 1
+    assert control(actors).next_run_at == NOW + timedelta(minutes=5)
+    assert control(actors).strategy == "backoff 1 of 2"
+    assert due(actors, NOW + timedelta(minutes=4, seconds=59)) == []
+    assert due(actors, NOW + timedelta(minutes=5)) == [(1, "retry")]
+
+
+def test_a_due_retry_is_requeued_by_being_issued_and_by_nothing_else(actors: Actors) -> None:
+    fail(actors)
+    decided(actors)
+    issued, _ = actors.try_to_issue(builders.planned(key(), 1, "retry"))
+    assert len(issued) == 1
+    state = actors.reader.state(key())
+    assert state is not None
+    assert (state.status, state.error_message, state.attempt_count) == ("pending", None, 1)
+
+
+def test_an_acceptance_ends_the_row_of_failures(actors: Actors) -> None:
+    fail(actors)
+    decided(actors)
+    fail(actors)
+    actors.accept()
+    assert decided(actors) == 0
+    assert control(actors) == PartitionControl()
+    fail(actors)
+    decided(actors)
+    assert control(actors).failures == 1
+
+
+def test_the_policy_gives_up_after_its_attempts(actors: Actors) -> None:
+    for _ in range(3):
+        fail(actors)
+        decided(actors)
+    found = control(actors)
+    assert (found.failures, found.next_run_at) == (3, None)
+    assert found.strategy == "none: 3 of 3 attempts failed"
+    assert due(actors, NOW + timedelta(days=5)) == []
+
+
+def test_data_errors_wait_for_a_person(actors: Actors) -> None:
+    fail(actors, kind=ErrorClass.DATA)
+    assert decided(actors) == 0
+    assert "data errors are not retried" in str(control(actors).strategy)
+
+
+def test_a_failed_refetch_of_a_good_partition_is_retried_and_stays_success(actors: Actors) -> None:
+    actors.accept()
+    fail(actors)
+    decided(actors)
+    assert due(actors, NOW + timedelta(minutes=6)) == [(1, "retry")]
+    state = actors.reader.state(key())
+    assert state is not None
+    assert state.status is PartitionStatus.SUCCESS
+
+
+def test_deciding_twice_changes_nothing(actors: Actors) -> None:
+    fail(actors)
+    decided(actors)
+    before = everything(actors.database)
+    assert decided(actors) == 0
+    assert everything(actors.database) == before
+
+
+def test_a_decision_about_the_past_is_left_out(actors: Actors) -> None:
+    """One scheduler read, then the partition was retried and accepted, then the scheduler writes."""
+    fail(actors)
+    store = RetryStore(actors.database)
+    waiting = store.undecided(10)
+    actors.accept()
+    store.decide([Decided(item, NOW, "backoff 1 of 2") for item in waiting])
+    assert control(actors) == PartitionControl()
+
+
+def test_a_manual_retry_ends_the_scheduled_one(actors: Actors) -> None:
+    fail(actors)
+    decided(actors)
+    assert actors.control.requeue([key()], audit_entry()) == 1
+    assert control(actors).next_run_at is None
+    assert due(actors) == [(1, "requeued")]
+
+
+# --- marks ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_partition_is_attempted_for_no_reason_until_it_is_resumed(actors: Actors) -> None:
+    marks = MarkStore(actors.database, actors.clock)
+    fail(actors, key(2))
+    decided(actors)
+    assert marks.pause([key(1), key(2)], "the account moves", audit_entry()) == 2
+    assert marks.pause([key(1), key(2)], "again", audit_entry()) == 0
+    later = NOW + timedelta(hours=1)
+    assert actors.reader.reasons([days(1, 3)], later, {}) == {"missing": 1, "paused": 2}
+    assert control(actors).paused_reason == "the account moves"
+    assert marks.resume([key(1), key(2), key(3)], audit_entry()) == 2
+    assert actors.reader.reasons([days(1, 3)], later, {}) == {"missing": 2, "retry": 1}
+
+
+def test_only_failed_partitions_can_be_given_up_and_clearing_forgives(actors: Actors) -> None:
+    marks = MarkStore(actors.database, actors.clock)
+    fail(actors, key(1))
+    fail(actors, key(1))
+    decided(actors)
+    actors.accept(key(2))
+    assert marks.mark_terminal([key(1), key(2), key(3)], "gone for good", audit_entry()) == 1
+    assert control(actors, key(1)).terminal_reason == "gone for good"
+    assert due(actors, NOW + timedelta(days=2)) == []
+    assert marks.mark_terminal([key(1)], "again", audit_entry()) == 0
+    assert marks.clear_terminal([key(1), key(2)], audit_entry()) == 1
+    assert control(actors, key(1)) == PartitionControl()
+    fail(actors, key(1))
+    decided(actors)
+    assert control(actors, key(1)).failures == 1
+
+
+def test_every_mark_is_in_the_audit_log(actors: Actors) -> None:
+    marks = MarkStore(actors.database, actors.clock)
+    marks.pause([key(1)], None, audit_entry(command="state pause"))
+    marks.resume([key(1)], audit_entry(command="state resume"))
+    assert [(row["command"], row["affected"]) for row in actors.reader.audit()] == [
+        ("state resume", 1),
+        ("state pause", 1),
+    ]
+
+
+# --- authority -----------------------------------------------------------------------------------------------------
+
+
+def acts(actors: Actors) -> AuthorityStore:
+    return AuthorityStore(actors.database, actors.clock)
+
+
+def pointer_available(actors: Actors) -> bool:
+    with actors.database.snapshot() as connection:
+        return bool(connection.scalar(sa.select(schema.warehouse_pointer.c.available)))
+
+
+def test_demotion_hides_the_rows_in_the_transaction_of_the_failure(actors: Actors) -> None:
+    attempt = actors.accept()
+    actors.publish()
+    assert acts(actors).demote(key(), "wrong currency", audit_entry())
+    state = actors.reader.state(key())
+    assert state is not None
+    assert (state.status, state.current_run_id, state.authority_version) == ("failed", attempt.run_id, 2)
+    assert (state.attempt_count, state.error_message) == (1, "demoted by ada: wrong currency")
+    assert not pointer_available(actors)
+    before = everything(actors.database)
+    assert not acts(actors).demote(key(), "again", audit_entry())
+    assert everything(actors.database) == before
+
+
+def test_what_was_never_trusted_cannot_be_demoted(actors: Actors) -> None:
+    fail(actors)
+    with pytest.raises(ActRefused, match="no run of it is trusted"):
+        acts(actors).demote(key(), "why not", audit_entry())
+
+
+def test_rollback_returns_to_an_accepted_run_and_holds_it_there(actors: Actors) -> None:
+    first = actors.accept(rows=10)
+    actors.accept(rows=20)
+    actors.publish()
+    assert acts(actors).rollback(key(), first.run_id, audit_entry())
+    state = actors.reader.state(key())
+    assert state is not None
+    assert (state.current_run_id, state.record_count, state.attempt_count) == (first.run_id, 10, 2)
+    assert not pointer_available(actors)
+    assert control(actors).held_by == "ada"
+    assert not acts(actors).rollback(key(), first.run_id, audit_entry())
+
+
+def test_rollback_refuses_what_is_not_an_accepted_run_of_this_schema(actors: Actors) -> None:
+    good = actors.accept()
+    bad = fail(actors)
+    actors.accept()
+    with pytest.raises(ActRefused, match="was never accepted"):
+        acts(actors).rollback(key(), bad.run_id, audit_entry())
+    with pytest.raises(ActRefused, match="has no attempt in run"):
+        acts(actors).rollback(key(), new_run_id(), audit_entry())
+    actors.execute(sa.update(schema.partition_state).values(schema_version="v2"))
+    with pytest.raises(ActRefused, match="schema version v1"):
+        acts(actors).rollback(key(), good.run_id, audit_entry())
+
+
+def test_a_demoted_run_is_never_returned_to(actors: Actors) -> None:
+    first = actors.accept()
+    acts(actors).demote(key(), "wrong", audit_entry())
+    actors.accept()
+    with pytest.raises(ActRefused, match="was demoted"):
+        acts(actors).rollback(key(), first.run_id, audit_entry())
+
+
+def test_nothing_is_rolled_back_while_an_attempt_is_open(actors: Actors) -> None:
+    first = actors.accept()
+    actors.accept()
+    open_one = actors.issue_one()
+    with pytest.raises(ActRefused, match=f"is being worked on by run {open_one.run_id}"):
+        acts(actors).rollback(key(), first.run_id, audit_entry())
+
+
+def held_back(actors: Actors) -> AttemptKey:
+    attempt = actors.issue_one()
+    verdict = rejected(
+        attempt, actors.token, "too few rows", record_count=3, payload_digest="p", payload_bytes=9, content_digest="c"
+    )
+    actors.validator.reject([verdict])
+    return attempt
+
+
+def test_an_approved_run_is_trusted_and_counts_no_attempt(actors: Actors) -> None:
+    actors.accept(rows=100)
+    attempt = held_back(actors)
+    assert acts(actors).approve(key(), attempt.run_id, "the account shrank", audit_entry())
+    state = actors.reader.state(key())
+    assert state is not None
+    assert (state.status, state.current_run_id, state.record_count) == ("success", attempt.run_id, 3)
+    assert (state.attempt_count, state.authority_version) == (2, 2)
+    assert not acts(actors).approve(key(), attempt.run_id, "again", audit_entry())
+
+
+def test_an_older_run_is_not_approved_over_a_newer_one(actors: Actors) -> None:
+    attempt = held_back(actors)
+    actors.accept()
+    with pytest.raises(ActRefused, match="newer than attempt 1"):
+        acts(actors).approve(key(), attempt.run_id, "late", audit_entry())
+
+
+def test_a_recheck_demotes_only_what_is_still_trusted_and_counts_one_attempt(actors: Actors) -> None:
+    old = actors.accept(key(1))
+    actors.accept(key(1))
+    now = actors.accept(key(2))
+    found = [FoundWanting(old, "clicks is negative"), FoundWanting(now, "clicks is negative")]
+    assert actors.validator.withdraw(found) == [key(2)]
+    state = actors.reader.state(key(2))
+    assert state is not None
+    assert (state.status, state.attempt_count, state.authority_version) == ("failed", 2, 2)
+    assert actors.validator.withdraw(found) == []
+
+
+def test_every_act_leaves_one_event_and_one_line_in_the_audit_log(actors: Actors) -> None:
+    first = actors.accept()
+    actors.accept()
+    acts(actors).rollback(key(), first.run_id, audit_entry(command="state rollback"))
+    acts(actors).demote(key(), "wrong", audit_entry(command="state demote"))
+    with actors.database.snapshot() as connection:
+        rows = connection.execute(
+            sa.select(schema.event.c.payload).where(schema.event.c.type == "AuthorityChanged").order_by("position")
+        ).all()
+    assert [row.payload["act"] for row in rows] == ["accept", "accept", "rollback", "demote"]
+    assert [row["command"] for row in actors.reader.audit()] == ["state demote", "state rollback"]
+
+
+# --- restatement ---------------------------------------------------------------------------------------------------
+
+
+def at(day: int, hour: int = 12) -> datetime:
+    return datetime(2024, 6, day, hour, tzinfo=UTC)
+
+
+def restated(actors: Actors, now: datetime, over: int, offset: int = 0) -> list[int]:
+    last = date(2024, 6, over)
+    span = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), last, last, offset)
+    found = actors.reader.candidates([span], ("restate",), now, {"campaign_daily": (1, 2, 5)})
+    return [c.key.logical_date.day for c in found]
+
+
+def test_a_day_is_fetched_again_at_each_of_its_ages_and_then_no_more(actors: Actors) -> None:
+    """Ages 1, 2 and 5: the first of June ends with the 2nd, so it is fetched again on the 3rd, the 4th and the 7th."""
+    fetched = []
+    for day in range(2, 13):
+        actors.clock.now = at(day, 6)
+        if day == 2:
+            actors.accept(key(1))
+        elif restated(actors, actors.clock.now, day - 1) == [1]:
+            actors.accept(key(1))
+            fetched.append(day)
+    assert fetched == [3, 4, 7]
+
+
+def test_a_day_ends_where_the_account_lives(actors: Actors) -> None:
+    actors.clock.now = at(2, 1)  # fetched just after the day's end in Berlin, and before it in New York
+    actors.accept(key(1))
+    assert restated(actors, at(3, 12), 2, offset=7200) == [1]
+    actors.clock.now = at(2, 23)
+    actors.accept(key(1))  # in Berlin (UTC+2) the day is one day old at 22:00 UTC
+    assert restated(actors, at(3, 12), 2, offset=7200) == []
+    assert restated(actors, at(3, 12), 2, offset=0) == [1]
+
+
+def test_a_missed_age_is_made_up_for_once(actors: Actors) -> None:
+    actors.clock.now = at(2)
+    actors.accept(key(1))
+    assert restated(actors, at(28), 27) == [1]
+    actors.clock.now = at(28)
+    actors.accept(key(1))
+    assert restated(actors, at(29), 28) == []
+
+
+def test_what_a_person_decided_is_not_restated_until_resumed(actors: Actors) -> None:
+    actors.clock.now = at(2)
+    first = actors.accept(key(1))
+    actors.accept(key(1))
+    acts(actors).rollback(key(1), first.run_id, audit_entry())
+    assert restated(actors, at(4), 3) == []
+    MarkStore(actors.database, actors.clock).resume([key(1)], audit_entry())
+    assert restated(actors, at(4), 3) == [1]
+
+
+def test_an_attempt_that_nobody_judged_does_not_count_as_fetched(actors: Actors) -> None:
+    actors.clock.now = at(2)
+    actors.accept(key(1))
+    actors.clock.now = at(4)
+    actors.cancel(key(1))
+    assert restated(actors, at(4), 3) == [1]
+
+
+def test_the_database_refuses_a_mark_without_an_author(actors: Actors) -> None:
+    row = {**builders.columns(key()), "paused_at": NOW}
+    with pytest.raises(PenstockError, match="a_pause_has_an_author"):
+        actors.database.transact(lambda c: c.execute(sa.insert(schema.partition_control), row))
