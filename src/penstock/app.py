@@ -5,19 +5,21 @@ from __future__ import annotations
 import getpass
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date as Day
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, due_range, expected
 from penstock.errors import ActRefused, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
-from penstock.partition import PartitionKey, RunId, day, new_run_id
+from penstock.partition import PartitionKey, RunId, day, new_run_id, new_ulid
 from penstock.settings import Settings, find_workspace, load_settings
+from penstock.state.breakers import BreakerStore
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.reader import StateReader
 from penstock.state.records import Attempt, ExpectedRange, PartitionView
@@ -34,9 +36,10 @@ if TYPE_CHECKING:
     from penstock.control.why import Why
     from penstock.db.engine import Database
     from penstock.flow.recheck import Rechecked
-    from penstock.flow.runner import RunSummary, Watcher
+    from penstock.flow.runner import Runner, RunSummary, Watcher
     from penstock.lake import Lake
     from penstock.pipeline.work import Report
+    from penstock.state.backfills import Backfill, BackfillStore
     from penstock.state.marks import MarkStore
     from penstock.warehouse.publish import Publication
     from penstock.warehouse.reader import Vouched
@@ -81,6 +84,10 @@ class Workspace:
         return StateReader(self.database)
 
     @cached_property
+    def breakers(self) -> BreakerStore:
+        return BreakerStore(self.database, self._clock)
+
+    @cached_property
     def pointers(self) -> PointerReader:
         return PointerReader(self.database)
 
@@ -108,7 +115,7 @@ class Workspace:
 
     def plan(self, selection: Selection, *, reprocess: bool = False) -> Plan:
         """What `run` would attempt now."""
-        from penstock.control.plan import make_plan, refuse_changed_fields
+        from penstock.control.plan import DUE, make_plan, refuse_changed_fields
         from penstock.control.restate import schedules
         from penstock.source.protocol import RunContext
         from penstock.source.registry import make_source
@@ -121,15 +128,18 @@ class Workspace:
                 raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
         for name in sorted({found.source for found in ranges}):
             make_source(self.settings.sources[name], RunContext(new_run_id()))  # refuses bad options
-        return make_plan(
+        restated, reasons = schedules(self.settings.queries), (*DUE, "success") if reprocess else DUE
+        plan = make_plan(
             self.reader,
             ranges,
             self.contracts,
             self.now(),
-            restated=schedules(self.settings.queries),
-            reprocess=reprocess,
+            restated=restated,
+            reasons=reasons,
             status=selection.status,
         )
+        rest = self.reader.reasons(ranges, self.now(), restated)
+        return replace(plan, held=rest.get("open", 0), paused=rest.get("paused", 0))
 
     def schedule_retries(self) -> None:
         """Let the retry policy speak about every failure that it has not judged yet."""
@@ -148,31 +158,133 @@ class Workspace:
         spark: SparkSession | None = None,
     ) -> RunSummary:
         """Rescue what the dead left, plan, and carry the plan through extract, validate and load."""
-        from penstock.control.rescue import rescue
         from penstock.flow.heartbeat import Heartbeat
-        from penstock.flow.runner import Runner, RunSummary
+        from penstock.flow.runner import RunSummary
         from penstock.pipeline.session import start_session
 
-        control, validator = ControlStore(self.database, self._clock), ValidatorStore(self.database, self._clock)
-        workers = WorkerStore(self.database, self._clock)
         run_id = new_run_id()
-        rescue(workers, control, validator)
-        self.schedule_retries()
+        workers = self._rescue()
         plan = self.plan(selection, reprocess=reprocess)
         if not plan.items and not self.pointers.waiting():
             return RunSummary(run_id, skipped=plan.held)
         session = spark or start_session(self.settings.spark)
         with Heartbeat(workers) as heart:
-
-            def publish(run: RunId, report: Report | None) -> Publication:
-                return self._publish(session, heart.token, run, report)
-
-            runner = Runner(session, self.settings, self.contracts, control, validator, publish, watcher, heart.token)
+            runner = self._runner(session, heart.token, watcher, by_hand=True)
             filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
             summary = runner.run(run_id, plan.items, actor=actor or os_user(), filters=filters)
         self.schedule_retries()
         summary.skipped += plan.held
         return summary
+
+    def tick(
+        self,
+        session: Callable[[], SparkSession],
+        worker_token: str,
+        watcher: Watcher,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Mapping[str, Any]:
+        """One round of the control loop: rescue, decide about retries, plan within the shares, run, publish."""
+        from penstock.control.plan import refuse_changed_fields
+        from penstock.control.round import Planner
+
+        self._rescue()
+        refuse_changed_fields(self.reader, self.contracts)
+        run_id = new_run_id()
+        planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token)
+        planned = planner.plan(run_id, self.now())
+        facts: dict[str, Any] = {"run_id": run_id, "planned": len(planned.items), "waiting": planned.waiting}
+        if planned.items or self.pointers.waiting():
+            runner = self._runner(session(), worker_token, watcher, by_hand=False, stopping=stopping)
+            summary = runner.run(run_id, planned.items, actor="control", filters={"round": True})
+            facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
+            facts["troubles"] = summary.troubles
+            self.schedule_retries()
+        if not facts.get("blocked") and not stopping():  # otherwise the chunk stays open, and is taken up again
+            for stretch in planned.stretches:
+                self.backfills.finish(stretch.chunk, at_the_end=stretch.is_last)
+        return facts
+
+    def _rescue(self) -> WorkerStore:
+        """Close what dead workers left, and let the retry policy speak about what failed."""
+        from penstock.control.rescue import rescue
+
+        workers = WorkerStore(self.database, self._clock)
+        rescue(workers, ControlStore(self.database, self._clock), ValidatorStore(self.database, self._clock))
+        self.schedule_retries()
+        return workers
+
+    def _runner(
+        self,
+        session: SparkSession,
+        worker_token: str,
+        watcher: Watcher,
+        *,
+        by_hand: bool,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Runner:
+        from penstock.control.breaker import BreakerGuard
+        from penstock.flow.runner import Runner
+
+        def publish(run: RunId, report: Report | None) -> Publication:
+            return self._publish(session, worker_token, run, report)
+
+        return Runner(
+            session,
+            self.settings,
+            self.contracts,
+            ControlStore(self.database, self._clock),
+            ValidatorStore(self.database, self._clock),
+            publish,
+            watcher,
+            worker_token,
+            BreakerGuard(self.breakers, self._clock, by_hand),
+            stopping,
+        )
+
+    @cached_property
+    def backfills(self) -> BackfillStore:
+        from penstock.state.backfills import BackfillStore
+
+        return BackfillStore(self.database, self._clock)
+
+    def new_backfill(
+        self, selection: Selection, *, reprocess: bool, chunk_size: int, priority: int, max_chunks: int, actor: str
+    ) -> Backfill:
+        """A backfill of everything that the selection means, not recorded yet."""
+        from penstock.control import spans
+        from penstock.state.backfills import Backfill
+
+        total = spans.count(self.ranges(selection))
+        return Backfill(
+            new_ulid(),
+            "active",
+            selection.as_dict(),
+            reprocess,
+            chunk_size,
+            priority,
+            max_chunks,
+            total,
+            None,
+            self.now(),
+            actor,
+        )
+
+    def retry_backfill(self, old: Backfill, failed: Sequence[PartitionKey], actor: str) -> str:
+        """A new backfill of these partitions, with the manners of the old one; those that are failed become pending."""
+        selection = Selection(keys=tuple(failed))
+        new = self.new_backfill(
+            selection,
+            reprocess=old.reprocess,
+            chunk_size=old.chunk_size,
+            priority=old.priority,
+            max_chunks=old.max_chunks,
+            actor=actor,
+        )
+        entry = AuditEntry(actor, "backfill retry-failed", {"backfill_id": old.backfill_id}, {})
+        # In this order a crash in between loses nothing: the new backfill takes what is pending whenever it becomes so.
+        self.backfills.create(new, entry)
+        self.retry(failed, entry)
+        return new.backfill_id
 
     def recheck(
         self, selection: Selection, *, watcher: Watcher, actor: str | None = None, spark: SparkSession | None = None

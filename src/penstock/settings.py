@@ -226,6 +226,7 @@ class ControlSettings(Declared):
 
     round: Annotated[int, pydantic.Field(ge=2)] = 10_000  # partitions that one round issues at most
     backfill_share: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.3  # of a round, when both kinds of work wait
+    fresh_days: Annotated[int, pydantic.Field(ge=1)] = 7  # missing days younger than this are fresh, others history
     every: Duration = timedelta(seconds=30)  # between the beginnings of two rounds
 
 

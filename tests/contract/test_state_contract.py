@@ -780,8 +780,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "partition_control": OTHER,
     "source_breaker": {"source": "demo"},
     "backfill": {
-        "backfill_id": "b", "status": "active", "selector": {}, "reprocess": False, "chunk_size": 10, "priority": 0,
-        "max_chunks": 1, "total": 10, "created_at": NOW, "created_by": "ada",
+        "backfill_id": "another", "status": "active", "selector": {}, "reprocess": False, "chunk_size": 10,
+        "priority": 0, "max_chunks": 1, "total": 10, "created_at": NOW, "created_by": "ada",
     },
     "backfill_chunk": {
         "backfill_id": "b", "chunk_no": 1, "run_id": "r", "worker_token": "w", "first_key": "a", "last_key": "b",
@@ -893,6 +893,7 @@ def lived_in(request: pytest.FixtureRequest) -> Iterator[Actors]:
         actors.reject(key(2))
         actors.control.requeue([key(3)], audit_entry())
         actors.execute(sa.insert(schema.worker).values(WORKER))
+        actors.execute(sa.insert(schema.backfill).values({**GOOD["backfill"], "backfill_id": "b"}))
         yield actors
         database.engine.dispose()
 

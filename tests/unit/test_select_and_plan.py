@@ -13,7 +13,7 @@ import pytest
 import builders
 from builders import Actors, contract, days, key, planned, query
 from penstock.contract.contract import Contract
-from penstock.control.plan import Plan, make_plan, refuse_changed_fields
+from penstock.control.plan import DUE, Plan, make_plan, refuse_changed_fields
 from penstock.control.select import Selection, due_range, expected
 from penstock.db.engine import Database
 from penstock.errors import ConfigError, UsageError
@@ -254,12 +254,13 @@ def actors() -> Iterator[Actors]:
 
 
 def plan_of(actors: Actors, *, reprocess: bool = False) -> Plan:
-    return make_plan(actors.reader, [days(1, 6)], CONTRACTS, builders.NOW, restated={}, reprocess=reprocess)
+    reasons = (*DUE, "success") if reprocess else DUE
+    return make_plan(actors.reader, [days(1, 6)], CONTRACTS, builders.NOW, restated={}, reasons=reasons)
 
 
 def test_a_plan_takes_what_is_pending_and_says_why(actors: Actors) -> None:
     plan = plan_of(actors)
-    assert plan == Plan([planned(key(1)), planned(key(4), 1, "requeued"), planned(key(6), 1)], held=1)
+    assert plan == Plan([planned(key(1)), planned(key(4), 1, "requeued"), planned(key(6), 1)])
     assert plan.reasons == {"missing": 2, "requeued": 1}
 
 
@@ -289,7 +290,7 @@ def test_a_plan_can_be_issued_as_it_is_and_then_nothing_is_left(actors: Actors) 
     issued, refused = actors.try_to_issue(*plan_of(actors).items)
     assert [(item.attempt.partition, item.attempt_no) for item in issued] == [(key(1), 1), (key(4), 2), (key(6), 2)]
     assert refused == []
-    assert plan_of(actors) == Plan([], held=4)
+    assert plan_of(actors) == Plan([])
 
 
 # --- fields change only with the version ---------------------------------------------------------------------------

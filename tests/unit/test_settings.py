@@ -928,7 +928,8 @@ def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: str, w
         (
             "retry: {attempts: 3}",
             "retry.attempts",
-            "unknown key 'attempts' (known: max_attempts, backoff, jitter, max_age, errors); did you mean 'max_attempts'?",
+            "unknown key 'attempts' (known: max_attempts, backoff, jitter, max_age, errors);"
+            " did you mean 'max_attempts'?",
         ),
         ("options: [a]", "options", "must be a map"),
         ("customers: []", "customers", "must not be empty"),

@@ -21,7 +21,7 @@ class Plan:
     """What would be attempted now. `held` partitions are being worked on by somebody else, `paused` ones wait."""
 
     items: Sequence[Planned]
-    held: int
+    held: int = 0
     paused: int = 0
 
     @property
@@ -36,25 +36,27 @@ def make_plan(
     now: datetime,
     *,
     restated: Mapping[str, Sequence[int]],
-    reprocess: bool = False,
+    reasons: Sequence[str] = DUE,
     status: PartitionStatus | None = None,
+    judged_before: datetime | None = None,
     limit: int | None = None,
+    newest_first: bool = False,
 ) -> Plan:
-    """Everything that is due in `ranges`; with `reprocess` also what is success already.
+    """What may be attempted in `ranges` for these reasons; the reason `success` means to fetch again what is success.
 
     What failed is due again only when the retry policy or an operator says so. `restated` says at which ages the days
-    of a query are fetched again.
+    of a query are fetched again. With `judged_before` success partitions count only if their last verdict is older.
     """
-    wanted = (*DUE, PartitionStatus.SUCCESS.value) if reprocess else DUE
-    found = reader.candidates(ranges, wanted, now, restated, limit=limit)
+    found = reader.candidates(
+        ranges, reasons, now, restated, judged_before=judged_before, limit=limit, newest_first=newest_first
+    )
     prints = {name: (contract.fingerprint, contract.schema_version) for name, contract in contracts.items()}
     items = [
         Planned(c.key, c.last_attempt_no, _WORDS.get(c.reason, c.reason), *prints[c.key.query_name])
         for c in found
         if status in (None, c.status)
     ]
-    rest = reader.reasons(ranges, now, restated)
-    return Plan(items, rest.get("open", 0), rest.get("paused", 0))
+    return Plan(items)
 
 
 _WORDS = {PartitionStatus.SUCCESS.value: "reprocess"}

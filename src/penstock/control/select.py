@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Self
 
 from penstock.clock import last_day_over, utc_offset
 from penstock.errors import ConfigError, UsageError
@@ -33,6 +33,19 @@ class Selection:
         if self.keys:
             given["keys"] = [str(key) for key in self.keys]
         return {name: _plain(value) for name, value in given.items()}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """What `as_dict` said."""
+        return cls(
+            tuple(PartitionKey.parse(key) for key in given.get("keys", ())),
+            given.get("source"),
+            tuple(given.get("customers", ())),
+            tuple(given.get("queries", ())),
+            _date(given.get("since")),
+            _date(given.get("until")),
+            PartitionStatus(given["status"]) if given.get("status") else None,
+        )
 
 
 def expected(settings: Settings, selection: Selection, now: datetime) -> list[ExpectedRange]:
@@ -113,6 +126,10 @@ def _known(what: str, named: Iterable[str], known: Iterable[str]) -> None:
     if unknown := sorted(set(named) - set(names)):
         listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         raise UsageError(f"unknown {what} {', '.join(unknown)} (known: {listed or 'none'})")
+
+
+def _date(text: str | None) -> date | None:
+    return date.fromisoformat(text) if text else None
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass, PenstockError
 from penstock.failpoint import reach
+from penstock.flow.guard import Gate, Guard
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.pipeline.extract import Extracted, Extraction, extract
@@ -19,7 +20,7 @@ from penstock.pipeline.validate import ToValidate, Validated, check_expressions,
 from penstock.pipeline.work import Report
 from penstock.settings import Settings
 from penstock.state.control import ControlStore
-from penstock.state.records import Accepted, Cancelled, Issued, Planned, Rejected, Verdict
+from penstock.state.records import Accepted, Cancelled, Issued, Observation, Planned, Rejected, Verdict
 from penstock.state.validator import ValidatorStore
 from penstock.warehouse.publish import Publication
 
@@ -60,14 +61,16 @@ class RunSummary:
     loaded: int = 0
     hidden: int = 0
     skipped: int = 0
+    blocked: int = 0  # not issued, because the source is in trouble
     late: int = 0  # verdicts that came too late; the other thread counts what was not issued
     cancelled: int = 0
     seconds: float = 0.0
     failures: list[Failure] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)  # of sources, in words
 
     def counts(self) -> dict[str, int]:
         names = ("planned", "accepted", "rejected", "loaded", "hidden", "skipped", "cancelled")
-        return {name: getattr(self, name) for name in names} | {"skipped": self.skipped + self.late}
+        return {name: getattr(self, name) for name in names} | {"skipped": self.skipped + self.late + self.blocked}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class Runner:
     publish: Callable[[RunId, Report | None], Publication]
     watcher: Watcher
     worker_token: str
+    guard: Guard
+    stopping: Callable[[], bool] = lambda: False  # asked before each batch: True means that nothing more is issued
 
     def run(self, run_id: RunId, plan: Sequence[Planned], *, actor: str, filters: Mapping[str, Any]) -> RunSummary:
         """Work through the plan, newest months first. What cannot be finished is cancelled, never left open."""
@@ -95,7 +100,10 @@ class Runner:
         if used:
             self.control.keep_contracts([_contract_row(self.contracts[name]) for name in used])
         ordered = sorted(plan, key=_newest_month_first)
-        self._work_through([ordered[at : at + size] for at in range(0, len(ordered), size)], done)
+        probes = self._probes(ordered)
+        rest = [item for item in ordered if [item] not in probes] if probes else ordered
+        batches = [rest[at : at + size] for at in range(0, len(rest), size)]
+        self._work_through([*probes, *batches], done)
         if not ordered:  # what an earlier run accepted but could not publish is published all the same
             self._publish(done)
         done.seconds = round(time.monotonic() - started, 3)
@@ -107,6 +115,8 @@ class Runner:
         with ThreadPoolExecutor(1, thread_name_prefix="publish") as second:
             behind: Future[None] | None = None
             for number, planned in enumerate(batches):
+                if self.stopping():
+                    break
                 issued, verdicts = self._examine(number, planned, done)
                 try:
                     if behind is not None:
@@ -120,11 +130,15 @@ class Runner:
 
     def _examine(self, number: int, planned: Sequence[Planned], done: RunSummary) -> tuple[list[Issued], list[Verdict]]:
         """Issue, extract and validate one batch: what the validator has to say about each attempt."""
+        planned = self._allowed(planned, done)
+        if not planned:
+            return [], []
         issued, refused = self.control.issue(done.run_id, self.worker_token, number, planned)
         done.skipped += len(refused)
         reach("run.issued")
         try:
             extracted = self._extract(issued)
+            self._observe(extracted)
             reach("run.extracted")
             verdicts = self._validate(issued, [e for e in extracted if e.ok])
             reach("run.validated")
@@ -133,6 +147,38 @@ class Runner:
             self._give_up(issued)
             raise
         return issued, verdicts
+
+    def _probes(self, plan: Sequence[Planned]) -> list[list[Planned]]:
+        """One partition of each source whose breaker is open, each time of another customer: if it comes through, the
+        rest of the plan follows."""
+        probes = []
+        for source in sorted({item.key.source for item in plan}):
+            if self.guard.gate(source) is Gate.PROBE:
+                mine = [item for item in plan if item.key.source == source]
+                customers = sorted({item.key.customer_id for item in mine})
+                chosen = customers[self.guard.probes(source) % len(customers)]
+                probes.append([next(item for item in mine if item.key.customer_id == chosen)])
+        return probes
+
+    def _allowed(self, planned: Sequence[Planned], done: RunSummary) -> Sequence[Planned]:
+        """What may be issued now. Behind an open breaker that is a single probe."""
+        gates = {source: self.guard.gate(source) for source in sorted({item.key.source for item in planned})}
+        alone = len(planned) == 1
+        allowed = [
+            item
+            for item in planned
+            if gates[item.key.source] is Gate.OPEN or (alone and gates[item.key.source] is Gate.PROBE)
+        ]
+        if len(allowed) < len(planned):
+            done.blocked += len(planned) - len(allowed)
+            words = [self.guard.trouble(source) for source in gates]
+            done.troubles += [word for word in words if word and word not in done.troubles]
+        return allowed
+
+    def _observe(self, extracted: Sequence[Extracted]) -> None:
+        for source in sorted({item.attempt.partition.source for item in extracted}):
+            mine = [item for item in extracted if item.attempt.partition.source == source]
+            self.guard.observe(source, observation(mine))
 
     def _conclude(self, issued: Sequence[Issued], verdicts: Sequence[Verdict], done: RunSummary) -> None:
         """Make it count: verdicts into the state, accepted runs into the warehouse."""
@@ -248,6 +294,18 @@ class Runner:
             )
         except PenstockError:
             pass  # the first error is the one to show; rescue will close what we could not
+
+
+def observation(extracted: Sequence[Extracted]) -> Observation:
+    """What the outcomes of one source say about the source itself."""
+    refused = [item for item in extracted if item.error_class is ErrorClass.AUTH]
+    quota = [item.retry_after or 0.0 for item in extracted if item.error_class is ErrorClass.QUOTA]
+    return Observation(
+        succeeded=sum(item.ok for item in extracted),
+        refused=len({(i.attempt.partition.customer_id, i.attempt.partition.query_name) for i in refused}),
+        message=refused[0].error_message if refused else None,
+        quota_pause=max(quota) if quota else None,
+    )
 
 
 def _contract_row(contract: Contract) -> tuple[str, str, str, str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Row
 
 from penstock import partition
 from penstock.db import schema
-from penstock.db.bulk import same_key, timed
+from penstock.db.bulk import same_key
 from penstock.db.engine import Database
 from penstock.db.types import UtcTimestamp
 from penstock.errors import ErrorClass
@@ -190,16 +190,21 @@ class StateReader:
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         *,
+        judged_before: datetime | None = None,
         limit: int | None = None,
+        newest_first: bool = False,
     ) -> list[Candidate]:
-        """The partitions that would be attempted for these reasons, in key order."""
+        """The partitions that would be attempted for these reasons, in key order or the newest days first."""
         marks = ", ".join(f"'{reason}'" for reason in reasons)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
+        order = ("logical_date DESC, " if newest_first else "") + "source, query_name, customer_id, logical_date"
+        old_enough = (
+            f" AND (status <> 'success' OR {_judged_at('q')} < :judged_before)" if judged_before is not None else ""
+        )
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
             f" COALESCE(last_attempt_no, 0) AS last_attempt_no FROM ({self._reasoned(restated)}) q"
-            f" WHERE reason IN ({marks})"
-            f" ORDER BY source, query_name, customer_id, logical_date{tail}"
+            f" WHERE reason IN ({marks}){old_enough} ORDER BY {order}{tail}"
         )
         rows = self._query(select, ranges, {"now": now}, {"logical_date": sa.Date()})
         return [Candidate(_key(row), PartitionStatus(row.status), row.reason, row.last_attempt_no) for row in rows]
@@ -268,7 +273,12 @@ class StateReader:
     ) -> Sequence[Row[Any]]:
         with self._database.snapshot() as connection:
             text = f"WITH RECURSIVE {_DAYS[self._database.dialect]}, {_VIEW} {select}"
-            statement = timed(text) if "now" in parameters else sa.text(text)
+            moments = [
+                sa.bindparam(name, type_=UtcTimestamp())
+                for name, value in parameters.items()
+                if isinstance(value, datetime)
+            ]
+            statement = sa.text(text).bindparams(*moments)
             return connection.execute(statement.columns(**types), {"ranges": _as_json(ranges), **parameters}).all()
 
 
@@ -281,11 +291,15 @@ def _restatement_due(dialect: str, restated: Mapping[str, Sequence[int]]) -> str
         steps = " ".join(f"WHEN {_AGE[dialect]} >= {int(age)} THEN {int(age)}" for age in sorted(ages, reverse=True))
         cases.append(f"WHEN '{partition.name(name)}' THEN CASE {steps} END")
     age = f"CASE query_name {' '.join(cases)} END"
-    judged = (
-        f"(SELECT MAX(j.issued_at) FROM partition_attempt j WHERE {same_key('j', 'view')}"
+    return f"(({age}) IS NOT NULL AND {_judged_at('view')} < {_REACHED[dialect].format(age=f'({age})')})"
+
+
+def _judged_at(table: str) -> str:
+    """When the attempt of the last verdict was issued; what nobody judged does not count."""
+    return (
+        f"(SELECT MAX(j.issued_at) FROM partition_attempt j WHERE {same_key('j', table)}"
         " AND j.outcome IN ('SUCCEEDED', 'FAILED'))"
     )
-    return f"(({age}) IS NOT NULL AND {judged} < {_REACHED[dialect].format(age=f'({age})')})"
 
 
 def _filters(

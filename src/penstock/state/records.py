@@ -207,3 +207,27 @@ class Ruling:
     applied: Sequence[AttemptKey] = field(default_factory=tuple)
     repeated: Sequence[AttemptKey] = field(default_factory=tuple)
     refused: Sequence[Refused] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """What is known about the trouble of a source. Without `opened_at` the breaker is closed."""
+
+    source: str
+    confirmations: int = 0
+    opened_at: datetime | None = None
+    probe_at: datetime | None = None
+    probes: int = 0
+    not_before: datetime | None = None  # the source asked for a pause
+    error_class: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """How a source answered a round of requests."""
+
+    succeeded: int = 0
+    refused: int = 0  # different requests that were refused for the source's own reasons
+    message: str | None = None
+    quota_pause: float | None = None  # seconds that the source asks for; 0 if it does not say

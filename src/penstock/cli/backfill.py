@@ -1,0 +1,215 @@
+"""`penstock backfill ...`: old data, in chunks, beside the fresh work and never instead of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import key_fields, listing, show, table
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.app import Workspace
+    from penstock.state.backfills import Backfill
+
+backfill = typer.Typer(no_args_is_help=True, help="Backfills: selectors with chunks and progress.")
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `backfill list` names it.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(backfill, name="backfill")
+
+
+@backfill.command()
+def create(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
+    chunk_size: Annotated[int, typer.Option("--chunk-size", min=1, help="Partitions that are issued together.")] = 1000,
+    priority: Annotated[int, typer.Option("--priority", help="Higher ones come first.")] = 0,
+    max_chunks: Annotated[int, typer.Option("--max-chunks", min=1, help="Chunks worked on at once, by all.")] = 2,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Ask for old partitions to be fetched by the control loop, chunk by chunk, in the share of each round that is
+    reserved for old data. One row, however many partitions; nothing is fetched before `control tick` or `serve`."""
+    from penstock.app import open_workspace, os_user
+    from penstock.cli.confirm import confirm
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    who = actor or os_user()
+    new = ws.new_backfill(
+        chosen, reprocess=reprocess, chunk_size=chunk_size, priority=priority, max_chunks=max_chunks, actor=who
+    )
+    if not new.total:
+        raise UsageError("no expected partition matches: see what the configuration expects with `penstock status`")
+    if not dry_run:
+        confirm("backfilling", new.total, yes=yes, force=force)
+        flags = {"reprocess": reprocess, "chunk_size": chunk_size, "priority": priority, "max_chunks": max_chunks}
+        ws.backfills.create(new, AuditEntry(who, "backfill create", chosen.as_dict(), flags))
+    words = f"{new.total:,} partitions would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
+    show({**_item(ws, new, dry_run), "dry_run": dry_run}, as_json, lambda console: console.print(words))
+
+
+@backfill.command("list")
+def list_all(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
+    """Every backfill with its progress, the most urgent first."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    items = [_item(ws, found) for found in ws.backfills.all()]
+    show(listing(items, len(items)), as_json, lambda console: _draw(console, items))
+
+
+@backfill.command("show")
+def show_one(
+    backfill_id: Id, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
+) -> None:
+    """One backfill: how far it is, what failed, and when it will be done."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    failed = [str(key) for key in ws.backfills.failed(backfill_id)]
+    item = {**_item(ws, ws.backfills.get(backfill_id)), "failed": failed}
+
+    def draw(console: Console) -> None:
+        _draw(console, [item])
+        console.print(f"selector: {item['selector']}")
+        for key in failed[:20]:
+            console.print(f"  failed: {key}")
+
+    show(item, as_json, draw)
+
+
+@backfill.command()
+def pause(
+    backfill_id: Id,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Issue no more chunks of it; open ones are finished."""
+    _move(backfill_id, "paused", "pause", actor, workspace, as_json)
+
+
+@backfill.command()
+def resume(
+    backfill_id: Id,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Go on with a paused backfill, from where it stopped."""
+    _move(backfill_id, "active", "resume", actor, workspace, as_json)
+
+
+@backfill.command()
+def cancel(
+    backfill_id: Id,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """End it for good. What it fetched stays; open chunks are finished."""
+    _move(backfill_id, "cancelled", "cancel", actor, workspace, as_json)
+
+
+@backfill.command("retry-failed")
+def retry_failed(
+    backfill_id: Id,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """A new backfill of exactly the partitions that failed in this one and that nothing has mended since."""
+    from penstock.app import open_workspace, os_user
+    from penstock.cli.confirm import confirm
+
+    ws = open_workspace(workspace)
+    failed = ws.backfills.failed(backfill_id)
+    document: dict[str, Any] = {**listing([key_fields(key) for key in failed], len(failed)), "dry_run": dry_run}
+    if failed and not dry_run:
+        confirm("retrying", len(failed), yes=yes, force=force)
+        document["backfill_id"] = ws.retry_backfill(ws.backfills.get(backfill_id), failed, actor or os_user())
+    new = document.get("backfill_id")
+    words = f"{len(failed):,} partitions failed" + (f"; backfill {new} tries them again" if new else "")
+    show(document, as_json, lambda console: console.print(words))
+
+
+def _move(backfill_id: str, status: str, verb: str, actor: str | None, workspace: str, as_json: bool) -> None:
+    from penstock.app import open_workspace, os_user
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    entry = AuditEntry(actor or os_user(), f"backfill {verb}", {"backfill_id": backfill_id}, {})
+    changed = ws.backfills.move(backfill_id, status, entry)
+    words = f"backfill {backfill_id} is {status}" if changed else f"backfill {backfill_id} was {status} already"
+    show({**_item(ws, ws.backfills.get(backfill_id)), "changed": int(changed)}, as_json, lambda c: c.print(words))
+
+
+def _item(ws: Workspace, found: Backfill, unsaved: bool = False) -> dict[str, Any]:
+    progress = ws.backfills.progress(found.backfill_id)
+    left = None
+    if progress.done and progress.began_at and found.status == "active":
+        rate = (ws.now() - progress.began_at) / progress.done
+        left = ws.now() + rate * (found.total - progress.done)
+    return {
+        "backfill_id": None if unsaved else found.backfill_id,
+        "status": found.status,
+        "selector": dict(found.selector),
+        "reprocess": found.reprocess,
+        "priority": found.priority,
+        "chunk_size": found.chunk_size,
+        "max_chunks": found.max_chunks,
+        "total": found.total,
+        "done": progress.done,
+        "accepted": progress.accepted,
+        "rejected": progress.rejected,
+        "skipped": progress.skipped,
+        "open_chunks": progress.open_chunks,
+        "eta": left,
+        "created_at": found.created_at,
+        "created_by": found.created_by,
+        "finished_at": found.finished_at,
+    }
+
+
+def _draw(console: Console, items: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            i["backfill_id"], i["status"], i["priority"], f"{i['done']:,} of {i['total']:,}", i["accepted"],
+            i["rejected"], i["skipped"], _soon(i["eta"]),
+        )
+        for i in items
+    ]  # fmt: skip
+    columns = ("backfill", "status", "priority", "done", "accepted", "rejected", "skipped", "done at (UTC)")
+    console.print(table(None, columns, rows) if rows else "there is no backfill")
+
+
+def _soon(eta: datetime | None) -> datetime | None:
+    return None if eta is None else eta.replace(microsecond=0) + timedelta(seconds=1)

@@ -1,0 +1,88 @@
+"""The breaker of a source: trouble that is the source's own stops the issuing of attempts, instead of burning them all.
+
+It opens after a few confirmations, lets single probes through, and closes when one succeeds. A source that asks for a
+pause (quota) is left alone until then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from penstock.clock import Clock
+from penstock.errors import ErrorClass
+from penstock.flow.guard import Gate
+from penstock.state.breakers import BreakerStore
+from penstock.state.records import Breaker, Observation
+
+CONFIRMATIONS = 3  # so many requests must be refused, with none that succeeds, before the breaker opens
+PROBES = (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
+QUOTA_PAUSE = timedelta(seconds=60)  # when the source does not say how long
+
+
+def gate(breaker: Breaker, now: datetime, *, by_hand: bool) -> Gate:
+    """What may be issued for the source. A person who starts a run has mended something: that is worth a probe."""
+    if breaker.not_before is not None and now < breaker.not_before:
+        return Gate.SHUT
+    if breaker.opened_at is None:
+        return Gate.OPEN
+    return Gate.PROBE if by_hand or breaker.probe_at is None or now >= breaker.probe_at else Gate.SHUT
+
+
+def observed(breaker: Breaker, seen: Observation, now: datetime) -> Breaker:
+    """The breaker after a round of requests."""
+    if seen.quota_pause is not None:
+        pause = timedelta(seconds=seen.quota_pause) if seen.quota_pause else QUOTA_PAUSE
+        breaker = replace(breaker, not_before=now + pause)
+    elif seen.succeeded:
+        breaker = replace(breaker, not_before=None)
+    if seen.succeeded:  # some requests pass: whatever refuses the others is not the source as a whole
+        return Breaker(breaker.source, not_before=breaker.not_before)
+    if not seen.refused:
+        return breaker
+    breaker = replace(
+        breaker,
+        confirmations=breaker.confirmations + seen.refused,
+        error_class=ErrorClass.AUTH,
+        error_message=seen.message,
+    )
+    if breaker.opened_at is None and breaker.confirmations < CONFIRMATIONS:
+        return breaker
+    probes = breaker.probes + 1
+    pause = PROBES[min(probes, len(PROBES)) - 1]
+    return replace(breaker, opened_at=breaker.opened_at or now, probes=probes, probe_at=now + pause)
+
+
+def in_words(breaker: Breaker, now: datetime) -> str | None:
+    """Why nothing is issued for the source; None while everything is."""
+    if breaker.opened_at is not None and breaker.probe_at is not None:
+        return (
+            f"the breaker of {breaker.source} is open since {breaker.opened_at:%Y-%m-%d %H:%M} UTC:"
+            f" {breaker.error_message} (next probe {breaker.probe_at:%H:%M}; `penstock run` probes at once)"
+        )
+    if breaker.not_before is not None and now < breaker.not_before:
+        return f"{breaker.source} asked for a pause until {breaker.not_before:%Y-%m-%d %H:%M:%S} UTC"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerGuard:
+    """The breakers of all sources, as a run sees them."""
+
+    store: BreakerStore
+    clock: Clock
+    by_hand: bool
+
+    def gate(self, source: str) -> Gate:
+        return gate(self.store.get(source), self.clock(), by_hand=self.by_hand)
+
+    def trouble(self, source: str) -> str | None:
+        return in_words(self.store.get(source), self.clock())
+
+    def probes(self, source: str) -> int:
+        return self.store.get(source).probes
+
+    def observe(self, source: str, seen: Observation) -> None:
+        now = self.clock()
+        if seen.refused or seen.quota_pause is not None or self.store.get(source) != Breaker(source):
+            self.store.change(source, lambda breaker: observed(breaker, seen, now))

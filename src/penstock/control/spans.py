@@ -1,0 +1,89 @@
+"""Arithmetic on ranges of expected partitions: the next page, what lies between two keys, what remains without others.
+
+Ranges stand for their partitions without naming them, so a million of them cost no more than their customers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+
+from penstock.partition import PartitionKey
+from penstock.state.records import ExpectedRange
+
+_DAY = timedelta(days=1)
+
+
+def count(ranges: Iterable[ExpectedRange]) -> int:
+    return sum(len(span) for span in ranges)
+
+
+def in_order(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
+    """Not empty, in key order."""
+    return sorted((span for span in ranges if len(span)), key=lambda span: (*_owner(span), span.first))
+
+
+def page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int) -> list[ExpectedRange]:
+    """The next `size` partitions of `ranges` (which are in order) after a key."""
+    found: list[ExpectedRange] = []
+    for span in _after(ranges, after):
+        if size <= 0:
+            break
+        piece = replace(span, last=min(span.last, span.first + (size - 1) * _DAY))
+        found.append(piece)
+        size -= len(piece)
+    return found
+
+
+def between(ranges: Sequence[ExpectedRange], first: PartitionKey, last: PartitionKey) -> list[ExpectedRange]:
+    """The partitions of `ranges` from one key to another, both included."""
+    found = []
+    for span in ranges:
+        low = span.first if _owner(span) != _owner(first) else max(span.first, first.logical_date)
+        high = span.last if _owner(span) != _owner(last) else min(span.last, last.logical_date)
+        if _owner(first) <= _owner(span) <= _owner(last) and low <= high:
+            found.append(replace(span, first=low, last=high))
+    return found
+
+
+def without(ranges: Iterable[ExpectedRange], others: Iterable[ExpectedRange]) -> list[ExpectedRange]:
+    """The partitions of `ranges` that are in none of the others."""
+    taken: dict[tuple[str, str, str], list[tuple[date, date]]] = {}
+    for span in others:
+        taken.setdefault(_owner(span), []).append((span.first, span.last))
+    return [piece for span in ranges for piece in _pieces(span, sorted(taken.get(_owner(span), ())))]
+
+
+def first_key(ranges: Sequence[ExpectedRange]) -> PartitionKey:
+    return PartitionKey(ranges[0].source, ranges[0].customer_id, ranges[0].query_name, ranges[0].first)
+
+
+def last_key(ranges: Sequence[ExpectedRange]) -> PartitionKey:
+    return PartitionKey(ranges[-1].source, ranges[-1].customer_id, ranges[-1].query_name, ranges[-1].last)
+
+
+def _after(ranges: Iterable[ExpectedRange], key: PartitionKey | None) -> Iterator[ExpectedRange]:
+    for span in ranges:
+        if key is None or _owner(span) > _owner(key):
+            yield span
+        elif _owner(span) == _owner(key) and span.last > key.logical_date:
+            yield replace(span, first=max(span.first, key.logical_date + _DAY))
+
+
+def _pieces(span: ExpectedRange, taken: Sequence[tuple[date, date]]) -> Iterator[ExpectedRange]:
+    first = span.first
+    for low, high in taken:
+        if low > first:
+            yield from _valid(replace(span, first=first, last=min(span.last, low - _DAY)))
+        first = max(first, high + _DAY)
+    yield from _valid(replace(span, first=first))
+
+
+def _valid(span: ExpectedRange) -> Iterator[ExpectedRange]:
+    if len(span):
+        yield span
+
+
+def _owner(thing: ExpectedRange | PartitionKey) -> tuple[str, str, str]:
+    return (thing.source, thing.customer_id, thing.query_name)

@@ -1,0 +1,68 @@
+"""Breakers on record, one row per source that ever had trouble: all processes see the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.clock import Clock
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.state.control import AuditEntry, record_audit
+from penstock.state.records import Breaker
+
+_TABLE = schema.source_breaker
+
+
+class BreakerStore:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def all(self) -> list[Breaker]:
+        with self._database.snapshot() as connection:
+            return [Breaker(**row._mapping) for row in connection.execute(sa.select(_TABLE).order_by("source"))]
+
+    def get(self, source: str) -> Breaker:
+        return next((breaker for breaker in self.all() if breaker.source == source), Breaker(source))
+
+    def change(self, source: str, step: Callable[[Breaker], Breaker]) -> Breaker:
+        """Replace the breaker by what `step` makes of it; two processes do this one after the other."""
+
+        def work(connection: Connection) -> Breaker:
+            before = _read(connection, source)
+            after = step(before)
+            if after != before:
+                _write(connection, after)
+            return after
+
+        return self._database.transact(work)
+
+    def close(self, source: str, entry: AuditEntry) -> bool:
+        """Close it by hand; False if it was closed."""
+        now = self._clock()
+
+        def work(connection: Connection) -> bool:
+            before = _read(connection, source)
+            if before == Breaker(source):
+                return False
+            _write(connection, Breaker(source))
+            record_audit(connection, entry, 1, "done", now)
+            return True
+
+        return self._database.transact(work)
+
+
+def _read(connection: Connection, source: str) -> Breaker:
+    row = connection.execute(sa.select(_TABLE).where(_TABLE.c.source == source).with_for_update()).one_or_none()
+    return Breaker(source) if row is None else Breaker(**row._mapping)
+
+
+def _write(connection: Connection, breaker: Breaker) -> None:
+    values = asdict(breaker)
+    changed = connection.execute(sa.update(_TABLE).where(_TABLE.c.source == breaker.source).values(**values))
+    if not changed.rowcount:
+        connection.execute(sa.insert(_TABLE), values)
