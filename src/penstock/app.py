@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date as Day
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,19 +115,15 @@ class Workspace:
 
     def plan(self, selection: Selection, *, reprocess: bool = False) -> Plan:
         """What `run` would attempt now."""
-        from penstock.control.plan import DUE, make_plan, refuse_changed_fields
+        from penstock.control.plan import DUE, make_plan
         from penstock.control.restate import schedules
-        from penstock.source.protocol import RunContext
-        from penstock.source.registry import make_source
 
-        refuse_changed_fields(self.reader, self.contracts)
         ranges = self.ranges(selection)
+        self._refuse_what_cannot_run(ranges)
         for key in selection.keys:
             due = due_range(self.settings, key, self.now())
             if not due.first <= key.logical_date <= due.last:
                 raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
-        for name in sorted({found.source for found in ranges}):
-            make_source(self.settings.sources[name], RunContext(new_run_id()))  # refuses bad options
         restated, reasons = schedules(self.settings.queries), (*DUE, "success") if reprocess else DUE
         plan = make_plan(
             self.reader,
@@ -140,6 +136,16 @@ class Workspace:
         )
         rest = self.reader.reasons(ranges, self.now(), restated)
         return replace(plan, held=rest.get("open", 0), paused=rest.get("paused", 0))
+
+    def _refuse_what_cannot_run(self, ranges: Sequence[ExpectedRange]) -> None:
+        """Before anything is issued: fields that changed without a new version, sources with bad options."""
+        from penstock.control.plan import refuse_changed_fields
+        from penstock.source.protocol import RunContext
+        from penstock.source.registry import make_source
+
+        refuse_changed_fields(self.reader, self.contracts)
+        for name in sorted({found.source for found in ranges}):
+            make_source(self.settings.sources[name], RunContext(new_run_id()))
 
     def schedule_retries(self) -> None:
         """Let the retry policy speak about every failure that it has not judged yet."""
@@ -184,11 +190,10 @@ class Workspace:
         stopping: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, Any]:
         """One round of the control loop: rescue, decide about retries, plan within the shares, run, publish."""
-        from penstock.control.plan import refuse_changed_fields
         from penstock.control.round import Planner
 
         self._rescue()
-        refuse_changed_fields(self.reader, self.contracts)
+        self._refuse_what_cannot_run(self.ranges(Selection()))
         run_id = new_run_id()
         planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token)
         planned = planner.plan(run_id, self.now())
@@ -407,11 +412,44 @@ class Workspace:
         raise ActRefused(f"{key} has no attempt in run {run_id} (runs: {known})")
 
     def why(self, key: PartitionKey) -> Why:
-        from penstock.control.why import explain
+        from penstock.control.breaker import in_words
+        from penstock.control.why import Circumstances, explain
 
         [view] = self.reader.views(self.ranges(Selection(keys=(key,))))
-        due = due_range(self.settings, key, self.now())
-        return explain(view, self.pointers.pointer(key), self.reader.attempts(key), due, self.pointers.is_due(key))
+        around = Circumstances(
+            due_range(self.settings, key, self.now()),
+            self.pointers.is_due(key),
+            self.is_terminal(view),
+            in_words(self.breakers.get(key.source), self.now()),
+            self.maturity(view),
+        )
+        return explain(view, self.pointers.pointer(key), self.reader.attempts(key), around)
+
+    def troubles(self) -> list[str]:
+        """The sources for which not everything is issued, and why."""
+        from penstock.control.breaker import in_words
+
+        found = (in_words(breaker, self.now()) for breaker in self.breakers.all())
+        return [words for words in found if words]
+
+    def provisional(self, selection: Selection) -> int:
+        """How many trusted partitions their sources may still change."""
+        recent = []
+        for span in self.ranges(selection):
+            restate = self.settings.query(span.query_name).restate
+            if restate is not None and span.over is not None:
+                recent.append(replace(span, first=max(span.first, span.over - timedelta(days=restate.days - 1))))
+        return self.reader.count(recent, status=PartitionStatus.SUCCESS) if recent else 0
+
+    def settled_until(self, table: str) -> Day | None:
+        """The last day of this table that its source will not change any more, for every customer alike."""
+        query = next((q for q in self.settings.queries.values() if f"{q.source}.{q.name}" == table), None)
+        if query is None or not self.settings.customers:
+            return None
+        days = query.restate.days if query.restate else 0
+        return min(last_day_over(self.now(), customer.time_zone) for customer in self.settings.customers) - timedelta(
+            days
+        )
 
     def partition(self, key: str) -> PartitionHandle:
         """One partition, to ask about it."""

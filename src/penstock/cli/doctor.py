@@ -40,7 +40,7 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
         findings.append(Finding("workspace", False, str(error)))
     findings += [_found("java", _java), _found("spark", _spark)]
     if ws is not None:
-        for name, check in (("database", _database), ("lake", _lake), ("sources", _sources)):
+        for name, check in (("database", _database), ("lake", _lake), ("sources", _sources), ("breakers", _breakers)):
             findings.append(_found(name, lambda check=check, ws=ws: check(ws)))  # type: ignore[misc]
     document = {"items": findings, "total": len(findings), "ok": all(finding.ok for finding in findings)}
 
@@ -97,3 +97,10 @@ def _sources(ws: Workspace) -> str:
     for settings in ws.settings.sources.values():
         make_source(settings, RunContext(new_run_id()))
     return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
+
+
+def _breakers(ws: Workspace) -> str:
+    ws.require_schema()
+    if troubles := ws.troubles():
+        raise PenstockError("; ".join(troubles) + "; mend it, then `penstock run` or `penstock control close-breaker`")
+    return "every source may be asked"

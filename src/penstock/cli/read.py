@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -57,7 +58,8 @@ def read(
         reader = (frame if limit is None else frame.limit(limit)).toArrow().to_reader()
     else:
         reader = _reader(vouched)
-    _write(reader, _kind(kind, as_json), output, limit)
+    facts = {"table": name, "settled_until": ws.settled_until(name)}  # later days are provisional
+    _write(reader, _kind(kind, as_json), output, limit, facts)
 
 
 def sql(
@@ -90,7 +92,13 @@ def _kind(kind: str, as_json: bool) -> str:
     return "json" if as_json else kind
 
 
-def _write(reader: pa.RecordBatchReader, kind: str, output: Path | None, limit: int | None) -> None:
+def _write(
+    reader: pa.RecordBatchReader,
+    kind: str,
+    output: Path | None,
+    limit: int | None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
     if kind == "table" and output is None:
         _draw(reader, 50 if limit is None else limit)
         return
@@ -99,13 +107,13 @@ def _write(reader: pa.RecordBatchReader, kind: str, output: Path | None, limit: 
     if output is None:
         if kind in ("parquet", "arrow") and sys.stdout.isatty():
             raise UsageError(f"{kind} is binary: name a file with --output, or send it through a pipe")
-        _encode(_limited(reader, limit), kind, sys.stdout.buffer)
+        _encode(_limited(reader, limit), kind, sys.stdout.buffer, facts)
         sys.stdout.flush()
         return
-    _write_file(_limited(reader, limit), kind, output)
+    _write_file(_limited(reader, limit), kind, output, facts)
 
 
-def _write_file(reader: pa.RecordBatchReader, kind: str, output: Path) -> None:
+def _write_file(reader: pa.RecordBatchReader, kind: str, output: Path, facts: Mapping[str, Any] | None) -> None:
     """Written beside its place and renamed, so that a reader of the file never sees half of it."""
     output = output.resolve()  # what a link points to is written, the link stays
     special = output.exists() and not output.is_file()  # a pipe or a device cannot be replaced, only written to
@@ -116,7 +124,7 @@ def _write_file(reader: pa.RecordBatchReader, kind: str, output: Path) -> None:
         raise UsageError(f"cannot write {output}: {error.strerror}") from error
     try:
         with target:
-            _encode(reader, kind, target)
+            _encode(reader, kind, target, facts)
         if not special:
             unfinished.replace(output)
     except OSError as error:
@@ -143,16 +151,16 @@ def _limited(reader: pa.RecordBatchReader, limit: int | None) -> pa.RecordBatchR
     return pa.RecordBatchReader.from_batches(reader.schema, head())
 
 
-def _encode(reader: pa.RecordBatchReader, kind: str, target: BinaryIO) -> None:
+def _encode(reader: pa.RecordBatchReader, kind: str, target: BinaryIO, facts: Mapping[str, Any] | None) -> None:
     import pyarrow as pa
 
     try:
-        _encode_as(reader, kind, target)
+        _encode_as(reader, kind, target, facts)
     except pa.ArrowNotImplementedError as error:
         raise UsageError(f"these columns cannot be written as {kind}: {error}") from error
 
 
-def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO) -> None:
+def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO, facts: Mapping[str, Any] | None) -> None:
     import pyarrow as pa
 
     if kind == "csv":
@@ -174,11 +182,11 @@ def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO) -> Non
             for batch in reader:
                 stream.write_batch(batch)
     else:
-        _encode_json(reader, target)
+        _encode_json(reader, target, facts)
 
 
-def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO) -> None:
-    """One document {"items": [...], "total": n}, written as a stream."""
+def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO, facts: Mapping[str, Any] | None) -> None:
+    """One document {"items": [...], "total": n}, written as a stream; `facts` about the rows come as metadata."""
     import orjson
 
     if len(set(reader.schema.names)) < len(reader.schema.names):
@@ -190,7 +198,8 @@ def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO) -> None:
             target.write(b",\n" if total else b"\n")
             target.write(orjson.dumps(row, default=_json_value))
             total += 1
-    target.write(b'\n],"total":%d}\n' % total)
+    metadata = b',"metadata":' + orjson.dumps(dict(facts)) if facts else b""
+    target.write(b'\n],"total":%d%s}\n' % (total, metadata))
 
 
 def _json_value(value: Any) -> Any:

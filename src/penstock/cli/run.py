@@ -46,8 +46,9 @@ def run(
 ) -> None:
     """Plan what is due, issue attempts, extract, validate and load them. *
 
-    Without filters: everything that is pending up to the last day that is over in each customer's time zone. Failed
-    partitions wait for `penstock state retry`. A run that was killed is picked up by the next one.
+    Without filters: everything that is due up to the last day that is over in each customer's time zone: missing and
+    requeued partitions, failed ones whose retry is due by policy, and days that are to be fetched again (restate).
+    Other failed partitions wait for `penstock state retry`. A run that was killed is picked up by the next one.
     """
     from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
@@ -69,7 +70,7 @@ def run(
         note("penstock: stopped; what was open has been closed without a verdict, run again to go on")
         raise typer.Exit(130) from None
     show(_document(summary), as_json, lambda console: _draw(console, summary))
-    if summary.failures:
+    if summary.failures or summary.blocked:
         raise typer.Exit(1)
 
 
@@ -86,7 +87,14 @@ def _document(summary: RunSummary) -> dict[str, Any]:
         {"key": str(f.key), "stage": f.stage, "error_class": f.error_class, "message": f.message}
         for f in summary.failures
     ]
-    return {"run_id": summary.run_id, **summary.counts(), "seconds": summary.seconds, "failures": failures}
+    return {
+        "run_id": summary.run_id,
+        **summary.counts(),
+        "blocked": summary.blocked,
+        "seconds": summary.seconds,
+        "failures": failures,
+        "troubles": summary.troubles,
+    }
 
 
 def _draw(console: Console, summary: RunSummary) -> None:
@@ -95,6 +103,8 @@ def _draw(console: Console, summary: RunSummary) -> None:
         console.print(table("Failures", ("partition", "stage", "class", "why"), rows))
         if len(summary.failures) > _SHOWN_FAILURES:
             console.print(f"... and {len(summary.failures) - _SHOWN_FAILURES:,} more: penstock failed\n")
+    for words in summary.troubles:
+        console.print(f"[red]{words}[/]: {summary.blocked:,} partitions were not issued")
     if not summary.planned and not summary.loaded:
         held = f"; {summary.skipped:,} are being worked on by another run" if summary.skipped else ""
         console.print(f"nothing is due{held}")
@@ -108,7 +118,7 @@ def _draw(console: Console, summary: RunSummary) -> None:
 
 def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
     items = [{**key_fields(item.key), "reason": item.reason} for item in plan.items[:limit]]
-    return {**listing(items, len(plan.items)), "reasons": plan.reasons, "held": plan.held}
+    return {**listing(items, len(plan.items)), "reasons": plan.reasons, "held": plan.held, "paused": plan.paused}
 
 
 def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
@@ -119,3 +129,5 @@ def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
         console.print(f"... {len(plan.items) - limit:,} more (--limit)")
     if plan.held:
         console.print(f"{plan.held:,} more are being worked on by another run")
+    if plan.paused:
+        console.print(f"{plan.paused:,} more are paused: penstock state resume")

@@ -83,8 +83,24 @@ def status(
         counts[row["display"]] = counts.get(row["display"], 0) + row["n"]
     waiting = ws.pointers.waiting()
     items = [{**{g: row[g] for g in groups}, "display_status": row["display"], "count": row["n"]} for row in rows]
-    document = {"counts": counts, "items": items, "total": sum(counts.values()), "publish_due": waiting}
-    show(document, as_json, lambda console: _draw_counts(console, groups, items, counts, waiting))
+    provisional, troubles = ws.provisional(chosen), ws.troubles()
+    document = {
+        "counts": counts,
+        "items": items,
+        "total": sum(counts.values()),
+        "publish_due": waiting,
+        "provisional": provisional,
+        "troubles": troubles,
+    }
+
+    def draw(console: Console) -> None:
+        _draw_counts(console, groups, items, counts, waiting)
+        if provisional:
+            console.print(f"{provisional:,} of them are provisional: their sources may still change them")
+        for words in troubles:
+            console.print(f"[red]{words}[/]")
+
+    show(document, as_json, draw)
 
 
 def missing(

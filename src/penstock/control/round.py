@@ -78,6 +78,8 @@ class Planner:
         used = sum(len(stretch.items) for stretch in stretches)
         history = old[: max(0, for_old - used)]
         waiting = len(fresh) - for_fresh + len(old) - len(history)
+        if stretches:  # there may be more; without any, others work on what is left
+            waiting += sum(remaining.values()) - sum(stretch.chunk.partitions for stretch in stretches)
         return Round(fresh[:for_fresh], history, stretches, max(0, waiting))
 
     def _due(self, ranges: Sequence[ExpectedRange], reasons: Sequence[str], now: datetime, limit: int) -> list[Planned]:

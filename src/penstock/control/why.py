@@ -27,18 +27,23 @@ class Why:
         return self.view.key
 
 
-def explain(
-    view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], due: ExpectedRange, publish_due: bool
-) -> Why:
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What is known around the partition: the days that are due, and what the control plane says."""
+
+    due: ExpectedRange
+    publish_due: bool
+    terminal: str | None = None  # why it is given up for good
+    trouble: str | None = None  # of its source
+    maturity: str | None = None
+
+
+def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
     """Say in words what the facts mean together."""
-    return Why(
-        view,
-        pointer,
-        attempts,
-        _headline(view, attempts),
-        _blocks(view, due, publish_due),
-        _next(view, due, publish_due),
-    )
+    headline = _headline(view, attempts)
+    if around.maturity == "provisional":
+        headline += " (provisional: the source may still change this day)"
+    return Why(view, pointer, attempts, headline, _blocks(view, around), _next(view, around))
 
 
 def _headline(view: PartitionView, attempts: Sequence[Attempt]) -> str:
@@ -56,33 +61,52 @@ def _headline(view: PartitionView, attempts: Sequence[Attempt]) -> str:
             return f"serving {serving} with {state.record_count:,} rows"
 
 
-def _blocks(view: PartitionView, due: ExpectedRange, publish_due: bool) -> tuple[str, ...]:
+def _blocks(view: PartitionView, around: Circumstances) -> tuple[str, ...]:
     blocks = []
-    day = view.key.logical_date
+    day, due, control = view.key.logical_date, around.due, view.control
     if day > due.last:
         blocks.append(f"the day is not over yet where the account lives; the last one that is, is {due.last}")
     if day < due.first:
         blocks.append(f"the configuration expects this customer and query only from {due.first} on")
     if view.open_run_id:
         blocks.append(f"run {view.open_run_id} is working on it")
-    if view.state.status is PartitionStatus.FAILED:
+    if control.paused_at is not None:
+        blocks.append(f"paused by {control.paused_by}{_because(control.paused_reason)}")
+    if around.terminal is not None:
+        blocks.append(f"given up for good: {around.terminal}")
+    elif view.state.status is PartitionStatus.FAILED and control.next_run_at is None:
         blocks.append(f"it failed and waits for an explicit retry: {view.state.error_message}")
-    if publish_due and not view.open_run_id:
+    if around.trouble is not None:
+        blocks.append(around.trouble)
+    if control.held_at is not None:
+        blocks.append(f"held back from restatement by {control.held_by}{_because(control.held_reason)}")
+    if around.publish_due and not view.open_run_id:
         blocks.append("an accepted run waits to be published to the warehouse")
     return tuple(blocks)
 
 
-def _next(view: PartitionView, due: ExpectedRange, publish_due: bool) -> str:
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _next(view: PartitionView, around: Circumstances) -> str:
+    key, control = view.key, view.control
     if view.open_run_id:
         return "its verdict; nothing to do"
-    if not due.first <= view.key.logical_date <= due.last:
+    if not around.due.first <= key.logical_date <= around.due.last:
         return "nothing until the day is due"
+    if control.paused_at is not None:
+        return f"nothing until `penstock state resume {key}`"
+    if around.terminal is not None:
+        return f"nothing until `penstock state clear-terminal {key}` and then `penstock state retry {key}`"
+    if control.next_run_at is not None:
+        return f"retried after {control.next_run_at:%Y-%m-%d %H:%M:%S} UTC ({control.strategy}), by a run or the loop"
     if view.state.status is PartitionStatus.FAILED:
-        return f"look at `penstock state history {view.key}`, mend the cause, then `penstock state retry {view.key}`"
-    if publish_due:
+        return f"look at `penstock state history {key}`, mend the cause, then `penstock state retry {key}`"
+    if around.publish_due:
         return (
             "the next `penstock run` publishes it; should that say its raw run is broken, fetch it again with"
-            f" `penstock run {view.key} --reprocess`"
+            f" `penstock run {key} --reprocess`"
         )
     if view.state.status is PartitionStatus.PENDING:
         return "the next `penstock run` attempts it"

@@ -206,7 +206,10 @@ class StateReader:
             f" COALESCE(last_attempt_no, 0) AS last_attempt_no FROM ({self._reasoned(restated)}) q"
             f" WHERE reason IN ({marks}){old_enough} ORDER BY {order}{tail}"
         )
-        rows = self._query(select, ranges, {"now": now}, {"logical_date": sa.Date()})
+        parameters = {"now": now}
+        if judged_before is not None:
+            parameters["judged_before"] = judged_before
+        rows = self._query(select, ranges, parameters, {"logical_date": sa.Date()})
         return [Candidate(_key(row), PartitionStatus(row.status), row.reason, row.last_attempt_no) for row in rows]
 
     def _reasoned(self, restated: Mapping[str, Sequence[int]]) -> str:
