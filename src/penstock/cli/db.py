@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show
 
-db = typer.Typer(no_args_is_help=True, help="The state database: its schema.")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.db.roles import RolePlan
+
+db = typer.Typer(no_args_is_help=True, help="The state database: its schema and its roles.")
 
 
 def register(app: typer.Typer) -> None:
@@ -29,3 +36,48 @@ def migrate(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debu
     words = f"schema {after} was already there" if before == after else f"schema {before or 'none'} -> {after}"
     document = {"database": str(ws.database), "before": before, "after": after}
     show(document, as_json, lambda console: console.print(f"{ws.database}: {words}"))
+
+
+@db.command()
+def roles(
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="NAME", help="Begins the roles' names (penstock_<workspace>).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the SQL, for an administrator.")] = False,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Create the PostgreSQL roles, and give each exactly its rights. Safe to repeat; needed again after a migration."""
+    from penstock.app import load_workspace
+    from penstock.db.roles import make_roles, plan_roles
+
+    ws = load_workspace(workspace)
+    plan = plan_roles(ws.database, prefix if prefix is not None else f"penstock_{ws.settings.workspace}")
+    ws.require_schema()
+    if not dry_run:
+        make_roles(ws.database, plan)
+    document = {"roles": list(plan.names.values()), "statements": len(plan.statements), "dry_run": dry_run}
+    draw = _draw_script if dry_run else _draw_roles
+    show(document, as_json, lambda console: draw(console, plan))
+
+
+def _draw_script(console: Console, plan: RolePlan) -> None:
+    """Nothing but SQL, so that it can be piped into psql."""
+    for statement in ("BEGIN", *plan.statements, "COMMIT"):
+        console.out(f"{statement};", highlight=False)
+    console.out(f"-- then, for each login: {_usage(plan)}", highlight=False)
+
+
+def _draw_roles(console: Console, plan: RolePlan) -> None:
+    from penstock.db.roles import PURPOSES
+
+    for role, name in plan.names.items():
+        console.print(f"[bold]{name}[/]: {PURPOSES[role]}")
+    console.print(f"Give a login its role with: {_usage(plan)}", markup=False)
+
+
+def _usage(plan: RolePlan) -> str:
+    from penstock.db.roles import Role
+
+    return f"GRANT {plan.names[Role.CONSUMER]} TO <login>;"
