@@ -30,11 +30,11 @@ from penstock.state.recheck import FoundWanting
 from penstock.state.records import Accepted, Cancelled, ExpectedRange, Rejected
 from penstock.state.schedule import RetryStore
 
-KEYS = tuple(key(day) for day in (1, 2, 3))
+KEYS = tuple(key(day) for day in (2, 3))
 BACKOFF = (timedelta(minutes=5), timedelta(hours=2))
 POLICY = Retry(max_attempts=3, backoff=BACKOFF, jitter=0, max_age=timedelta(days=2))
 QUERIES = {"campaign_daily": builders.query(retry=POLICY)}
-AGES = (1, 3)
+AGES = (1, 2, 3, 4, 5, 7, 10, 20)
 START = datetime(2024, 6, 4, 6, tzinfo=UTC)
 
 a_key = st.sampled_from(KEYS)
@@ -125,7 +125,7 @@ class ControlPlane(RuleBasedStateMachine):
 
     def ranges(self) -> list[ExpectedRange]:
         over = self.now.date() - timedelta(days=1)
-        [span] = [days(1, 3)]
+        [span] = [days(2, 3)]
         return [ExpectedRange(span.source, span.customer_id, span.query_name, span.first, span.last, over)]
 
     # --- time and plans --------------------------------------------------------------------------------------------
@@ -149,6 +149,24 @@ class ControlPlane(RuleBasedStateMachine):
                 known.status = "pending"
             known.attempts.append(Tried(item.attempt, self.now))
             assert item.attempt_no == len(known.attempts)
+
+    @rule(fates=st.tuples(*[st.sampled_from(["accept", "accept", "transient", "data", "cancel", "leave"])] * len(KEYS)))
+    def a_round(self, fates: tuple[str, ...]) -> None:
+        """The usual course of things in one step, so that long histories are not rare."""
+        self.whatever_is_due_is_issued()
+        for partition, fate in zip(KEYS, fates, strict=True):
+            if fate == "accept":
+                self.an_attempt_is_accepted(partition)
+            elif fate == "cancel":
+                self.an_attempt_is_given_up(partition)
+            elif fate != "leave":
+                self.an_attempt_is_rejected(partition, fate)
+
+    @rule(partition=a_key)
+    def a_day_later_it_is_fetched_again(self, partition: PartitionKey) -> None:
+        self.time_passes(24 * 60)
+        self.whatever_is_due_is_issued()
+        self.an_attempt_is_accepted(partition)
 
     # --- verdicts --------------------------------------------------------------------------------------------------
 
@@ -257,6 +275,12 @@ class ControlPlane(RuleBasedStateMachine):
         if self.marks.clear_terminal([partition], audit_entry()):
             known.marked, known.next_run_at, known.forgiven = False, None, len(known.attempts)
 
+    @rule(partition=a_key, fate=st.sampled_from(["accept", "transient", "data"]))
+    def an_operator_clears_and_tries_again(self, partition: PartitionKey, fate: str) -> None:
+        self.an_operator_clears(partition)
+        self.an_operator_retries(partition)
+        self.a_round(tuple(fate if partition == each else "leave" for each in KEYS))
+
     @rule(partition=a_key)
     def an_operator_demotes(self, partition: PartitionKey) -> None:
         known = self.known[partition]
@@ -272,7 +296,7 @@ class ControlPlane(RuleBasedStateMachine):
             known.authority += 1
 
     @precondition(lambda self: any(known.attempts for known in self.known.values()))
-    @rule(partition=a_key, number=st.integers(0, 5), approve=st.booleans())
+    @rule(partition=a_key, number=st.integers(0, 3), approve=st.booleans())
     def an_operator_returns_to_a_run(self, partition: PartitionKey, number: int, approve: bool) -> None:
         known = self.known[partition]
         if not known.attempts:
@@ -317,7 +341,7 @@ class ControlPlane(RuleBasedStateMachine):
     def the_state_is_what_the_model_says(self) -> None:
         if not hasattr(self, "known"):
             return
-        for view in self.actors.reader.views([days(1, 3)]):
+        for view in self.actors.reader.views([days(2, 3)]):
             known, state = self.known[view.key], view.state
             assert (state.status, state.current_run_id) == (known.status, known.run)
             assert (state.attempt_count, state.authority_version) == (known.count, known.authority)
@@ -336,5 +360,5 @@ class ControlPlane(RuleBasedStateMachine):
 
 TestControlPlane = ControlPlane.TestCase
 TestControlPlane.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
