@@ -115,7 +115,7 @@ class Workspace:
 
     def plan(self, selection: Selection, *, reprocess: bool = False) -> Plan:
         """What `run` would attempt now."""
-        from penstock.control.plan import DUE, make_plan
+        from penstock.control.plan import ASKED_FOR, make_plan
         from penstock.control.restate import schedules
 
         ranges = self.ranges(selection)
@@ -124,7 +124,7 @@ class Workspace:
             due = due_range(self.settings, key, self.now())
             if not due.first <= key.logical_date <= due.last:
                 raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
-        restated, reasons = schedules(self.settings.queries), (*DUE, "success") if reprocess else DUE
+        restated, reasons = schedules(self.settings.queries), (*ASKED_FOR, "success") if reprocess else ASKED_FOR
         plan = make_plan(
             self.reader,
             ranges,
@@ -243,6 +243,7 @@ class Workspace:
             watcher,
             worker_token,
             BreakerGuard(self.breakers, self._clock, by_hand),
+            self._clock,
             stopping,
         )
 

@@ -149,6 +149,17 @@ def test_a_manual_retry_ends_the_scheduled_one(actors: Actors) -> None:
     assert due(actors) == [(1, "requeued")]
 
 
+def test_a_postponed_partition_waits_and_then_is_due_as_before(actors: Actors) -> None:
+    actors.cancel(key(1))
+    actors.control.postpone({key(1): NOW + timedelta(seconds=30)})
+    actors.control.postpone({key(1): NOW + timedelta(seconds=40)})
+    assert control(actors).strategy == "quota"
+    assert actors.reader.reasons([days(1, 1)], NOW + timedelta(seconds=39), {}) == {"waiting": 1}
+    assert actors.reader.reasons([days(1, 1)], NOW + timedelta(seconds=40), {}) == {"missing": 1}
+    actors.accept(key(1))
+    assert control(actors) == PartitionControl()
+
+
 # --- marks ---------------------------------------------------------------------------------------------------------
 
 

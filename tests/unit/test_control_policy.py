@@ -105,11 +105,13 @@ def test_an_open_breaker_is_probed_ever_more_rarely_and_at_once_by_hand() -> Non
     assert observed(breaker, Observation(succeeded=1), NOW) == CLOSED
 
 
-def test_the_pause_that_a_source_asks_for_is_kept_by_everybody() -> None:
-    breaker = observed(CLOSED, Observation(succeeded=3, quota_pause=90.0), NOW)
-    assert gate(breaker, NOW + timedelta(seconds=89), by_hand=True) is Gate.SHUT
+def test_a_source_that_asks_everybody_for_a_pause_gets_it() -> None:
+    breaker = observed(CLOSED, Observation(quota_pause=90.0), NOW)
+    assert gate(breaker, NOW + timedelta(seconds=89), by_hand=False) is Gate.SHUT
+    assert gate(breaker, NOW + timedelta(seconds=89), by_hand=True) is Gate.PROBE
     assert gate(breaker, NOW + timedelta(seconds=90), by_hand=False) is Gate.OPEN
     assert "asked for a pause" in str(in_words(breaker, NOW))
+    assert observed(CLOSED, Observation(succeeded=3, quota_pause=90.0), NOW) == CLOSED
 
 
 # --- restatement ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The breaker of a source: trouble that is the source's own stops the issuing of attempts, instead of burning them all.
 
-It opens after a few confirmations, lets single probes through, and closes when one succeeds. A source that asks for a
-pause (quota) is left alone until then.
+It opens after a few confirmations, lets single probes through, and closes when one succeeds. A source that asks every
+request for a pause (quota) is left alone until then; if only some are asked, only their partitions wait.
 """
 
 from __future__ import annotations
@@ -17,27 +17,23 @@ from penstock.state.records import Breaker, Observation
 
 CONFIRMATIONS = 3  # so many requests must be refused, with none that succeeds, before the breaker opens
 PROBES = (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
-QUOTA_PAUSE = timedelta(seconds=60)  # when the source does not say how long
 
 
 def gate(breaker: Breaker, now: datetime, *, by_hand: bool) -> Gate:
     """What may be issued for the source. A person who starts a run has mended something: that is worth a probe."""
-    if breaker.not_before is not None and now < breaker.not_before:
-        return Gate.SHUT
-    if breaker.opened_at is None:
+    pausing = breaker.not_before is not None and now < breaker.not_before
+    if breaker.opened_at is None and not pausing:
         return Gate.OPEN
-    return Gate.PROBE if by_hand or breaker.probe_at is None or now >= breaker.probe_at else Gate.SHUT
+    may_probe = not pausing and (breaker.probe_at is None or now >= breaker.probe_at)
+    return Gate.PROBE if by_hand or may_probe else Gate.SHUT
 
 
 def observed(breaker: Breaker, seen: Observation, now: datetime) -> Breaker:
     """The breaker after a round of requests."""
+    if seen.succeeded:  # some requests pass: whatever stops the others is not the source as a whole
+        return Breaker(breaker.source)
     if seen.quota_pause is not None:
-        pause = timedelta(seconds=seen.quota_pause) if seen.quota_pause else QUOTA_PAUSE
-        breaker = replace(breaker, not_before=now + pause)
-    elif seen.succeeded:
-        breaker = replace(breaker, not_before=None)
-    if seen.succeeded:  # some requests pass: whatever refuses the others is not the source as a whole
-        return Breaker(breaker.source, not_before=breaker.not_before)
+        breaker = replace(breaker, not_before=now + timedelta(seconds=seen.quota_pause))
     if not seen.refused:
         return breaker
     breaker = replace(
@@ -61,7 +57,10 @@ def in_words(breaker: Breaker, now: datetime) -> str | None:
             f" {breaker.error_message} (next probe {breaker.probe_at:%H:%M}; `penstock run` probes at once)"
         )
     if breaker.not_before is not None and now < breaker.not_before:
-        return f"{breaker.source} asked for a pause until {breaker.not_before:%Y-%m-%d %H:%M:%S} UTC"
+        return (
+            f"{breaker.source} asked for a pause until {breaker.not_before:%Y-%m-%d %H:%M:%S} UTC"
+            " (`penstock run` probes at once)"
+        )
     return None
 
 

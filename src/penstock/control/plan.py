@@ -14,6 +14,7 @@ from penstock.state.reader import StateReader
 from penstock.state.records import ExpectedRange, Planned
 
 DUE = ("missing", "requeued", "retry", "restate")  # what is attempted without being asked for
+ASKED_FOR = (*DUE, "waiting")  # a person who starts a run does not wait for the end of a pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def make_plan(
     return Plan(items)
 
 
-_WORDS = {PartitionStatus.SUCCESS.value: "reprocess"}
+_WORDS = {PartitionStatus.SUCCESS.value: "reprocess", "waiting": "requeued"}
 
 
 def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]) -> None:

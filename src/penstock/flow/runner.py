@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.clock import Clock
 from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass, PenstockError
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_PARTITIONS = 10_000
-
+_QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how long
 
 _SMALLEST_BATCH = 2_500  # below this a second batch costs more than working on two at once saves
 
@@ -86,6 +88,7 @@ class Runner:
     watcher: Watcher
     worker_token: str
     guard: Guard
+    clock: Clock
     stopping: Callable[[], bool] = lambda: False  # asked before each batch: True means that nothing more is issued
 
     def run(self, run_id: RunId, plan: Sequence[Planned], *, actor: str, filters: Mapping[str, Any]) -> RunSummary:
@@ -262,6 +265,13 @@ class Runner:
             else:
                 verdicts.append(Rejected(item.attempt, self.worker_token, Stage.EXTRACT, error_class, message))
         done.cancelled += len(self.control.cancel(cancelled).applied)
+        self.control.postpone(
+            {
+                item.attempt.partition: self.clock() + timedelta(seconds=_pause(item))
+                for item in failed
+                if item.error_class is ErrorClass.QUOTA
+            }
+        )
         return verdicts
 
     def _judge(self, verdicts: Sequence[Verdict], done: RunSummary) -> None:
@@ -299,13 +309,18 @@ class Runner:
 def observation(extracted: Sequence[Extracted]) -> Observation:
     """What the outcomes of one source say about the source itself."""
     refused = [item for item in extracted if item.error_class is ErrorClass.AUTH]
-    quota = [item.retry_after or 0.0 for item in extracted if item.error_class is ErrorClass.QUOTA]
+    quota = [_pause(item) for item in extracted if item.error_class is ErrorClass.QUOTA]
     return Observation(
         succeeded=sum(item.ok for item in extracted),
         refused=len({(i.attempt.partition.customer_id, i.attempt.partition.query_name) for i in refused}),
         message=refused[0].error_message if refused else None,
         quota_pause=max(quota) if quota else None,
     )
+
+
+def _pause(item: Extracted) -> float:
+    """How long the source asks us to wait, in seconds."""
+    return _QUOTA_PAUSE if item.retry_after is None else item.retry_after
 
 
 def _contract_row(contract: Contract) -> tuple[str, str, str, str, dict[str, Any]]:

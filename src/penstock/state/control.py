@@ -14,6 +14,7 @@ from penstock.clock import Clock
 from penstock.db import schema
 from penstock.db.bulk import KEY_COLUMNS, insert, key_values, same_key, staged, timed
 from penstock.db.engine import Database
+from penstock.db.types import UtcTimestamp
 from penstock.ledger.append import append
 from penstock.ledger.events import PlanCreated, RunFinished
 from penstock.partition import AttemptKey, PartitionKey, RunId
@@ -63,6 +64,15 @@ FROM incoming_key k WHERE {same_key("s", "k")} AND s.status = 'failed'
 _NO_LONGER_SCHEDULED = f"""
 UPDATE partition_control AS c SET next_run_at = NULL, strategy = NULL
 FROM incoming_key k WHERE {same_key("c", "k")} AND c.next_run_at IS NOT NULL
+"""
+
+_POSTPONE = """
+INSERT INTO partition_control AS k (source, customer_id, query_name, logical_date, next_run_at, strategy)
+SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.next_run_at, 'quota'
+FROM incoming_postponed p WHERE true
+ORDER BY p.source, p.customer_id, p.query_name, p.logical_date
+ON CONFLICT (source, customer_id, query_name, logical_date)
+DO UPDATE SET next_run_at = excluded.next_run_at, strategy = excluded.strategy
 """
 
 # A retry that the policy asks for is the control plane's move failed -> pending, in the transaction that issues it.
@@ -128,6 +138,18 @@ class ControlStore:
         if not closings:
             return Ruling()
         return self._database.transact(lambda connection: close(connection, closings, "control", self._clock()))
+
+    def postpone(self, until: Mapping[PartitionKey, datetime]) -> None:
+        """The source asked for a pause: the loop leaves these partitions alone until then."""
+        rows = [(*key_values(key), moment) for key, moment in until.items()]
+        columns = {**KEY_COLUMNS, "next_run_at": UtcTimestamp()}
+
+        def work(connection: Connection) -> None:
+            with staged(connection, "incoming_postponed", columns, rows):
+                connection.execute(sa.text(_POSTPONE))
+
+        if rows:
+            self._database.transact(work)
 
     def requeue(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
         """failed -> pending for these keys, with its line in the audit log. Says how many moved."""

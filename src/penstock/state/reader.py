@@ -101,6 +101,7 @@ _REASON = """
 CASE
     WHEN open_run_id IS NOT NULL THEN 'open'
     WHEN paused_at IS NOT NULL THEN 'paused'
+    WHEN status = 'pending' AND next_run_at > :now THEN 'waiting'
     WHEN status = 'pending' AND explicit THEN 'requeued'
     WHEN status = 'pending' THEN 'missing'
     WHEN next_run_at <= :now AND terminal_at IS NULL THEN 'retry'
@@ -178,8 +179,11 @@ class StateReader:
     def reasons(
         self, ranges: Sequence[ExpectedRange], now: datetime, restated: Mapping[str, Sequence[int]]
     ) -> dict[str, int]:
-        """How many partitions would be attempted for which reason, and how many not because they are `open` or
-        `paused`; `success` and `failed` are those for which nothing is due. `restated` are ages by query."""
+        """How many partitions would be attempted for which reason.
+
+        Those that are `open`, `paused` or `waiting` (the source asked for a pause) would not; for `success` and
+        `failed` nothing is due. `restated` are ages by query.
+        """
         select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q GROUP BY reason ORDER BY reason"
         return {row.reason: row.n for row in self._query(select, ranges, {"now": now}, {})}
 

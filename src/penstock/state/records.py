@@ -230,4 +230,4 @@ class Observation:
     succeeded: int = 0
     refused: int = 0  # different requests that were refused for the source's own reasons
     message: str | None = None
-    quota_pause: float | None = None  # seconds that the source asks for; 0 if it does not say
+    quota_pause: float | None = None  # seconds that the source asks for
