@@ -28,6 +28,13 @@ def free_port() -> int:
 @contextmanager
 def postgres() -> Iterator[str]:
     """A fresh PostgreSQL in a temporary folder; yields its SQLAlchemy URL and leaves nothing behind."""
+    with postgres_to_restart() as (url, _restart):
+        yield url
+
+
+@contextmanager
+def postgres_to_restart() -> Iterator[tuple[str, Callable[[], None]]]:
+    """The same, with a function that restarts it."""
     programs = _postgres_programs() or _install_postgres()
     folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # short: a socket path has at most 107 characters
     data, port = folder / "data", free_port()
@@ -40,8 +47,13 @@ def postgres() -> Iterator[str]:
             shutil.chown(folder, "postgres")
         _as_postgres(programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
         _as_postgres(programs / "pg_ctl", "-D", data, "-l", folder / "log", "-o", settings, "-w", "start")
+
+        def restart() -> None:
+            _as_postgres(programs / "pg_ctl", "-D", data, "-l", folder / "log", "-o", settings, "-m", "fast", "-w",
+                         "restart")  # fmt: skip
+
         try:
-            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres", restart
         finally:
             _as_postgres(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
     finally:

@@ -17,7 +17,7 @@ from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, due_range, expected
 from penstock.errors import ActRefused, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
-from penstock.partition import PartitionKey, RunId, day, new_run_id, new_ulid
+from penstock.partition import AttemptKey, PartitionKey, RunId, day, new_run_id, new_ulid
 from penstock.settings import Settings, find_workspace, load_settings
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import AuditEntry, ControlStore
@@ -203,6 +203,8 @@ class Workspace:
             summary = runner.run(run_id, planned.items, actor="control", filters={"round": True})
             facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
             facts["troubles"] = summary.troubles
+            if summary.blocked:  # the next round will not get further: no hurry
+                facts["waiting"] = 0
             self.schedule_retries()
         if not facts.get("blocked") and not stopping():  # otherwise the chunk stays open, and is taken up again
             for stretch in planned.stretches:
@@ -300,7 +302,7 @@ class Workspace:
         from penstock.flow.recheck import recheck
         from penstock.pipeline.session import start_session
 
-        trusted = self.reader.trusted(self.ranges(selection))
+        trusted = self.to_recheck(selection)
         session = spark or start_session(self.settings.spark)
         validator = ValidatorStore(self.database, self._clock)
         found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher)
@@ -310,6 +312,12 @@ class Workspace:
             with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
                 self._publish(session, heart.token, new_run_id(), None)
         return found
+
+    def to_recheck(self, selection: Selection) -> list[tuple[AttemptKey, int]]:
+        """The trusted runs that today's contract can judge: those of its schema version, with their sizes."""
+        versions = {name: contract.schema_version for name, contract in self.contracts.items()}
+        found = self.reader.trusted(self.ranges(selection))
+        return [(a, size) for a, version, size in found if versions[a.partition.query_name] == version]
 
     def retry_candidates(
         self, selection: Selection, *, without_raw: bool

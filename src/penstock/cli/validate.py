@@ -38,15 +38,15 @@ def validate(
 ) -> None:
     """Re-check the trusted runs of success partitions against today's contract; what fails is demoted. *
 
-    Demoted partitions are `failed`, and their rows are gone from readers. `penstock state retry` fetches them again.
-    Exit code 1 if something was demoted.
+    Runs of another schema version than today's are left alone. Demoted partitions are `failed`, and their rows are gone
+    from readers; `penstock state retry` fetches them again. Exit code 1 if something was demoted.
     """
     from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until)
-    trusted = ws.reader.trusted(ws.ranges(chosen))
+    trusted = ws.to_recheck(chosen)
     if dry_run:
         items = [key_fields(attempt.partition) for attempt, _ in trusted]
         words = f"{len(trusted):,} trusted runs would be examined"

@@ -85,7 +85,7 @@ def translated(error: Exception, database: object) -> PenstockError:
         return ConfigError(f"the state database {database} has no (or an old) schema: run `penstock db migrate`")
     if "readonly" in text or "does not exist" in text or "authentication failed" in text:
         return ConfigError(f"the state database {database} cannot be used: {text}")
-    if type(original).__name__ == "OperationalError":
+    if any(kind.__name__ == "OperationalError" for kind in type(original).__mro__):  # of either driver
         return DatabaseUnavailable(f"the state database {database} did not answer: {text}")
     return PenstockError(f"the state database {database} refused a change: {text}")
 

@@ -220,14 +220,15 @@ class StateReader:
         due = _restatement_due(self._database.dialect, restated)
         return f"SELECT *, {_REASON.format(restatement_due=due)} AS reason FROM view"
 
-    def trusted(self, ranges: Sequence[ExpectedRange]) -> list[tuple[AttemptKey, int]]:
-        """The trusted run of every success partition, with the size of its payload."""
+    def trusted(self, ranges: Sequence[ExpectedRange]) -> list[tuple[AttemptKey, str, int]]:
+        """The trusted run of every success partition, with its schema version and the size of its payload."""
         select = f"""
-            SELECT v.source, v.customer_id, v.query_name, v.logical_date, a.run_id, a.payload_bytes
+            SELECT v.source, v.customer_id, v.query_name, v.logical_date, a.run_id, a.schema_version,
+                a.payload_bytes
             FROM view v JOIN partition_attempt a ON {same_key("a", "v")} AND a.run_id = v.current_run_id
             WHERE v.status = 'success' ORDER BY v.source, v.query_name, v.customer_id, v.logical_date"""
         rows = self._query(select, ranges, {}, {"logical_date": sa.Date()})
-        return [(AttemptKey(_key(row), RunId(row.run_id)), row.payload_bytes) for row in rows]
+        return [(AttemptKey(_key(row), RunId(row.run_id)), row.schema_version, row.payload_bytes) for row in rows]
 
     def state(self, key: PartitionKey) -> PartitionState | None:
         with self._database.snapshot() as connection:

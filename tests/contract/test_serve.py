@@ -1,0 +1,101 @@
+"""The control loop goes on: after a database that was away, and until it is asked to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import builders
+import servers
+from builders import Actors, days
+from penstock.control import serve as loop
+from penstock.control.serve import serve
+from penstock.db.engine import Database
+from penstock.errors import ConfigError, TransientError
+
+SOON = timedelta(milliseconds=1)
+
+
+@pytest.fixture
+def said() -> list[tuple[str, Mapping[str, Any]]]:
+    return []
+
+
+def into(said: list[tuple[str, Mapping[str, Any]]]) -> loop.Say:
+    return lambda event, facts: said.append((event, facts))
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[tuple[str, Callable[[], None]]]:
+    """A server that the test may restart."""
+    with servers.postgres_to_restart() as found:
+        yield found
+
+
+def test_a_database_that_restarts_is_waited_for(
+    own_postgres: tuple[str, Callable[[], None]], said: list[tuple[str, Mapping[str, Any]]]
+) -> None:
+    url, restart = own_postgres
+    actors = Actors.on(builders.migrated(Database(url, schema="restarted")))
+    rounds = 0
+
+    def tick() -> Mapping[str, Any]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 2:
+            threading.Thread(target=restart).start()
+        if rounds in (2, 3):  # in the middle of a transaction when the server goes away
+            actors.database.transact(lambda c: c.exec_driver_sql("SELECT pg_sleep(3)"))
+        return {"found": actors.reader.count([days(1, 3)])}
+
+    serve(tick, SOON, threading.Event(), into(said), rounds=3)
+    assert [event for event, _ in said].count("round.finished") == 3
+    assert "round.failed" in [event for event, _ in said]
+    actors.database.close()
+
+
+def test_pauses_after_failures_grow_and_end_with_a_success(said: list[tuple[str, Mapping[str, Any]]]) -> None:
+    waited: list[float] = []
+
+    class NoTime(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return False
+
+    stop = NoTime()
+    failing = [True] * 7 + [False, True, False]
+
+    def tick() -> Mapping[str, Any]:
+        if failing.pop(0):
+            raise TransientError("the database is away")
+        return {}
+
+    serve(tick, SOON, stop, into(said), rounds=2)
+    assert [pause for pause in waited if pause >= 1] == [2, 4, 8, 16, 32, 60, 60, 2]
+
+
+def test_what_waits_is_done_at_once_and_a_stop_is_obeyed(said: list[tuple[str, Mapping[str, Any]]]) -> None:
+    stop = threading.Event()
+    rounds = 0
+
+    def tick() -> Mapping[str, Any]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 5:
+            stop.set()
+        return {"waiting": 1}
+
+    serve(tick, timedelta(hours=1), stop, into(said))
+    assert rounds == 5
+
+
+def test_an_error_that_will_not_pass_ends_the_loop(said: list[tuple[str, Mapping[str, Any]]]) -> None:
+    def tick() -> Mapping[str, Any]:
+        raise ConfigError("the workspace file is wrong")
+
+    with pytest.raises(ConfigError):
+        serve(tick, SOON, threading.Event(), into(said))
