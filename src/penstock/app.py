@@ -5,7 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date as Day
 from datetime import datetime, timedelta
@@ -307,7 +308,7 @@ class Workspace:
         validator = ValidatorStore(self.database, self._clock)
         found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher)
         entry = AuditEntry(actor or os_user(), "validate", selection.as_dict(), {})
-        ControlStore(self.database, self._clock).note(entry, len(found.demoted))
+        ControlStore(self.database, self._clock).note(entry, len(found.demoted), "done")
         if found.demoted:
             with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
                 self._publish(session, heart.token, new_run_id(), None)
@@ -384,7 +385,8 @@ class Workspace:
         from penstock.state.authority import AuthorityStore
 
         self.ranges(Selection(keys=(key,)))
-        return AuthorityStore(self.database, self._clock).demote(key, reason, entry)
+        with self._refusals_noted(entry):
+            return AuthorityStore(self.database, self._clock).demote(key, reason, entry)
 
     def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry) -> bool:
         """Trust an earlier accepted run again; False if it is the trusted one."""
@@ -392,10 +394,11 @@ class Workspace:
         from penstock.raw.reader import RawReader
         from penstock.state.authority import AuthorityStore
 
-        attempt = self._attempt(key, to)
-        if attempt.was_vouched_for:
-            refuse_without_raw(attempt, RawReader(self.lake))
-        return AuthorityStore(self.database, self._clock).rollback(key, to, entry)
+        with self._refusals_noted(entry):
+            attempt = self._attempt(key, to)
+            if attempt.was_vouched_for:
+                refuse_without_raw(attempt, RawReader(self.lake))
+            return AuthorityStore(self.database, self._clock).rollback(key, to, entry)
 
     def approve(self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry) -> bool:
         """Trust a run that only the shrink guard held back; False if it is the trusted one."""
@@ -404,12 +407,22 @@ class Workspace:
         from penstock.raw.reader import RawReader
         from penstock.state.authority import AuthorityStore
 
-        attempt = self._attempt(key, run_id)
-        body = self.reader.contract(attempt.contract_fingerprint)
-        if attempt.outcome is Outcome.FAILED and attempt.approved_at is None and body is not None:
-            refuse_other_complaints(attempt, Contract.from_body(body))
-            refuse_without_raw(attempt, RawReader(self.lake))
-        return AuthorityStore(self.database, self._clock).approve(key, run_id, reason, entry)
+        with self._refusals_noted(entry):
+            attempt = self._attempt(key, run_id)
+            body = self.reader.contract(attempt.contract_fingerprint)
+            if attempt.outcome is Outcome.FAILED and attempt.approved_at is None and body is not None:
+                refuse_other_complaints(attempt, Contract.from_body(body))
+                refuse_without_raw(attempt, RawReader(self.lake))
+            return AuthorityStore(self.database, self._clock).approve(key, run_id, reason, entry)
+
+    @contextmanager
+    def _refusals_noted(self, entry: AuditEntry) -> Iterator[None]:
+        """What was asked for and refused is in the audit log, too."""
+        try:
+            yield
+        except ActRefused as refusal:
+            ControlStore(self.database, self._clock).note(entry, 0, f"refused: {refusal}")
+            raise
 
     def _attempt(self, key: PartitionKey, run_id: RunId) -> Attempt:
         self.ranges(Selection(keys=(key,)))

@@ -209,6 +209,8 @@ def test_a_backfill_is_worked_off_in_chunks_by_a_loop_that_stops_politely(shop: 
 
 
 def test_every_act_is_in_the_audit_log(shop: Path) -> None:
-    commands = [item["command"] for item in answer("audit", "list", workspace=shop)["items"]]
+    lines = answer("audit", "list", workspace=shop)["items"]
+    commands = [item["command"] for item in lines]
+    assert any(item["outcome"].startswith("refused: ") for item in lines if item["command"] == "state rollback")
     for command in ("state rollback", "state demote", "state approve", "state pause", "backfill create", "validate"):
         assert command in commands

@@ -99,6 +99,11 @@ def _next(view: PartitionView, around: Circumstances) -> str:
         return f"nothing until `penstock state resume {key}`"
     if around.terminal is not None:
         return f"nothing until `penstock state clear-terminal {key}` and then `penstock state retry {key}`"
+    if control.next_run_at is not None and view.state.status is PartitionStatus.PENDING:
+        return (
+            f"the source asked for a pause, so the loop waits until {control.next_run_at:%Y-%m-%d %H:%M:%S} UTC;"
+            " the next `penstock run` attempts it at once"
+        )
     if control.next_run_at is not None:
         return f"retried after {control.next_run_at:%Y-%m-%d %H:%M:%S} UTC ({control.strategy}), by a run or the loop"
     if view.state.status is PartitionStatus.FAILED:

@@ -166,10 +166,10 @@ class ControlStore:
 
         return self._database.transact(work)
 
-    def note(self, entry: AuditEntry, affected: int) -> None:
+    def note(self, entry: AuditEntry, affected: int, outcome: str) -> None:
         """A line in the audit log for an act that changed nothing here itself."""
         now = self._clock()
-        self._database.transact(lambda connection: record_audit(connection, entry, affected, "done", now))
+        self._database.transact(lambda connection: record_audit(connection, entry, affected, outcome, now))
 
     def _issue(
         self, connection: Connection, run_id: RunId, worker_token: str, batch: int, planned: Sequence[Planned]
