@@ -114,9 +114,9 @@ class Workspace:
 
     # --- what should happen -------------------------------------------------------------------------------------
 
-    def plan(self, selection: Selection, *, reprocess: bool = False) -> Plan:
-        """What `run` would attempt now."""
-        from penstock.control.plan import ASKED_FOR, make_plan
+    def plan(self, selection: Selection, *, reprocess: bool = False, limit: int | None = None) -> Plan:
+        """What `run` would attempt now; with `limit` all of it is counted, and only so much listed."""
+        from penstock.control.plan import ASKED_FOR, preview
         from penstock.control.restate import schedules
 
         ranges = self.ranges(selection)
@@ -125,18 +125,16 @@ class Workspace:
             due = due_range(self.settings, key, self.now())
             if not due.first <= key.logical_date <= due.last:
                 raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
-        restated, reasons = schedules(self.settings.queries), (*ASKED_FOR, "success") if reprocess else ASKED_FOR
-        plan = make_plan(
+        return preview(
             self.reader,
             ranges,
             self.contracts,
             self.now(),
-            restated=restated,
-            reasons=reasons,
+            restated=schedules(self.settings.queries),
+            reasons=(*ASKED_FOR, "success") if reprocess else ASKED_FOR,
             status=selection.status,
+            limit=limit,
         )
-        rest = self.reader.reasons(ranges, self.now(), restated)
-        return replace(plan, held=rest.get("open", 0), paused=rest.get("paused", 0))
 
     def _refuse_what_cannot_run(self, ranges: Sequence[ExpectedRange]) -> None:
         """Before anything is issued: fields that changed without a new version, sources with bad options."""

@@ -56,11 +56,13 @@ def run(
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     if plan:
-        planned = ws.plan(chosen, reprocess=reprocess)
+        planned = ws.plan(chosen, reprocess=reprocess, limit=limit)
         show(_plan_document(planned, limit), as_json, lambda console: _draw_plan(console, planned, limit))
         return
     if reprocess:
-        confirm("reprocessing", ws.plan(chosen, reprocess=True).reasons.get("reprocess", 0), yes=yes, force=force)
+        confirm(
+            "reprocessing", ws.plan(chosen, reprocess=True, limit=1).reasons.get("reprocess", 0), yes=yes, force=force
+        )
     signal.signal(signal.SIGTERM, _stop)
     try:
         with RunProgress() as progress:
@@ -118,15 +120,15 @@ def _draw(console: Console, summary: RunSummary) -> None:
 
 def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
     items = [{**key_fields(item.key), "reason": item.reason} for item in plan.items[:limit]]
-    return {**listing(items, len(plan.items)), "reasons": plan.reasons, "held": plan.held, "paused": plan.paused}
+    return {**listing(items, plan.total), "reasons": dict(plan.reasons), "held": plan.held, "paused": plan.paused}
 
 
 def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
     console.print(table("Planned", ("reason", "partitions"), sorted(plan.reasons.items())))
     if plan.items:
         console.print(table(None, ("partition", "reason"), [(item.key, item.reason) for item in plan.items[:limit]]))
-    if len(plan.items) > limit:
-        console.print(f"... {len(plan.items) - limit:,} more (--limit)")
+    if plan.total > limit:
+        console.print(f"... {plan.total - limit:,} more (--limit)")
     if plan.held:
         console.print(f"{plan.held:,} more are being worked on by another run")
     if plan.paused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.contract.contract import Contract
@@ -24,10 +24,15 @@ class Plan:
     items: Sequence[Planned]
     held: int = 0
     paused: int = 0
+    counts: Mapping[str, int] | None = None  # by reason, when not all items are listed
 
     @property
-    def reasons(self) -> dict[str, int]:
-        return dict(Counter(item.reason for item in self.items))
+    def reasons(self) -> Mapping[str, int]:
+        return Counter(item.reason for item in self.items) if self.counts is None else self.counts
+
+    @property
+    def total(self) -> int:
+        return sum(self.reasons.values())
 
 
 def make_plan(
@@ -49,18 +54,48 @@ def make_plan(
     of a query are fetched again. With `judged_before` success partitions count only if their last verdict is older.
     """
     found = reader.candidates(
-        ranges, reasons, now, restated, judged_before=judged_before, limit=limit, newest_first=newest_first
+        ranges,
+        reasons,
+        now,
+        restated,
+        status=status,
+        judged_before=judged_before,
+        limit=limit,
+        newest_first=newest_first,
     )
     prints = {name: (contract.fingerprint, contract.schema_version) for name, contract in contracts.items()}
     items = [
-        Planned(c.key, c.last_attempt_no, _WORDS.get(c.reason, c.reason), *prints[c.key.query_name])
-        for c in found
-        if status in (None, c.status)
+        Planned(c.key, c.last_attempt_no, _WORDS.get(c.reason, c.reason), *prints[c.key.query_name]) for c in found
     ]
     return Plan(items)
 
 
 _WORDS = {PartitionStatus.SUCCESS.value: "reprocess", "waiting": "requeued"}
+
+
+def preview(
+    reader: StateReader,
+    ranges: Sequence[ExpectedRange],
+    contracts: Mapping[str, Contract],
+    now: datetime,
+    *,
+    restated: Mapping[str, Sequence[int]],
+    reasons: Sequence[str],
+    status: PartitionStatus | None = None,
+    limit: int | None = None,
+) -> Plan:
+    """The plan with its counts, and with at most `limit` of its items: a million partitions are counted, not listed."""
+    plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
+    found = reader.reasons(ranges, now, restated, status)
+    counts = Counter({_WORDS.get(reason, reason): 0 for reason in reasons})
+    for reason in reasons:
+        counts[_WORDS.get(reason, reason)] += found.get(reason, 0)
+    return replace(
+        plan,
+        held=found.get("open", 0),
+        paused=found.get("paused", 0),
+        counts={reason: count for reason, count in counts.items() if count},
+    )
 
 
 def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]) -> None:

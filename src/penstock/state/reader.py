@@ -177,14 +177,19 @@ class StateReader:
         return [dict(row._mapping) for row in self._query(select, ranges, parameters, {})]
 
     def reasons(
-        self, ranges: Sequence[ExpectedRange], now: datetime, restated: Mapping[str, Sequence[int]]
+        self,
+        ranges: Sequence[ExpectedRange],
+        now: datetime,
+        restated: Mapping[str, Sequence[int]],
+        status: PartitionStatus | None = None,
     ) -> dict[str, int]:
         """How many partitions would be attempted for which reason.
 
         Those that are `open`, `paused` or `waiting` (the source asked for a pause) would not; for `success` and
         `failed` nothing is due. `restated` are ages by query.
         """
-        select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q GROUP BY reason ORDER BY reason"
+        where = "" if status is None else f" WHERE status = '{status.value}'"
+        select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q{where} GROUP BY 1 ORDER BY 1"
         return {row.reason: row.n for row in self._query(select, ranges, {"now": now}, {})}
 
     def candidates(
@@ -194,6 +199,7 @@ class StateReader:
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         *,
+        status: PartitionStatus | None = None,
         judged_before: datetime | None = None,
         limit: int | None = None,
         newest_first: bool = False,
@@ -202,13 +208,14 @@ class StateReader:
         marks = ", ".join(f"'{reason}'" for reason in reasons)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         order = ("logical_date DESC, " if newest_first else "") + "source, query_name, customer_id, logical_date"
+        of_status = "" if status is None else f" AND status = '{status.value}'"
         old_enough = (
             f" AND (status <> 'success' OR {_judged_at('q')} < :judged_before)" if judged_before is not None else ""
         )
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
             f" COALESCE(last_attempt_no, 0) AS last_attempt_no FROM ({self._reasoned(restated)}) q"
-            f" WHERE reason IN ({marks}){old_enough} ORDER BY {order}{tail}"
+            f" WHERE reason IN ({marks}){of_status}{old_enough} ORDER BY {order}{tail}"
         )
         parameters = {"now": now}
         if judged_before is not None:
