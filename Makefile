@@ -27,6 +27,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# The whole way beside a plain script. The control plane alone: .venv/bin/python -m bench.control_plane
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(or $(ARGS),--partitions 10000 --partitions 50000 --output bench-results.jsonl)
 

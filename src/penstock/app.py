@@ -122,9 +122,7 @@ class Workspace:
         ranges = self.ranges(selection)
         self._refuse_what_cannot_run(ranges)
         for key in selection.keys:
-            due = due_range(self.settings, key, self.now())
-            if not due.first <= key.logical_date <= due.last:
-                raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
+            self._refuse_what_is_not_due(key)
         return preview(
             self.reader,
             ranges,
@@ -135,6 +133,11 @@ class Workspace:
             status=selection.status,
             limit=limit,
         )
+
+    def _refuse_what_is_not_due(self, key: PartitionKey) -> None:
+        due = due_range(self.settings, key, self.now())
+        if not due.first <= key.logical_date <= due.last:
+            raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
 
     def _refuse_what_cannot_run(self, ranges: Sequence[ExpectedRange]) -> None:
         """Before anything is issued: fields that changed without a new version, sources with bad options."""
@@ -189,12 +192,14 @@ class Workspace:
         stopping: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, Any]:
         """One round of the control loop: rescue, decide about retries, plan within the shares, run, publish."""
+        from penstock.control.breaker import BreakerGuard
         from penstock.control.round import Planner
 
         self._rescue()
         self._refuse_what_cannot_run(self.ranges(Selection()))
         run_id = new_run_id()
-        planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token)
+        guard = BreakerGuard(self.breakers, self._clock, by_hand=False)
+        planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token, guard.gate)
         planned = planner.plan(run_id, self.now())
         facts: dict[str, Any] = {"run_id": run_id, "planned": len(planned.items), "waiting": planned.waiting}
         if planned.items or self.pointers.waiting():
@@ -205,9 +210,7 @@ class Workspace:
             if summary.blocked:  # the next round will not get further: no hurry
                 facts["waiting"] = 0
             self.schedule_retries()
-        if not facts.get("blocked") and not stopping():  # otherwise the chunk stays open, and is taken up again
-            for stretch in planned.stretches:
-                self.backfills.finish(stretch.chunk, at_the_end=stretch.is_last)
+        planner.conclude(planned.stretches, self.now())
         return facts
 
     def _rescue(self) -> WorkerStore:
@@ -261,7 +264,13 @@ class Workspace:
         from penstock.control import spans
         from penstock.state.backfills import Backfill
 
-        total = spans.count(self.ranges(selection))
+        ranges = self.ranges(selection)
+        for key in selection.keys:
+            self._refuse_what_is_not_due(key)
+        # Days that come later are fresh work, not part of this backfill.
+        until = max((span.last for span in ranges), default=None)
+        selection = selection if selection.keys else replace(selection, until=until)
+        total = spans.count(ranges)
         return Backfill(
             new_ulid(),
             "active",
@@ -277,7 +286,13 @@ class Workspace:
         )
 
     def retry_backfill(self, old: Backfill, failed: Sequence[PartitionKey], actor: str) -> str:
-        """A new backfill of these partitions, with the manners of the old one; those that are failed become pending."""
+        """A new backfill of these partitions, with the manners of the old one; those that are failed become pending.
+        While one is under way, that is the one."""
+        started = next(
+            (b for b in self.backfills.all("active", "paused") if b.selector.get("retry_of") == old.backfill_id), None
+        )
+        if started is not None:
+            return started.backfill_id
         selection = Selection(keys=tuple(failed))
         new = self.new_backfill(
             selection,
@@ -289,7 +304,7 @@ class Workspace:
         )
         entry = AuditEntry(actor, "backfill retry-failed", {"backfill_id": old.backfill_id}, {})
         # In this order a crash in between loses nothing: the new backfill takes what is pending whenever it becomes so.
-        self.backfills.create(new, entry)
+        self.backfills.create(replace(new, selector={**new.selector, "retry_of": old.backfill_id}), entry)
         self.retry(failed, entry)
         return new.backfill_id
 

@@ -397,3 +397,77 @@ def test_the_database_refuses_a_mark_without_an_author(actors: Actors) -> None:
     row = {**builders.columns(key()), "paused_at": NOW}
     with pytest.raises(PenstockError, match="a_pause_has_an_author"):
         actors.database.transact(lambda c: c.execute(sa.insert(schema.partition_control), row))
+
+
+# --- plans that are older than what happened since -----------------------------------------------------------------
+
+
+def test_a_pause_or_a_hold_that_came_after_the_plan_is_respected_when_issuing(actors: Actors) -> None:
+    first = actors.accept(key(1))
+    actors.accept(key(1))
+    fail(actors, key(2))
+    plan = [builders.planned(key(1), 2, "restate"), builders.planned(key(2), 1, "retry"), builders.planned(key(3))]
+    acts(actors).rollback(key(1), first.run_id, audit_entry())
+    marks = MarkStore(actors.database, actors.clock)
+    marks.mark_terminal([key(2)], None, audit_entry())
+    marks.pause([key(3)], None, audit_entry())
+    issued, refused = actors.try_to_issue(*plan)
+    assert issued == []
+    assert len(refused) == 3
+
+
+def test_what_a_person_decided_is_not_undone_by_a_late_decision_of_the_policy(actors: Actors) -> None:
+    first = actors.accept(key(1))
+    actors.accept(key(1))
+    fail(actors, key(1))
+    fail(actors, key(2))
+    fail(actors, key(3))
+    acts(actors).rollback(key(1), first.run_id, audit_entry())
+    marks = MarkStore(actors.database, actors.clock)
+    marks.mark_terminal([key(2)], None, audit_entry())
+    marks.clear_terminal([key(2)], audit_entry())
+    actors.control.requeue([key(3)], audit_entry())
+    assert control(actors, key(1)).held_at is not None
+    assert decided(actors) == 0
+    assert [control(actors, key(day)).next_run_at for day in (1, 2, 3)] == [None, None, None]
+
+
+def test_an_old_appointment_means_nothing_after_a_new_failure(actors: Actors) -> None:
+    fail(actors)
+    decided(actors)
+    actors.clock.now = NOW + timedelta(hours=1)
+    actors.try_to_issue(builders.planned(key(), 1, "retry"))
+    [attempt] = [a for a in actors.reader.attempts(key()) if a.outcome is None]
+    verdict = rejected(AttemptKey(key(), attempt.run_id), actors.token, "again", Stage.EXTRACT)
+    actors.validator.reject([replace(verdict, error_class=ErrorClass.TRANSIENT)])
+    assert due(actors) == []  # although nobody has decided yet
+
+
+def test_an_acceptance_ends_failures_also_after_a_manual_retry(actors: Actors) -> None:
+    fail(actors)
+    decided(actors)
+    actors.control.requeue([key()], audit_entry())
+    actors.accept()
+    assert control(actors) == PartitionControl()
+
+
+def test_a_terminal_mark_means_nothing_while_the_partition_is_good(actors: Actors) -> None:
+    fail(actors)
+    MarkStore(actors.database, actors.clock).mark_terminal([key()], "enough", audit_entry())
+    actors.control.requeue([key()], audit_entry())
+    actors.accept()
+    fail(actors)
+    decided(actors)
+    later = NOW + timedelta(minutes=5)
+    assert due(actors, later) == [(1, "retry")]
+    issued, _ = actors.try_to_issue(builders.planned(key(), 3, "retry"))
+    assert len(issued) == 1
+
+
+def test_a_pause_of_the_source_holds_for_restatement_too(actors: Actors) -> None:
+    actors.clock.now = at(2)
+    actors.accept(key(1))
+    actors.cancel(key(1))
+    assert restated(actors, at(4), 3) == [1]
+    actors.control.postpone({key(1): at(4) + timedelta(seconds=30)})
+    assert restated(actors, at(4), 3) == []

@@ -831,7 +831,7 @@ IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
     ("chunks_are_not_empty", "backfill", {"max_chunks": 0}),
     ("ended_backfill_has_a_time", "backfill", {"status": "finished"}),
     ("ended_backfill_has_a_time", "backfill", {"finished_at": NOW}),
-    ("finished_chunk_has_counts", "backfill_chunk", {"finished_at": NOW}),
+    ("a_chunk_has_partitions", "backfill_chunk", {"partitions": 0}),
     ("one_workspace_per_schema", "workspace", {"one": 2}),
     ("status_is_known", "partition_state", {"status": "terminal"}),
     ("success_names_its_run", "partition_state", {"current_run_id": None, "authority_version": 0}),

@@ -91,7 +91,7 @@ class Known:
             return "paused"
         if self.status == "pending":
             return "requeued" if self.explicit else "missing"
-        if self.next_run_at is not None and self.next_run_at <= now and not self.marked:
+        if self.next_run_at is not None and self.next_run_at <= now and not (self.marked and self.status == "failed"):
             return "retry"
         if self.status == "success" and not self.held and self._outdated(partition, now):
             return "restate"
@@ -319,6 +319,7 @@ class ControlPlane(RuleBasedStateMachine):
         assert self._may_return(known, target, approve=approve)
         target.approved = target.approved or approve
         known.status, known.run, known.held, known.next_run_at = "success", run, True, None
+        known.marked = False
         known.authority += 1
 
     def _may_return(self, known: Known, target: Tried, *, approve: bool) -> bool:

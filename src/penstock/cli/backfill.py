@@ -36,9 +36,13 @@ def create(
     since: opt.Since = None,
     until: opt.Until = None,
     reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
-    chunk_size: Annotated[int, typer.Option("--chunk-size", min=1, help="Partitions that are issued together.")] = 1000,
-    priority: Annotated[int, typer.Option("--priority", help="Higher ones come first.")] = 0,
-    max_chunks: Annotated[int, typer.Option("--max-chunks", min=1, help="Chunks worked on at once, by all.")] = 2,
+    chunk_size: Annotated[
+        int, typer.Option("--chunk-size", min=1, max=100_000, help="Partitions issued together.")
+    ] = 1000,
+    priority: Annotated[int, typer.Option("--priority", min=-1000, max=1000, help="Higher ones come first.")] = 0,
+    max_chunks: Annotated[
+        int, typer.Option("--max-chunks", min=1, max=1000, help="Chunks worked on at once, by all.")
+    ] = 2,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -146,12 +150,17 @@ def retry_failed(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """A new backfill of exactly the partitions that failed in this one and that nothing has mended since."""
+    """A new backfill of exactly the partitions that failed in this one and that nothing has mended since.
+
+    Those that were marked terminal are left out. While such a backfill is under way, no second one is made.
+    """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
+    from penstock.control.select import Selection
 
     ws = open_workspace(workspace)
-    failed = ws.backfills.failed(backfill_id)
+    marked = {view.key for view, _ in ws.terminal(Selection()) if view.control.terminal_at is not None}
+    failed = [key for key in ws.backfills.failed(backfill_id) if key not in marked]
     document: dict[str, Any] = {**listing([key_fields(key) for key in failed], len(failed)), "dry_run": dry_run}
     if failed and not dry_run:
         confirm("retrying", len(failed), yes=yes, force=force)

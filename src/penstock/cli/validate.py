@@ -39,7 +39,8 @@ def validate(
     """Re-check the trusted runs of success partitions against today's contract; what fails is demoted. *
 
     Runs of another schema version than today's are left alone. Demoted partitions are `failed`, and their rows are gone
-    from readers; `penstock state retry` fetches them again. Exit code 1 if something was demoted.
+    from readers; `penstock state retry` fetches them again. Runs whose raw data cannot be read are listed and not
+    judged. Exit code 1 if something was demoted or could not be read.
     """
     from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
@@ -61,15 +62,23 @@ def validate(
         found = ws.recheck(chosen, watcher=progress, actor=actor)
     items = [{**key_fields(key), "message": why} for key, why in found.demoted.items()]
     show(
-        {**listing(items, len(items)), "examined": found.examined, "dry_run": False},
+        {
+            **listing(items, len(items)),
+            "examined": found.examined,
+            "unreadable": [{**key_fields(key), "message": why} for key, why in found.unreadable.items()],
+            "dry_run": False,
+        },
         as_json,
         lambda console: _draw(console, found),
     )
-    if found.demoted:
+    if found.demoted or found.unreadable:
         raise typer.Exit(1)
 
 
 def _draw(console: Console, found: Rechecked) -> None:
     if found.demoted:
         console.print(table("Demoted", ("partition", "why"), sorted(found.demoted.items())))
+    if found.unreadable:
+        rows = sorted(found.unreadable.items())
+        console.print(table("Not judged: their raw data cannot be read", ("partition", "why"), rows))
     console.print(f"{found.examined:,} trusted runs examined, {len(found.demoted):,} demoted")

@@ -34,8 +34,8 @@ def observed(breaker: Breaker, seen: Observation, now: datetime) -> Breaker:
         return Breaker(breaker.source)
     if seen.quota_pause is not None:
         breaker = replace(breaker, not_before=now + timedelta(seconds=seen.quota_pause))
-    if not seen.refused:
-        return breaker
+    if not seen.refused:  # nobody answered, neither yes nor no: an open breaker goes on waiting
+        return _probed(breaker, now) if breaker.opened_at is not None else breaker
     breaker = replace(
         breaker,
         confirmations=breaker.confirmations + seen.refused,
@@ -44,6 +44,11 @@ def observed(breaker: Breaker, seen: Observation, now: datetime) -> Breaker:
     )
     if breaker.opened_at is None and breaker.confirmations < CONFIRMATIONS:
         return breaker
+    return _probed(breaker, now)
+
+
+def _probed(breaker: Breaker, now: datetime) -> Breaker:
+    """Open, with the next probe after a longer pause."""
     probes = breaker.probes + 1
     pause = PROBES[min(probes, len(PROBES)) - 1]
     return replace(breaker, opened_at=breaker.opened_at or now, probes=probes, probe_at=now + pause)

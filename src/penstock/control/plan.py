@@ -70,7 +70,7 @@ def make_plan(
     return Plan(items)
 
 
-_WORDS = {PartitionStatus.SUCCESS.value: "reprocess", "waiting": "requeued"}
+_WORDS = {PartitionStatus.SUCCESS.value: "reprocess", "waiting": "postponed"}
 
 
 def preview(

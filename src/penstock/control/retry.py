@@ -30,6 +30,8 @@ class Decision:
 
 def decide(policy: Retry, failures: Failures, chance: float) -> Decision:
     """What the policy makes of these failures. `chance`, between 0 and 1, spreads retries that would come at once."""
+    if not failures.count:
+        return Decision(None, "none: an operator has cleared what failed")
     if failures.error_class not in policy.errors:
         return Decision(None, f"none: {failures.error_class} errors are not retried by themselves")
     if failures.count >= policy.max_attempts:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from penstock.contract.contract import Contract
 from penstock.control import spans
 from penstock.control.plan import DUE, make_plan
 from penstock.control.restate import schedules
-from penstock.control.select import Selection, expected
+from penstock.control.select import Selection, due_range, expected
 from penstock.control.share import allocate
-from penstock.partition import RunId
+from penstock.flow.guard import Gate
+from penstock.partition import PartitionKey, RunId
 from penstock.settings import Settings
 from penstock.state.backfills import Backfill, BackfillStore, Chunk
 from penstock.state.reader import StateReader
 from penstock.state.records import ExpectedRange, Planned
 
+_PROBES = 50  # partitions among which the runner chooses its probe of a source in trouble
+_STALL = timedelta(minutes=1)  # before a chunk that could not be finished is looked at again
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A claimed chunk of a backfill with what is to be attempted in it. After the last one nothing is left to claim."""
+    """A claimed chunk of a backfill with what is to be attempted in it."""
 
+    backfill: Backfill
     chunk: Chunk
     items: Sequence[Planned]
-    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,48 +44,67 @@ class Round:
 
     @property
     def items(self) -> list[Planned]:
-        """Each partition once, whoever asked for it first."""
-        every = [*self.fresh, *(item for stretch in self.stretches for item in stretch.items), *self.history]
+        """Each partition once; what a backfill asks for is its own, so that it knows what became of it."""
+        every = [*(item for stretch in self.stretches for item in stretch.items), *self.fresh, *self.history]
         return list({item.key: item for item in reversed(every)}.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Plans rounds for one worker."""
+    """Plans rounds for one worker. `gate` says what may be issued for a source now."""
 
     reader: StateReader
     backfills: BackfillStore
     settings: Settings
     contracts: Mapping[str, Contract]
     worker_token: str
+    gate: Callable[[str], Gate]
 
     def plan(self, run_id: RunId, now: datetime) -> Round:
         """Claim and choose what this round works on.
 
         Fresh is what a person or a policy asked for, and missing days of the last while. Older missing days are
         history: they share with the backfills what is reserved for old data, and leave alone what a backfill covers.
+        Sources in trouble take no place from others: they get a probe at most.
         """
         size, share = self.settings.control.round, self.settings.control.backfill_share
+        gates = {source: self.gate(source) for source in self.settings.sources}
         everything = spans.in_order(expected(self.settings, Selection(), now))
+        probes = [
+            item
+            for source, found in gates.items()
+            if found is Gate.PROBE
+            for item in self._due([span for span in everything if span.source == source], DUE, now, _PROBES)
+        ]
+        everything = [span for span in everything if gates[span.source] is Gate.OPEN]
         recent = [_recent(span, self.settings.control.fresh_days) for span in everything]
         active = self.backfills.all("active")
-        covered = [
-            span for backfill in (*active, *self.backfills.all("paused")) for span in self._ranges(backfill, now)
-        ]
+        covered = [s for b in (*active, *self.backfills.all("paused")) for s in self._ranges(b, now)]
         fresh = [
             *self._due(everything, [r for r in DUE if r != "missing"], now, size),
             *self._due(spans.in_order(recent), ["missing"], now, size),
         ]
         old = self._due(spans.without(spans.without(everything, recent), covered), ["missing"], now, size)
-        remaining = {b.backfill_id: b.total - self.backfills.progress(b.backfill_id).done for b in active}
-        for_fresh, for_old = allocate(size, len(fresh), len(old) + sum(remaining.values()), share)
-        stretches = self._stretches(active, run_id, now, for_old)
+        remaining = sum(self._remaining(backfill, now) for backfill in active)
+        for_fresh, for_old = allocate(size, len(fresh), len(old) + remaining, share)
+        stretches = self._stretches(active, gates, run_id, now, for_old)
         used = sum(len(stretch.items) for stretch in stretches)
         history = old[: max(0, for_old - used)]
         waiting = len(fresh) - for_fresh + len(old) - len(history)
         if stretches:  # there may be more; without any, others work on what is left
-            waiting += sum(remaining.values()) - sum(stretch.chunk.partitions for stretch in stretches)
-        return Round(fresh[:for_fresh], history, stretches, max(0, waiting))
+            waiting += remaining - sum(stretch.chunk.partitions for stretch in stretches)
+        return Round([*probes, *fresh[:for_fresh]], history, stretches, max(0, waiting))
+
+    def conclude(self, stretches: Sequence[Stretch], now: datetime) -> None:
+        """Finish the chunks in which nothing is left, by what the state says and not by what we meant to do."""
+        for stretch in stretches:
+            inside = spans.between(self._ranges(stretch.backfill, now), stretch.chunk.first, stretch.chunk.last)
+            if self._items(stretch.backfill, inside, now, ("waiting", "open")):
+                self.backfills.stall(stretch.chunk, now + _STALL)
+            else:
+                self.backfills.finish(stretch.chunk)
+            if not spans.page(self._ranges(stretch.backfill, now), self._cursor(stretch.backfill), 1):
+                self.backfills.end(stretch.backfill.backfill_id)
 
     def _due(self, ranges: Sequence[ExpectedRange], reasons: Sequence[str], now: datetime, limit: int) -> list[Planned]:
         restated = schedules(self.settings.queries)
@@ -89,18 +113,29 @@ class Planner:
         )
         return list(plan.items)
 
-    def _stretches(self, active: Sequence[Backfill], run_id: RunId, now: datetime, budget: int) -> list[Stretch]:
+    def _remaining(self, backfill: Backfill, now: datetime) -> int:
+        """Partitions after the cursor, and those of chunks that are not finished."""
+        after = spans.page(self._ranges(backfill, now), backfill.cursor, backfill.total)
+        return spans.count(after) + self.backfills.progress(backfill.backfill_id).claimed
+
+    def _stretches(
+        self, active: Sequence[Backfill], gates: Mapping[str, Gate], run_id: RunId, now: datetime, budget: int
+    ) -> list[Stretch]:
         """Chunks for the budget, of the most urgent backfills first."""
         found: list[Stretch] = []
         for backfill in active:
             ranges = self._ranges(backfill, now)
+            if any(gates.get(span.source, Gate.SHUT) is not Gate.OPEN for span in ranges):
+                continue
+            if not spans.page(ranges, backfill.cursor, 1):
+                self.backfills.end(backfill.backfill_id)  # which it does once no chunk is open any more
             while budget > 0:
                 stretch = self._stretch(backfill, ranges, run_id, now, budget)
                 if stretch is None:
                     break
                 found.append(stretch)
-                budget -= len(stretch.items)
-                backfill = replace(backfill, cursor=max(backfill.cursor or stretch.chunk.last, stretch.chunk.last))
+                budget -= max(1, len(stretch.items))
+                backfill = replace(backfill, cursor=self._cursor(backfill))
         return found
 
     def _stretch(
@@ -110,29 +145,63 @@ class Planner:
         if chunk is None:
             page = spans.page(ranges, backfill.cursor, min(backfill.chunk_size, budget))
             if not page:
-                self.backfills.end(backfill.backfill_id)
                 return None
             chunk = self.backfills.claim(
                 backfill, self.worker_token, run_id, spans.first_key(page), spans.last_key(page), spans.count(page)
             )
             if chunk is None:  # paused, full, or another worker was faster
                 return None
-        inside = spans.between(ranges, chunk.first, chunk.last)
-        reasons = ["missing", "requeued", *(["success"] if backfill.reprocess else [])]
+        return Stretch(backfill, chunk, self._items(backfill, spans.between(ranges, chunk.first, chunk.last), now))
+
+    def _items(
+        self, backfill: Backfill, ranges: Sequence[ExpectedRange], now: datetime, also: Sequence[str] = ()
+    ) -> list[Planned]:
+        """What is to be attempted for the backfill in these ranges; `also` for further reasons."""
+        reasons = ["missing", "requeued", *(["success", "restate", "retry"] if backfill.reprocess else []), *also]
         plan = make_plan(
-            self.reader, inside, self.contracts, now, restated={}, reasons=reasons, judged_before=backfill.created_at
+            self.reader,
+            ranges,
+            self.contracts,
+            now,
+            restated=schedules(self.settings.queries),
+            reasons=reasons,
+            judged_before=backfill.created_at,
         )
-        items = [replace(item, reason="backfill") for item in plan.items]
-        cursor = max(chunk.last, backfill.cursor or chunk.last)
-        return Stretch(chunk, items, is_last=not spans.page(ranges, cursor, 1))
+        return [replace(item, reason="backfill", backfill_id=backfill.backfill_id) for item in plan.items]
+
+    def _cursor(self, backfill: Backfill) -> PartitionKey | None:
+        return self.backfills.get(backfill.backfill_id).cursor
 
     def _ranges(self, backfill: Backfill, now: datetime) -> list[ExpectedRange]:
         return ranges_of(self.settings, backfill.selector, now)
 
 
-def ranges_of(settings: Settings, selector: Mapping[str, object], now: datetime) -> list[ExpectedRange]:
-    """The partitions that a stored selector means today."""
-    return spans.in_order(expected(settings, Selection.from_dict(selector), now))
+def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) -> list[ExpectedRange]:
+    """The partitions that a stored selector means today: what left the configuration is left out, and days that are
+    not over are not meant yet."""
+    chosen = Selection.from_dict(selector)
+    if chosen.keys:
+        known = [key for key in chosen.keys if _is_known(settings, key)]
+        dues = [(key, due_range(settings, key, now)) for key in known]
+        keys = tuple(key for key, due in dues if due.first <= key.logical_date <= due.last)
+        return spans.in_order(expected(settings, Selection(keys=keys), now)) if keys else []
+    customers = tuple(name for name in chosen.customers if name in {customer.id for customer in settings.customers})
+    queries = tuple(name for name in chosen.queries if name in settings.queries)
+    gone = (chosen.customers and not customers) or (chosen.queries and not queries)
+    if gone or (chosen.source and chosen.source not in settings.sources):
+        return []
+    return spans.in_order(expected(settings, replace(chosen, customers=customers, queries=queries), now))
+
+
+def _is_known(settings: Settings, key: PartitionKey) -> bool:
+    query = settings.queries.get(key.query_name)
+    known = any(customer.id == key.customer_id for customer in settings.customers)
+    return (
+        known
+        and query is not None
+        and query.source == key.source
+        and (query.customers is None or key.customer_id in query.customers)
+    )
 
 
 def _recent(span: ExpectedRange, days: int) -> ExpectedRange:

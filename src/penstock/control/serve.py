@@ -26,7 +26,7 @@ def serve(
             facts = tick()
         except TransientError as error:
             failures += 1
-            pause = min(_LONGEST_PAUSE, 2.0**failures)
+            pause = min(_LONGEST_PAUSE, 2.0 ** min(failures, 10))
             say("round.failed", {"error": str(error), "failures": failures, "retry_in_seconds": pause})
             stop.wait(pause)
             continue

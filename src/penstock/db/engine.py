@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, DatabaseUnavailable, PenstockError
 T = TypeVar("T")
 
 _BUSY_TIMEOUT_MS = 30_000
-_RETRIED_SQLSTATES = {"40001", "40P01"}  # serialization failure, deadlock
+_RETRIED_SQLSTATES = {"40001", "40P01", "23505"}  # serialization failure, deadlock, two who inserted the same at once
 _NO_SCHEMA = {"42P01", "42703", "3F000"}  # undefined table, column, schema
 _TRIES = 5
 

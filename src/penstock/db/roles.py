@@ -50,7 +50,7 @@ def _only(privilege: str, *columns: str) -> str:
 _STATE = tuple(column.name for column in schema.partition_state.c if column.name not in schema.KEY)
 _ISSUE = (
     *schema.KEY, "run_id", "attempt_no", "reason", "contract_fingerprint", "schema_version", "worker_token",
-    "lost_count", "issued_at",
+    "lost_count", "issued_at", "backfill_id",
 )  # fmt: skip
 _CLOSE = (
     "outcome", "stage", "error_class", "error_message", "complaints", "record_count", "payload_digest",

@@ -121,6 +121,7 @@ partition_attempt = sa.Table(
     sa.Column("raw_deleted_at", UtcTimestamp),
     sa.Column("approved_at", UtcTimestamp),
     sa.Column("demoted_at", UtcTimestamp),
+    sa.Column("backfill_id", sa.Text),
     sa.PrimaryKeyConstraint(*KEY, "run_id", name="partition_attempt_pk"),
     sa.UniqueConstraint(*KEY, "attempt_no", name="attempt_numbers_are_unique"),
     sa.ForeignKeyConstraint(["contract_fingerprint"], ["contract.fingerprint"], name="attempt_has_a_contract"),
@@ -157,6 +158,12 @@ partition_attempt = sa.Table(
         postgresql_where=sa.text("outcome IS NULL"),
     ),
     sa.Index("attempts_by_run", "run_id"),
+    sa.Index(
+        "attempts_by_backfill",
+        "backfill_id",
+        sqlite_where=sa.text("backfill_id IS NOT NULL"),
+        postgresql_where=sa.text("backfill_id IS NOT NULL"),
+    ),
 )
 
 event = sa.Table(
@@ -375,14 +382,12 @@ backfill_chunk = sa.Table(
     sa.Column("first_key", sa.Text, nullable=False),
     sa.Column("last_key", sa.Text, nullable=False),
     sa.Column("partitions", sa.Integer, nullable=False),
-    sa.Column("accepted", sa.Integer),
-    sa.Column("rejected", sa.Integer),
-    sa.Column("skipped", sa.Integer),
     sa.Column("started_at", UtcTimestamp, nullable=False),
+    sa.Column("stalled_until", UtcTimestamp),
     sa.Column("finished_at", UtcTimestamp),
     sa.PrimaryKeyConstraint("backfill_id", "chunk_no", name="backfill_chunk_pk"),
     sa.ForeignKeyConstraint(["backfill_id"], ["backfill.backfill_id"], name="chunk_belongs_to_a_backfill"),
-    sa.CheckConstraint("(finished_at IS NULL) = (accepted IS NULL)", name="finished_chunk_has_counts"),
+    sa.CheckConstraint("partitions >= 1", name="a_chunk_has_partitions"),
     sa.Index(
         "open_chunks",
         "backfill_id",

@@ -24,6 +24,7 @@ class Rechecked:
 
     examined: int
     demoted: dict[PartitionKey, str]
+    unreadable: dict[PartitionKey, str]  # not judged: their raw data cannot be read, their published rows stand
 
 
 def recheck(
@@ -36,18 +37,21 @@ def recheck(
 ) -> Rechecked:
     """Validate each run against today's contract. The shrink guard compares runs, so it has nothing to say here."""
     demoted: dict[PartitionKey, str] = {}
+    unreadable: dict[PartitionKey, str] = {}
     for name in sorted({attempt.partition.query_name for attempt, _ in trusted}):
         check_expressions(spark, contracts[name])
         items = [ToValidate(a, size, None) for a, size in trusted if a.partition.query_name == name]
         for at in range(0, len(items), BATCH_PARTITIONS):
             batch = items[at : at + BATCH_PARTITIONS]
             report = watcher.stage("validate", len(batch))
-            found = [
-                FoundWanting(item.attempt, summary(item.complaints))
-                for item in validate(spark, lake, contracts[name], batch, report)
-                if item.complaints
-            ]
+            found = []
+            for item in validate(spark, lake, contracts[name], batch, report):
+                words = summary(item.complaints)
+                if any(complaint.check == "raw" for complaint in item.complaints):
+                    unreadable[item.attempt.partition] = words
+                elif item.complaints:
+                    found.append(FoundWanting(item.attempt, words))
             report(1.0)
             gone = set(validator.withdraw(found))
             demoted |= {f.attempt.partition: f.error_message for f in found if f.attempt.partition in gone}
-    return Rechecked(len(trusted), demoted)
+    return Rechecked(len(trusted), demoted, unreadable)

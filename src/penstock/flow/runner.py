@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_PARTITIONS = 10_000
+_AUTH_PAUSE = 900.0
 _QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how long
 
 _SMALLEST_BATCH = 2_500  # below this a second batch costs more than working on two at once saves
@@ -265,13 +266,11 @@ class Runner:
             else:
                 verdicts.append(Rejected(item.attempt, self.worker_token, Stage.EXTRACT, error_class, message))
         done.cancelled += len(self.control.cancel(cancelled).applied)
-        self.control.postpone(
-            {
-                item.attempt.partition: self.clock() + timedelta(seconds=_pause(item))
-                for item in failed
-                if item.error_class is ErrorClass.QUOTA
-            }
-        )
+        now = self.clock()
+        for error_class in (ErrorClass.QUOTA, ErrorClass.AUTH):
+            mine = [item for item in failed if item.error_class is error_class]
+            until = {item.attempt.partition: now + timedelta(seconds=_pause(item)) for item in mine}
+            self.control.postpone(until, error_class.value)
         return verdicts
 
     def _judge(self, verdicts: Sequence[Verdict], done: RunSummary) -> None:
@@ -311,7 +310,7 @@ def observation(extracted: Sequence[Extracted]) -> Observation:
     refused = [item for item in extracted if item.error_class is ErrorClass.AUTH]
     quota = [_pause(item) for item in extracted if item.error_class is ErrorClass.QUOTA]
     return Observation(
-        succeeded=sum(item.ok for item in extracted),
+        succeeded=sum(item.ok or item.error_class in (ErrorClass.DATA, ErrorClass.CONFIG) for item in extracted),
         refused=len({(i.attempt.partition.customer_id, i.attempt.partition.query_name) for i in refused}),
         message=refused[0].error_message if refused else None,
         quota_pause=max(quota) if quota else None,
@@ -319,7 +318,9 @@ def observation(extracted: Sequence[Extracted]) -> Observation:
 
 
 def _pause(item: Extracted) -> float:
-    """How long the source asks us to wait, in seconds."""
+    """How long to leave the partition alone, in seconds: as the source asks, or until somebody may have mended it."""
+    if item.error_class is ErrorClass.AUTH:
+        return _AUTH_PAUSE
     return _QUOTA_PAUSE if item.retry_after is None else item.retry_after
 
 

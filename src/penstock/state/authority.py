@@ -6,9 +6,11 @@ Each is one transaction: the state, what readers may see, the marks, the event a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from penstock.clock import Clock
@@ -166,32 +168,23 @@ def _update_state(connection: Connection, key: PartitionKey, **values: Any) -> N
     connection.execute(sa.update(_STATE).where(*_is(_STATE, key)).values(**values))
 
 
-def _hold(connection: Connection, key: PartitionKey, actor: str, reason: str, now: Any) -> None:
-    """What a person decided is not overwritten by the next restatement."""
-    control = schema.partition_control
-    parameters = {**key._asdict(), "held_at": now, "held_by": actor, "held_reason": reason}
-    changed = connection.execute(
-        sa.update(control)
-        .where(*_is(control, key))
-        .values(
-            held_at=now,
-            held_by=actor,
-            held_reason=reason,
-            failures=0,
-            failing_since=None,
-            next_run_at=None,
-            strategy=None,
-        )
-    )
-    if not changed.rowcount:
-        connection.execute(sa.insert(control), parameters)
+def _hold(connection: Connection, key: PartitionKey, actor: str, reason: str, now: datetime) -> None:
+    """What a person decided is not overwritten by the next restatement, nor by a retry of what failed before."""
+    values = {"held_at": now, "held_by": actor, "held_reason": reason, "failures": 0}
+    cleared = ("failing_since", "next_run_at", "strategy", "terminal_at", "terminal_by", "terminal_reason")
+    _upsert(connection, schema.partition_control, key, values | dict.fromkeys(cleared))
+    due = schema.retry_due
+    connection.execute(sa.delete(due).where(*_is(due, key)))
 
 
-def _publish_due(connection: Connection, key: PartitionKey, version: int, now: Any) -> None:
-    due = schema.publish_due
-    changed = connection.execute(sa.update(due).where(*_is(due, key)).values(authority_version=version, since=now))
-    if not changed.rowcount:
-        connection.execute(sa.insert(due), {**key._asdict(), "authority_version": version, "since": now})
+def _publish_due(connection: Connection, key: PartitionKey, version: int, now: datetime) -> None:
+    _upsert(connection, schema.publish_due, key, {"authority_version": version, "since": now})
+
+
+def _upsert(connection: Connection, table: sa.Table, key: PartitionKey, values: dict[str, Any]) -> None:
+    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table).values(**key._asdict(), **values)
+    connection.execute(statement.on_conflict_do_update(index_elements=list(schema.KEY), set_=values))
 
 
 def _is(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:

@@ -59,9 +59,14 @@ class Progress:
     done: int
     accepted: int
     rejected: int
-    skipped: int
+    claimed: int  # partitions of chunks that are not finished
     open_chunks: int
     began_at: datetime | None
+
+    @property
+    def skipped(self) -> int:
+        """Partitions of finished chunks that needed no attempt, or that others attempted."""
+        return max(0, self.done - self.accepted - self.rejected)
 
 
 class BackfillStore:
@@ -96,18 +101,22 @@ class BackfillStore:
         return found
 
     def progress(self, backfill_id: str) -> Progress:
+        """Partitions of finished chunks, and the last word on each partition that was attempted for this backfill."""
         done = _CHUNK.c.finished_at.is_not(None)
-        select = sa.select(
+        chunks = sa.select(
             sa.func.coalesce(sa.func.sum(sa.case((done, _CHUNK.c.partitions), else_=0)), 0).label("done"),
-            *(sa.func.coalesce(sa.func.sum(_CHUNK.c[n]), 0).label(n) for n in ("accepted", "rejected", "skipped")),
+            sa.func.coalesce(sa.func.sum(sa.case((done, 0), else_=_CHUNK.c.partitions)), 0).label("claimed"),
             sa.func.coalesce(sa.func.sum(sa.case((done, 0), else_=1)), 0).label("open_chunks"),
             sa.func.min(_CHUNK.c.started_at, type_=_CHUNK.c.started_at.type).label("began_at"),
         ).where(_CHUNK.c.backfill_id == backfill_id)
-        with self._database.snapshot() as connection:
-            row = connection.execute(select).one()
-        return Progress(
-            int(row.done), int(row.accepted), int(row.rejected), int(row.skipped), int(row.open_chunks), row.began_at
+        mine = _last_words(backfill_id).subquery()
+        outcomes = sa.select(
+            sa.func.count().filter(mine.c.outcome == "SUCCEEDED"), sa.func.count().filter(mine.c.outcome == "FAILED")
         )
+        with self._database.snapshot() as connection:
+            row = connection.execute(chunks).one()
+            accepted, rejected = connection.execute(outcomes).one()
+        return Progress(int(row.done), accepted, rejected, int(row.claimed), int(row.open_chunks), row.began_at)
 
     def move(self, backfill_id: str, status: str, entry: AuditEntry) -> bool:
         """Pause, resume or cancel; False if that is how it stands."""
@@ -121,6 +130,9 @@ class BackfillStore:
                 raise ActRefused(f"backfill {backfill_id} is {found.status}: it cannot become {status}")
             values = {"status": status, "finished_at": now if status == "cancelled" else None}
             connection.execute(sa.update(_BACKFILL).where(_BACKFILL.c.backfill_id == backfill_id).values(**values))
+            if status == "cancelled":
+                open_ones = (_CHUNK.c.backfill_id == backfill_id, _CHUNK.c.finished_at.is_(None))
+                connection.execute(sa.update(_CHUNK).where(*open_ones).values(finished_at=now))
             record_audit(connection, entry, 1, "done", now)
             return True
 
@@ -140,6 +152,7 @@ class BackfillStore:
                     _CHUNK.c.backfill_id == backfill_id,
                     _CHUNK.c.finished_at.is_(None),
                     _CHUNK.c.run_id != run_id,
+                    sa.or_(_CHUNK.c.stalled_until.is_(None), _CHUNK.c.stalled_until <= now),
                     sa.or_(_CHUNK.c.worker_token == worker_token, sa.text(f"NOT {lives}")),
                 )
                 .order_by(_CHUNK.c.chunk_no)
@@ -150,7 +163,7 @@ class BackfillStore:
             connection.execute(
                 sa.update(_CHUNK)
                 .where(_CHUNK.c.backfill_id == backfill_id, _CHUNK.c.chunk_no == row.chunk_no)
-                .values(worker_token=worker_token, run_id=run_id, started_at=now)
+                .values(worker_token=worker_token, run_id=run_id, stalled_until=None)
             )
             return _chunk(row, run_id)
 
@@ -173,7 +186,11 @@ class BackfillStore:
             numbers = connection.execute(
                 sa.select(
                     sa.func.coalesce(sa.func.max(_CHUNK.c.chunk_no), 0),
-                    sa.func.count().filter(_CHUNK.c.finished_at.is_(None)),
+                    # a chunk that waits for a pause to end holds up no other
+                    sa.func.count().filter(
+                        _CHUNK.c.finished_at.is_(None),
+                        sa.or_(_CHUNK.c.stalled_until.is_(None), _CHUNK.c.stalled_until <= now),
+                    ),
                 ).where(_CHUNK.c.backfill_id == seen.backfill_id)
             ).one()
             if found.status != "active" or found.cursor != seen.cursor or numbers[1] >= found.max_chunks:
@@ -194,45 +211,25 @@ class BackfillStore:
 
         return self._database.transact(work)
 
-    def finish(self, chunk: Chunk, *, at_the_end: bool) -> None:
-        """The chunk's run is through with it. After the last one the backfill is finished."""
-        now = self._clock()
-        attempt = schema.partition_attempt
-        mine = (attempt.c.run_id == chunk.run_id, attempt.c.reason == "backfill", *_inside(attempt, chunk))
+    def finish(self, chunk: Chunk) -> None:
+        """Nothing in the chunk is left to be attempted for this backfill."""
+        self._close(chunk, finished_at=self._clock())
 
-        def work(connection: Connection) -> None:
-            _locked(connection, chunk.backfill_id)
-            accepted, rejected = connection.execute(
-                sa.select(
-                    sa.func.count().filter(attempt.c.outcome == "SUCCEEDED"),
-                    sa.func.count().filter(attempt.c.outcome == "FAILED"),
-                ).where(*mine)
-            ).one()
-            connection.execute(
-                sa.update(_CHUNK)
-                .where(
-                    _CHUNK.c.backfill_id == chunk.backfill_id,
-                    _CHUNK.c.chunk_no == chunk.chunk_no,
-                    _CHUNK.c.run_id == chunk.run_id,
-                    _CHUNK.c.finished_at.is_(None),
-                )
-                .values(
-                    accepted=accepted,
-                    rejected=rejected,
-                    skipped=chunk.partitions - accepted - rejected,
-                    finished_at=now,
-                )
-            )
-            open_ones = sa.select(_CHUNK.c.chunk_no).where(
-                _CHUNK.c.backfill_id == chunk.backfill_id, _CHUNK.c.finished_at.is_(None)
-            )
-            if at_the_end and connection.execute(open_ones).first() is None:
-                self._end(connection, chunk.backfill_id, now)
+    def stall(self, chunk: Chunk, until: datetime) -> None:
+        """Something in the chunk could not be attempted now: it stays open, and is taken up again after a while."""
+        self._close(chunk, stalled_until=until)
 
-        self._database.transact(work)
+    def _close(self, chunk: Chunk, **values: Any) -> None:
+        still_ours = (
+            _CHUNK.c.backfill_id == chunk.backfill_id,
+            _CHUNK.c.chunk_no == chunk.chunk_no,
+            _CHUNK.c.run_id == chunk.run_id,
+            _CHUNK.c.finished_at.is_(None),
+        )
+        self._database.transact(lambda c: c.execute(sa.update(_CHUNK).where(*still_ours).values(**values)))
 
     def end(self, backfill_id: str) -> None:
-        """Nothing is left to claim and no chunk is open: it is finished."""
+        """Nothing is left to claim: with no chunk open, too, it is finished."""
         now = self._clock()
 
         def work(connection: Connection) -> None:
@@ -241,39 +238,41 @@ class BackfillStore:
                 _CHUNK.c.backfill_id == backfill_id, _CHUNK.c.finished_at.is_(None)
             )
             if connection.execute(open_ones).first() is None:
-                self._end(connection, backfill_id, now)
+                connection.execute(
+                    sa.update(_BACKFILL)
+                    .where(_BACKFILL.c.backfill_id == backfill_id, _BACKFILL.c.status == "active")
+                    .values(status="finished", finished_at=now)
+                )
 
         self._database.transact(work)
 
     def failed(self, backfill_id: str) -> list[PartitionKey]:
         """Exactly the partitions whose last word in this backfill was a rejection, and that nothing mended since."""
-        attempt, runs = schema.partition_attempt, sa.select(_CHUNK.c.run_id).where(_CHUNK.c.backfill_id == backfill_id)
-        newer = attempt.alias("newer")
-        same = [newer.c[name] == attempt.c[name] for name in schema.KEY]
-        select = (
-            sa.select(*(attempt.c[name] for name in schema.KEY))
-            .where(attempt.c.run_id.in_(runs), attempt.c.reason == "backfill", attempt.c.outcome == "FAILED")
-            .where(~sa.exists().where(*same, newer.c.attempt_no > attempt.c.attempt_no, newer.c.outcome != "CANCELLED"))
-            .order_by(*(attempt.c[name] for name in schema.KEY))
-        )
+        self.get(backfill_id)
+        mine, newer = _last_words(backfill_id).subquery(), schema.partition_attempt
+        same = [newer.c[name] == mine.c[name] for name in schema.KEY]
+        mended = sa.exists().where(*same, newer.c.attempt_no > mine.c.attempt_no, newer.c.outcome != "CANCELLED")
+        key = [mine.c[name] for name in schema.KEY]
+        select = sa.select(*key).where(mine.c.outcome == "FAILED", ~mended).order_by(*key)
         with self._database.snapshot() as connection:
             return [PartitionKey(*row) for row in connection.execute(select)]
 
-    def _end(self, connection: Connection, backfill_id: str, now: datetime) -> None:
-        connection.execute(
-            sa.update(_BACKFILL)
-            .where(_BACKFILL.c.backfill_id == backfill_id, _BACKFILL.c.status == "active")
-            .values(status="finished", finished_at=now)
-        )
 
-
-def _inside(attempt: sa.Table, chunk: Chunk) -> list[sa.ColumnElement[bool]]:
-    key = sa.tuple_(*(attempt.c[name] for name in schema.KEY))
-    types = [attempt.c[name].type for name in schema.KEY]
-    return [
-        key >= sa.tuple_(*(sa.literal(v, t) for v, t in zip(chunk.first, types, strict=True))),
-        key <= sa.tuple_(*(sa.literal(v, t) for v, t in zip(chunk.last, types, strict=True))),
-    ]
+def _last_words(backfill_id: str) -> sa.Select[Any]:
+    """The last verdict on each partition that was attempted for this backfill."""
+    attempt, later = schema.partition_attempt, schema.partition_attempt.alias("later")
+    same = [later.c[name] == attempt.c[name] for name in schema.KEY]
+    judged = ("SUCCEEDED", "FAILED")
+    return sa.select(attempt).where(
+        attempt.c.backfill_id == backfill_id,
+        attempt.c.outcome.in_(judged),
+        ~sa.exists().where(
+            *same,
+            later.c.backfill_id == backfill_id,
+            later.c.attempt_no > attempt.c.attempt_no,
+            later.c.outcome.in_(judged),
+        ),
+    )
 
 
 def _locked(connection: Connection, backfill_id: str) -> Backfill:

@@ -33,6 +33,7 @@ class BreakerStore:
         """Replace the breaker by what `step` makes of it; two processes do this one after the other."""
 
         def work(connection: Connection) -> Breaker:
+            _make_sure_of(connection, source)
             before = _read(connection, source)
             after = step(before)
             if after != before:
@@ -56,13 +57,17 @@ class BreakerStore:
         return self._database.transact(work)
 
 
+def _make_sure_of(connection: Connection, source: str) -> None:
+    """A row to lock: two processes that meet the trouble at once must not both insert it."""
+    connection.execute(
+        sa.text("INSERT INTO source_breaker (source) VALUES (:source) ON CONFLICT DO NOTHING"), {"source": source}
+    )
+
+
 def _read(connection: Connection, source: str) -> Breaker:
     row = connection.execute(sa.select(_TABLE).where(_TABLE.c.source == source).with_for_update()).one_or_none()
     return Breaker(source) if row is None else Breaker(**row._mapping)
 
 
 def _write(connection: Connection, breaker: Breaker) -> None:
-    values = asdict(breaker)
-    changed = connection.execute(sa.update(_TABLE).where(_TABLE.c.source == breaker.source).values(**values))
-    if not changed.rowcount:
-        connection.execute(sa.insert(_TABLE), values)
+    connection.execute(sa.update(_TABLE).where(_TABLE.c.source == breaker.source).values(**asdict(breaker)))

@@ -124,7 +124,14 @@ DELETE FROM retry_due AS d WHERE EXISTS (SELECT 1 FROM incoming_closing c
 _END_OF_FAILURES = f"""
 UPDATE partition_control AS k SET failures = 0, failing_since = NULL, next_run_at = NULL, strategy = NULL
 FROM incoming_closing c
-WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED' AND k.strategy IS NOT NULL
+WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED'
+AND (k.strategy IS NOT NULL OR k.failures > 0)
+"""
+# Until the policy has spoken about the new failure, the old appointment means nothing.
+_NO_OLD_APPOINTMENT = f"""
+UPDATE partition_control AS k SET next_run_at = NULL, strategy = NULL
+FROM incoming_closing c
+WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'FAILED' AND k.next_run_at IS NOT NULL
 """
 
 _RULINGS = f"""
@@ -148,7 +155,7 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
         connection.execute(timed(_CLOSE), moment)
         connection.execute(timed(_MOVE), moment)
         connection.execute(timed(_DUE), moment)
-        for statement in (_RETRY_DUE, _NO_RETRY_DUE, _END_OF_FAILURES):
+        for statement in (_RETRY_DUE, _NO_RETRY_DUE, _END_OF_FAILURES, _NO_OLD_APPOINTMENT):
             connection.execute(sa.text(statement))
         outcome = connection.execute(
             sa.text(_RULINGS).columns(logical_date=sa.Date(), record_count=sa.BigInteger())

@@ -27,14 +27,15 @@ _PLANNED = {
     "reason": sa.Text(),
     "contract_fingerprint": sa.Text(),
     "schema_version": sa.Text(),
+    "backfill_id": sa.Text(),
 }
 
 # Unique constraints decide races: a number that was taken, or a partition with an open attempt, inserts nothing.
 _ISSUE = f"""
 INSERT INTO partition_attempt (source, customer_id, query_name, logical_date, run_id, attempt_no, reason,
-    contract_fingerprint, schema_version, worker_token, lost_count, issued_at)
+    contract_fingerprint, schema_version, worker_token, backfill_id, lost_count, issued_at)
 SELECT p.source, p.customer_id, p.query_name, p.logical_date, :run_id, p.seen_attempt_no + 1, p.reason,
-    p.contract_fingerprint, p.schema_version, :worker_token,
+    p.contract_fingerprint, p.schema_version, :worker_token, p.backfill_id,
     COALESCE((SELECT b.lost_count FROM partition_attempt b
               WHERE {same_key("b", "p")} AND b.attempt_no = p.seen_attempt_no), 0), :now
 FROM incoming_planned p
@@ -42,6 +43,10 @@ WHERE NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "p")}
                   AND (a.outcome IS NULL OR a.attempt_no > p.seen_attempt_no))
 AND (p.seen_attempt_no = 0 OR EXISTS (SELECT 1 FROM partition_attempt b
                                       WHERE {same_key("b", "p")} AND b.attempt_no = p.seen_attempt_no))
+AND NOT EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND (
+    k.paused_at IS NOT NULL OR (p.reason IN ('restate', 'retry') AND k.held_at IS NOT NULL)
+    OR (p.reason = 'retry' AND k.terminal_at IS NOT NULL AND EXISTS (
+        SELECT 1 FROM partition_state s WHERE {same_key("s", "p")} AND s.status = 'failed'))))
 ORDER BY p.source, p.customer_id, p.query_name, p.logical_date
 ON CONFLICT DO NOTHING
 """
@@ -66,9 +71,14 @@ UPDATE partition_control AS c SET next_run_at = NULL, strategy = NULL
 FROM incoming_key k WHERE {same_key("c", "k")} AND c.next_run_at IS NOT NULL
 """
 
+# An operator has spoken: the policy has nothing to say about what failed before.
+NOTHING_TO_DECIDE = f"""
+DELETE FROM retry_due AS d WHERE EXISTS (SELECT 1 FROM incoming_key k WHERE {same_key("k", "d")})
+"""
+
 _POSTPONE = """
 INSERT INTO partition_control AS k (source, customer_id, query_name, logical_date, next_run_at, strategy)
-SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.next_run_at, 'quota'
+SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.next_run_at, p.strategy
 FROM incoming_postponed p WHERE true
 ORDER BY p.source, p.customer_id, p.query_name, p.logical_date
 ON CONFLICT (source, customer_id, query_name, logical_date)
@@ -139,10 +149,10 @@ class ControlStore:
             return Ruling()
         return self._database.transact(lambda connection: close(connection, closings, "control", self._clock()))
 
-    def postpone(self, until: Mapping[PartitionKey, datetime]) -> None:
-        """The source asked for a pause: the loop leaves these partitions alone until then."""
-        rows = [(*key_values(key), moment) for key, moment in until.items()]
-        columns = {**KEY_COLUMNS, "next_run_at": UtcTimestamp()}
+    def postpone(self, until: Mapping[PartitionKey, datetime], why: str = "quota") -> None:
+        """The source wants no request for these partitions now: the loop leaves them alone until then."""
+        rows = [(*key_values(key), moment, why) for key, moment in until.items()]
+        columns = {**KEY_COLUMNS, "next_run_at": UtcTimestamp(), "strategy": sa.Text()}
 
         def work(connection: Connection) -> None:
             with staged(connection, "incoming_postponed", columns, rows):
@@ -158,9 +168,10 @@ class ControlStore:
         def work(connection: Connection) -> int:
             with staged(connection, "incoming_key", KEY_COLUMNS, [key_values(key) for key in keys]):
                 if connection.dialect.name == "postgresql":
-                    connection.execute(sa.text(_lock_states()))
+                    connection.execute(sa.text(_lock_states("incoming_key")))
                 moved = connection.execute(timed(_REQUEUE), {"now": now}).rowcount
                 connection.execute(sa.text(_NO_LONGER_SCHEDULED))
+                connection.execute(sa.text(NOTHING_TO_DECIDE))
             record_audit(connection, entry, moved, "done", now)
             return moved
 
@@ -177,10 +188,12 @@ class ControlStore:
         now = self._clock()
         each_once = {p.key: p for p in planned}.values()
         rows = [
-            (*key_values(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version)
+            (*key_values(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version, p.backfill_id)
             for p in each_once
         ]
         with staged(connection, "incoming_planned", _PLANNED, rows):
+            if connection.dialect.name == "postgresql":  # so that issuing and an operator's act wait for each other
+                connection.execute(sa.text(_lock_states("incoming_planned")))
             connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
             connection.execute(timed(_REQUEUE_ISSUED), {"run_id": run_id, "now": now})
             found = connection.execute(sa.text(_ISSUED).columns(logical_date=sa.Date()), {"run_id": run_id}).all()
@@ -214,8 +227,8 @@ def record_audit(connection: Connection, entry: AuditEntry, affected: int, outco
     )
 
 
-def _lock_states() -> str:
+def _lock_states(named_in: str) -> str:
     return (
-        f"SELECT 1 FROM partition_state s JOIN incoming_key k ON {same_key('s', 'k')}"
+        f"SELECT 1 FROM partition_state s JOIN {named_in} k ON {same_key('s', 'k')}"
         " ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s"
     )

@@ -15,7 +15,7 @@ from penstock.clock import Clock
 from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged, timed
 from penstock.db.engine import Database
 from penstock.partition import PartitionKey
-from penstock.state.control import AuditEntry, record_audit
+from penstock.state.control import NOTHING_TO_DECIDE, AuditEntry, record_audit
 
 _ROWS = """
 INSERT INTO partition_control (source, customer_id, query_name, logical_date)
@@ -63,7 +63,7 @@ class MarkStore:
         return self._act(_MARK_TERMINAL, keys, reason, entry, creates=True)
 
     def clear_terminal(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
-        return self._act(_CLEAR_TERMINAL, keys, None, entry)
+        return self._act(_CLEAR_TERMINAL, keys, None, entry, forgives=True)
 
     def pause(self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry) -> int:
         """Nothing attempts these partitions until they are resumed."""
@@ -74,7 +74,14 @@ class MarkStore:
         return self._act(_RESUME, keys, None, entry)
 
     def _act(
-        self, statement: str, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry, creates: bool = False
+        self,
+        statement: str,
+        keys: Sequence[PartitionKey],
+        reason: str | None,
+        entry: AuditEntry,
+        *,
+        creates: bool = False,
+        forgives: bool = False,
     ) -> int:
         now = self._clock()
 
@@ -88,6 +95,8 @@ class MarkStore:
                 wanted = {name: value for name, value in parameters.items() if f":{name}" in statement}
                 text = timed(statement) if "now" in wanted else sa.text(statement)
                 changed = connection.execute(text, wanted).rowcount
+                if forgives:
+                    connection.execute(sa.text(NOTHING_TO_DECIDE))
             record_audit(connection, entry, changed, "done", now)
             return changed
 

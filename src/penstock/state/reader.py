@@ -101,10 +101,11 @@ _REASON = """
 CASE
     WHEN open_run_id IS NOT NULL THEN 'open'
     WHEN paused_at IS NOT NULL THEN 'paused'
-    WHEN status = 'pending' AND next_run_at > :now THEN 'waiting'
+    WHEN next_run_at > :now AND strategy IN ('quota', 'auth') THEN 'waiting'
     WHEN status = 'pending' AND explicit THEN 'requeued'
     WHEN status = 'pending' THEN 'missing'
-    WHEN next_run_at <= :now AND terminal_at IS NULL THEN 'retry'
+    WHEN next_run_at <= :now AND strategy NOT IN ('quota', 'auth') AND (terminal_at IS NULL OR status = 'success')
+        THEN 'retry'
     WHEN status = 'success' AND held_at IS NULL AND {restatement_due} THEN 'restate'
     ELSE status
 END"""

@@ -136,6 +136,7 @@ class Planned:
     reason: str
     contract_fingerprint: str
     schema_version: str
+    backfill_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,11 @@ DELETE FROM incoming_decision AS i WHERE NOT EXISTS (SELECT 1 FROM retry_due d
     WHERE {same_key("d", "i")} AND d.attempt_no = i.attempt_no)
 """
 
+_LOCK = f"""
+SELECT 1 FROM retry_due d JOIN incoming_decision i ON {same_key("d", "i")}
+ORDER BY d.source, d.customer_id, d.query_name, d.logical_date FOR UPDATE OF d
+"""
+
 _DECIDE = """
 INSERT INTO partition_control AS k (source, customer_id, query_name, logical_date, failures, failing_since, next_run_at,
     strategy)
@@ -126,6 +131,8 @@ class RetryStore:
             for d in decisions
         ]  # fmt: skip
         with staged(connection, "incoming_decision", _COLUMNS, rows):
+            if connection.dialect.name == "postgresql":  # an acceptance that comes now waits for us, or we for it
+                connection.execute(sa.text(_LOCK))
             connection.execute(sa.text(_LEAVE_OUT))
             connection.execute(sa.text(_DECIDE))
             connection.execute(sa.text(_FORGET))

@@ -16,6 +16,15 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("partition_attempt", sa.Column("approved_at", UtcTimestamp(), nullable=True))
     op.add_column("partition_attempt", sa.Column("demoted_at", UtcTimestamp(), nullable=True))
+    op.add_column("partition_attempt", sa.Column("backfill_id", sa.Text(), nullable=True))
+    op.create_index(
+        "attempts_by_backfill",
+        "partition_attempt",
+        ["backfill_id"],
+        unique=False,
+        sqlite_where=sa.text("backfill_id IS NOT NULL"),
+        postgresql_where=sa.text("backfill_id IS NOT NULL"),
+    )
     op.create_table(
         "partition_control",
         sa.Column("source", sa.Text(), nullable=False),
@@ -96,12 +105,10 @@ def upgrade() -> None:
         sa.Column("first_key", sa.Text(), nullable=False),
         sa.Column("last_key", sa.Text(), nullable=False),
         sa.Column("partitions", sa.Integer(), nullable=False),
-        sa.Column("accepted", sa.Integer(), nullable=True),
-        sa.Column("rejected", sa.Integer(), nullable=True),
-        sa.Column("skipped", sa.Integer(), nullable=True),
         sa.Column("started_at", UtcTimestamp(), nullable=False),
+        sa.Column("stalled_until", UtcTimestamp(), nullable=True),
         sa.Column("finished_at", UtcTimestamp(), nullable=True),
-        sa.CheckConstraint("(finished_at IS NULL) = (accepted IS NULL)", name="finished_chunk_has_counts"),
+        sa.CheckConstraint("partitions >= 1", name="a_chunk_has_partitions"),
         sa.ForeignKeyConstraint(["backfill_id"], ["backfill.backfill_id"], name="chunk_belongs_to_a_backfill"),
         sa.PrimaryKeyConstraint("backfill_id", "chunk_no", name="backfill_chunk_pk"),
     )

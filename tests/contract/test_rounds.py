@@ -1,0 +1,187 @@
+"""Rounds of the control loop without Spark: what is claimed, what is finished, and that everything is attempted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import builders
+from builders import BACKENDS, Actors, accepted, audit_entry, cancelled, contract, query, rejected
+from penstock.control.round import Planner, Round
+from penstock.flow.guard import Gate
+from penstock.partition import AttemptKey, PartitionKey, new_run_id, new_ulid
+from penstock.settings import ControlSettings, Customer, Settings, SourceSettings, StateSettings
+from penstock.state.backfills import Backfill, BackfillStore
+
+NOW = datetime(2024, 7, 1, 12, tzinfo=UTC)
+
+
+def settings(customers: int = 3, size: int = 20, start: date = date(2024, 6, 1)) -> Settings:
+    return Settings(
+        root=Path("/nowhere"),
+        tenant="acme",
+        workspace="ads",
+        state=StateSettings(url="sqlite:///nowhere.db"),
+        lake="/nowhere/lake",
+        control=ControlSettings(round=size, fresh_days=3),
+        customers=tuple(Customer(id=str(1_000_000_001 + n)) for n in range(customers)),
+        sources={"demo": SourceSettings(name="demo", kind="demo")},
+        queries={"campaign_daily": query(start_date=start)},
+    )
+
+
+@dataclass
+class Loop:
+    """A control loop whose attempts end as the test says."""
+
+    actors: Actors
+    settings: Settings
+    fate: Callable[[AttemptKey], str] = lambda attempt: "accept"
+    gate: Gate = Gate.OPEN
+    attempted: list[PartitionKey] = field(default_factory=list)
+
+    @property
+    def backfills(self) -> BackfillStore:
+        return BackfillStore(self.actors.database, self.actors.clock)
+
+    def planner(self, token: str | None = None) -> Planner:
+        contracts = {"campaign_daily": contract(start_date=date(2024, 6, 1))}
+        return Planner(
+            self.actors.reader, self.backfills, self.settings, contracts, token or self.actors.token,
+            lambda source: self.gate,
+        )  # fmt: skip
+
+    def tick(self) -> Round:
+        planner, run_id = self.planner(), new_run_id()
+        planned = planner.plan(run_id, self.actors.clock())
+        issued, _ = self.actors.try_to_issue(*planned.items, run_id=run_id)
+        for item in issued:
+            self.close(item.attempt)
+        planner.conclude(planned.stretches, self.actors.clock())
+        return planned
+
+    def close(self, attempt: AttemptKey) -> None:
+        self.attempted.append(attempt.partition)
+        match self.fate(attempt):
+            case "accept":
+                self.actors.validator.accept([accepted(attempt, self.actors.token)])
+            case "reject":
+                self.actors.validator.reject([rejected(attempt, self.actors.token)])
+            case _:
+                self.actors.control.cancel([cancelled(attempt, self.actors.token)])
+                self.actors.control.postpone({attempt.partition: self.actors.clock() + timedelta(seconds=30)})
+
+    def backfill(self, total: int, **changes: Any) -> Backfill:
+        made = Backfill(new_ulid(), "active", {}, False, 7, 0, 2, total, None, self.actors.clock(), "ada")
+        made = replace(made, **changes)
+        self.backfills.create(made, audit_entry())
+        return made
+
+    def status(self, backfill: Backfill) -> str:
+        return self.backfills.get(backfill.backfill_id).status
+
+
+@pytest.fixture(params=BACKENDS)
+def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
+    with builders.quick_folder() as folder:
+        database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
+        actors = Actors.on(builders.migrated(database))
+        actors.clock.now = NOW
+        yield Loop(actors, settings())
+        database.close()
+
+
+def test_everything_is_attempted_once_and_the_newest_days_first(loop: Loop) -> None:
+    first = loop.tick()
+    assert {item.key.logical_date for item in first.fresh} == {date(2024, 6, 28), date(2024, 6, 29), date(2024, 6, 30)}
+    while loop.tick().items:
+        pass
+    assert len(loop.attempted) == len(set(loop.attempted)) == 90
+
+
+def test_a_backfill_is_worked_off_and_ends_with_its_numbers(loop: Loop) -> None:
+    loop.fate = lambda attempt: "reject" if attempt.partition.logical_date.day == 5 else "accept"
+    made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"})
+    for _ in range(30):
+        loop.tick()
+    assert loop.status(made) == "finished"
+    progress = loop.backfills.progress(made.backfill_id)
+    assert (progress.done, progress.accepted, progress.rejected, progress.skipped) == (30, 27, 3, 0)
+    failed = loop.backfills.failed(made.backfill_id)
+    assert [key.logical_date.day for key in failed] == [5, 5, 5]
+
+
+def test_what_could_not_be_attempted_is_not_done(loop: Loop) -> None:
+    """Every request is asked for a pause at first; nothing may be passed over, not even by a reprocessing backfill."""
+    while loop.tick().items:
+        pass
+    loop.attempted.clear()
+    loop.actors.clock.now += timedelta(minutes=1)
+    made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"}, reprocess=True)
+    loop.fate = lambda attempt: "postpone"
+    loop.tick()
+    assert loop.attempted
+    loop.fate = lambda attempt: "accept"
+    for _ in range(30):
+        loop.actors.clock.now += timedelta(minutes=2)
+        loop.tick()
+    assert loop.status(made) == "finished"
+    assert loop.backfills.progress(made.backfill_id).accepted == 30
+
+
+def test_a_paused_backfill_keeps_what_it_covers_and_goes_on_where_it_stopped(loop: Loop) -> None:
+    made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"})
+    loop.backfills.move(made.backfill_id, "paused", audit_entry())
+    while loop.tick().items:
+        pass
+    assert len(loop.attempted) == 60
+    loop.backfills.move(made.backfill_id, "active", audit_entry())
+    for _ in range(10):
+        loop.tick()
+    assert (loop.status(made), len(set(loop.attempted))) == ("finished", 90)
+
+
+def test_a_chunk_whose_worker_is_gone_is_taken_up_by_another(loop: Loop) -> None:
+    made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"}, max_chunks=1)
+    other = loop.actors.workers.register()
+    loop.planner(other).plan(new_run_id(), loop.actors.clock())
+    assert loop.backfills.progress(made.backfill_id).open_chunks == 1
+    loop.tick()
+    assert loop.backfills.progress(made.backfill_id).done == 0  # the other one lives, and one chunk is the most
+    loop.actors.workers.stop(other)
+    for _ in range(20):
+        loop.tick()
+    assert loop.status(made) == "finished"
+
+
+def test_a_source_in_trouble_takes_no_place_and_loses_nothing(loop: Loop) -> None:
+    made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"})
+    loop.gate = Gate.SHUT
+    assert loop.tick().items == []
+    loop.gate = Gate.OPEN
+    for _ in range(20):
+        loop.tick()
+    assert (loop.status(made), len(set(loop.attempted))) == ("finished", 90)
+
+
+def test_a_backfill_of_what_left_the_configuration_stops_nothing(loop: Loop) -> None:
+    gone = loop.backfill(5, selector={"customers": ["9999999999"]})
+    also = loop.backfill(1, selector={"keys": ["demo/9999999999/campaign_daily/2024-06-01"]})
+    for _ in range(20):
+        loop.tick()
+    assert (loop.status(gone), loop.status(also), len(set(loop.attempted))) == ("finished", "finished", 90)
+
+
+def test_a_cancelled_backfill_leaves_no_chunk_open(loop: Loop) -> None:
+    made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"})
+    loop.planner().plan(new_run_id(), loop.actors.clock())
+    assert loop.backfills.move(made.backfill_id, "cancelled", audit_entry())
+    assert loop.backfills.progress(made.backfill_id).open_chunks == 0
+    while loop.tick().items:
+        pass
+    assert len(set(loop.attempted)) == 90
