@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.measure import Measured
+from bench.options import positive
 from bench.report import Pair, json_lines, medians, show
 from bench.sides import repeated
 from bench.workload import Workload
@@ -56,20 +57,13 @@ def _pair(runs: Sequence[Measured]) -> Pair:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "--partitions", type=_positive, action="append", metavar="N", help="repeatable; 10000 if not given"
+        "--partitions", type=positive, action="append", metavar="N", help="repeatable; 10000 if not given"
     )
-    parser.add_argument("--rows", type=_positive, default=100, metavar="R", help="rows per partition (100)")
-    parser.add_argument("--repeat", type=_positive, default=1, metavar="K", help="medians of K runs of each side (1)")
+    parser.add_argument("--rows", type=positive, default=100, metavar="R", help="rows per partition (100)")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="K", help="medians of K runs of each side (1)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where the JSON lines go (standard output)")
     parser.add_argument("--keep", action="store_true", help="leave the temporary folder in place")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
-    return number
 
 
 if __name__ == "__main__":

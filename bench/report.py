@@ -90,7 +90,7 @@ def json_lines(pairs: Iterable[Pair], runs: Iterable[Measured]) -> bytes:
                 {"seconds": _rounded(run.seconds), "memory": run.memory, "load_before": run.load_before} for run in same
             ]
             lines.append(
-                {**side.as_dict(), "seconds": _rounded(side.seconds), **_circumstances(), "repetitions": repetitions}
+                {**side.as_dict(), "seconds": _rounded(side.seconds), **circumstances(), "repetitions": repetitions}
             )
     return b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
 
@@ -99,7 +99,8 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 5) for name, value in seconds.items()}
 
 
-def _circumstances() -> dict[str, Any]:
+def circumstances() -> dict[str, Any]:
+    """On what the numbers were taken."""
     return {
         "date": datetime.now(UTC),
         "commit": _commit(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ MOST_DAYS = 100
 
 Rows = Callable[[str, date], list[dict[str, Any]]]  # the rows of one customer and day
 
-_CONTRACT = {
+CONTRACT: Mapping[str, Any] = {
     "source": SOURCE,
     "schema_version": "v1",
     "start_date": FIRST_DAY,
@@ -69,8 +69,8 @@ class Workload:
         """Noon of the day after the last one, so that exactly these days are due."""
         return datetime.combine(FIRST_DAY + timedelta(days=self.days), time(12), UTC)
 
-    def settings(self, folder: Path) -> Settings:
-        """The settings of a workspace that is written to `folder`."""
+    def settings(self, folder: Path, **changes: Any) -> Settings:
+        """The settings of a workspace that is written to `folder`; `changes` are what its file says otherwise."""
         folder.mkdir(parents=True)
         document = {
             "tenant": "bench",
@@ -80,14 +80,15 @@ class Workload:
             "spark": {"master": "local[*]"},
             "customers": [{"id": customer, "time_zone": "UTC"} for customer in self.customers],
             "sources": {SOURCE: {"kind": "demo", "seed": 7, "rows": self.rows}},
-            "queries": {QUERY: _CONTRACT},
+            "queries": {QUERY: CONTRACT},
+            **changes,
         }
         (folder / "penstock.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
         return load_settings(folder, os.environ)
 
-    def workspace(self, folder: Path) -> Workspace:
+    def workspace(self, folder: Path, **changes: Any) -> Workspace:
         """A new workspace whose clock stands still."""
-        workspace = Workspace(self.settings(folder), self.now)
+        workspace = Workspace(self.settings(folder, **changes), self.now)
         workspace.migrate()
         return workspace
 

@@ -1,0 +1,96 @@
+"""How many partitions per second are issued, judged and requeued, beside plain inserts into one table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from bench.crew import Crew, batches
+from bench.databases import Place, settle
+from bench.facts import Fact
+from bench.measure import Stopwatch
+from bench.workload import Workload
+from penstock.app import Workspace
+from penstock.control.select import Selection
+from penstock.db.engine import Database
+from penstock.partition import AttemptKey
+from penstock.state.control import AuditEntry
+from penstock.state.records import Verdict
+
+_PLAIN = "plain insert"
+_RETRYING = ("decide about retries", "find what failed", "requeue")
+
+_CREATE = """
+CREATE TABLE plain (source TEXT, customer_id TEXT, query_name TEXT, logical_date TEXT, status TEXT,
+    PRIMARY KEY (source, customer_id, query_name, logical_date))
+"""
+_INSERT = {
+    "sqlite": "INSERT INTO plain VALUES (?, ?, ?, ?, ?)",
+    "postgresql": "INSERT INTO plain VALUES (%s, %s, %s, %s, %s)",
+}
+
+
+def measure_acts(place: Place, workload: Workload, batch: int) -> Iterator[Fact]:
+    """Everything accepted on one database; on another one everything rejected, and then requeued."""
+    with place.workspace(workload) as workspace:
+        load, watch, crew = _load(), Stopwatch(), Crew(workspace)
+        _carry(workspace, crew, crew.accepted, "accept", batch, watch)
+        yield from _facts(place, workload, watch, load, (_PLAIN, "issue", "accept"))
+    with place.workspace(workload) as workspace:
+        load, watch, crew = _load(), Stopwatch(), Crew(workspace)
+        _carry(workspace, crew, crew.rejected, "reject", batch, watch)
+        settle(workspace.database)
+        _requeue(workspace, workload.partitions, watch)
+        yield from _facts(place, workload, watch, load, ("reject", *_RETRYING))
+
+
+def _facts(place: Place, workload: Workload, watch: Stopwatch, load: float, names: Sequence[str]) -> Iterator[Fact]:
+    plain = watch.seconds[_PLAIN]
+    for name in names:
+        yield Fact(place.backend, name, workload.partitions, watch.seconds[name], load, plain_seconds=plain)
+
+
+def _carry(
+    workspace: Workspace,
+    crew: Crew,
+    verdict: Callable[[AttemptKey], Verdict],
+    act: str,
+    batch: int,
+    watch: Stopwatch,
+) -> None:
+    """Batch by batch, the yardstick first: whatever disturbs the machine disturbs both."""
+    planned = workspace.plan(Selection()).items
+    workspace.database.transact(lambda connection: connection.exec_driver_sql(_CREATE))
+    for items in batches(planned, batch):
+        rows = [(*item.key[:3], item.key.logical_date.isoformat(), "pending") for item in items]
+        watch.begin(_PLAIN)
+        _insert(workspace.database, rows)
+        watch.begin("issue")
+        attempts = crew.issue(items)
+        watch.end()
+        verdicts = [verdict(attempt) for attempt in attempts]
+        watch.begin(act)
+        crew.judge(verdicts)
+        watch.end()
+
+
+def _insert(database: Database, rows: Sequence[tuple[str, ...]]) -> None:
+    database.transact(lambda connection: connection.exec_driver_sql(_INSERT[database.dialect], list(rows)))
+
+
+def _requeue(workspace: Workspace, partitions: int, watch: Stopwatch) -> None:
+    """What the end of a run and then `penstock state retry` do."""
+    decide, find, requeue = _RETRYING
+    watch.begin(decide)
+    workspace.schedule_retries()
+    watch.begin(find)
+    failed, refused = workspace.retry_candidates(Selection(), without_raw=False)
+    watch.begin(requeue)
+    moved = workspace.retry(failed, AuditEntry("bench", "state retry", {}, {}))
+    watch.end()
+    if moved != partitions or any(refused.values()):
+        raise SystemExit(f"of {partitions} failed partitions {moved} were requeued")
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 2)
