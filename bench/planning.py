@@ -20,7 +20,6 @@ from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.flow.guard import Gate
-from penstock.flow.guard import Gate
 from penstock.partition import new_run_id
 from penstock.state.records import ExpectedRange, Planned
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+MAX_LOSSES = 4  # this many losses in a row make a rejection: a slice that kills its worker must not loop for ever
+
 
 class PartitionStatus(StrEnum):
     PENDING = "pending"  # nothing trustworthy yet; also the meaning of no row at all

@@ -33,13 +33,13 @@ from builders import (
     rejected,
 )
 from penstock.control.plan import DUE
-from penstock.control.rescue import MAX_LOSSES, Rescued, rescue
+from penstock.control.rescue import Rescued, rescue
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import HEAD, ensure_current, migrate
 from penstock.db.triggers import REFUSALS
 from penstock.errors import ConfigError, ErrorClass, PenstockError
-from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.lifecycle import MAX_LOSSES, DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.authority import AuthorityStore
 from penstock.state.control import ControlStore

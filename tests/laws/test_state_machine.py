@@ -15,9 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import builders
 from builders import Actors, accepted, cancelled, key, planned, rejected
-from penstock.control.rescue import MAX_LOSSES, Rescued, rescue
+from penstock.control.rescue import Rescued, rescue
 from penstock.db import schema
 from penstock.db.engine import Database
+from penstock.lifecycle import MAX_LOSSES
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.state.records import Accepted, Cancelled, Refused, Rejected, Ruling
 

@@ -83,6 +83,20 @@ def test_each_fault_ends_in_its_own_outcome_and_spoils_no_other_slice(tmp_path: 
     )
 
 
+def test_a_slice_that_kills_its_worker_takes_no_other_with_it(tmp_path: Path, spark: Any) -> None:
+    faults = [{"fault": "crash", "customer": customer_id(2), "date": "2024-06-10"}]
+    folder = write_workspace(tmp_path, customers=3, faults=faults)
+    for lost in range(1, 4):
+        summary = run(open_at(folder), spark)
+        assert (summary.rejected, summary.cancelled) == (0, 1)
+        assert summary.accepted == (5 if lost == 1 else 0)
+    assert run(open_at(folder), spark).rejected == 1  # the fourth loss in a row
+    ws = open_at(folder)
+    attempts = ws.reader.attempts(key(2, "2024-06-10"))
+    assert [attempt.outcome for attempt in attempts] == ["FAILED", "CANCELLED", "CANCELLED", "CANCELLED"]
+    assert len(rows_by_partition(ws)) == 5
+
+
 def test_a_span_that_breaks_off_keeps_its_complete_days(tmp_path: Path, spark: Any) -> None:
     faults = [{"fault": "quota", "date": "2024-06-08"}]
     ws = open_at(write_workspace(tmp_path, faults=faults, query={"start_date": "2024-06-06"}))

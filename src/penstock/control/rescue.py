@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import ErrorClass
-from penstock.lifecycle import Stage
+from penstock.lifecycle import MAX_LOSSES, Stage
 from penstock.state.control import ControlStore
 from penstock.state.records import Cancelled, Rejected
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
-
-MAX_LOSSES = 4  # this many losses in a row make a rejection: a slice that kills its worker must not loop for ever
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.clock import Clock
 from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
-from penstock.errors import ErrorClass, PenstockError
+from penstock.errors import ErrorClass, PenstockError, SparkFailed
 from penstock.failpoint import reach
 from penstock.flow.guard import Gate, Guard
-from penstock.lifecycle import Stage
+from penstock.lifecycle import MAX_LOSSES, Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.pipeline.extract import Extracted, Extraction, extract
 from penstock.pipeline.validate import ToValidate, Validated, check_expressions, validate
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_PARTITIONS = 10_000
+_FAILED_JOBS = 60  # enough to find a few slices that kill their workers among ten thousand
 _AUTH_PAUSE = 900.0
 _QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how long
 
@@ -141,16 +142,41 @@ class Runner:
         done.skipped += len(refused)
         reach("run.issued")
         try:
+            verdicts = self._verdicts(issued, done, _Patience(_FAILED_JOBS))
+        except BaseException:
+            self._give_up(issued)
+            raise
+        return issued, verdicts
+
+    def _verdicts(self, issued: Sequence[Issued], done: RunSummary, patience: _Patience) -> list[Verdict]:
+        """Extract and validate. If a job breaks as a whole, each half is tried: one slice that kills its worker must
+        not take the others with it. What was sealed before is not written again."""
+        try:
             extracted = self._extract(issued)
             self._observe(extracted)
             reach("run.extracted")
             verdicts = self._validate(issued, [e for e in extracted if e.ok])
             reach("run.validated")
-            verdicts += self._failed_extractions([e for e in extracted if not e.ok], done)
-        except BaseException:
-            self._give_up(issued)
-            raise
-        return issued, verdicts
+        except SparkFailed as error:
+            patience.spend(error)
+            if len(issued) == 1:
+                return self._lost(issued[0], error, done)
+            half = len(issued) // 2
+            return [
+                *self._verdicts(issued[:half], done, patience),
+                *self._verdicts(issued[half:], done, patience),
+            ]
+        return [*verdicts, *self._failed_extractions([e for e in extracted if not e.ok], done)]
+
+    def _lost(self, item: Issued, error: SparkFailed, done: RunSummary) -> list[Verdict]:
+        """This slice alone breaks a job. That counts as a loss, and the fourth in a row as a rejection."""
+        words = f"its worker died: {error}"
+        done.failures.append(Failure(item.attempt.partition, Stage.EXTRACT, ErrorClass.INTERNAL, words))
+        if item.lost_count + 1 >= MAX_LOSSES:
+            return [Rejected(item.attempt, self.worker_token, Stage.EXTRACT, ErrorClass.INTERNAL, words)]
+        lost = Cancelled(item.attempt, self.worker_token, Stage.EXTRACT, ErrorClass.INTERNAL, words, lost=True)
+        done.cancelled += len(self.control.cancel([lost]).applied)
+        return []
 
     def _probes(self, plan: Sequence[Planned]) -> list[list[Planned]]:
         """One partition of each source whose breaker is open, each time of another customer: if it comes through, the
@@ -303,6 +329,18 @@ class Runner:
             )
         except PenstockError:
             pass  # the first error is the one to show; rescue will close what we could not
+
+
+class _Patience:
+    """How many broken jobs are borne before it is not the slices but Spark or the lake that is in trouble."""
+
+    def __init__(self, jobs: int) -> None:
+        self._left = jobs
+
+    def spend(self, error: SparkFailed) -> None:
+        self._left -= 1
+        if self._left < 0 or "penstock.lake" in str(error):
+            raise error
 
 
 def observation(extracted: Sequence[Extracted]) -> Observation:

@@ -7,6 +7,8 @@ point is to differ on each fetch.
 from __future__ import annotations
 
 import datetime as dt
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ class Fault(StrEnum):
     FEWER_ROWS = "fewer_rows"  # most rows are missing
     UNSTEADY = "unsteady"  # each fetch has another number of rows
     SLOW = "slow"  # right, but late
+    CRASH = "crash"  # the process that fetches it dies
 
 
 _AT_RANDOM = (Fault.TRANSIENT, Fault.WRONG_TYPE, Fault.DUPLICATE_KEY, Fault.TRUNCATED)
@@ -116,6 +119,8 @@ class DemoSource:
                 raise QuotaExceeded("the demo source is out of quota", retry_after=30.0)
             case Fault.AUTH:
                 raise AuthFailed("the demo source refuses these credentials: renew them, then run again")
+            case Fault.CRASH:
+                os.kill(os.getpid(), signal.SIGKILL)
             case Fault.SLOW:
                 time.sleep(rule.seconds if rule else 0)
         random = piece.random(self._options.seed)

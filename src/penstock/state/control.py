@@ -53,7 +53,7 @@ ON CONFLICT DO NOTHING
 
 _ISSUED = f"""
 SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.reason, a.attempt_no, a.contract_fingerprint,
-    s.record_count AS previous_record_count
+    a.lost_count, s.record_count AS previous_record_count
 FROM incoming_planned p
 LEFT JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL
 LEFT JOIN partition_state s ON {same_key("s", "p")} AND s.status = 'success'
@@ -205,7 +205,9 @@ class ControlStore:
             if row.attempt_no is None:
                 refused.append(Refused(attempt, "another run took this partition first"))
                 continue
-            issued.append(Issued(attempt, row.attempt_no, row.contract_fingerprint, row.previous_record_count))
+            issued.append(
+                Issued(attempt, row.attempt_no, row.contract_fingerprint, row.previous_record_count, row.lost_count)
+            )
             reasons[row.reason] = reasons.get(row.reason, 0) + 1
         append(connection, [PlanCreated(run_id, batch, len(issued), reasons)], "control", now)
         return issued, refused

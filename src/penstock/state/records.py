@@ -147,6 +147,7 @@ class Issued:
     attempt_no: int
     contract_fingerprint: str
     previous_record_count: int | None
+    lost_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
