@@ -393,48 +393,51 @@ class Workspace:
         over = last_day_over(self.now(), self.settings.customer(view.key.customer_id).time_zone)
         return maturity(self.settings.query(view.key.query_name), view.key.logical_date, over)
 
-    def demote(self, key: PartitionKey, reason: str, entry: AuditEntry) -> bool:
+    def demote(self, key: PartitionKey, reason: str, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
         """Withdraw the trusted run of a partition; False if it was withdrawn before."""
         from penstock.state.authority import AuthorityStore
 
         self.ranges(Selection(keys=(key,)))
-        with self._refusals_noted(entry):
-            return AuthorityStore(self.database, self._clock).demote(key, reason, entry)
+        with self._refusals_noted(entry, rehearsal):
+            return AuthorityStore(self.database, self._clock, rehearsal).demote(key, reason, entry)
 
-    def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry) -> bool:
+    def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
         """Trust an earlier accepted run again; False if it is the trusted one."""
         from penstock.control.approval import refuse_without_raw
         from penstock.raw.reader import RawReader
         from penstock.state.authority import AuthorityStore
 
-        with self._refusals_noted(entry):
+        with self._refusals_noted(entry, rehearsal):
             attempt = self._attempt(key, to)
             if attempt.was_vouched_for:
                 refuse_without_raw(attempt, RawReader(self.lake))
-            return AuthorityStore(self.database, self._clock).rollback(key, to, entry)
+            return AuthorityStore(self.database, self._clock, rehearsal).rollback(key, to, entry)
 
-    def approve(self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry) -> bool:
+    def approve(
+        self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry, *, rehearsal: bool = False
+    ) -> bool:
         """Trust a run that only the shrink guard held back; False if it is the trusted one."""
         from penstock.contract.contract import Contract
         from penstock.control.approval import refuse_other_complaints, refuse_without_raw
         from penstock.raw.reader import RawReader
         from penstock.state.authority import AuthorityStore
 
-        with self._refusals_noted(entry):
+        with self._refusals_noted(entry, rehearsal):
             attempt = self._attempt(key, run_id)
             body = self.reader.contract(attempt.contract_fingerprint)
             if attempt.outcome is Outcome.FAILED and attempt.approved_at is None and body is not None:
                 refuse_other_complaints(attempt, Contract.from_body(body))
                 refuse_without_raw(attempt, RawReader(self.lake))
-            return AuthorityStore(self.database, self._clock).approve(key, run_id, reason, entry)
+            return AuthorityStore(self.database, self._clock, rehearsal).approve(key, run_id, reason, entry)
 
     @contextmanager
-    def _refusals_noted(self, entry: AuditEntry) -> Iterator[None]:
+    def _refusals_noted(self, entry: AuditEntry, rehearsal: bool) -> Iterator[None]:
         """What was asked for and refused is in the audit log, too."""
         try:
             yield
         except ActRefused as refusal:
-            ControlStore(self.database, self._clock).note(entry, 0, f"refused: {refusal}")
+            if not rehearsal:
+                ControlStore(self.database, self._clock).note(entry, 0, f"refused: {refusal}")
             raise
 
     def _attempt(self, key: PartitionKey, run_id: RunId) -> Attempt:

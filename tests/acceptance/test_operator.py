@@ -99,6 +99,9 @@ def test_rollback_demotion_and_retry_are_seen_by_readers(shop: Path) -> None:
     new = runs_of(shop, number, day)[0]
     assert rows_of(shop, number, day) == [{"_run_id": new, "n": 10}]
 
+    rehearsal = ("state", "rollback", key(number, day), "--dry-run", "--to")
+    assert answer(*rehearsal, old, workspace=shop)["changed"] == 0
+    assert penstock(*rehearsal, "01ARZ3NDEKTSV4RRFFQ69G5FAV", workspace=shop).returncode == 1
     assert answer("state", "rollback", key(number, day), "--to", old, workspace=shop)["changed"] == 1
     assert answer("state", "rollback", key(number, day), "--to", old, workspace=shop)["changed"] == 0
     assert rows_of(shop, number, day) == []

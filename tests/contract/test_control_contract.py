@@ -20,9 +20,10 @@ from penstock.lifecycle import PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.settings import Query, Retry
 from penstock.state.authority import AuthorityStore
+from penstock.state.breakers import BreakerStore
 from penstock.state.marks import MarkStore
 from penstock.state.recheck import FoundWanting
-from penstock.state.records import ExpectedRange, PartitionControl
+from penstock.state.records import Breaker, ExpectedRange, PartitionControl
 from penstock.state.schedule import Decided, RetryStore
 
 POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)
@@ -471,3 +472,22 @@ def test_a_pause_of_the_source_holds_for_restatement_too(actors: Actors) -> None
     assert restated(actors, at(4), 3) == [1]
     actors.control.postpone({key(1): at(4) + timedelta(seconds=30)})
     assert restated(actors, at(4), 3) == []
+
+
+# --- breakers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_breaker_that_closes_lets_the_postponed_partitions_go(actors: Actors) -> None:
+    store = BreakerStore(actors.database, actors.clock)
+    opened = Breaker("demo", 3, NOW, NOW + timedelta(minutes=5), 1, None, "auth", "renew the credentials")
+    for close in (
+        lambda: store.close("demo", audit_entry()),
+        lambda: store.change("demo", lambda _: Breaker("demo")),
+    ):
+        assert store.change("demo", lambda _: opened) == store.get("demo") == opened
+        actors.control.postpone({key(1): NOW + timedelta(hours=1)}, "auth")
+        actors.control.postpone({key(2): NOW + timedelta(hours=1)}, "quota")
+        close()
+        assert store.get("demo") == Breaker("demo")
+        assert actors.reader.reasons([days(1, 2)], NOW, {}) == {"missing": 1, "waiting": 1}
+    assert not store.close("demo", audit_entry())

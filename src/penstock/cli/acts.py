@@ -193,8 +193,9 @@ def demote(
 ) -> None:
     """Withdraw the trusted run of a partition: readers lose its rows at once."""
     _one(
-        "demote", key, {"reason": reason}, lambda ws, one, entry: ws.demote(one, reason, entry), workspace, actor,
-        dry_run, as_json, "demoted: readers no longer see its rows",
+        "demote", key, {"reason": reason},
+        lambda ws, one, entry: ws.demote(one, reason, entry, rehearsal=dry_run), workspace, actor, dry_run, as_json,
+        "demoted: readers no longer see its rows",
     )  # fmt: skip
 
 
@@ -211,8 +212,9 @@ def rollback(
     """Trust an earlier accepted run again. The abandoned run is gone from readers at once; the next `run` (or control
     round) publishes the older one. Restatement leaves the partition alone until `state resume`."""
     _one(
-        "rollback", key, {"to": to, "reason": reason}, lambda ws, one, entry: ws.rollback(one, run_id(to), entry),
-        workspace, actor, dry_run, as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
+        "rollback", key, {"to": to, "reason": reason},
+        lambda ws, one, entry: ws.rollback(one, run_id(to), entry, rehearsal=dry_run), workspace, actor, dry_run,
+        as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
     )  # fmt: skip
 
 
@@ -229,8 +231,8 @@ def approve(
     """Accept a run that only the shrink guard held back. Restatement then leaves it alone until `state resume`."""
     _one(
         "approve", key, {"run": run, "reason": reason},
-        lambda ws, one, entry: ws.approve(one, run_id(run), reason, entry), workspace, actor, dry_run, as_json,
-        f"approved run {run}: the next `penstock run` publishes it",
+        lambda ws, one, entry: ws.approve(one, run_id(run), reason, entry, rehearsal=dry_run), workspace, actor,
+        dry_run, as_json, f"approved run {run}: the next `penstock run` publishes it",
     )  # fmt: skip
 
 
@@ -306,11 +308,9 @@ def _one(
     chosen = opt.selection([key])
     [one] = chosen.keys
     ws.ranges(chosen)
-    changed = False
-    if not dry_run:
-        changed = carry_out(ws, one, AuditEntry(actor or os_user(), f"state {name}", chosen.as_dict(), flags))
-    words = f"{one} would be {done}" if dry_run else f"{one} is {done}" if changed else f"{one}: nothing to do"
-    document = {**key_fields(one), "changed": int(changed), "dry_run": dry_run}
+    would = carry_out(ws, one, AuditEntry(actor or os_user(), f"state {name}", chosen.as_dict(), flags))
+    words = f"{one} {'would be' if dry_run else 'is'} {done}" if would else f"{one}: nothing to do"
+    document = {**key_fields(one), "changed": int(would and not dry_run), "dry_run": dry_run}
     show(document, as_json, lambda console: console.print(words))
 
 

@@ -28,10 +28,14 @@ _STATE, _ATTEMPT, _POINTER = schema.partition_state, schema.partition_attempt, s
 
 @dataclass(frozen=True, slots=True)
 class AuthorityStore:
-    """One partition at a time, each with a reason. What was done before is done once: repeating changes nothing."""
+    """One partition at a time, each with a reason. What was done before is done once: repeating changes nothing.
+
+    As a `rehearsal` it refuses what it would refuse and says what it would do, and changes nothing.
+    """
 
     database: Database
     clock: Clock
+    rehearsal: bool = False
 
     def demote(self, key: PartitionKey, reason: str, entry: AuditEntry) -> bool:
         """Withdraw the trusted run: its rows are gone from readers before the failure shows."""
@@ -56,6 +60,8 @@ class AuthorityStore:
             raise ActRefused(f"{key} cannot be demoted: no run of it is trusted")
         if state.status == "failed":
             return False
+        if self.rehearsal:
+            return True
         version = state.authority_version + 1
         _update_state(
             connection,
@@ -90,6 +96,8 @@ class AuthorityStore:
         _refuse_while_open(key, attempts)
         refuse = _refuse_rollback if act is Act.ROLLBACK else _refuse_approval
         refuse(key, state, target, attempts)
+        if self.rehearsal:
+            return True
         version = (state.authority_version if state else 0) + 1
         values = {
             "status": "success",

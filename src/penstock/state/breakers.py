@@ -38,6 +38,8 @@ class BreakerStore:
             after = step(before)
             if after != before:
                 _write(connection, after)
+            if before.opened_at is not None and after.opened_at is None:
+                _wait_no_longer(connection, source)
             return after
 
         return self._database.transact(work)
@@ -51,6 +53,7 @@ class BreakerStore:
             if before == Breaker(source):
                 return False
             _write(connection, Breaker(source))
+            _wait_no_longer(connection, source)
             record_audit(connection, entry, 1, "done", now)
             return True
 
@@ -71,3 +74,14 @@ def _read(connection: Connection, source: str) -> Breaker:
 
 def _write(connection: Connection, breaker: Breaker) -> None:
     connection.execute(sa.update(_TABLE).where(_TABLE.c.source == breaker.source).values(**asdict(breaker)))
+
+
+def _wait_no_longer(connection: Connection, source: str) -> None:
+    """The source lets us in again: what was postponed because it did not is due at once."""
+    connection.execute(
+        sa.text(
+            "UPDATE partition_control SET next_run_at = NULL, strategy = NULL"
+            " WHERE source = :source AND strategy = 'auth'"
+        ),
+        {"source": source},
+    )
