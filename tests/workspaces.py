@@ -12,7 +12,7 @@ import yaml
 from penstock.app import Workspace, load_workspace
 from penstock.clock import Clock
 from penstock.control.select import Selection
-from penstock.flow.runner import RunSummary
+from penstock.flow.summary import RunSummary
 from penstock.partition import PartitionKey
 
 NOW = datetime(2024, 6, 11, 12, tzinfo=UTC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, due_range, expected
-from penstock.errors import ActRefused, UsageError
+from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, day, new_run_id, new_ulid
 from penstock.settings import Settings, find_workspace, load_settings
@@ -37,13 +38,24 @@ if TYPE_CHECKING:
     from penstock.control.why import Why
     from penstock.db.engine import Database
     from penstock.flow.recheck import Rechecked
-    from penstock.flow.runner import Runner, RunSummary, Watcher
+    from penstock.flow.runner import Runner
+    from penstock.flow.summary import RunSummary, Watcher
     from penstock.lake import Lake
+    from penstock.ledger.read import LedgerReader
     from penstock.pipeline.work import Report
+    from penstock.projections.board import Board
+    from penstock.projections.current import Current
+    from penstock.projections.projector import Projector
+    from penstock.projections.run_page import RunPage
+    from penstock.projections.staleness import Policy
     from penstock.state.backfills import Backfill, BackfillStore
     from penstock.state.marks import MarkStore
+    from penstock.state.records import Planned
     from penstock.warehouse.publish import Publication
     from penstock.warehouse.reader import Vouched
+    from penstock.warehouse.sql import Relation
+
+log = logging.getLogger(__name__)
 
 
 def open_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
@@ -167,7 +179,7 @@ class Workspace:
     ) -> RunSummary:
         """Rescue what the dead left, plan, and carry the plan through extract, validate and load."""
         from penstock.flow.heartbeat import Heartbeat
-        from penstock.flow.runner import RunSummary
+        from penstock.flow.summary import RunSummary
         from penstock.pipeline.session import start_session
 
         run_id = new_run_id()
@@ -213,6 +225,65 @@ class Workspace:
         planner.conclude(planned.stretches, self.now())
         return facts
 
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def resume(self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None) -> RunSummary:
+        """Go on with a run whose worker died, without repeating what it finished."""
+        from penstock.control.resume import left_over, reasons_of
+        from penstock.flow.desk import Desk
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.pipeline.session import start_session
+        from penstock.raw.reader import RawReader
+
+        workers = WorkerStore(self.database, self._clock)
+        control = ControlStore(self.database, self._clock)
+        workers.bury()
+        with Heartbeat(workers) as heart:
+            adopted = control.adopt(run_id, heart.token)
+            desk = Desk(run_id, self.ledger.news_of_run)
+            desk.look()
+            waiting = left_over(desk, adopted)
+            reasons = reasons_of(self.run_filters(run_id))
+            plan = self._replan(waiting.unissued, reasons)
+            sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
+            session = spark or start_session(self.settings.spark)
+            runner = self._runner(session, heart.token, watcher, by_hand=True)
+            summary = runner.resume(run_id, plan, adopted, sizes)
+        self.schedule_retries()
+        return summary
+
+    def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
+        """What of these is still due; the rest was done by somebody else meanwhile."""
+        from penstock.control.plan import preview
+        from penstock.control.restate import schedules
+        from penstock.control.spans import around
+
+        if not keys:
+            return []
+        wanted = set(keys)
+        restated = schedules(self.settings.queries)
+        plan = preview(self.reader, around(keys), self.contracts, self.now(), restated=restated, reasons=reasons)
+        return [item for item in plan.items if item.key in wanted]
+
+    def run_filters(self, run_id: RunId) -> Mapping[str, Any]:
+        """What a run was asked to do."""
+        found = self.reader.run(run_id)
+        if found is None:
+            raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
+        filters: Mapping[str, Any] = found.filters
+        return filters
+
+    def cancel_run(self, run_id: RunId, entry: AuditEntry) -> bool:
+        """Ask for a run to stop. If nobody works on it any more, it is closed at once. False if it is over."""
+        found = self.reader.run(run_id)
+        if found is None:
+            raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
+        if found.finished_at is not None:
+            return False
+        ControlStore(self.database, self._clock).request_cancel(run_id, entry)
+        self._rescue()
+        return True
+
     def _rescue(self) -> WorkerStore:
         """Close what dead workers left, and let the retry policy speak about what failed."""
         from penstock.control.rescue import rescue
@@ -233,23 +304,131 @@ class Workspace:
     ) -> Runner:
         from penstock.control.breaker import BreakerGuard
         from penstock.flow.runner import Runner
+        from penstock.flow.stages import Bench
 
         def publish(run: RunId, report: Report | None) -> Publication:
             return self._publish(session, worker_token, run, report)
 
-        return Runner(
+        bench = Bench(
             session,
             self.settings,
             self.contracts,
             ControlStore(self.database, self._clock),
             ValidatorStore(self.database, self._clock),
             publish,
+            self.project,
             watcher,
             worker_token,
             BreakerGuard(self.breakers, self._clock, by_hand),
             self._clock,
-            stopping,
         )
+        return Runner(bench, self.ledger.news_of_run, stopping)
+
+    @cached_property
+    def ledger(self) -> LedgerReader:
+        from penstock.ledger.read import LedgerReader
+        from penstock.ledger.segments import SegmentReader
+
+        return LedgerReader(self.database, SegmentReader(self.lake))
+
+    @cached_property
+    def projector(self) -> Projector:
+        from penstock.projections.manifest import Head
+        from penstock.projections.projector import Projector
+        from penstock.state.inputs import InputReader
+
+        return Projector(
+            Head(self.database, self.lake),
+            self.lake,
+            self.ledger,
+            InputReader(self.database).of,
+            (self.settings.tenant, self.settings.workspace),
+            self._clock,
+            self.settings.ledger.keep_runs,
+        )
+
+    def rebuild_projections(self, engine: str = "embedded", spark: SparkSession | None = None) -> int:
+        """Make all projections anew from the ledger alone. Says how many events went in."""
+        if engine == "embedded":
+            return self.projector.rebuild()
+        from penstock.pipeline.project import spark_maker
+        from penstock.pipeline.session import start_session
+
+        return self.projector.rebuild(spark_maker(spark or start_session(self.settings.spark), self.settings.lake))
+
+    def export_ledger(self, older_than_days: int, entry: AuditEntry, *, rehearsal: bool = False) -> dict[str, Any]:
+        """Move old events of runs that are over into the lake. Says how many, and where they are."""
+        from penstock.control.export import export_before
+
+        self.projector.advance()
+        before = self.now() - timedelta(days=older_than_days)
+        return export_before(self.database, self.lake, self.ledger, before, entry, self.now(), rehearsal=rehearsal)
+
+    def current(self) -> Current:
+        """The projections at this moment: their files, and what the ledger has told since."""
+        from penstock.projections.current import look
+        from penstock.projections.manifest import Head
+        from penstock.state.inputs import InputReader
+
+        owner = (self.settings.tenant, self.settings.workspace)
+        return look(Head(self.database, self.lake), self.lake, self.ledger, InputReader(self.database).of, owner)
+
+    def board(self, selection: Selection, *, requeued: bool = True) -> Board:
+        """How the expected partitions stand now; without `requeued`, those that wait to be tried again are left out."""
+        from penstock.projections.board import Board
+        from penstock.projections.staleness import Expected
+
+        ranges = self.ranges(selection)
+        expected = [
+            Expected(r.source, r.customer_id, r.query_name, r.first, r.last, r.over or r.last)
+            for r in ranges
+            if r.first <= r.last
+        ]
+        only = None if selection.status is None else self.reader.keys_in(ranges, selection.status)
+        without = None if requeued else self.reader.requeued()
+        return Board(self.current(), expected, self.policies(), self.now(), only=only, without=without)
+
+    def views(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionView]:
+        """State, last attempt and control metadata of a few partitions."""
+        if not keys:
+            return {}
+        return {view.key: view for view in self.reader.views(self.ranges(Selection(keys=tuple(keys))))}
+
+    def sweep(self) -> int:
+        """Write down what is stale now, in the table that other tools read. Says how many partitions are."""
+        return self.projector.sweep(self.board(Selection()).swept())
+
+    def run_page(self, run_id: RunId) -> RunPage:
+        """One run, its tasks by stage and state, and what blocks those that do not go on."""
+        from penstock.projections.run_page import run_page
+
+        if self.reader.run(run_id) is None:
+            raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
+        return run_page(self.current(), run_id)
+
+    def policies(self) -> list[Policy]:
+        """What staleness is measured by: today's contracts, and what the configuration allows."""
+        from penstock.projections.staleness import Policy
+
+        used = {row.fingerprint: row.first_used_at for row in self.reader.contracts()}
+        return [
+            Policy(
+                query.source,
+                query.name,
+                self.contracts[query.name].fingerprint,
+                used.get(self.contracts[query.name].fingerprint),
+                query.freshness.max_lag if query.freshness else None,
+                query.restate.days if query.restate else 0,
+            )
+            for query in self.settings.queries.values()
+        ]
+
+    def project(self) -> None:
+        """Bring the projections forward. Trouble with that stops nobody: the next one catches up."""
+        try:
+            self.projector.advance()
+        except PenstockError as error:
+            log.warning("projections.behind", extra={"error": str(error)})
 
     @cached_property
     def backfills(self) -> BackfillStore:
@@ -538,10 +717,20 @@ class Workspace:
         """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`."""
         from penstock.warehouse.sql import query
 
-        def opener(name: str) -> Callable[[], Vouched]:
+        def opener(name: str) -> Callable[[], Relation]:
             return lambda: self.vouched(name)
 
-        return query(statement, {c.asset: opener(c.asset) for c in self.contracts.values()})
+        tables: dict[str, Callable[[], Relation]] = {c.asset: opener(c.asset) for c in self.contracts.values()}
+        return query(statement, tables | self._system_tables())
+
+    def _system_tables(self) -> dict[str, Callable[[], Relation]]:
+        """The projections by their names in SQL."""
+        from penstock.projections.system import TABLES, system_table
+
+        def opener(name: str) -> Callable[[], Relation]:
+            return lambda: system_table(name, self.current())
+
+        return {f"system.{name}": opener(name) for name in TABLES}
 
     def spark_sql(self, statement: str, spark: SparkSession | None = None) -> pa.RecordBatchReader:
         """The same on Spark, for what is too large for one machine."""

@@ -230,6 +230,12 @@ class ControlSettings(Declared):
     every: Duration = timedelta(seconds=30)  # between the beginnings of two rounds
 
 
+class LedgerSettings(Declared):
+    """How long the tasks and edges of finished runs are kept as tables; partition status is kept for ever."""
+
+    keep_runs: Duration = timedelta(days=90)
+
+
 class Settings(Declared):
     """Everything the workspace file says, checked as a whole."""
 
@@ -243,6 +249,7 @@ class Settings(Declared):
     lake: Annotated[str, pydantic.Field(min_length=1), AfterValidator(_lake)]
     spark: SparkSettings = SparkSettings()
     control: ControlSettings = ControlSettings()
+    ledger: LedgerSettings = LedgerSettings()
     customers: Annotated[tuple[Customer, ...], pydantic.Field(strict=False)] = ()
     sources: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
     queries: dict[str, Query] = pydantic.Field(default_factory=dict)

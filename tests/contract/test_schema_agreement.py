@@ -17,7 +17,7 @@ import penstock.db
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import HEAD
-from penstock.db.triggers import REFUSALS, statements
+from penstock.db.triggers import REFUSALS, exported_events_may_go, statements
 
 SCRIPTS = Path(penstock.db.__file__).with_name("migrations")
 
@@ -123,7 +123,7 @@ def test_the_triggers_of_the_database_are_those_that_the_code_would_make(
         return [str(text).replace(f"{of.schema}.", "") for text in found]
 
     def make(connection: sa.Connection) -> None:
-        for statement in statements(declared.dialect):
+        for statement in [*statements(declared.dialect), *exported_events_may_go(declared.dialect)]:
             connection.exec_driver_sql(statement)
 
     declared.transact(make)

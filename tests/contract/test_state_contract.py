@@ -200,9 +200,14 @@ def test_an_acceptance_tells_two_facts_and_makes_the_partition_due(actors: Actor
             "error_class": None,
             "code_version": FINGERPRINT,
             "record_count": 42,
+            "try": 1,
+            "final": True,
+            "closes": True,
+            "consumed": 0,
         }
     ]
-    assert actors.events("AuthorityChanged") == [{**names, "authority_version": 1, "act": "accept"}]
+    content = {"code_version": FINGERPRINT, "content_digest": f"content-{attempt.run_id}"}
+    assert actors.events("AuthorityChanged") == [{**names, "authority_version": 1, "act": "accept", **content}]
     assert actors.rows(schema.publish_due) == [{**columns(key()), "authority_version": 1, "since": NOW}]
 
 
@@ -569,12 +574,19 @@ def test_the_rows_of_a_demoted_run_are_no_measure_for_the_next_one(actors: Actor
     assert issued.previous_record_count is None
 
 
-def test_issuing_tells_what_was_planned_and_why(actors: Actors) -> None:
+def test_issuing_tells_in_one_event_what_was_handed_out(actors: Actors) -> None:
     run_id = new_run_id()
-    actors.try_to_issue(planned(key(1)), planned(key(2)), planned(key(3), reason="requeued"), run_id=run_id)
-    assert actors.events("PlanCreated") == [
-        {"run_id": run_id, "batch": 1, "attempts": 3, "reasons": {"missing": 2, "requeued": 1}}
+    actors.try_to_issue(planned(key(1)), planned(key(2)), planned(key(4), reason="requeued"), run_id=run_id)
+    days = "2024-06-01..2024-06-02 2024-06-04"
+    assert actors.events("TaskStarted") == [
+        {
+            "run_id": run_id,
+            "stage": "extract",
+            "slices": {"demo.campaign_daily": {"1000000001": days}},
+            "try": 1,
+        }
     ]
+    assert actors.events("TasksDropped") == []
 
 
 def test_a_partition_has_one_open_attempt_at_most(actors: Actors) -> None:
@@ -606,7 +618,9 @@ def test_one_partition_that_was_taken_does_not_hold_up_the_others(actors: Actors
     issued, refused = actors.try_to_issue(*(planned(key(day)) for day in (1, 2, 3)))
     assert [item.attempt.partition for item in issued] == [key(1), key(3)]
     assert [item.attempt.partition for item in refused] == [key(2)]
-    assert actors.events("PlanCreated")[-1]["attempts"] == 2
+    [dropped] = actors.events("TasksDropped")
+    assert dropped["slices"] == {"demo.campaign_daily": {"1000000001": "2024-06-02"}}
+    assert dropped["why"] == "another run took this partition first"
 
 
 def test_a_run_does_not_get_a_partition_again_that_it_has_closed(actors: Actors) -> None:
@@ -777,6 +791,11 @@ def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> No
 OTHER = columns(key(9))
 GOOD: dict[str, dict[str, Any]] = {
     "workspace": {"one": 1, "tenant_id": "acme", "workspace_id": "ads"},
+    "projection_head": {"one": 1, "manifest": "projections/manifest/1.json", "advanced_at": NOW},
+    "ledger_segment": {
+        "first_position": 1_000_000, "last_position": 1_000_001, "events": 1, "path": "ledger/1.parquet",
+        "sha256": "0" * 64, "exported_at": NOW,
+    },
     "partition_control": OTHER,
     "source_breaker": {"source": "demo"},
     "backfill": {
@@ -819,6 +838,9 @@ SUCCEEDED = {
 FAILED = {"outcome": "FAILED", "stage": "extract", "error_class": "data", "error_message": "bad", "finished_at": NOW}
 
 IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
+    ("one_head_per_schema", "projection_head", {"one": 2}),
+    ("a_segment_has_events", "ledger_segment", {"events": 0}),
+    ("a_segment_has_events", "ledger_segment", {"first_position": 1_000_001, "last_position": 1_000_000}),
     ("failures_are_not_negative", "partition_control", {"failures": -1}),
     ("a_terminal_mark_has_an_author", "partition_control", {"terminal_at": NOW}),
     ("a_pause_has_an_author", "partition_control", {"paused_by": "ada"}),
@@ -1190,7 +1212,8 @@ def test_a_run_is_recorded_from_start_to_finish(actors: Actors) -> None:
             "finished_at": LATER,
         }
     ]
-    assert actors.events("RunFinished") == [{"run_id": run_id, "accepted": 2, "rejected": 1}]
+    counts = {"accepted": 2, "rejected": 1}
+    assert actors.events("RunFinished") == [{"run_id": run_id, "end": "done", "counts": counts}]
 
 
 # --- rescue --------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ LAYERS = (
     "specification",
     "workspace_file",
     "lifecycle",
+    "slices",
     "partition",
     "clock",
     "failpoint",

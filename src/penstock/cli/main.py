@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import audit, backfill, control, db, doctor, init, read, run, state, status, validate, warehouse
+from penstock.cli import (
+    audit,
+    backfill,
+    control,
+    db,
+    doctor,
+    init,
+    ledger,
+    read,
+    run,
+    runs,
+    state,
+    status,
+    validate,
+    warehouse,
+)
 from penstock.errors import PenstockError, TransientError
 
 app = typer.Typer(
@@ -39,7 +54,22 @@ def root(
     pass
 
 
-for _module in (init, doctor, run, validate, state, status, backfill, control, warehouse, read, audit, db):
+for _module in (
+    init,
+    doctor,
+    run,
+    runs,
+    validate,
+    state,
+    status,
+    backfill,
+    control,
+    warehouse,
+    read,
+    ledger,
+    audit,
+    db,
+):
     _module.register(app)
 
 

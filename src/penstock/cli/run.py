@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.control.plan import Plan
-    from penstock.flow.runner import RunSummary
+    from penstock.flow.summary import RunSummary
 
 _SHOWN_FAILURES = 20
 
@@ -63,7 +63,7 @@ def run(
         confirm(
             "reprocessing", ws.plan(chosen, reprocess=True, limit=1).reasons.get("reprocess", 0), yes=yes, force=force
         )
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     try:
         with RunProgress() as progress:
             progress.say("planning")
@@ -71,12 +71,17 @@ def run(
     except KeyboardInterrupt:
         note("penstock: stopped; what was open has been closed without a verdict, run again to go on")
         raise typer.Exit(130) from None
-    show(_document(summary), as_json, lambda console: _draw(console, summary))
-    if summary.failures or summary.blocked:
+    finish(summary, as_json)
+
+
+def finish(summary: RunSummary, as_json: bool) -> None:
+    """Show what became of a run; exit code 1 unless everything that was planned is there."""
+    show(document(summary), as_json, lambda console: draw(console, summary))
+    if summary.failures or summary.blocked or summary.end != "done":
         raise typer.Exit(1)
 
 
-def _stop(_number: int, frame: FrameType | None) -> None:
+def stop(_number: int, frame: FrameType | None) -> None:
     """A polite request to end is answered like Ctrl-C: what is open is closed, nothing counts as lost."""
     answer = signal.getsignal(signal.SIGINT)  # Spark's own, once it runs: it cancels the jobs
     if not callable(answer):
@@ -84,7 +89,7 @@ def _stop(_number: int, frame: FrameType | None) -> None:
     answer(signal.SIGINT, frame)
 
 
-def _document(summary: RunSummary) -> dict[str, Any]:
+def document(summary: RunSummary) -> dict[str, Any]:
     failures = [
         {"key": str(f.key), "stage": f.stage, "error_class": f.error_class, "message": f.message}
         for f in summary.failures
@@ -92,6 +97,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
     return {
         "run_id": summary.run_id,
         **summary.counts(),
+        "end": summary.end,
         "blocked": summary.blocked,
         "seconds": summary.seconds,
         "failures": failures,
@@ -99,7 +105,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
     }
 
 
-def _draw(console: Console, summary: RunSummary) -> None:
+def draw(console: Console, summary: RunSummary) -> None:
     if summary.failures:
         rows = [(f.key, f.stage, f.error_class, f.message) for f in summary.failures[:_SHOWN_FAILURES]]
         console.print(table("Failures", ("partition", "stage", "class", "why"), rows))
@@ -107,10 +113,12 @@ def _draw(console: Console, summary: RunSummary) -> None:
             console.print(f"... and {len(summary.failures) - _SHOWN_FAILURES:,} more: penstock failed\n")
     for words in summary.troubles:
         console.print(f"[red]{words}[/]: {summary.blocked:,} partitions were not issued")
-    if not summary.planned and not summary.loaded:
+    if not summary.planned and not summary.loaded and summary.end == "done":
         held = f"; {summary.skipped:,} are being worked on by another run" if summary.skipped else ""
         console.print(f"nothing is due{held}")
         return
+    if summary.end == "cancelled":
+        console.print("the run was cancelled: what was not done stays due")
     console.print(
         f"run {summary.run_id}: {summary.planned:,} planned, [green]{summary.accepted:,} accepted[/], "
         f"[{'red' if summary.rejected else 'default'}]{summary.rejected:,} rejected[/], {summary.loaded:,} loaded, "

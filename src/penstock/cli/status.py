@@ -1,4 +1,4 @@
-"""`penstock status`, `missing`, `failed` and `why`: which partitions, and what about them."""
+"""`penstock status`, `missing`, `failed`, `stale` and `why`: which partitions, and what about them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.control.select import Selection
     from penstock.control.why import Why
+    from penstock.projections.board import Standing
     from penstock.state.records import PartitionView
 
 _GROUPS = ("query", "customer", "date", "month", "source")
@@ -37,6 +37,7 @@ def register(app: typer.Typer) -> None:
     app.command("status")(status)
     app.command("missing")(missing)
     app.command("failed")(failed)
+    app.command("stale")(stale)
     app.command("why")(why)
 
 
@@ -65,29 +66,30 @@ def status(
     if unknown := [name for name in groups if name not in _GROUPS]:
         raise UsageError(f"cannot group by {', '.join(unknown)}: use {', '.join(_GROUPS)}")
     chosen = opt.selection(keys, source, customer, query, date, since, until, state)
-    ranges = ws.ranges(chosen)
+    board = ws.board(chosen)
     if grid:
-        total = sum(len(r) for r in ranges)
+        total = sum(len(r) for r in ws.ranges(chosen))
         if total > _GRID_MOST:
             raise UsageError(
                 f"a grid of {total:,} partitions would not fit: narrow it with --query, --since, --customer"
             )
-        views = ws.reader.views(ranges, status=chosen.status)
-        items = [{**key_fields(v.key), "display_status": v.display, "status": v.state.status} for v in views]
-        grid_counts = dict(Counter(str(v.display) for v in views))
-        show({"counts": grid_counts, **listing(items, len(views))}, as_json, lambda console: _draw_grid(console, views))
+        found = board.page("true", after=None, limit=None)
+        items = [{**key_fields(s.key), "display_status": s.display, "flags": s.flags} for s in found]
+        grid_counts = dict(Counter(str(s.display) for s in found))
+        show({"counts": grid_counts, **listing(items, len(found))}, as_json, lambda console: _draw_grid(console, found))
         return
-    rows = ws.reader.counts(ranges, groups, status=chosen.status)
+    rows = board.counts(groups)
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["display"]] = counts.get(row["display"], 0) + row["n"]
     waiting = ws.pointers.waiting()
     items = [{**{g: row[g] for g in groups}, "display_status": row["display"], "count": row["n"]} for row in rows]
-    provisional, troubles = ws.provisional(chosen), ws.troubles()
+    provisional, troubles, flags = ws.provisional(chosen), ws.troubles(), board.flags()
     document = {
         "counts": counts,
         "items": items,
         "total": sum(counts.values()),
+        "flags": flags,
         "publish_due": waiting,
         "provisional": provisional,
         "troubles": troubles,
@@ -95,6 +97,8 @@ def status(
 
     def draw(console: Console) -> None:
         _draw_counts(console, groups, items, counts, waiting)
+        if flags:
+            console.print("flags: " + ", ".join(f"{n:,} {name}" for name, n in flags.items()))
         if provisional:
             console.print(f"{provisional:,} of them are provisional: their sources may still change them")
         for words in troubles:
@@ -118,11 +122,35 @@ def missing(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Expected partitions that no run has ever been accepted for, and why."""
-    from penstock.lifecycle import DisplayStatus
+    """Expected partitions that no run has ever been accepted for, as ranges of days and one by one, and why."""
+    from penstock.app import open_workspace
+    from penstock.projections.board import MISSING
 
-    chosen = opt.selection(keys, source, customer, query, date, since, until, state)
-    _list(workspace, chosen, as_json, limit, after, "nothing is missing", display=DisplayStatus.NEVER_MATERIALIZED)
+    ws = open_workspace(workspace)
+    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
+    gaps, ranges = board.gaps(limit)
+    found = board.page(MISSING, after=opt.after_key(after), limit=limit)
+    total = board.total(MISSING)
+    views = ws.views([standing.key for standing in found])
+    document = {
+        **listing([_item(standing, views[standing.key]) for standing in found], total),
+        "ranges": [{**gap._asdict(), "partitions": (gap.last - gap.first).days + 1} for gap in gaps],
+        "ranges_total": ranges,
+    }
+
+    def draw(console: Console) -> None:
+        if not total:
+            console.print("nothing is missing")
+            return
+        rows = [(g.source, g.query_name, g.customer_id, g.first, g.last, (g.last - g.first).days + 1) for g in gaps]
+        console.print(table(None, ("source", "query", "customer", "from", "to", "days"), rows))
+        console.print(f"{total:,} partitions are missing, in {ranges:,} ranges" + _shown_of(len(gaps), ranges))
+        tried = [(s.key, views[s.key]) for s in found if views[s.key].last_attempt_outcome or views[s.key].open_run_id]
+        if tried:
+            lines = [(k, v.state.attempt_count, v.last_attempt_error_class, _reason(v)) for k, v in tried[:20]]
+            console.print(table("Attempted so far", ("partition", "attempts", "class", "why"), lines))
+
+    show(document, as_json, draw)
 
 
 def failed(
@@ -141,8 +169,78 @@ def failed(
     debug: opt.Debug = False,
 ) -> None:
     """Partitions whose last attempt failed, with the reason; also those that still serve an older good run."""
-    chosen = opt.selection(keys, source, customer, query, date, since, until, state)
-    _list(workspace, chosen, as_json, limit, after, "nothing failed", last_failed=True)
+    from penstock.app import open_workspace
+    from penstock.projections.board import FAILED
+
+    ws = open_workspace(workspace)
+    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state), requeued=False)
+    found = board.page(FAILED, after=opt.after_key(after), limit=limit)
+    total = board.total(FAILED)
+    views = ws.views([standing.key for standing in found])
+    items = [_item(standing, views[standing.key]) for standing in found]
+
+    def draw(console: Console) -> None:
+        if not total:
+            console.print("nothing failed")
+            return
+        rows = [
+            (s.key, s.display, (v := views[s.key]).state.attempt_count, v.last_attempt_error_class, _reason(v))
+            for s in found
+        ]
+        console.print(table(None, ("partition", "status", "attempts", "class", "why"), rows))
+        _more(console, found, total)
+
+    show(listing(items, total), as_json, draw)
+
+
+def stale(
+    keys: opt.Keys = None,
+    reasons: Annotated[bool, typer.Option("--reasons", help="Only count, by reason.")] = False,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Also write what is stale into the table partition_status, for other tools.")
+    ] = False,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    state: opt.Status = None,
+    limit: opt.Limit = 100,
+    after: opt.After = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Trusted partitions that are older than they should be, with every reason.
+
+    FRESHNESS_POLICY: older than `freshness` allows, and the newest of its customer or still provisional.
+    UPSTREAM_CHANGED: made from runs that are not the trusted ones any more. CODE_CHANGED: made under an older contract.
+    """
+    from penstock.app import open_workspace
+    from penstock.projections.board import STALE
+
+    ws = open_workspace(workspace)
+    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
+    by_reason, total = board.stale_reasons(), board.total(STALE)
+    found = [] if reasons else board.page(STALE, after=opt.after_key(after), limit=limit)
+    items = [{**_standing(s), "reasons": s.reasons, "stale_since": s.stale_since} for s in found]
+    document: dict[str, Any] = {**listing(items, total), "reasons": by_reason}
+    if sweep:
+        document["swept"] = ws.sweep()
+
+    def draw(console: Console) -> None:
+        if not total:
+            console.print("nothing is stale")
+            return
+        if reasons:
+            console.print(table(None, ("reason", "partitions"), by_reason.items()))
+        else:
+            rows = [(s.key, ", ".join(s.reasons), s.stale_since, s.last_materialization_at) for s in found]
+            console.print(table(None, ("partition", "reasons", "stale since", "materialized"), rows))
+        _more(console, found, total)
+
+    show(document, as_json, draw)
 
 
 def why(
@@ -156,49 +254,43 @@ def why(
     show(_why_document(found), as_json, lambda console: _draw_why(console, found))
 
 
-def _list(
-    workspace: str, chosen: Selection, as_json: bool, limit: int, after: str | None, nothing: str, **filters: Any
-) -> None:
-    from penstock.app import open_workspace
-
-    ws = open_workspace(workspace)
-    ranges = ws.ranges(chosen)
-    views = ws.reader.views(ranges, status=chosen.status, after=opt.after_key(after), limit=limit, **filters)
-    total = ws.reader.count(ranges, status=chosen.status, **filters)
-    items = [
-        {
-            **key_fields(v.key),
-            "status": v.state.status,
-            "display_status": v.display,
-            "attempt_count": v.state.attempt_count,
-            "last_outcome": v.last_attempt_outcome,
-            "error_class": v.last_attempt_error_class,
-            "error_message": v.last_attempt_error,
-            "last_attempt_at": v.last_attempt_at,
-            "open_attempt": v.open_run_id,
-        }
-        for v in views
-    ]
-    show(listing(items, total), as_json, lambda console: _draw_list(console, views, total, nothing))
+def _standing(standing: Standing) -> dict[str, Any]:
+    return {
+        **key_fields(standing.key),
+        "display_status": standing.display,
+        "flags": standing.flags,
+        "last_attempt_run_id": standing.last_attempt_run_id,
+        "last_attempt_at": standing.last_attempt_at,
+        "last_outcome": standing.last_attempt_outcome,
+        "last_materialization_run_id": standing.last_materialization_run_id,
+        "last_materialization_at": standing.last_materialization_at,
+    }
 
 
-def _draw_list(console: Console, views: Sequence[PartitionView], total: int, nothing: str) -> None:
-    if not total:
-        console.print(nothing)
-        return
-    rows = [
-        (v.key, v.display, v.state.attempt_count, v.last_attempt_error_class, v.last_attempt_error or _waiting(v))
-        for v in views
-    ]
-    console.print(table(None, ("partition", "status", "attempts", "class", "why"), rows))
-    console.print(
-        f"{len(views):,} of {total:,}"
-        + (f"; go on with --after {views[-1].key}" if total > len(views) and views else "")
-    )
+def _item(standing: Standing, view: PartitionView) -> dict[str, Any]:
+    return {
+        **_standing(standing),
+        "status": view.state.status,
+        "attempt_count": view.state.attempt_count,
+        "error_class": view.last_attempt_error_class,
+        "error_message": view.last_attempt_error,
+        "open_attempt": view.open_run_id,
+    }
 
 
-def _waiting(view: PartitionView) -> str:
-    return f"run {view.open_run_id} is working on it" if view.open_run_id else "not attempted yet"
+def _reason(view: PartitionView) -> str:
+    if view.open_run_id:
+        return f"run {view.open_run_id} is working on it"
+    return view.state.error_message or view.last_attempt_error or "not attempted yet"
+
+
+def _more(console: Console, found: Sequence[Standing], total: int) -> None:
+    more = f"; go on with --after {found[-1].key}" if found and total > len(found) else ""
+    console.print(f"{len(found):,} of {total:,}{more}" if found else f"{total:,} partitions")
+
+
+def _shown_of(shown: int, total: int) -> str:
+    return f" (the first {shown:,} are shown; --limit shows more)" if shown < total else ""
 
 
 def _draw_counts(
@@ -225,13 +317,13 @@ def _draw_counts(
         console.print(f"{waiting:,} accepted partitions wait to be published: the next `penstock run` does it")
 
 
-def _draw_grid(console: Console, views: Sequence[PartitionView]) -> None:
+def _draw_grid(console: Console, found: Sequence[Standing]) -> None:
     from rich.text import Text
 
     by_query: dict[str, dict[str, dict[Any, str]]] = {}
-    for view in views:
-        customers = by_query.setdefault(view.key.asset, {})
-        customers.setdefault(view.key.customer_id, {})[view.key.logical_date] = _mark_name(view)
+    for standing in found:
+        customers = by_query.setdefault(standing.key.asset, {})
+        customers.setdefault(standing.key.customer_id, {})[standing.key.logical_date] = _mark_name(standing)
     for asset, customers in by_query.items():
         days = sorted({day for marks in customers.values() for day in marks})
         width = max(len(customer) for customer in customers)
@@ -249,10 +341,10 @@ def _draw_grid(console: Console, views: Sequence[PartitionView]) -> None:
     console.print(legend)
 
 
-def _mark_name(view: PartitionView) -> str:
-    if view.display == "never_materialized" and view.state.status == "failed":
+def _mark_name(standing: Standing) -> str:
+    if standing.display == "never_materialized" and "last_attempt_failed" in standing.flags:
         return "failed"
-    return str(view.display)
+    return str(standing.display)
 
 
 def _why_document(found: Why) -> dict[str, Any]:

@@ -38,4 +38,7 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
         for a in abandoned
         if a.lost_count + 1 >= MAX_LOSSES
     ]
-    return Rescued(len(control.cancel(lost).applied), len(validator.reject(hopeless).applied))
+    rescued = Rescued(len(control.cancel(lost).applied), len(validator.reject(hopeless).applied))
+    for run_id in workers.abandoned_runs():
+        control.finish_run(run_id, {}, "abandoned")
+    return rescued

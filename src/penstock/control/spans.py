@@ -87,3 +87,11 @@ def _valid(span: ExpectedRange) -> Iterator[ExpectedRange]:
 
 def _owner(thing: ExpectedRange | PartitionKey) -> tuple[str, str, str]:
     return (thing.source, thing.customer_id, thing.query_name)
+
+
+def around(keys: Sequence[PartitionKey]) -> list[ExpectedRange]:
+    """For each customer and query the range from its first to its last day among these."""
+    days: dict[tuple[str, str, str], list[date]] = {}
+    for key in keys:
+        days.setdefault((key.source, key.customer_id, key.query_name), []).append(key.logical_date)
+    return [ExpectedRange(*of, min(found), max(found)) for of, found in sorted(days.items())]

@@ -137,7 +137,9 @@ def _postgresql(url: sa.URL, schema: str | None) -> Engine:
     options = f"-csearch_path={schema}" if schema else ""
     try:
         return sa.create_engine(
-            url, pool_pre_ping=True, connect_args={"options": f"{options} -ctimezone=UTC", "connect_timeout": 10}
+            url,
+            pool_pre_ping=True,
+            connect_args={"options": f"{options} -ctimezone=UTC -cjit=off", "connect_timeout": 10},
         )
     except ModuleNotFoundError as error:
         raise ConfigError("PostgreSQL needs the driver psycopg: install `penstock[postgres]`") from error

@@ -11,7 +11,7 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.errors import ConfigError
 
-HEAD = "0002"
+HEAD = "0003"
 _SCRIPTS = Path(__file__).with_name("migrations")
 _ONE_AT_A_TIME = 7366452  # PostgreSQL advisory lock: two migrations never run at once
 

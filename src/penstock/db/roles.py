@@ -73,6 +73,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "partition_control": (*_READ, _only("INSERT", *schema.KEY, *_RETRY), _only("UPDATE", *_RETRY)),
         "retry_due": _QUEUE,  # an acceptance strikes the partition from the list: the only rows it ever deletes
         "publish_due": _WRITE,
+        "attempt_input": _APPEND,
         "event": _TELL,
     },
     Role.CONTROL: {
@@ -95,7 +96,10 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "backfill": _WRITE,
         "backfill_chunk": _WRITE,
         "publish_due": _WRITE,
-        "event": _APPEND,
+        "event": (*_APPEND, "DELETE"),  # only what stands in an exported segment: a trigger says so
+        "ledger_segment": _APPEND,
+        "projection_head": _WRITE,
+        "attempt_input": _READ,
         "audit": _APPEND,
         "warehouse_table": _READ,
         "warehouse_pointer": _READ,
@@ -125,6 +129,11 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "partition_control": _READ,
         # Enough for a partition's display status. Complaints quote rows that were rejected, and stay unread.
         "partition_attempt": (_only("SELECT", *_DISPLAY),),
+        # The projections are read together with the events that they do not hold yet.
+        "projection_head": _READ,
+        "ledger_segment": _READ,
+        "attempt_input": _READ,
+        "event": _READ,
         "publish_due": _READ,
         "source_breaker": _READ,
         "warehouse_table": _READ,

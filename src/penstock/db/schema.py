@@ -182,6 +182,53 @@ event = sa.Table(
     sa.Column("payload", Json, nullable=False),
     sa.Column("transaction_id", sa.BigInteger),
     sa.UniqueConstraint("idempotency_key", name="each_fact_is_told_once"),
+    sa.Index("events_by_run", "run_id", "position"),
+    sa.Index("events_by_transaction", "transaction_id", "position"),
+)
+
+ledger_segment = sa.Table(
+    "ledger_segment",
+    metadata,
+    sa.Column("first_position", sa.BigInteger, nullable=False),
+    sa.Column("last_position", sa.BigInteger, nullable=False),
+    sa.Column("events", sa.BigInteger, nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("exported_at", UtcTimestamp, nullable=False),
+    sa.PrimaryKeyConstraint("first_position", name="ledger_segment_pk"),
+    sa.CheckConstraint("first_position <= last_position AND events >= 1", name="a_segment_has_events"),
+)
+
+projection_head = sa.Table(
+    "projection_head",
+    metadata,
+    sa.Column("one", sa.Integer, nullable=False),
+    sa.Column("manifest", sa.Text, nullable=False),
+    sa.Column("advanced_at", UtcTimestamp, nullable=False),
+    sa.PrimaryKeyConstraint("one", name="projection_head_pk"),
+    sa.CheckConstraint("one = 1", name="one_head_per_schema"),
+)
+
+attempt_input = sa.Table(
+    "attempt_input",
+    metadata,
+    *_key(),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("input_source", sa.Text, nullable=False),
+    sa.Column("input_customer_id", sa.Text, nullable=False),
+    sa.Column("input_query_name", sa.Text, nullable=False),
+    sa.Column("input_logical_date", sa.Date, nullable=False),
+    sa.Column("input_run_id", sa.Text, nullable=False),
+    sa.Column("input_content_digest", sa.Text, nullable=False),
+    sa.PrimaryKeyConstraint(
+        *KEY,
+        "run_id",
+        "input_source",
+        "input_customer_id",
+        "input_query_name",
+        "input_logical_date",
+        name="attempt_input_pk",
+    ),
 )
 
 audit = sa.Table(

@@ -105,3 +105,24 @@ def _postgresql() -> list[str]:
         f" FOR EACH ROW WHEN ({_LEAVES_SUCCESS}) EXECUTE FUNCTION hide_what_is_not_success()"
     )
     return ddl
+
+
+_IN_A_SEGMENT = (
+    "EXISTS (SELECT 1 FROM ledger_segment g WHERE OLD.position BETWEEN g.first_position AND g.last_position)"
+)
+
+
+def exported_events_may_go(dialect: str) -> list[str]:
+    """The one exception: an event that stands in an exported segment of the ledger may leave the database."""
+    name, answer = "events_are_never_deleted", "events are append-only; only exported segments leave the database"
+    if dialect == "sqlite":
+        return [
+            f"DROP TRIGGER {name}",
+            f"CREATE TRIGGER {name} BEFORE DELETE ON event FOR EACH ROW WHEN NOT {_IN_A_SEGMENT}"
+            f" BEGIN SELECT RAISE(ABORT, '{name}: {answer}'); END",
+        ]
+    return [
+        f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF TG_OP = 'DELETE' THEN IF {_IN_A_SEGMENT} THEN RETURN OLD; END IF; END IF;"
+        f" RAISE EXCEPTION '{name}: {answer}' USING ERRCODE = 'check_violation'; END $$"
+    ]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
-from penstock.flow.runner import BATCH_PARTITIONS, Watcher
+from penstock.flow.runner import BATCH_PARTITIONS
+from penstock.flow.summary import Watcher
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.validate import ToValidate, check_expressions, validate
 from penstock.state.recheck import FoundWanting

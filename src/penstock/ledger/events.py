@@ -2,35 +2,109 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.partition import PartitionKey, RunId
+from penstock.slices import Brief
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCreated:
-    """A run was given this many attempts, in one batch."""
+    """A run was given tasks and the edges between them. Chains are slices that go through the same stages; a group is a
+    set of upstream tasks with the rule by which it is complete."""
 
     type: ClassVar[str] = "PlanCreated"
     version: ClassVar[int] = 1
 
     run_id: RunId
-    batch: int
-    attempts: int
-    reasons: dict[str, int]
+    part: int
+    chains: Sequence[Mapping[str, Any]] = ()
+    tasks: Sequence[str] = ()
+    edges: Sequence[Sequence[str]] = ()
+    groups: Sequence[Mapping[str, Any]] = ()
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def idempotency_key(self) -> str:
-        return f"{self.type}/{self.run_id}/{self.batch}"
+        return f"{self.type}/{self.run_id}/{self.part}"
 
     def payload(self) -> dict[str, Any]:
-        return {"batch": self.batch, "attempts": self.attempts, "reasons": self.reasons}
+        told = {"chains": self.chains, "tasks": self.tasks, "edges": self.edges, "groups": self.groups}
+        return {
+            "part": self.part,
+            "reasons": dict(self.reasons),
+            **{name: found for name, found in told.items() if found},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """Tasks of one stage were handed out together, for the n-th time."""
+
+    type: ClassVar[str] = "TaskStarted"
+    version: ClassVar[int] = 1
+
+    run_id: RunId
+    stage: str
+    slices: Brief
+    attempt: int
+    dispatch: str
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.type}/{self.run_id}/{self.dispatch}"
+
+    def payload(self) -> dict[str, Any]:
+        return {"stage": self.stage, "slices": self.slices, "try": self.attempt}
+
+
+@dataclass(frozen=True, slots=True)
+class SlicesExtracted:
+    """These slices were fetched and sealed."""
+
+    type: ClassVar[str] = "SlicesExtracted"
+    version: ClassVar[int] = 1
+
+    run_id: RunId
+    slices: Brief
+    attempt: int
+    dispatch: str
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.type}/{self.run_id}/{self.dispatch}"
+
+    def payload(self) -> dict[str, Any]:
+        return {"slices": self.slices, "try": self.attempt}
+
+
+@dataclass(frozen=True, slots=True)
+class TasksDropped:
+    """Tasks were given up before anybody worked on them: another run was first, or the source is in trouble."""
+
+    type: ClassVar[str] = "TasksDropped"
+    version: ClassVar[int] = 1
+
+    run_id: RunId
+    stage: str
+    slices: Brief
+    attempt: int
+    why: str
+    dispatch: str
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.type}/{self.run_id}/{self.dispatch}"
+
+    def payload(self) -> dict[str, Any]:
+        return {"stage": self.stage, "slices": self.slices, "try": self.attempt, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """An attempt was closed: by a verdict, or cancelled without one."""
+    """A task came to an end; with it the attempt was closed: by a verdict, or cancelled without one."""
 
     type: ClassVar[str] = "TaskFinished"
     version: ClassVar[int] = 1
@@ -43,6 +117,8 @@ class TaskFinished:
     error_class: str | None
     code_version: str
     record_count: int | None
+    attempt: int = 1
+    consumed: int = 0  # how many upstream runs went into it; which ones stands beside the attempt
 
     @property
     def idempotency_key(self) -> str:
@@ -58,6 +134,10 @@ class TaskFinished:
             "error_class": self.error_class,
             "code_version": self.code_version,
             "record_count": self.record_count,
+            "try": self.attempt,
+            "final": True,
+            "closes": True,
+            "consumed": self.consumed,
         }
 
 
@@ -72,6 +152,8 @@ class AuthorityChanged:
     partition: PartitionKey
     authority_version: int
     act: str
+    code_version: str | None = None  # of the run that is vouched for now
+    content_digest: str | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -83,6 +165,8 @@ class AuthorityChanged:
             "partition_key": str(self.partition),
             "authority_version": self.authority_version,
             "act": self.act,
+            "code_version": self.code_version,
+            "content_digest": self.content_digest,
         }
 
 
@@ -159,23 +243,52 @@ class PartitionHidden:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFinished:
-    """The run has nothing left to do."""
+class RunCancelRequested:
+    """Somebody wants the run to stop."""
 
-    type: ClassVar[str] = "RunFinished"
+    type: ClassVar[str] = "RunCancelRequested"
     version: ClassVar[int] = 1
 
     run_id: RunId
-    counts: dict[str, int]
+    actor: str
 
     @property
     def idempotency_key(self) -> str:
         return f"{self.type}/{self.run_id}"
 
     def payload(self) -> dict[str, Any]:
-        return dict(self.counts)
+        return {"actor": self.actor}
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """Nobody will work on the run any more: it is done, was cancelled, or its worker died."""
+
+    type: ClassVar[str] = "RunFinished"
+    version: ClassVar[int] = 1
+
+    run_id: RunId
+    end: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.type}/{self.run_id}"
+
+    def payload(self) -> dict[str, Any]:
+        return {"end": self.end, "counts": dict(self.counts)}
 
 
 Event = (
-    PlanCreated | TaskFinished | AuthorityChanged | AttemptRefused | PartitionPublished | PartitionHidden | RunFinished
+    PlanCreated
+    | TaskStarted
+    | SlicesExtracted
+    | TasksDropped
+    | TaskFinished
+    | AuthorityChanged
+    | AttemptRefused
+    | PartitionPublished
+    | PartitionHidden
+    | RunCancelRequested
+    | RunFinished
 )

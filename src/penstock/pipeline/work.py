@@ -93,6 +93,15 @@ def _share_done(tracker: object, group: str) -> float:
     return finished / total if total else 0.0
 
 
+def cancel_jobs(spark: SparkSession) -> None:
+    """End every job of the session; whoever waits for one is told that it was interrupted."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        spark.interruptAll()
+    else:
+        context.cancelAllJobs()
+
+
 def parallelism(spark: SparkSession) -> int:
     context = getattr(spark, "_sc", None)
     return int(context.defaultParallelism) if context is not None else 4

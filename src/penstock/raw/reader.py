@@ -71,6 +71,11 @@ class RawReader:
         attempts = sorted(parse_run_folder(folder) for folder in folders)
         return [RawRun(attempt, seal) for attempt, seal in zip(attempts, self._seals(attempts), strict=True)]
 
+    def sizes(self, attempts: Sequence[AttemptKey]) -> dict[PartitionKey, int]:
+        """The payload bytes of sealed attempts; what is not sealed, or not readable, is for validation to say."""
+        found = zip(attempts, self._seals(attempts), strict=True)
+        return {a.partition: seal.payload_bytes if isinstance(seal, Seal) else 0 for a, seal in found}
+
     def read_many(self, attempts: Sequence[AttemptKey]) -> list[tuple[Seal, bytes] | RawError]:
         """Seal and payload of each attempt, in the order asked for. One that is not whole is an error in its place."""
         seals = self._seals(attempts)

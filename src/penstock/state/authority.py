@@ -121,7 +121,8 @@ class AuthorityStore:
             )
         _hold(connection, key, entry.actor, reason or f"{act} to {to}", now)
         _publish_due(connection, key, version, now)
-        append(connection, [AuthorityChanged(to, key, version, act)], "operator", now)
+        changed = AuthorityChanged(to, key, version, act, target.contract_fingerprint, target.content_digest)
+        append(connection, [changed], "operator", now)
         record_audit(connection, entry, 1, "done", now)
         return True
 

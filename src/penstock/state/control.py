@@ -14,10 +14,14 @@ from penstock.clock import Clock
 from penstock.db import schema
 from penstock.db.bulk import KEY_COLUMNS, insert, key_values, same_key, staged, timed
 from penstock.db.engine import Database
+from penstock.db.lease import LEASE_SECONDS, seconds_ago
 from penstock.db.types import UtcTimestamp
+from penstock.errors import ActRefused
 from penstock.ledger.append import append
-from penstock.ledger.events import PlanCreated, RunFinished
+from penstock.ledger.events import Event, PlanCreated, RunCancelRequested, RunFinished, TasksDropped, TaskStarted
+from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.slices import brief
 from penstock.state.closing import close
 from penstock.state.records import Cancelled, Issued, Planned, Refused, Ruling
 
@@ -58,6 +62,14 @@ FROM incoming_planned p
 LEFT JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL
 LEFT JOIN partition_state s ON {same_key("s", "p")} AND s.status = 'success'
 ORDER BY p.source, p.query_name, p.customer_id, p.logical_date
+"""
+
+_ADOPTED = f"""
+SELECT a.source, a.customer_id, a.query_name, a.logical_date, a.attempt_no, a.contract_fingerprint, a.lost_count,
+    s.record_count AS previous_record_count
+FROM partition_attempt a
+LEFT JOIN partition_state s ON {same_key("s", "a")} AND s.status = 'success'
+WHERE a.run_id = :run_id AND a.outcome IS NULL
 """
 
 _REQUEUE = f"""
@@ -110,23 +122,59 @@ class ControlStore:
         self._database = database
         self._clock = clock
 
-    def start_run(self, run_id: RunId, worker_token: str, actor: str, filters: Mapping[str, Any], planned: int) -> None:
+    def start_run(
+        self,
+        run_id: RunId,
+        worker_token: str,
+        actor: str,
+        filters: Mapping[str, Any],
+        planned: int,
+        plan: PlanCreated | None = None,
+    ) -> None:
+        """The run exists, and what it is going to do, from one moment on."""
+        now = self._clock()
         row = {
             "run_id": run_id,
             "worker_token": worker_token,
             "actor": actor,
             "filters": dict(filters),
             "planned": planned,
-            "started_at": self._clock(),
+            "started_at": now,
         }
-        self._database.transact(lambda connection: connection.execute(sa.insert(schema.run), row))
 
-    def finish_run(self, run_id: RunId, counts: Mapping[str, int]) -> None:
+        def work(connection: Connection) -> None:
+            connection.execute(sa.insert(schema.run), row)
+            append(connection, [plan] if plan else [], "control", now)
+
+        self._database.transact(work)
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """Facts about the run that change no state: what was handed out, what was fetched."""
+        if events:
+            self._database.transact(lambda connection: append(connection, events, "control", self._clock()))
+
+    def adopt(self, run_id: RunId, worker_token: str) -> list[Issued]:
+        """Take over the open attempts of a run whose worker is gone. Refused while it lives, or when it is over."""
+        return self._database.transact(lambda connection: self._adopt(connection, run_id, worker_token))
+
+    def request_cancel(self, run_id: RunId, entry: AuditEntry) -> bool:
+        """Ask for a run to stop; whoever works on it sees that soon. False if that was asked before."""
+        now = self._clock()
+
+        def work(connection: Connection) -> bool:
+            told = append(connection, [RunCancelRequested(run_id, entry.actor)], "control", now)
+            record_audit(connection, entry, told, "done" if told else "asked for before", now)
+            return told > 0
+
+        return self._database.transact(work)
+
+    def finish_run(self, run_id: RunId, counts: Mapping[str, int], end: str = "done") -> None:
+        """Nobody will work on the run any more; `end` says why: done, cancelled, abandoned."""
         now = self._clock()
 
         def work(connection: Connection) -> None:
             connection.execute(sa.update(schema.run).where(schema.run.c.run_id == run_id).values(finished_at=now))
-            append(connection, [RunFinished(run_id, dict(counts))], "control", now)
+            append(connection, [RunFinished(run_id, end, counts)], "control", now)
 
         self._database.transact(work)
 
@@ -138,9 +186,10 @@ class ControlStore:
         self._database.transact(lambda connection: insert(connection, schema.contract, columns, rows))
 
     def issue(
-        self, run_id: RunId, worker_token: str, batch: int, planned: Sequence[Planned]
+        self, run_id: RunId, worker_token: str, batch: int | str, planned: Sequence[Planned]
     ) -> tuple[list[Issued], list[Refused]]:
-        """Open an attempt for each planned partition that nobody took since the planner looked."""
+        """Open an attempt for each planned partition that nobody took since the planner looked. The batch is named
+        once in a run."""
         return self._database.transact(lambda connection: self._issue(connection, run_id, worker_token, batch, planned))
 
     def cancel(self, closings: Sequence[Cancelled]) -> Ruling:
@@ -183,7 +232,7 @@ class ControlStore:
         self._database.transact(lambda connection: record_audit(connection, entry, affected, outcome, now))
 
     def _issue(
-        self, connection: Connection, run_id: RunId, worker_token: str, batch: int, planned: Sequence[Planned]
+        self, connection: Connection, run_id: RunId, worker_token: str, batch: int | str, planned: Sequence[Planned]
     ) -> tuple[list[Issued], list[Refused]]:
         now = self._clock()
         each_once = {p.key: p for p in planned}.values()
@@ -199,7 +248,6 @@ class ControlStore:
             found = connection.execute(sa.text(_ISSUED).columns(logical_date=sa.Date()), {"run_id": run_id}).all()
         issued: list[Issued] = []
         refused: list[Refused] = []
-        reasons: dict[str, int] = {}
         for row in found:
             attempt = AttemptKey(PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date), run_id)
             if row.attempt_no is None:
@@ -208,9 +256,48 @@ class ControlStore:
             issued.append(
                 Issued(attempt, row.attempt_no, row.contract_fingerprint, row.previous_record_count, row.lost_count)
             )
-            reasons[row.reason] = reasons.get(row.reason, 0) + 1
-        append(connection, [PlanCreated(run_id, batch, len(issued), reasons)], "control", now)
+        append(connection, _handed_out(run_id, str(batch), issued, refused), "control", now)
         return issued, refused
+
+    def _adopt(self, connection: Connection, run_id: RunId, worker_token: str) -> list[Issued]:
+        run, worker, attempt = schema.run, schema.worker, schema.partition_attempt
+        row = connection.execute(sa.select(run).where(run.c.run_id == run_id).with_for_update()).one_or_none()
+        if row is None:
+            raise ActRefused(f"there is no run {run_id}: `penstock runs list` shows them")
+        if row.finished_at is not None:
+            raise ActRefused(f"run {run_id} is over: there is nothing to go on with")
+        alive = sa.and_(
+            worker.c.token == row.worker_token,
+            worker.c.stopped_at.is_(None),
+            worker.c.heartbeat_at >= seconds_ago(self._database.dialect, LEASE_SECONDS),
+        )
+        if connection.execute(sa.select(worker.c.host, worker.c.process).where(alive)).one_or_none() is not None:
+            raise ActRefused(f"run {run_id} is being worked on; `penstock runs cancel {run_id}` stops it")
+        mine = sa.and_(attempt.c.run_id == run_id, attempt.c.outcome.is_(None))
+        connection.execute(sa.update(attempt).where(mine).values(worker_token=worker_token))
+        connection.execute(sa.update(run).where(run.c.run_id == run_id).values(worker_token=worker_token))
+        found = connection.execute(sa.text(_ADOPTED).columns(logical_date=sa.Date()), {"run_id": run_id}).all()
+        return [
+            Issued(
+                AttemptKey(PartitionKey(r.source, r.customer_id, r.query_name, r.logical_date), run_id),
+                r.attempt_no,
+                r.contract_fingerprint,
+                r.previous_record_count,
+                r.lost_count,
+            )
+            for r in found
+        ]
+
+
+def _handed_out(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Sequence[Refused]) -> list[Event]:
+    events: list[Event] = []
+    if issued:
+        slices = brief(item.attempt.partition for item in issued)
+        events.append(TaskStarted(run_id, Stage.EXTRACT, slices, 1, f"{Stage.EXTRACT}/{batch}"))
+    if refused:
+        slices = brief(item.attempt.partition for item in refused)
+        events.append(TasksDropped(run_id, Stage.EXTRACT, slices, 1, refused[0].why, f"{Stage.EXTRACT}/{batch}"))
+    return events
 
 
 def record_audit(connection: Connection, entry: AuditEntry, affected: int, outcome: str, now: datetime) -> None:

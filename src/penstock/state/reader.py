@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import sqlalchemy as sa
@@ -19,6 +19,9 @@ from penstock.errors import ErrorClass
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.state.records import Attempt, Candidate, ExpectedRange, PartitionControl, PartitionState, PartitionView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Ranges arrive as one JSON parameter and are unfolded into days by the database: a million pending partitions cost
 # no rows, no temporary table and no Python objects.
@@ -228,6 +231,18 @@ class StateReader:
         due = _restatement_due(self._database.dialect, restated)
         return f"SELECT *, {_REASON.format(restatement_due=due)} AS reason FROM view"
 
+    def keys_in(self, ranges: Sequence[ExpectedRange], status: PartitionStatus) -> pa.Table:
+        """The expected partitions with this status, as a table of their keys."""
+        select = "SELECT source, customer_id, query_name, logical_date FROM view WHERE status = :status"
+        return _keys(self._query(select, ranges, {"status": status.value}, {"logical_date": sa.Date()}))
+
+    def requeued(self) -> pa.Table:
+        """Partitions that failed once and wait to be tried again, as a table of their keys."""
+        table = schema.partition_state
+        statement = sa.select(*(table.c[n] for n in schema.KEY)).where(table.c.status == PartitionStatus.PENDING)
+        with self._database.snapshot() as connection:
+            return _keys(connection.execute(statement).all())
+
     def trusted(self, ranges: Sequence[ExpectedRange]) -> list[tuple[AttemptKey, str, int]]:
         """The trusted run of every success partition, with its schema version and the size of its payload."""
         select = f"""
@@ -259,6 +274,10 @@ class StateReader:
                 AND (a.payload_digest IS NOT NULL OR (a.stage = 'extract' AND a.outcome = 'FAILED')))"""
         rows = self._query(select, ranges, {}, {"logical_date": sa.Date()})
         return {_key(row) for row in rows}
+
+    def run(self, run_id: str) -> Row[Any] | None:
+        with self._database.snapshot() as connection:
+            return connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
 
     def contract(self, fingerprint: str) -> dict[str, Any] | None:
         with self._database.snapshot() as connection:
@@ -361,6 +380,14 @@ def _as_json(ranges: Sequence[ExpectedRange]) -> str:
 
 def _is(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:
     return [table.c[name] == getattr(key, name) for name in schema.KEY]
+
+
+def _keys(rows: Sequence[Row[Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema.KEY)
+    kinds = (pa.string(), pa.string(), pa.string(), pa.date32())
+    return pa.table({n: pa.array(c, k) for n, c, k in zip(schema.KEY, columns, kinds, strict=True)})
 
 
 def _key(row: Any) -> PartitionKey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import ErrorClass
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
@@ -150,6 +150,14 @@ class Issued:
     lost_count: int = 0
 
 
+class Consumed(NamedTuple):
+    """A run of another partition that went into this one."""
+
+    partition: PartitionKey
+    run_id: RunId
+    content_digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The validator vouches for the run of this attempt."""
@@ -161,6 +169,8 @@ class Accepted:
     payload_digest: str
     payload_bytes: int
     content_digest: str
+    tries: int = 1  # how often its last task was handed out inside this attempt
+    consumed: tuple[Consumed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +187,7 @@ class Rejected:
     payload_digest: str | None = None
     payload_bytes: int | None = None
     content_digest: str | None = None
+    tries: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +200,7 @@ class Cancelled:
     error_class: ErrorClass
     error_message: str
     lost: bool = False
+    tries: int = 1
 
 
 Verdict = Accepted | Rejected

@@ -72,16 +72,10 @@ class WorkerStore:
 
     def abandoned(self) -> list[OpenAttempt]:
         """Open attempts of workers that stopped or whose lease ran out."""
-        attempt, worker = schema.partition_attempt, schema.worker
-        gone = sa.select(worker.c.token).where(
-            sa.or_(
-                worker.c.stopped_at.is_not(None),
-                worker.c.heartbeat_at < seconds_ago(self._database.dialect, LEASE_SECONDS),
-            )
-        )
+        attempt = schema.partition_attempt
         with self._database.snapshot() as connection:
             rows = connection.execute(
-                sa.select(attempt).where(attempt.c.outcome.is_(None), attempt.c.worker_token.in_(gone))
+                sa.select(attempt).where(attempt.c.outcome.is_(None), attempt.c.worker_token.in_(self._gone()))
             ).all()
         return [
             OpenAttempt(
@@ -91,6 +85,24 @@ class WorkerStore:
             )
             for r in rows
         ]
+
+    def abandoned_runs(self) -> list[RunId]:
+        """Runs that are not over, and whose workers are gone."""
+        run = schema.run
+        with self._database.snapshot() as connection:
+            rows = connection.execute(
+                sa.select(run.c.run_id).where(run.c.finished_at.is_(None), run.c.worker_token.in_(self._gone()))
+            )
+            return [RunId(row.run_id) for row in rows]
+
+    def _gone(self) -> sa.Select[tuple[str]]:
+        worker = schema.worker
+        return sa.select(worker.c.token).where(
+            sa.or_(
+                worker.c.stopped_at.is_not(None),
+                worker.c.heartbeat_at < seconds_ago(self._database.dialect, LEASE_SECONDS),
+            )
+        )
 
     def _now(self) -> sa.ColumnElement[Any]:
         return seconds_ago(self._database.dialect, 0)

@@ -5,26 +5,34 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 import pyarrow as pa
 
 from penstock.errors import UsageError
-from penstock.warehouse.reader import Vouched
 
 
-def query(statement: str, tables: Mapping[str, Callable[[], Vouched]]) -> pa.RecordBatchReader:
+class Relation(Protocol):
+    """Something that DuckDB can be shown as a table."""
+
+    def duckdb(self, connection: duckdb.DuckDBPyConnection, /) -> duckdb.DuckDBPyRelation: ...
+
+
+def query(statement: str, tables: Mapping[str, Callable[[], Relation]]) -> pa.RecordBatchReader:
     """Run one SELECT. Tables are named `source.query_name`; only those that the statement names are opened."""
     connection = _closed_duckdb()
-    for name in named_tables(statement, tables):
-        source, _, table = name.partition(".")
+    named = named_tables(statement, tables)
+    # DuckDB has a catalog of its own with the name `system`, so ours go by another one inside.
+    inside = {name: f"penstock_{name}" for name in named if name.startswith("system.")}
+    for name in named:
+        source, _, table = inside.get(name, name).partition(".")
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{source}"')
         relation = f"vouched_{source}_{table}"
         tables[name]().duckdb(connection).create_view(relation)
         connection.execute(f'CREATE VIEW "{source}"."{table}" AS SELECT * FROM "{relation}"')
     try:
-        reader = connection.sql(statement).to_arrow_reader(100_000)
+        reader = connection.sql(with_names(statement, inside) if inside else statement).to_arrow_reader(100_000)
     except duckdb.Error as error:
         raise UsageError(f"the SQL failed: {_first_line(error)}") from error
     return pa.RecordBatchReader.from_batches(reader.schema, _translated(reader))

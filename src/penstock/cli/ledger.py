@@ -1,0 +1,95 @@
+"""`penstock ledger`: what happened, event by event, and the tables made from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import listing, note, show, table
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="What happened, event by event, and the tables made from it.")
+    group.command("tail")(tail)
+    group.command("rebuild")(rebuild)
+    group.command("export")(export)
+    app.add_typer(group, name="ledger")
+
+
+def tail(
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only events of this run.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", metavar="T", help="Only events of this type.")] = None,
+    after: Annotated[
+        int | None, typer.Option("--after", metavar="POSITION", help="The next events after this one.")
+    ] = None,
+    limit: opt.Limit = 20,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """The newest events, or those after a position, in order."""
+    from penstock.app import open_workspace
+    from penstock.partition import run_id
+
+    ws = open_workspace(workspace)
+    found = ws.ledger.tail(limit, after=after, run_id=run_id(run) if run else None, kind=kind)
+
+    def draw(console: Console) -> None:
+        rows = [(e["position"], e["occurred_at"], e["type"], e["run_id"], _about(e["payload"])) for e in found]
+        console.print(table(None, ("position", "at", "type", "run", "about"), rows) if rows else "no events")
+
+    show(listing(found, len(found)), as_json, draw)
+
+
+def rebuild(
+    engine: Annotated[str, typer.Option("--engine", help="embedded, or spark for long ledgers (*).")] = "embedded",
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Make all projections anew from the ledger alone, and swap them in. Readers notice nothing. *"""
+    from penstock.app import open_workspace
+
+    if engine not in ("embedded", "spark"):
+        raise UsageError(f"--engine {engine!r} is unknown: use embedded or spark")
+    note("rebuilding the projections from the ledger")
+    done = open_workspace(workspace).rebuild_projections(engine)
+    show({"events": done, "engine": engine}, as_json, lambda console: console.print(f"{done:,} events folded"))
+
+
+def export(
+    older_than: Annotated[
+        int, typer.Option("--older-than", min=1, metavar="DAYS", help="Only events of runs that are over and this old.")
+    ] = 90,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Move old events from the database into files of the lake, with their digest. Audited; `rebuild` reads both."""
+    from penstock.app import open_workspace, os_user
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    entry = AuditEntry(actor or os_user(), "ledger export", {"older_than_days": older_than}, {})
+    if not dry_run and not yes:
+        raise UsageError("this takes events out of the database: look at --dry-run first, then say --yes")
+    facts = ws.export_ledger(older_than, entry, rehearsal=dry_run)
+    words = "would be exported" if dry_run else "exported"
+    show(facts, as_json, lambda console: console.print(f"{facts['events']:,} events {words}"))
+
+
+def _about(payload: dict[str, Any]) -> str:
+    shown = {name: value for name, value in payload.items() if name in _TOLD and value is not None}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+_TOLD = ("partition_key", "stage", "outcome", "act", "error_class", "why", "end", "reasons", "actor")

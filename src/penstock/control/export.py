@@ -1,0 +1,56 @@
+"""Moving old events out of the database: only what no open run can need, and only what the projections hold."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.lake import Lake
+from penstock.ledger.read import LedgerReader
+from penstock.ledger.segments import export
+from penstock.state.control import AuditEntry
+
+_SEGMENT = 500_000  # events in one file
+
+
+def export_before(
+    database: Database,
+    lake: Lake,
+    ledger: LedgerReader,
+    before: datetime,
+    entry: AuditEntry,
+    now: datetime,
+    *,
+    rehearsal: bool,
+) -> dict[str, Any]:
+    """Events that happened before a moment and before the first event of any run that is not over."""
+    event, run = schema.event, schema.run
+    with database.snapshot() as connection:
+        open_runs = sa.select(run.c.run_id).where(run.c.finished_at.is_(None))
+        needed = connection.scalar(sa.select(sa.func.min(event.c.position)).where(event.c.run_id.in_(open_runs)))
+        young = connection.scalar(sa.select(sa.func.min(event.c.position)).where(event.c.occurred_at >= before))
+        oldest = connection.scalar(sa.select(sa.func.min(event.c.position)))
+        newest = connection.scalar(sa.select(sa.func.max(event.c.position)))
+    if oldest is None:
+        return {"events": 0, "segments": []}
+    until = min(position for position in (needed, young, newest + 1) if position is not None) - 1
+    segments, events = [], 0
+    while facts := ledger.between(oldest, until, _SEGMENT):
+        events += len(facts)
+        if not rehearsal:
+            line = sa.insert(schema.audit).values(
+                at=now,
+                actor=entry.actor,
+                command=entry.command,
+                filters=dict(entry.filters),
+                flags=dict(entry.flags),
+                affected=len(facts),
+                outcome="done",
+            )
+            segments.append(export(database, lake, facts, now, line))
+        oldest = facts[-1].position + 1
+    return {"events": events, "segments": segments}

@@ -1,0 +1,59 @@
+"""The runner's desk: it reads what the ledger says about the run, and answers the one question "what is ready?"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.lifecycle import Stage
+from penstock.partition import RunId
+from penstock.projections import codes
+from penstock.projections.fact import Cursor, Fact
+from penstock.projections.run_fold import RunFold
+from penstock.projections.runs import RunFacts
+
+News = Callable[[str, Cursor], tuple[list[Fact], Cursor]]
+
+
+class Desk:
+    """One run, folded from its events and nothing else."""
+
+    def __init__(self, run_id: RunId, news: News) -> None:
+        self._run_id = run_id
+        self._news = news
+        self._cursor = Cursor()
+        self._fold = RunFold()
+        self._facts = RunFacts()
+
+    def look(self) -> None:
+        """Take in what was told since the last look."""
+        facts, self._cursor = self._news(self._run_id, self._cursor)
+        self._facts.fold(facts)
+        self._fold.fold(facts)
+
+    def ready(self, stage: Stage) -> list[str]:
+        """The partitions whose task of this stage may be worked on now."""
+        return self._in(codes.READY, stage)
+
+    def running(self, stage: Stage) -> list[str]:
+        """Those that were handed out and have no word yet."""
+        return self._in(codes.RUNNING, stage)
+
+    def tries(self, stage: Stage, partition_key: str) -> int:
+        """How often the task was handed out."""
+        return self._fold.tries_of(f"{stage}:{partition_key}")
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self._facts.cancel_requested
+
+    @property
+    def end(self) -> str | None:
+        return self._facts.end
+
+    @property
+    def planned(self) -> bool:
+        return self._facts.when("PlanCreated") is not None
+
+    def _in(self, state: int, stage: Stage) -> list[str]:
+        before = f"{stage}:"
+        return [key.removeprefix(before) for key in self._fold.tasks_in(state) if key.startswith(before)]

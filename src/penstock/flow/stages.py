@@ -1,0 +1,317 @@
+"""What a stage does with the tasks that it is handed: always one Spark job and a few bulk writes for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.clock import Clock
+from penstock.contract.complaint import summary
+from penstock.contract.contract import Contract
+from penstock.errors import ErrorClass, PenstockError, SparkFailed
+from penstock.failpoint import reach
+from penstock.flow.guard import Gate, Guard
+from penstock.flow.summary import Failure, RunSummary, Watcher
+from penstock.ledger.events import SlicesExtracted, TasksDropped, TaskStarted
+from penstock.lifecycle import MAX_LOSSES, Stage
+from penstock.partition import AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.pipeline.extract import Extracted, Extraction, extract
+from penstock.pipeline.validate import ToValidate, Validated, validate
+from penstock.pipeline.work import Report
+from penstock.settings import Settings
+from penstock.slices import brief
+from penstock.state.control import ControlStore
+from penstock.state.records import Accepted, Cancelled, Issued, Observation, Planned, Rejected, Verdict
+from penstock.state.validator import ValidatorStore
+from penstock.warehouse.publish import Publication
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+Out = TypeVar("Out")
+
+_FAILED_JOBS = 60  # enough to find a few slices that kill their workers among ten thousand
+_AUTH_PAUSE = 900.0
+_QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how long
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything that the stages work with, made by the composition root."""
+
+    spark: SparkSession
+    settings: Settings
+    contracts: Mapping[str, Contract]
+    control: ControlStore
+    validator: ValidatorStore
+    publish: Callable[[RunId, Report | None], Publication]
+    project: Callable[[], None]  # brings the projections forward
+    watcher: Watcher
+    worker_token: str
+    guard: Guard
+    clock: Clock
+
+
+@dataclass(slots=True)
+class Stages:
+    """One run on the bench: what is open, what was fetched, and what became of it."""
+
+    bench: Bench
+    done: RunSummary
+    planned: dict[PartitionKey, Planned] = field(default_factory=dict)
+    open: dict[PartitionKey, Issued] = field(default_factory=dict)  # issued (or adopted) and not closed
+    sizes: dict[PartitionKey, int] = field(default_factory=dict)  # of fetched payloads
+
+    @property
+    def run_id(self) -> RunId:
+        return self.done.run_id
+
+    # --- extract --------------------------------------------------------------------------------------------------
+
+    def extract(self, keys: Sequence[PartitionKey], tries: int) -> None:
+        """Issue what is not issued yet, fetch, and close what could not be fetched."""
+        adopted = [self.open[key] for key in keys if key in self.open]
+        if adopted:
+            slices = brief(item.attempt.partition for item in adopted)
+            self.bench.control.tell([TaskStarted(self.run_id, Stage.EXTRACT, slices, tries, new_ulid())])
+        issued = [*adopted, *self._issue([self.planned[key] for key in keys if key not in self.open])]
+        reach("run.issued")
+        if not issued:
+            return
+        extracted, lost = halving(issued, self._fetch, _FAILED_JOBS)
+        reach("run.extracted")
+        good = [item for item in extracted if item.ok]
+        self.sizes.update((item.attempt.partition, item.payload_bytes or 0) for item in good)
+        if good:
+            slices = brief(item.attempt.partition for item in good)
+            self.bench.control.tell([SlicesExtracted(self.run_id, slices, tries, new_ulid())])
+        self._close(self._failed_extractions([item for item in extracted if not item.ok], tries))
+        self._close_lost(lost, Stage.EXTRACT, tries)
+
+    def _issue(self, planned: Sequence[Planned]) -> list[Issued]:
+        allowed = self._allowed(planned)
+        if not allowed:
+            return []
+        issued, refused = self.bench.control.issue(self.run_id, self.bench.worker_token, new_ulid(), allowed)
+        self.done.count(skipped=len(refused))
+        self.open.update((item.attempt.partition, item) for item in issued)
+        return issued
+
+    def _allowed(self, planned: Sequence[Planned]) -> Sequence[Planned]:
+        """What may be issued now. Behind an open breaker that is a single probe; the rest is dropped from the run."""
+        guard = self.bench.guard
+        gates = {source: guard.gate(source) for source in sorted({item.key.source for item in planned})}
+        alone = len(planned) == 1
+        allowed = [
+            item
+            for item in planned
+            if gates[item.key.source] is Gate.OPEN or (alone and gates[item.key.source] is Gate.PROBE)
+        ]
+        if len(allowed) < len(planned):
+            inside = {item.key for item in allowed}
+            left = [item.key for item in planned if item.key not in inside]
+            self.done.count(blocked=len(left))
+            self.done.trouble(guard.trouble(source) for source in gates)
+            why = "; ".join(self.done.troubles) or "the source is in trouble"
+            dropped = TasksDropped(self.run_id, Stage.EXTRACT, brief(left), 1, why, new_ulid())
+            self.bench.control.tell([dropped])
+        return allowed
+
+    def _fetch(self, issued: Sequence[Issued]) -> list[Extracted]:
+        bench = self.bench
+        report = bench.watcher.stage("extract", len(issued))
+        customers = {customer.id: customer for customer in bench.settings.customers}
+        hashes = {name: contract.fingerprint for name, contract in bench.contracts.items()}
+        extracted: list[Extracted] = []
+        for source in sorted({item.attempt.partition.source for item in issued}):
+            attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
+            work = Extraction(
+                bench.settings.lake, self.run_id, bench.settings.sources[source], bench.settings.queries, hashes
+            )
+            found = extract(bench.spark, work, customers, attempts, report)
+            bench.guard.observe(source, observation(found))
+            extracted += found
+        report(1.0)
+        return extracted
+
+    def _failed_extractions(self, failed: Sequence[Extracted], tries: int) -> list[Verdict]:
+        """The slice's own trouble is a rejection; the source's trouble cancels the attempt and counts for nothing."""
+        token, verdicts, cancelled = self.bench.worker_token, [], []
+        for item in failed:
+            error_class, message = item.error_class or ErrorClass.INTERNAL, item.error_message or "unknown"
+            if error_class.is_source_wide:
+                self.done.fail([Failure(item.attempt.partition, Stage.EXTRACT, error_class, message)])
+                cancelled.append(Cancelled(item.attempt, token, Stage.EXTRACT, error_class, message, tries=tries))
+            else:
+                verdicts.append(Rejected(item.attempt, token, Stage.EXTRACT, error_class, message, tries=tries))
+        self._cancel(cancelled)
+        now = self.bench.clock()
+        for error_class in (ErrorClass.QUOTA, ErrorClass.AUTH):
+            mine = [item for item in failed if item.error_class is error_class]
+            until = {item.attempt.partition: now + timedelta(seconds=_pause(item)) for item in mine}
+            self.bench.control.postpone(until, error_class.value)
+        return list(verdicts)
+
+    # --- validate -------------------------------------------------------------------------------------------------
+
+    def validate(self, keys: Sequence[PartitionKey], tries: int) -> None:
+        """Examine what was fetched, and pass a verdict on each."""
+        issued = [self.open[key] for key in keys]
+        self._start(Stage.VALIDATE, keys, tries)
+        found, lost = halving(issued, self._examine, _FAILED_JOBS)
+        reach("run.validated")
+        self._close([self._verdict(item, tries) for item in found])
+        self._close_lost(lost, Stage.VALIDATE, tries)
+        reach("run.judged")
+
+    def _examine(self, issued: Sequence[Issued]) -> list[Validated]:
+        bench = self.bench
+        report = bench.watcher.stage("validate", len(issued))
+        found: list[Validated] = []
+        for name in sorted({item.attempt.partition.query_name for item in issued}):
+            items = [
+                ToValidate(item.attempt, self.sizes[item.attempt.partition], item.previous_record_count)
+                for item in issued
+                if item.attempt.partition.query_name == name
+            ]
+            found += validate(bench.spark, bench.settings.lake, bench.contracts[name], items, report)
+        report(1.0)
+        return found
+
+    def _verdict(self, found: Validated, tries: int) -> Verdict:
+        key, token = found.attempt.partition, self.bench.worker_token
+        if not found.complaints and found.payload_digest is not None:
+            return Accepted(
+                found.attempt,
+                token,
+                self.bench.contracts[key.query_name].schema_version,
+                found.record_count,
+                found.payload_digest,
+                self.sizes[key],
+                found.content_digest,
+                tries,
+            )
+        return Rejected(
+            found.attempt,
+            token,
+            Stage.VALIDATE,
+            ErrorClass.DATA,
+            summary(found.complaints),
+            [complaint.as_dict() for complaint in found.complaints],
+            found.record_count,
+            found.payload_digest,
+            self.sizes[key],
+            found.content_digest,
+            tries,
+        )
+
+    # --- load -----------------------------------------------------------------------------------------------------
+
+    def load(self, keys: Sequence[PartitionKey], tries: int) -> None:
+        """Publish everything that waits for it, ours and what others left."""
+        if keys:
+            self._start(Stage.LOAD, keys, tries)
+        report = self.bench.watcher.stage("load", len(keys))
+        published = self.bench.publish(self.run_id, report)
+        report(1.0)
+        self.done.count(loaded=published.loaded, hidden=published.hidden)
+        self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in published.broken.items())
+        self.bench.project()
+
+    # --- closing --------------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """We stop in the middle: what is still open is closed without a verdict, so that it can be tried again."""
+        words = "the run stopped before this partition was judged"
+        token = self.bench.worker_token
+        try:
+            self._cancel(
+                [Cancelled(i.attempt, token, Stage.EXTRACT, ErrorClass.INTERNAL, words) for i in self.open.values()]
+            )
+        except PenstockError:
+            pass  # the first error is the one to show; rescue will close what we could not
+
+    def _start(self, stage: Stage, keys: Sequence[PartitionKey], tries: int) -> None:
+        self.bench.control.tell([TaskStarted(self.run_id, stage, brief(keys), tries, new_ulid())])
+
+    def _close(self, verdicts: Sequence[Verdict]) -> None:
+        if not verdicts:
+            return
+        report = self.bench.watcher.stage("judge", len(verdicts))
+        ruling = self.bench.validator.judge(verdicts)
+        applied = set(ruling.applied)
+        rejected = [v for v in verdicts if isinstance(v, Rejected) and v.attempt in applied]
+        accepted = sum(isinstance(v, Accepted) and v.attempt in applied for v in verdicts)
+        self.done.count(accepted=accepted, rejected=len(rejected), skipped=len(ruling.refused))
+        self.done.fail(Failure(v.attempt.partition, v.stage, v.error_class, v.error_message) for v in rejected)
+        self._closed(v.attempt for v in verdicts)
+        report(1.0)
+
+    def _close_lost(self, lost: Sequence[tuple[Issued, SparkFailed]], stage: Stage, tries: int) -> None:
+        """These slices break a job by themselves. That counts as a loss, and the fourth in a row as a rejection."""
+        rejected: list[Verdict] = []
+        cancelled = []
+        for item, error in lost:
+            words = f"its worker died: {error}"
+            facts = (item.attempt, self.bench.worker_token, stage, ErrorClass.INTERNAL, words)
+            if item.lost_count + 1 >= MAX_LOSSES:
+                rejected.append(Rejected(*facts, tries=tries))
+            else:
+                self.done.fail([Failure(item.attempt.partition, stage, ErrorClass.INTERNAL, words)])
+                cancelled.append(Cancelled(*facts, lost=True, tries=tries))
+        self._cancel(cancelled)
+        self._close(rejected)
+
+    def _cancel(self, closings: Sequence[Cancelled]) -> None:
+        self.done.count(cancelled=len(self.bench.control.cancel(closings).applied))
+        self._closed(closing.attempt for closing in closings)
+
+    def _closed(self, attempts: Iterable[AttemptKey]) -> None:
+        for attempt in list(attempts):
+            self.open.pop(attempt.partition, None)
+
+
+def halving(
+    items: Sequence[T], work: Callable[[Sequence[T]], list[Out]], patience: int
+) -> tuple[list[Out], list[tuple[T, SparkFailed]]]:
+    """Do the work. If a job breaks as a whole, each half is tried: one slice that kills its worker must not take the
+    others with it. Says also which items break a job alone."""
+    found: list[Out] = []
+    lost: list[tuple[T, SparkFailed]] = []
+    waiting = [items]
+    while waiting:
+        some = waiting.pop()
+        try:
+            found += work(some)
+        except SparkFailed as error:
+            patience -= 1
+            if patience < 0 or "penstock.lake" in str(error):  # not the slices are in trouble, but Spark or the lake
+                raise
+            if len(some) == 1:
+                lost.append((some[0], error))
+            else:
+                half = len(some) // 2
+                waiting += [some[half:], some[:half]]
+    return found, lost
+
+
+def observation(extracted: Sequence[Extracted]) -> Observation:
+    """What the outcomes of one source say about the source itself."""
+    refused = [item for item in extracted if item.error_class is ErrorClass.AUTH]
+    quota = [_pause(item) for item in extracted if item.error_class is ErrorClass.QUOTA]
+    return Observation(
+        succeeded=sum(item.ok or item.error_class in (ErrorClass.DATA, ErrorClass.CONFIG) for item in extracted),
+        refused=len({(i.attempt.partition.customer_id, i.attempt.partition.query_name) for i in refused}),
+        message=refused[0].error_message if refused else None,
+        quota_pause=max(quota) if quota else None,
+    )
+
+
+def _pause(item: Extracted) -> float:
+    """How long to leave the partition alone, in seconds: as the source asks, or until somebody may have mended it."""
+    if item.error_class is ErrorClass.AUTH:
+        return _AUTH_PAUSE
+    return _QUOTA_PAUSE if item.retry_after is None else item.retry_after

@@ -1,0 +1,67 @@
+"""What became of a run, counted while its stages work side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Protocol
+
+from penstock.errors import ErrorClass
+from penstock.lifecycle import Stage
+from penstock.partition import PartitionKey, RunId
+from penstock.pipeline.work import Report
+
+
+class Watcher(Protocol):
+    """Whoever wants to know how far a run is."""
+
+    def stage(self, name: str, partitions: int) -> Report:
+        """A stage begins; the answer is told the finished share of it, at the end 1. Stages may overlap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A partition that did not make it, and why."""
+
+    key: PartitionKey
+    stage: Stage
+    error_class: ErrorClass
+    message: str
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What became of a run."""
+
+    run_id: RunId
+    planned: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    loaded: int = 0
+    hidden: int = 0
+    skipped: int = 0
+    blocked: int = 0  # not issued, because the source is in trouble
+    cancelled: int = 0
+    seconds: float = 0.0
+    end: str = "done"
+    failures: list[Failure] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)  # of sources, in words
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+
+    def count(self, **more: int) -> None:
+        """Add to counters; the stages do so from threads of their own."""
+        with self._lock:
+            for name, number in more.items():
+                setattr(self, name, getattr(self, name) + number)
+
+    def fail(self, failures: Iterable[Failure]) -> None:
+        self.failures.extend(failures)
+
+    def trouble(self, words: Iterable[str | None]) -> None:
+        with self._lock:
+            self.troubles += [word for word in dict.fromkeys(words) if word and word not in self.troubles]
+
+    def counts(self) -> dict[str, int]:
+        names = ("planned", "accepted", "rejected", "loaded", "hidden", "skipped", "cancelled")
+        return {name: getattr(self, name) for name in names} | {"skipped": self.skipped + self.blocked}

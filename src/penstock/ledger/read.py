@@ -1,0 +1,115 @@
+"""Reading the ledger: onwards from a cursor without ever skipping an event that commits late, or one run's events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.ledger.segments import SegmentReader
+from penstock.projections.fact import Cursor, Fact
+
+_EVENT = schema.event
+# SQLite has one writer at a time and no transaction numbers: all events are of the same, finished one.
+_TRANSACTION = sa.func.coalesce(_EVENT.c.transaction_id, 0)
+_COLUMNS = [
+    *(_EVENT.c[name] for name in ("position", "event_id", "type", "version", "occurred_at", "run_id")),
+    sa.cast(_EVENT.c.payload, sa.Text).label("payload"),  # parsed here, once, and not by the driver
+    _TRANSACTION.label("transaction"),
+]
+# Every transaction that may still bring events is at or above this one.
+_HORIZON = sa.text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+
+
+class LedgerReader:
+    """The events of the database, and the exported segments before them."""
+
+    def __init__(self, database: Database, segments: SegmentReader) -> None:
+        self._database = database
+        self._segments = segments
+
+    def after(self, cursor: Cursor, limit: int) -> tuple[list[Fact], Cursor]:
+        """The next events, and the cursor behind them. One that others may still come before is left for later."""
+        with self._database.snapshot() as connection:
+            where = [self._beyond(cursor)]
+            if self._database.dialect == "postgresql":
+                where.append(_EVENT.c.transaction_id < connection.scalar(_HORIZON))
+            rows = self._select(connection, where, limit)
+        return [_fact(row) for row in rows], _behind(rows, cursor)
+
+    def exported(self) -> Iterator[list[Fact]]:
+        """What left the database, segment by segment."""
+        segment = schema.ledger_segment
+        with self._database.snapshot() as connection:
+            rows = connection.execute(sa.select(segment).order_by(segment.c.first_position)).all()
+        for row in rows:
+            yield self._segments.facts(row.path, row.sha256)
+
+    def between(self, first: int, last: int, limit: int) -> list[Fact]:
+        """Events by position, both ends included."""
+        with self._database.snapshot() as connection:
+            where = _EVENT.c.position.between(first, last)
+            statement = sa.select(*_COLUMNS).where(where).order_by(_EVENT.c.position).limit(limit)
+            return [_fact(row) for row in connection.execute(statement)]
+
+    def of_run(self, run_id: str, until: Cursor | None = None) -> list[Fact]:
+        """Everything that was told about one run, up to a cursor, wherever it is kept by now."""
+        where = [_EVENT.c.run_id == run_id]
+        if until is not None:
+            where.append(sa.not_(self._beyond(until)))
+        with self._database.snapshot() as connection:
+            rows = self._select(connection, where, None)
+        found = [_fact(row) for row in rows]
+        if any(fact.type == "PlanCreated" for fact in found):
+            return found
+        return [*(fact for page in self.exported() for fact in page if fact.run_id == run_id), *found]
+
+    def news_of_run(self, run_id: str, cursor: Cursor) -> tuple[list[Fact], Cursor]:
+        """What is new about one run: also what others may still come before. That is told again the next time."""
+        with self._database.snapshot() as connection:
+            rows = self._select(connection, [_EVENT.c.run_id == run_id, self._beyond(cursor)], None)
+            settled = rows
+            if self._database.dialect == "postgresql":
+                horizon = connection.scalar(_HORIZON)
+                settled = [row for row in rows if row.transaction < horizon]
+        return [_fact(row) for row in rows], _behind(settled, cursor)
+
+    def tail(
+        self, limit: int, *, after: int | None = None, run_id: str | None = None, kind: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The newest events, or the next ones after a position; in order, with their whole envelope."""
+        order = _EVENT.c.position.desc() if after is None else _EVENT.c.position
+        statement = sa.select(_EVENT).order_by(order).limit(limit)
+        if after is not None:
+            statement = statement.where(_EVENT.c.position > after)
+        if run_id is not None:
+            statement = statement.where(_EVENT.c.run_id == run_id)
+        if kind is not None:
+            statement = statement.where(_EVENT.c.type == kind)
+        with self._database.snapshot() as connection:
+            rows = [dict(row._mapping) for row in connection.execute(statement)]
+        return rows if after is not None else rows[::-1]
+
+    def _beyond(self, cursor: Cursor) -> sa.ColumnElement[bool]:
+        if self._database.dialect == "sqlite":
+            return _EVENT.c.position > cursor.position
+        return sa.tuple_(_EVENT.c.transaction_id, _EVENT.c.position) > sa.tuple_(*map(sa.literal, cursor))
+
+    def _select(self, connection: Connection, where: Sequence[Any], limit: int | None) -> Sequence[Row[Any]]:
+        columns = (
+            (_EVENT.c.position,) if self._database.dialect == "sqlite" else (_EVENT.c.transaction_id, _EVENT.c.position)
+        )
+        return connection.execute(sa.select(*_COLUMNS).where(*where).order_by(*columns).limit(limit)).all()
+
+
+def _behind(rows: Sequence[Row[Any]], cursor: Cursor) -> Cursor:
+    return Cursor(rows[-1].transaction, rows[-1].position) if rows else cursor
+
+
+def _fact(row: Row[Any]) -> Fact:
+    return Fact._make((*row[:6], orjson.loads(row.payload)))

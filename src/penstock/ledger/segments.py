@@ -1,0 +1,91 @@
+"""Closed stretches of the ledger as files in the lake: written with their digest, then removed from the database."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from datetime import datetime
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.errors import PenstockError
+from penstock.lake import Lake
+from penstock.partition import new_ulid
+from penstock.projections.fact import Fact
+
+EVENTS = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("event_id", pa.string()),
+        ("type", pa.string()),
+        ("version", pa.int32()),
+        ("occurred_at", pa.timestamp("us", tz="UTC")),
+        ("run_id", pa.string()),
+        ("payload", pa.string()),
+    ]
+)
+
+
+class SegmentDamaged(PenstockError):
+    """An exported segment is not what was exported."""
+
+
+class SegmentReader:
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def facts(self, path: str, sha256: str) -> list[Fact]:
+        data = self._lake.read(path)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise SegmentDamaged(f"the exported ledger segment {path} was changed: restore it from a backup")
+        return from_table(pq.read_table(io.BytesIO(data)))
+
+
+def to_table(facts: Sequence[Fact]) -> pa.Table:
+    columns = list(zip(*[(*fact[:6], orjson.dumps(fact.payload).decode()) for fact in facts], strict=True))
+    columns = columns or [()] * len(EVENTS)
+    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, EVENTS, strict=True)], schema=EVENTS)
+
+
+def from_table(table: pa.Table | pa.RecordBatch) -> list[Fact]:
+    columns = [table.column(name).to_pylist() for name in EVENTS.names]
+    columns[-1] = [orjson.loads(text) for text in columns[-1]]
+    return [Fact._make(row) for row in zip(*columns, strict=True)]
+
+
+def export(database: Database, lake: Lake, facts: Sequence[Fact], now: datetime, audit: sa.Insert) -> str:
+    """Write the facts as a segment, then take them out of the database, in one audited transaction. A crash before
+    that leaves a file that nobody reads."""
+    path = f"ledger/{facts[0].position:015d}-{facts[-1].position:015d}-{new_ulid()}.parquet"
+    buffer = io.BytesIO()
+    pq.write_table(to_table(facts), buffer, compression="zstd")
+    lake.create(path, buffer.getvalue())
+    lake.sync()
+    row = {
+        "first_position": facts[0].position,
+        "last_position": facts[-1].position,
+        "events": len(facts),
+        "path": path,
+        "sha256": hashlib.sha256(buffer.getvalue()).hexdigest(),
+        "exported_at": now,
+    }
+
+    def work(connection: Connection) -> None:
+        connection.execute(sa.insert(schema.ledger_segment), row)
+        connection.execute(audit)
+        event = schema.event
+        gone = connection.execute(
+            sa.delete(event).where(event.c.position.between(row["first_position"], row["last_position"]))
+        ).rowcount
+        if gone != len(facts):
+            raise PenstockError(f"the ledger changed while it was exported: {gone} events, expected {len(facts)}")
+
+    database.transact(work)
+    return path

@@ -1,0 +1,152 @@
+"""Rebuilding the projections of a long ledger on Spark.
+
+Partitions are joined by Spark's engine, each run is folded by one worker, with the same pure folds as everywhere.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.lake import open_lake
+from penstock.ledger.segments import EVENTS, from_table, to_table
+from penstock.partition import new_ulid
+from penstock.pipeline.work import collected, evenly, spread
+from penstock.projections import files
+from penstock.projections.fact import Fact
+from penstock.projections.manifest import FOLDER, Manifest, edges_path, new_path, tasks_path
+from penstock.projections.projector import OF_A_RUN, FoldedRun, Maker, Pages, Projector, counted, expired
+from penstock.projections.rows import edge_rows, task_rows
+from penstock.projections.runs import RUNS, run_row
+from penstock.projections.status import ORDER, PARTIAL, join_sql, partials
+from penstock.projections.status_file import with_spec_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_DDL = {
+    pa.string(): "string",
+    pa.date32(): "date",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.bool_(): "boolean",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}
+_FOLDED = pa.schema([("run_id", pa.string()), ("part", pa.string()), ("row", pa.string())])
+
+
+def _ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)
+
+
+def spark_maker(spark: SparkSession, lake: str) -> Maker:
+    """A maker of projections for `Projector.rebuild`."""
+
+    def make(projector: Projector, pages: Pages) -> tuple[Manifest, int]:
+        folder, done = f"{FOLDER}/rebuild/{new_ulid()}", 0
+        paths: list[str] = []
+        finished: list[Fact] = []
+        manifest = Manifest()
+        try:
+            for page, cursor in pages:
+                path = f"{folder}/{len(paths)}.parquet"
+                files.write(projector.lake, path, to_table(page))
+                paths.append(path)
+                done += len(page)
+                finished += [f for f in page if f.type == "TaskFinished" and f.payload.get("consumed")]
+                manifest = replace(manifest, cursor=cursor, unknown=counted(manifest.unknown, page))
+            if paths:
+                manifest = _made(spark, lake, projector, paths, manifest)
+        finally:
+            projector.lake.delete(paths)
+        return projector.with_consumed(manifest, finished), done
+
+    return make
+
+
+def _made(spark: SparkSession, lake: str, projector: Projector, paths: list[str], manifest: Manifest) -> Manifest:
+    named = spread(spark, pa.table({"path": pa.array(paths)}), evenly(len(paths), len(paths)))
+    status = _status(spark, named.mapInArrow(_partial_reader(lake), _ddl(PARTIAL)))
+    if len(status):
+        manifest = replace(manifest, status_base=new_path("partition_status"))
+        files.write(projector.lake, str(manifest.status_base), with_spec_columns(status, projector.owner))
+    events = named.mapInArrow(_event_reader(lake), _ddl(EVENTS))
+    folded = collected(events.groupBy("run_id").applyInArrow(_folder(lake, projector.owner), _ddl(_FOLDED)))
+    if not len(folded):
+        return manifest
+    runs: list[str] = folded["run_id"].to_pylist()
+    parts: dict[str, tuple[str, ...]] = {
+        run: (str(part),) for run, part in zip(runs, folded["part"].to_pylist(), strict=True)
+    }
+    rows = {run: orjson.loads(row) for run, row in zip(runs, folded["row"].to_pylist(), strict=True)}
+    table = pa.Table.from_pylist([_typed(rows[run]) for run in sorted(rows)], schema=RUNS)
+    manifest = replace(manifest, runs=new_path("runs"))
+    files.write(projector.lake, str(manifest.runs), table)
+    for run in expired({row["run_id"]: row for row in table.to_pylist()}, projector.clock() - projector.keep_runs):
+        parts.pop(run, None)
+    return replace(manifest, parts=parts)
+
+
+def _status(spark: SparkSession, said: DataFrame) -> pa.Table:
+    view = f"said_{new_ulid().lower()}"
+    said.createOrReplaceTempView(view)
+    try:
+        found = collected(spark.sql(f"{join_sql(view)} ORDER BY {ORDER}"))
+    finally:
+        spark.catalog.dropTempView(view)
+    return found.select(PARTIAL.names).cast(PARTIAL)
+
+
+def _read(lake: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    storage = open_lake(lake)
+    for batch in batches:
+        for path in batch.column("path").to_pylist():
+            yield pq.read_table(io.BytesIO(storage.read(path)))
+
+
+def _partial_reader(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in _read(lake, batches):
+            yield from partials(from_table(table)).to_batches(max_chunksize=50_000)
+
+    return work
+
+
+def _event_reader(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The events that speak of a run."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in _read(lake, batches):
+            of_a_run = pc.is_in(table["type"], value_set=pa.array(sorted(OF_A_RUN)))
+            kept = table.filter(pc.and_(of_a_run, pc.is_valid(table["run_id"])))
+            yield from kept.to_batches(max_chunksize=50_000)
+
+    return work
+
+
+def _folder(lake: str, owner: tuple[str, str]) -> Callable[[pa.Table], pa.Table]:
+    """Fold one run and write its files; what goes back is one row."""
+
+    def work(events: pa.Table) -> pa.Table:
+        facts = from_table(events.select(EVENTS.names))
+        run_id, part, storage = str(facts[0].run_id), new_ulid(), open_lake(lake)
+        run = FoldedRun.of(facts)
+        files.write(storage, tasks_path(run_id, part), task_rows(run_id, run.fold, owner))
+        files.write(storage, edges_path(run_id, part), edge_rows(run_id, run.fold, owner))
+        row = orjson.dumps(run_row(run_id, run.facts, run.fold, owner)).decode()
+        return pa.table({"run_id": [run_id], "part": [part], "row": [row]}, schema=_FOLDED)
+
+    return work
+
+
+def _typed(row: dict[str, object]) -> dict[str, object]:
+    """A row of `runs` as it was before it travelled as JSON."""
+    return {name: datetime.fromisoformat(str(v)) if name.endswith("_at") and v else v for name, v in row.items()}

@@ -1,0 +1,118 @@
+"""The projections as of now: the files of the manifest, and over them what the ledger has told since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock.lake import Lake
+from penstock.projections import files
+from penstock.projections.consumed import CONSUMED
+from penstock.projections.fact import Fact, understood
+from penstock.projections.manifest import Head, Manifest, edges_path, tasks_path
+from penstock.projections.projector import OF_A_RUN, PAGE, Events, FoldedRun
+from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
+from penstock.projections.runs import RUNS, run_row
+from penstock.projections.status import PARTIAL, joined, partials
+from penstock.projections.status_file import FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """One look at everything. Nothing is read before it is asked for."""
+
+    lake: Lake
+    events: Events
+    inputs: Callable[[Sequence[Fact]], pa.Table]
+    owner: tuple[str, str]
+    manifest: Manifest
+    news: Sequence[Fact]
+
+    # --- partition status -----------------------------------------------------------------------------------------
+
+    def status_base(self) -> ds.Dataset | None:
+        """The rows of the last compaction."""
+        return files.dataset(self.lake, [self.manifest.status_base], PARTIAL) if self.manifest.status_base else None
+
+    def whole_status_base(self) -> ds.Dataset | None:
+        """The same with every column that other tools read."""
+        return files.dataset(self.lake, [self.manifest.status_base], FILE) if self.manifest.status_base else None
+
+    def status_news(self) -> pa.Table:
+        """What was told since, one row for each partition that was spoken of; to be joined with the base."""
+        deltas = files.read_all(self.lake, self.manifest.status_deltas, PARTIAL)
+        told = pa.concat_tables([deltas, partials(self.news)])
+        return joined(told) if len(told) else told
+
+    def consumed(self) -> list[ds.Dataset | pa.Table]:
+        found: list[ds.Dataset | pa.Table] = []
+        if self.manifest.consumed:
+            found.append(files.dataset(self.lake, self.manifest.consumed, CONSUMED))
+        finished = [fact for fact in self.news if fact.type == "TaskFinished" and fact.payload.get("consumed")]
+        return [*found, self.inputs(finished)] if finished else found
+
+    # --- runs -------------------------------------------------------------------------------------------------------
+
+    def runs(self) -> pa.Table:
+        """Every run, oldest first."""
+        kept = files.read(self.lake, self.manifest.runs) if self.manifest.runs else RUNS.empty_table()
+        fresh = [run_row(run_id, run.facts, run.fold, self.owner) for run_id, run in self._fresh()]
+        if not fresh:
+            return kept
+        rows = {row["run_id"]: row for row in [*kept.to_pylist(), *fresh]}
+        return pa.Table.from_pylist([rows[run_id] for run_id in sorted(rows)], schema=RUNS)
+
+    def tasks(self, run_id: str | None = None) -> list[ds.Dataset | pa.Table]:
+        """The tasks of one run, or of all that are kept."""
+        return self._of_runs(run_id, TASKS, "task_key", tasks_path, task_rows)
+
+    def dep_satisfaction(self, run_id: str | None = None) -> list[ds.Dataset | pa.Table]:
+        return self._of_runs(run_id, DEP_SATISFACTION, "downstream_task_key", edges_path, edge_rows)
+
+    def _of_runs(
+        self,
+        run_id: str | None,
+        schema: pa.Schema,
+        key: str,
+        path: Callable[[str, str], str],
+        rows: Callable[..., pa.Table],
+    ) -> list[ds.Dataset | pa.Table]:
+        fresh = {run: folded for run, folded in self._fresh() if run_id in (None, run)}
+        found: list[ds.Dataset | pa.Table] = [rows(run, folded.fold, self.owner) for run, folded in fresh.items()]
+        wanted = {
+            run: parts for run, parts in self.manifest.parts.items() if run_id in (None, run) and run not in fresh
+        }
+        whole = [path(run, parts[0]) for run, parts in wanted.items() if len(parts) == 1]
+        if whole:
+            found.append(files.dataset(self.lake, whole, schema))
+        for run, parts in wanted.items():
+            if len(parts) > 1:
+                found.append(files.newest([files.read(self.lake, path(run, part)) for part in parts], key))
+        return found or [schema.empty_table()]
+
+    def _fresh(self) -> Iterator[tuple[str, FoldedRun]]:
+        """The runs that something was told about since; folded anew, because a run is never too large for that."""
+        told = {fact.run_id for fact in self.news if fact.type in OF_A_RUN and understood(fact)}
+        for run_id in sorted(run for run in told if run):
+            yield run_id, FoldedRun.of(self.events.of_run(run_id))
+
+
+def look(
+    head: Head,
+    lake: Lake,
+    events: Events,
+    inputs: Callable[[Sequence[Fact]], pa.Table],
+    owner: tuple[str, str],
+) -> Current:
+    """The projections at this moment."""
+    _, manifest = head.read()
+    news: list[Fact] = []
+    cursor = manifest.cursor
+    while True:
+        page, cursor = events.after(cursor, PAGE)
+        news += page
+        if len(page) < PAGE:
+            return Current(lake, events, inputs, owner, manifest, news)

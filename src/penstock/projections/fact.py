@@ -1,0 +1,49 @@
+"""A recorded event as the folds see it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+
+class Fact(NamedTuple):
+    """One event of the ledger. Its position is its version: the database gave it, no clock did."""
+
+    position: int
+    event_id: str
+    type: str
+    version: int
+    occurred_at: datetime
+    run_id: str | None
+    payload: dict[str, Any]
+
+
+# The types and versions that the folds understand. Everything else folds to nothing and is counted.
+UNDERSTOOD: dict[str, int] = {
+    "PlanCreated": 1,
+    "TaskStarted": 1,
+    "TaskFinished": 1,
+    "TasksDropped": 1,
+    "SlicesExtracted": 1,
+    "RunFinished": 1,
+    "RunCancelRequested": 1,
+    "AuthorityChanged": 1,
+    "PartitionPublished": 1,
+    "PartitionHidden": 1,
+    "AttemptRefused": 1,
+}
+
+
+def understood(fact: Fact) -> bool:
+    return UNDERSTOOD.get(fact.type) == fact.version
+
+
+class Cursor(NamedTuple):
+    """How far a reader has come. Transactions first: positions are given out before the commit, so an event may appear
+    below one that was read already, but never in an older transaction."""
+
+    transaction: int = 0
+    position: int = 0
+
+
+START = Cursor()

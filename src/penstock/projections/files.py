@@ -1,0 +1,54 @@
+"""Reading and writing the Parquet files of the projections, on any lake."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from penstock.lake import Lake
+
+_ROW_GROUP = 100_000
+
+
+def write(lake: Lake, path: str, table: pa.Table) -> None:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", row_group_size=_ROW_GROUP)
+    lake.create(path, buffer.getvalue())
+
+
+def read(lake: Lake, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+    with lake.open(path) as file:
+        return pq.read_table(file, columns=None if columns is None else list(columns))
+
+
+def read_all(lake: Lake, paths: Iterable[str], schema: pa.Schema) -> pa.Table:
+    tables = [read(lake, path, schema.names).cast(schema) for path in paths]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def dataset(lake: Lake, paths: Sequence[str], schema: pa.Schema) -> ds.Dataset:
+    """The files as one lazy table: columns and row groups that nobody asks for are not read."""
+    filesystem, root = lake.filesystem()
+    found = [f"{root}/{path}" for path in paths]
+    return ds.dataset(found, schema=schema, format="parquet", filesystem=filesystem)
+
+
+def newest(parts: Sequence[pa.Table], key: str) -> pa.Table:
+    """Parts of one table as one: where several have rows of the same key, those of the last part hold."""
+    kept: list[pa.Table] = []
+    seen: pa.ChunkedArray | None = None
+    for part in reversed(parts):
+        mine = part if seen is None else part.filter(pc.invert(pc.is_in(part[key], value_set=seen)))
+        kept.append(mine)
+        seen = part[key] if seen is None else pa.chunked_array([*seen.chunks, *part[key].chunks], part[key].type)
+    return pa.concat_tables(reversed(kept))
+
+
+def rows(lake: Lake, path: str) -> int:
+    with lake.open(path) as file:
+        return int(pq.read_metadata(file).num_rows)

@@ -1,0 +1,259 @@
+"""Brings the projections forward: new events in, small files out, one manifest swapped at the end.
+
+Files first, then the manifest, then the row that names it: a crash in between leaves files that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.clock import Clock
+from penstock.failpoint import reach
+from penstock.lake import Lake
+from penstock.partition import new_ulid
+from penstock.projections import files
+from penstock.projections.consumed import CONSUMED
+from penstock.projections.fact import Cursor, Fact, understood
+from penstock.projections.graph import Ints
+from penstock.projections.manifest import Head, Manifest, edges_path, new_path, tasks_path
+from penstock.projections.rows import edge_rows, task_rows
+from penstock.projections.run_fold import RunFold
+from penstock.projections.runs import RUNS, RunFacts, run_row
+from penstock.projections.status import PARTIAL, joined, partials
+from penstock.projections.status_file import marked, marks, with_spec_columns
+
+PAGE = 200_000  # events that are folded at a time
+_MOST_DELTAS = 16
+_MOST_PARTS = 16
+_SMALLEST_COMPACTION = 50_000
+
+OF_A_RUN = {
+    "PlanCreated",
+    "TaskStarted",
+    "SlicesExtracted",
+    "TasksDropped",
+    "TaskFinished",
+    "PartitionPublished",
+    "RunCancelRequested",
+    "RunFinished",
+}
+
+
+Pages = Iterator[tuple[list[Fact], Cursor]]
+
+
+class Events(Protocol):
+    def after(self, cursor: Cursor, limit: int) -> tuple[list[Fact], Cursor]: ...
+
+    def exported(self) -> Iterator[list[Fact]]: ...
+
+    def of_run(self, run_id: str, until: Cursor | None = None) -> list[Fact]: ...
+
+
+@dataclass(slots=True)
+class FoldedRun:
+    """A run in memory."""
+
+    fold: RunFold
+    facts: RunFacts
+
+    @classmethod
+    def of(cls, told: Sequence[Fact]) -> FoldedRun:
+        run = cls(RunFold(), RunFacts())
+        run.take(told)
+        return run
+
+    def take(self, told: Sequence[Fact]) -> Ints:
+        self.facts.fold(told)
+        return self.fold.fold(told)
+
+
+@dataclass(slots=True)
+class Projector:
+    """Holds the runs that are under way in memory, so that a batch costs as much as the tasks that it touches."""
+
+    head: Head
+    lake: Lake
+    events: Events
+    inputs: Callable[[Sequence[Fact]], pa.Table]  # the consumed runs of these finished tasks
+    owner: tuple[str, str]
+    clock: Clock
+    keep_runs: timedelta
+    _runs: dict[str, FoldedRun] = field(default_factory=dict)
+    _at: str | None = None  # the manifest that the runs in memory belong to
+
+    def advance(self) -> int:
+        """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do."""
+        done = 0
+        while True:
+            seen, manifest = self.head.read()
+            if seen != self._at:
+                self._runs.clear()
+            page, cursor = self.events.after(manifest.cursor, PAGE)
+            if not page:
+                self._at = seen
+                return done
+            now = self.clock()
+            self.lake.delete(manifest.forgotten(now))
+            new = manifest.after(self._with(manifest, page, cursor, now), seen, now)
+            reach("project.written")
+            self._at = self.head.advance(seen, new, now)
+            reach("project.advanced")
+            if self._at is None:
+                self._runs.clear()
+            else:
+                done += len(page)
+
+    def rebuild(self, make: Maker | None = None) -> int:
+        """Make all projections from the ledger alone, exported segments included, and swap them in."""
+        seen, old = self.head.read()
+        self._runs.clear()
+        new, done = (make or self._made)(self, self._everything())
+        self._runs.clear()
+        now = self.clock()
+        if self.head.advance(seen, old.after(new, seen, now), now) is None:
+            return self.rebuild(make)
+        return done
+
+    def _made(self, _me: Projector, pages: Pages) -> tuple[Manifest, int]:
+        new, done = Manifest(), 0
+        for page, cursor in pages:
+            new = self._with(new, page, cursor, self.clock())
+            done += len(page)
+        return self._compact(new), done
+
+    def sweep(self, stale: pa.Table) -> int:
+        """Write a base in which these partitions are marked as stale, since when and why."""
+        while True:
+            self.advance()
+            seen, manifest = self.head.read()
+            parts = [path for path in (manifest.status_base, *manifest.status_deltas) if path]
+            path = new_path("partition_status")
+            files.write(self.lake, path, marked(joined(files.read_all(self.lake, parts, PARTIAL)), stale, self.owner))
+            now = self.clock()
+            new = manifest.after(replace(manifest, status_base=path, status_deltas=()), seen, now)
+            self._at = self.head.advance(seen, new, now)
+            if self._at is not None:
+                return len(stale)
+
+    def _everything(self) -> Pages:
+        cursor = Cursor()
+        for page in self.events.exported():
+            yield page, cursor
+        while True:
+            page, cursor = self.events.after(cursor, PAGE)
+            if not page:
+                return
+            yield page, cursor
+
+    # --- one page of events -------------------------------------------------------------------------------------
+
+    def _with(self, manifest: Manifest, page: Sequence[Fact], cursor: Cursor, now: datetime) -> Manifest:
+        new = replace(manifest, cursor=cursor, unknown=counted(manifest.unknown, page))
+        new = self._with_status(new, page)
+        new = self.with_consumed(new, page)
+        return self._with_runs(new, page, now)
+
+    def _with_status(self, manifest: Manifest, page: Sequence[Fact]) -> Manifest:
+        said = joined(partials(page))
+        if not len(said):
+            return manifest
+        path = new_path("partition_status")
+        files.write(self.lake, path, with_spec_columns(said, self.owner))
+        grown = replace(manifest, status_deltas=(*manifest.status_deltas, path))
+        return self._compact(grown) if self._wants_compaction(grown) else grown
+
+    def _wants_compaction(self, manifest: Manifest) -> bool:
+        if len(manifest.status_deltas) > _MOST_DELTAS:
+            return True
+        waiting = sum(files.rows(self.lake, path) for path in manifest.status_deltas)
+        base = files.rows(self.lake, manifest.status_base) if manifest.status_base else 0
+        return waiting > max(_SMALLEST_COMPACTION, base // 5)
+
+    def _compact(self, manifest: Manifest) -> Manifest:
+        """One file of whole rows instead of a base and its deltas."""
+        parts = [path for path in (manifest.status_base, *manifest.status_deltas) if path]
+        if not manifest.status_deltas:
+            return manifest
+        table = joined(files.read_all(self.lake, parts, PARTIAL))
+        path = new_path("partition_status")
+        old = files.read(self.lake, manifest.status_base) if manifest.status_base else None
+        whole = with_spec_columns(table, self.owner) if old is None else marked(table, marks(old), self.owner)
+        files.write(self.lake, path, whole)
+        return replace(manifest, status_base=path, status_deltas=())
+
+    def with_consumed(self, manifest: Manifest, page: Sequence[Fact]) -> Manifest:
+        """Keep which runs went into the tasks that finished on this page."""
+        finished = [fact for fact in page if fact.type == "TaskFinished" and fact.payload.get("consumed")]
+        if not finished:
+            return manifest
+        table = self.inputs(finished)
+        paths = manifest.consumed
+        if len(paths) >= _MOST_DELTAS:
+            table, paths = pa.concat_tables([files.read_all(self.lake, paths, CONSUMED), table]), ()
+        path = new_path("consumed")
+        files.write(self.lake, path, table)
+        return replace(manifest, consumed=(*paths, path))
+
+    def _with_runs(self, manifest: Manifest, page: Sequence[Fact], now: datetime) -> Manifest:
+        told: dict[str, list[Fact]] = {}
+        for fact in page:
+            if fact.run_id is not None and fact.type in OF_A_RUN and understood(fact):
+                told.setdefault(fact.run_id, []).append(fact)
+        if not told:
+            return manifest
+        old = files.read(self.lake, manifest.runs) if manifest.runs else RUNS.empty_table()
+        forgotten = set(old["run_id"].to_pylist()) - set(manifest.parts)
+        parts = dict(manifest.parts)
+        rows = {row["run_id"]: row for row in old.to_pylist()}
+        for run_id, facts in told.items():
+            if run_id in forgotten:  # retention took its tasks: a late word about them changes nothing
+                continue
+            parts[run_id] = self._part(run_id, facts, parts.get(run_id, ()), manifest.cursor)
+            run = self._runs[run_id]
+            rows[run_id] = run_row(run_id, run.facts, run.fold, self.owner)
+            if run.facts.end is not None:
+                del self._runs[run_id]
+        for run_id in expired(rows, now - self.keep_runs):
+            parts.pop(run_id, None)
+        path = new_path("runs")
+        ordered = [rows[run_id] for run_id in sorted(rows)]
+        files.write(self.lake, path, pa.Table.from_pylist(ordered, schema=RUNS))
+        return replace(manifest, runs=path, parts=parts)
+
+    def _part(self, run_id: str, facts: list[Fact], parts: tuple[str, ...], until: Cursor) -> tuple[str, ...]:
+        """Write what changed of a run that is in memory; of one that is not, or is over, write all of it."""
+        run, changed = self._runs.get(run_id), None
+        if run is None:
+            # of a run that is heard of for the first time, this is all there is
+            told = self.events.of_run(run_id, until) if parts else facts
+            run = self._runs[run_id] = FoldedRun.of(told)
+        else:
+            changed = run.take(facts)
+        whole = changed is None or run.facts.end is not None or len(parts) >= _MOST_PARTS
+        name = new_ulid()
+        tasks = task_rows(run_id, run.fold, self.owner, None if whole else changed)
+        if whole and len(parts) == 1 and files.read(self.lake, tasks_path(run_id, parts[0])).equals(tasks):
+            return parts  # told again: nothing of a finished run is written twice
+        files.write(self.lake, tasks_path(run_id, name), tasks)
+        edges = edge_rows(run_id, run.fold, self.owner, None if whole else changed)
+        files.write(self.lake, edges_path(run_id, name), edges)
+        return (name,) if whole else (*parts, name)
+
+
+Maker = Callable[[Projector, Pages], tuple[Manifest, int]]
+
+
+def counted(known: Mapping[str, int], page: Iterable[Fact]) -> dict[str, int]:
+    strange = Counter(f"{fact.type}/{fact.version}" for fact in page if not understood(fact))
+    return dict(Counter(known) + strange)
+
+
+def expired(rows: Mapping[str, Mapping[str, object]], before: datetime) -> list[str]:
+    return [run_id for run_id, row in rows.items() if isinstance(at := row["finished_at"], datetime) and at < before]

@@ -1,0 +1,269 @@
+"""One run, folded: per-edge facts, task states and readiness, as a pure function of the set of its events.
+
+Facts about a task are maxima (or, for a publication, the minimum) over the events that speak of it; its state follows
+from them and from its edges; an edge follows from its upstream's state. So order, repetition and batching of events
+change nothing, and a batch costs as much as the tasks that it touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.projections import codes
+from penstock.projections.fact import Fact, understood
+from penstock.projections.graph import Ints, RunGraph, spread
+from penstock.projections.words import Word, words
+
+_NEVER = np.iinfo(np.int64).max
+_CLOSES = 1 << 32
+
+
+class RunFold:
+    """The state of one run."""
+
+    def __init__(self) -> None:
+        self.graph = RunGraph()
+        self.closed = 0  # position of RunFinished
+        self.state = np.empty(0, np.int8)
+        self.state_position = np.empty(0, np.int64)  # of the event that the state follows from
+        self.row_position = np.empty(0, np.int64)  # of the newest event that changed anything about the task
+        self.ready_position = np.empty(0, np.int64)
+        self.outcome = np.empty(0, np.int8)  # the final word, 0 for none
+        self.rank = np.empty(0, np.int64)  # of the final word: its try, and above all tries the one that closes
+        self.word_position = np.empty(0, np.int64)
+        self.published = np.empty(0, np.int64)
+        self.started = np.empty(0, np.int64)  # position of the last start
+        self.tries = np.empty(0, np.int64)  # the highest try that was heard of
+        self.heard = np.empty(0, np.int64)  # position of the newest event that names the task
+        self.satisfied = np.empty(0, np.int64)
+        self.errors: dict[int, str] = {}
+        self.event_ids: dict[int, str] = {}  # by position
+        self.resolution = np.empty(0, np.int8)
+        self.resolved_position = np.empty(0, np.int64)
+
+    # --- taking facts in ----------------------------------------------------------------------------------------
+
+    def fold(self, facts: Sequence[Fact]) -> Ints:
+        """Take the facts in. Says which tasks have changed, by their numbers."""
+        known = [fact for fact in facts if understood(fact)]
+        self.event_ids.update((fact.position, fact.event_id) for fact in known)
+        planned = self.graph.add_plans((f.position, f.payload) for f in known if f.type == "PlanCreated")
+        if len(planned):
+            self._keep_edges()
+        touched = [planned, *self._hear(known), self._close(known)]
+        touched = [tasks for tasks in touched if len(tasks)]
+        return self._propagate(np.unique(np.concatenate(touched))) if touched else np.empty(0, np.int64)
+
+    def _hear(self, facts: Iterable[Fact]) -> list[Ints]:
+        told = words(facts)
+        numbers = [
+            np.fromiter(map(self.graph.number, (w.task for w in some)), np.int64, len(some)) for some in told[:3]
+        ]
+        published = np.fromiter((self.graph.number(task) for task, _ in told.published), np.int64, len(told.published))
+        self._grow()
+        final, tried, started = numbers
+        self._take_final(final, told.final)
+        for tasks, some in ((final, told.final), (tried, told.tried), (started, told.started)):
+            if len(some):
+                np.maximum.at(self.tries, tasks, np.fromiter((w.attempt for w in some), np.int64, len(some)))
+                np.maximum.at(self.heard, tasks, _positions(some))
+        if len(started):
+            np.maximum.at(self.started, started, _positions(told.started))
+        if len(published):
+            np.minimum.at(
+                self.published, published, np.fromiter((p for _, p in told.published), np.int64, len(published))
+            )
+            self.heard[published] = np.maximum(self.heard[published], self.published[published])
+        return [*numbers, published]
+
+    def _take_final(self, tasks: Ints, told: Sequence[Word]) -> None:
+        """Of all words on a task the one that closed the attempt holds, or else the one with the highest try, and
+        among those the one told last."""
+        if not len(tasks):
+            return
+        ranks = np.fromiter((w.attempt + _CLOSES * w.closes for w in told), np.int64, len(told))
+        positions = _positions(told)
+        order = np.lexsort((positions, ranks, tasks))
+        last = order[np.append(np.diff(tasks[order]) != 0, True)]
+        mine = tasks[last]
+        newer = (ranks[last] > self.rank[mine]) | (
+            (ranks[last] == self.rank[mine]) & (positions[last] > self.word_position[mine])
+        )
+        last, mine = last[newer], mine[newer]
+        self.outcome[mine] = np.fromiter((told[i].outcome for i in last.tolist()), np.int8, len(last))
+        self.rank[mine], self.word_position[mine] = ranks[last], positions[last]
+        for task, i in zip(mine.tolist(), last.tolist(), strict=True):
+            error_class = told[i].error_class
+            if error_class is not None:
+                self.errors[task] = error_class
+            else:
+                self.errors.pop(task, None)
+
+    def _close(self, facts: Iterable[Fact]) -> Ints:
+        """The first word that the run is over holds; what has no word of its own by then is cancelled."""
+        ends = [fact.position for fact in facts if fact.type == "RunFinished"]
+        if not ends or (self.closed and self.closed <= min(ends)):
+            return np.empty(0, np.int64)
+        self.closed = min(ends)
+        return np.arange(len(self.graph.keys), dtype=np.int64)
+
+    # --- room -----------------------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        more = len(self.graph.keys) - len(self.state)
+        if more <= 0:
+            return
+        zeros = np.zeros(more, np.int64)
+        for name in (
+            "state_position",
+            "row_position",
+            "ready_position",
+            "rank",
+            "word_position",
+            "started",
+            "tries",
+            "heard",
+            "satisfied",
+        ):
+            setattr(self, name, np.concatenate([getattr(self, name), zeros]))
+        self.published = np.concatenate([self.published, np.full(more, _NEVER)])
+        self.state = np.concatenate([self.state, np.full(more, codes.BLOCKED, np.int8)])
+        self.outcome = np.concatenate([self.outcome, np.zeros(more, np.int8)])
+
+    def _keep_edges(self) -> None:
+        """The edges were laid out anew: what they are follows from the tasks again."""
+        self._grow()
+        graph = self.graph
+        self.resolution = np.full(len(graph.up), codes.UNRESOLVED, np.int8)
+        self.resolved_position = np.zeros(len(graph.up), np.int64)
+        self._resolve(np.arange(len(graph.up), dtype=np.int64))
+
+    # --- what follows ---------------------------------------------------------------------------------------------
+
+    def _propagate(self, tasks: Ints) -> Ints:
+        """Work out the states of these tasks, then of those behind them, as far as anything changes."""
+        changed = [tasks]
+        for _ in range(len(self.graph.keys) + 1):
+            moved = self._settle(tasks)
+            if not len(moved):
+                break
+            edges = self._resolve(self.graph.out_of(moved))
+            tasks = np.unique(self.graph.down[edges])
+            changed.append(tasks)
+            if not len(tasks):
+                break
+        return np.unique(np.concatenate(changed))
+
+    def _resolve(self, edges: Ints) -> Ints:
+        """Bring edges in line with their upstream tasks. Says which have changed."""
+        graph = self.graph
+        up = graph.up[edges]
+        outside = graph.outside[edges]
+        resolution = np.where(outside, codes.SUCCESS_EDGE, codes.RESOLVED_BY[self.state[up]]).astype(np.int8)
+        position = np.where(outside, graph.edge_position[edges], self.state_position[up])
+        position = np.where(resolution == codes.UNRESOLVED, 0, position)
+        differs = (resolution != self.resolution[edges]) | (position != self.resolved_position[edges])
+        changed = edges[differs]
+        self.resolution[changed], self.resolved_position[changed] = resolution[differs], position[differs]
+        return np.asarray(changed)
+
+    def _settle(self, tasks: Ints) -> Ints:
+        """Work out states. Says which of the tasks tell their edges something new."""
+        graph = self.graph
+        first, last = graph.groups_of(tasks)
+        waits = last > first
+        count = len(tasks)
+        ready = np.ones(count, np.bool_)
+        broken, by_failure = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        newest, bad = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        if waits.any():
+            groups = spread(first[waits], last[waits])
+            of_task = np.repeat(np.flatnonzero(waits), (last - first)[waits])
+            start, end = graph.group_start[groups], graph.group_start[groups + 1]
+            edges = spread(start, end)
+            cuts = np.cumsum(end - start) - (end - start)
+            resolution, position = self.resolution[edges], self.resolved_position[edges]
+            good, open_ = resolution == codes.SUCCESS_EDGE, resolution == codes.UNRESOLVED
+            failed = (resolution == codes.FAILED_EDGE) | (resolution == codes.SKIPPED_EDGE)
+            good_count = np.add.reduceat(good.astype(np.int64), cuts)
+            open_count = np.add.reduceat(open_.astype(np.int64), cuts)
+            failed_count = np.add.reduceat(failed.astype(np.int64), cuts)
+            group_newest = np.maximum.reduceat(position, cuts)
+            group_bad = np.maximum.reduceat(np.where(good | open_, 0, position), cuts)
+            hopeless = good_count + open_count < graph.group_needed[groups]
+            np.logical_and.at(ready, of_task, (open_count == 0) & ~hopeless)
+            np.logical_or.at(broken, of_task, hopeless)
+            np.logical_or.at(by_failure, of_task, hopeless & (failed_count > 0))
+            np.maximum.at(newest, of_task, group_newest)
+            np.maximum.at(bad, of_task, np.where(hopeless, group_bad, 0))
+            satisfied = np.zeros(count, np.int64)
+            np.add.at(satisfied, of_task, good_count)
+            self.satisfied[tasks] = satisfied
+        return self._decide(tasks, ready, broken, by_failure, newest, bad)
+
+    def _decide(
+        self,
+        tasks: Ints,
+        ready: NDArray[np.bool_],
+        broken: NDArray[np.bool_],
+        by_failure: NDArray[np.bool_],
+        newest: Ints,
+        bad: Ints,
+    ) -> Ints:
+        """The table of states: the task's own word comes first, then what its edges allow, then the run's end."""
+        plan = (
+            np.array(self.graph.plan_position, np.int64)[tasks]
+            if len(tasks) > 1000
+            else np.fromiter((self.graph.plan_position[t] for t in tasks.tolist()), np.int64, len(tasks))
+        )
+        planned = plan > 0
+        published, started = self.published[tasks], self.started[tasks]
+        has_word, is_out = self.outcome[tasks] > 0, published != _NEVER
+        may = ready & planned
+        ready_at = np.maximum(plan, newest)
+        rows: list[tuple[Any, Any, Ints]] = [
+            (is_out, codes.SUCCEEDED, published),
+            (has_word, self.outcome[tasks], self.word_position[tasks]),
+            (broken & by_failure, codes.SKIPPED, bad),
+            (broken, codes.CANCELLED, bad),
+            (np.full(len(tasks), self.closed > 0), codes.CANCELLED, np.full(len(tasks), self.closed)),
+            (may & (started > 0), codes.RUNNING, np.maximum(ready_at, started)),
+            (may, codes.READY, ready_at),
+        ]
+        conditions = [condition for condition, _, _ in rows]
+        state = np.select(conditions, [np.broadcast_to(s, len(tasks)) for _, s, _ in rows], codes.BLOCKED).astype(
+            np.int8
+        )
+        position = np.select(conditions, [p for _, _, p in rows], plan)
+        told = codes.RESOLVED_BY
+        news = (told[state] != told[self.state[tasks]]) | (
+            (told[state] != codes.UNRESOLVED) & (position != self.state_position[tasks])
+        )
+        self.state[tasks], self.state_position[tasks] = state, position
+        self.ready_position[tasks] = np.where(may, ready_at, 0)
+        self.row_position[tasks] = np.maximum.reduce([position, plan, newest, self.heard[tasks]])
+        return np.asarray(tasks[news])
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def tasks_in(self, state: int) -> list[str]:
+        """The planned tasks in this state."""
+        found = np.flatnonzero(self.state == state).tolist()
+        return [self.graph.keys[task] for task in found if self.graph.plan_position[task]]
+
+    def word_attempt(self, tasks: Ints) -> Ints:
+        """Which try the word on a task came from."""
+        found: Ints = np.where(self.published[tasks] != _NEVER, 1, np.maximum(self.rank[tasks] % _CLOSES, 1))
+        return found
+
+    def tries_of(self, key: str) -> int:
+        task = self.graph.index.get(key)
+        return int(self.tries[task]) if task is not None and task < len(self.tries) else 0
+
+
+def _positions(told: Sequence[Word]) -> Ints:
+    return np.fromiter((word.position for word in told), np.int64, len(told))

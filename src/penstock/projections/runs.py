@@ -1,0 +1,99 @@
+"""`runs`: one row for each run, with its tasks counted by state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.projections import codes
+from penstock.projections.fact import Fact, understood
+from penstock.projections.rows import MOMENT, OWNER
+from penstock.projections.run_fold import RunFold
+from penstock.projections.ulids import moments
+
+RUNS = pa.schema(
+    [
+        *OWNER,
+        pa.field("run_id", pa.string(), False),
+        pa.field("state", pa.string(), False),
+        pa.field("planned_at", MOMENT),
+        pa.field("cancel_requested_at", MOMENT),
+        pa.field("finished_at", MOMENT),
+        pa.field("tasks_total", pa.int32(), False),
+        *[pa.field(f"tasks_{state.lower()}", pa.int32(), False) for state in codes.STATES],
+        pa.field("first_position", pa.int64(), False),
+        pa.field("row_version", pa.string(), False),
+    ]
+)
+
+_TOLD = ("PlanCreated", "RunCancelRequested", "RunFinished")
+
+
+class RunFacts:
+    """When the run was planned, asked to stop, and over: the first word on each holds."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Fact] = {}
+        self.first: Fact | None = None
+        self.last: Fact | None = None
+
+    def fold(self, facts: Iterable[Fact]) -> None:
+        for fact in facts:
+            if not understood(fact):
+                continue
+            if self.first is None or fact.position < self.first.position:
+                self.first = fact
+            if self.last is None or fact.position > self.last.position:
+                self.last = fact
+            known = self._first.get(fact.type)
+            if fact.type in _TOLD and (known is None or fact.position < known.position):
+                self._first[fact.type] = fact
+
+    @property
+    def end(self) -> str | None:
+        """How the run ended; None while it goes on."""
+        finished = self._first.get("RunFinished")
+        return None if finished is None else str(finished.payload["end"])
+
+    @property
+    def cancel_requested(self) -> bool:
+        return "RunCancelRequested" in self._first
+
+    def when(self, kind: str) -> str | None:
+        """The ULID of the first event of this kind."""
+        found = self._first.get(kind)
+        return None if found is None else found.event_id
+
+
+def run_row(run_id: str, facts: RunFacts, fold: RunFold, owner: tuple[str, str]) -> dict[str, Any]:
+    planned = np.array(fold.graph.plan_position, np.int64) > 0
+    counts = np.bincount(fold.state[: len(planned)][planned], minlength=len(codes.STATES)).tolist()
+    ids = pa.array([facts.when(kind) for kind in _TOLD], pa.string())
+    planned_at, cancel_requested_at, finished_at = moments(ids).to_pylist()
+    return {
+        "tenant_id": owner[0],
+        "workspace_id": owner[1],
+        "run_id": run_id,
+        "state": run_state(facts, dict(zip(codes.STATES, counts, strict=True))),
+        "planned_at": planned_at,
+        "cancel_requested_at": cancel_requested_at,
+        "finished_at": finished_at,
+        "tasks_total": sum(counts),
+        **{f"tasks_{state.lower()}": count for state, count in zip(codes.STATES, counts, strict=True)},
+        "first_position": facts.first.position if facts.first else 0,
+        "row_version": facts.last.event_id if facts.last else "",
+    }
+
+
+def run_state(facts: RunFacts, counts: dict[codes.TaskState, int]) -> str:
+    """RUNNING while nobody said that it is over; then by its end, and FAILED if any task failed."""
+    match facts.end:
+        case None:
+            return "CANCELLING" if facts.cancel_requested else "RUNNING"
+        case "cancelled" | "abandoned" as end:
+            return end.upper()
+        case _:
+            return "FAILED" if counts[codes.TaskState.FAILED] else "SUCCEEDED"

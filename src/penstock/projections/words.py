@@ -1,0 +1,64 @@
+"""What events say about single tasks of a run: that they were handed out, and how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from penstock import slices
+from penstock.lifecycle import Outcome, Stage
+from penstock.projections.codes import OUTCOME_CODE
+from penstock.projections.fact import Fact
+from penstock.projections.graph import task_key
+
+
+class Word(NamedTuple):
+    """One statement about one task."""
+
+    task: str
+    outcome: int
+    attempt: int  # which try inside the attempt
+    position: int
+    closes: bool = False  # the attempt was closed with it: nothing that is said about the task later counts
+    error_class: str | None = None
+
+
+class Words(NamedTuple):
+    final: list[Word]  # the last of a task, by try and position, holds
+    tried: list[Word]  # tries that ended but are not the last: they resolve nothing
+    started: list[Word]
+    published: list[tuple[str, int]]  # the first publication of a load ends it, whoever did it
+
+
+def words(facts: Iterable[Fact]) -> Words:
+    found = Words([], [], [], [])
+    for fact in facts:
+        payload, position = fact.payload, fact.position
+        match fact.type:
+            case "TaskFinished":
+                word = Word(
+                    payload.get("task_key") or task_key(payload["stage"], payload["partition_key"]),
+                    OUTCOME_CODE[payload["outcome"]],
+                    payload.get("try", 1),
+                    position,
+                    payload.get("closes", False),
+                    payload.get("error_class"),
+                )
+                (found.final if payload.get("final", True) else found.tried).append(word)
+            case "SlicesExtracted":
+                found.final.extend(_each(fact, Stage.EXTRACT, Outcome.SUCCEEDED))
+            case "TasksDropped":
+                found.final.extend(_each(fact, payload["stage"], Outcome.CANCELLED))
+            case "TaskStarted":
+                found.started.extend(_each(fact, payload["stage"], Outcome.SUCCEEDED))
+            case "PartitionPublished":
+                found.published.append((task_key(Stage.LOAD, payload["partition_key"]), position))
+    return found
+
+
+def _each(fact: Fact, stage: str, outcome: Outcome) -> Iterator[Word]:
+    code, attempt, position = OUTCOME_CODE[outcome], fact.payload.get("try", 1), fact.position
+    for partition_key in slices.each(fact.payload.get("slices", {})):
+        yield Word(task_key(stage, partition_key), code, attempt, position)
+    for key in fact.payload.get("tasks", ()):
+        yield Word(key, code, attempt, position)

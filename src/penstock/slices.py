@@ -1,0 +1,55 @@
+"""A set of partitions, written briefly: days of one customer that follow each other are one range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from functools import lru_cache
+
+from penstock.partition import PartitionKey
+
+# By asset and customer, for example "2024-06-01..2024-06-30 2024-07-04".
+Brief = Mapping[str, Mapping[str, str]]
+
+
+def brief(keys: Iterable[PartitionKey]) -> dict[str, dict[str, str]]:
+    """The partitions as asset, customer and ranges of days; in what order they come makes no difference."""
+    days: dict[tuple[str, str], set[int]] = {}
+    for key in keys:
+        days.setdefault((key.asset, key.customer_id), set()).add(key.logical_date.toordinal())
+    written: dict[str, dict[str, str]] = {}
+    for asset, customer_id in sorted(days):
+        written.setdefault(asset, {})[customer_id] = " ".join(_ranges(sorted(days[asset, customer_id])))
+    return written
+
+
+def _ranges(days: list[int]) -> Iterator[str]:
+    first = last = days[0]
+    for day in [*days[1:], None]:
+        if day == last + 1:
+            last = day
+            continue
+        yield _iso(first) if first == last else f"{_iso(first)}..{_iso(last)}"
+        if day is not None:
+            first = last = day
+
+
+def each(slices: Brief) -> Iterator[str]:
+    """The partition keys, as text, in the order of asset, customer and day."""
+    for asset, customers in slices.items():
+        source, _, query_name = asset.partition(".")
+        for customer_id, ranges in customers.items():
+            for part in ranges.split():
+                first, _, last = part.partition("..")
+                for day in range(_ordinal(first), _ordinal(last or first) + 1):
+                    yield f"{source}/{customer_id}/{query_name}/{_iso(day)}"
+
+
+@lru_cache(maxsize=50_000)
+def _iso(ordinal: int) -> str:
+    return date.fromordinal(ordinal).isoformat()
+
+
+@lru_cache(maxsize=50_000)
+def _ordinal(text: str) -> int:
+    return date.fromisoformat(text).toordinal()

@@ -1,0 +1,215 @@
+"""The board: display status, flags, gaps and every reason for staleness, as of the moment of asking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+
+import builders
+from annals import Annals, attempt
+from builders import FINGERPRINT, NOW, accepted, key, rejected
+from penstock.lifecycle import DisplayStatus
+from penstock.partition import RunId
+from penstock.projections.board import FAILED, MISSING, STALE, Board
+from penstock.projections.staleness import Expected, Policy
+from penstock.state.authority import AuthorityStore
+from penstock.state.records import Consumed
+
+EXPECTED = Expected("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 10), date(2024, 6, 30))
+
+
+@pytest.fixture
+def annals() -> Iterator[Annals]:
+    with (
+        builders.quick_folder() as folder,
+        Annals.on(builders.open_database("sqlite", folder, str), folder) as found,
+    ):
+        yield found
+
+
+def policy(**changes: Any) -> Policy:
+    return replace(Policy("demo", "campaign_daily", FINGERPRINT, None, None, 0), **changes)
+
+
+def board(annals: Annals, *, after: timedelta = timedelta(0), expected: Expected = EXPECTED, **changes: Any) -> Board:
+    return Board(annals.current(), [expected], [policy(**changes)], NOW + after)
+
+
+def accept(annals: Annals, *days: int) -> RunId:
+    run_id = annals.start(*days)
+    annals.actors.validator.judge([accepted(attempt(run_id, day), annals.actors.token) for day in days])
+    return run_id
+
+
+def reject(annals: Annals, *days: int) -> None:
+    run_id = annals.start(*days)
+    annals.actors.validator.judge([rejected(attempt(run_id, day), annals.actors.token) for day in days])
+
+
+def shown(found: Board) -> dict[int, str]:
+    return {s.key.logical_date.day: str(s.display) for s in found.page("true", after=None, limit=None)}
+
+
+def later(annals: Annals, hours: int = 1) -> None:
+    annals.actors.clock.now += timedelta(hours=hours)
+
+
+@pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
+def test_every_display_status_is_shown(annals: Annals, folded: bool) -> None:
+    accept(annals, 1, 2, 3)
+    if folded:
+        annals.projector.advance()
+    later(annals)
+    reject(annals, 2, 4)
+    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(3), "wrong", builders.audit_entry())
+    if folded:
+        annals.projector.advance()
+    found = board(annals)
+    assert shown(found) == {
+        1: "materialized",
+        2: "materialized_but_last_attempt_failed",
+        3: "unavailable",
+        4: "never_materialized",
+        **dict.fromkeys(range(5, 11), "never_materialized"),
+    }
+    counts = {row["display"]: row["n"] for row in found.counts(["query"])}
+    assert counts == {
+        "materialized": 1,
+        "materialized_but_last_attempt_failed": 1,
+        "unavailable": 1,
+        "never_materialized": 7,
+    }
+    assert found.flags() == {"last_attempt_failed": 2, "unpublished": 2}
+    assert [s.key for s in found.page(FAILED, after=None, limit=None)] == [key(2), key(3), key(4)]
+    assert found.total(MISSING) == 7
+
+
+def test_a_newer_success_ends_a_failure(annals: Annals) -> None:
+    reject(annals, 1)
+    later(annals)
+    accept(annals, 1)
+    assert shown(board(annals))[1] == "materialized"
+
+
+def test_gaps_are_ranges(annals: Annals) -> None:
+    accept(annals, 3, 4, 7)
+    gaps, total = board(annals).gaps(10)
+    assert [(gap.first.day, gap.last.day) for gap in gaps] == [(1, 2), (5, 6), (8, 10)]
+    assert total == 3
+    assert len(board(annals).gaps(1)[0]) == 1
+
+
+def test_pages_go_on_after_a_key(annals: Annals) -> None:
+    found = board(annals)
+    first = found.page(MISSING, after=None, limit=4)
+    rest = found.page(MISSING, after=first[-1].key, limit=None)
+    assert [s.key.logical_date.day for s in [*first, *rest]] == list(range(1, 11))
+
+
+# --- staleness -------------------------------------------------------------------------------------------------------
+
+
+def reasons(found: Board) -> dict[int, list[str]]:
+    return {s.key.logical_date.day: [str(r) for r in s.reasons] for s in found.page(STALE, after=None, limit=None)}
+
+
+def test_the_newest_slice_is_stale_when_it_is_older_than_the_policy_allows(annals: Annals) -> None:
+    accept(annals, 1, 2)
+    lag = timedelta(hours=36)
+    assert reasons(board(annals, after=lag, max_lag=lag)) == {}
+    past = board(annals, after=lag + timedelta(seconds=1), max_lag=lag)
+    assert reasons(past) == {2: ["FRESHNESS_POLICY"]}
+    [stale] = past.page(STALE, after=None, limit=None)
+    assert (stale.display, stale.stale_since) == (DisplayStatus.STALE, NOW + lag)
+
+
+def test_slices_that_their_source_may_still_change_are_stale_by_age_too(annals: Annals) -> None:
+    accept(annals, 8, 9, 10)
+    near = replace(EXPECTED, over=date(2024, 6, 10))
+    found = board(annals, after=timedelta(days=2), expected=near, max_lag=timedelta(hours=36), restate_days=2)
+    assert reasons(found) == {9: ["FRESHNESS_POLICY"], 10: ["FRESHNESS_POLICY"]}
+
+
+def test_fresh_materialization_clears_staleness(annals: Annals) -> None:
+    accept(annals, 1)
+    late: dict[str, Any] = {"after": timedelta(hours=48), "max_lag": timedelta(hours=36)}
+    assert reasons(board(annals, **late)) == {1: ["FRESHNESS_POLICY"]}
+    later(annals, 24)
+    accept(annals, 1)
+    assert reasons(board(annals, **late)) == {}
+
+
+def test_another_version_of_the_code_makes_what_it_made_stale(annals: Annals) -> None:
+    accept(annals, 1, 2)
+    found = board(annals, code_version="another", code_since=NOW - timedelta(days=1))
+    assert reasons(found) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
+    assert found.stale_reasons() == {"FRESHNESS_POLICY": 0, "UPSTREAM_CHANGED": 0, "CODE_CHANGED": 2}
+
+
+def derive(annals: Annals, *inputs: Consumed) -> None:
+    run_id = annals.start(5)
+    verdict = replace(accepted(attempt(run_id, 5), annals.actors.token), consumed=inputs)
+    assert annals.actors.validator.judge([verdict]).applied
+
+
+@pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
+def test_a_derived_slice_is_stale_when_another_run_of_its_input_is_trusted(annals: Annals, folded: bool) -> None:
+    first = accept(annals, 1, 2)
+    derive(annals, *(Consumed(key(day), first, f"content-{first}") for day in (1, 2)))
+    if folded:
+        annals.projector.advance()
+    assert reasons(board(annals)) == {}
+    accept(annals, 2)
+    if folded:
+        annals.projector.advance()
+    assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
+    assert reasons(board(annals, code_version="x")) == {
+        **{day: ["CODE_CHANGED"] for day in (1, 2)},
+        5: ["UPSTREAM_CHANGED", "CODE_CHANGED"],
+    }
+
+
+def test_an_input_with_the_same_rows_makes_nothing_stale(annals: Annals) -> None:
+    first = accept(annals, 1)
+    derive(annals, Consumed(key(1), first, f"content-{first}"))
+    again = annals.start(1)
+    same = replace(accepted(attempt(again, 1), annals.actors.token), content_digest=f"content-{first}")
+    annals.actors.validator.judge([same])
+    assert reasons(board(annals)) == {}
+
+
+def test_an_input_that_was_withdrawn_makes_what_was_made_from_it_stale(annals: Annals) -> None:
+    first = accept(annals, 1)
+    derive(annals, Consumed(key(1), first, f"content-{first}"))
+    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
+    assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
+
+
+def test_a_fan_in_has_no_limit(annals: Annals) -> None:
+    first = accept(annals, *range(6, 31))
+    derive(annals, *(Consumed(key(day), first, f"content-{first}") for day in range(6, 31)))
+    accept(annals, 30)
+    assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
+
+
+def test_a_sweep_writes_down_what_is_stale_and_fresh_data_clears_it(annals: Annals) -> None:
+    accept(annals, 1, 2)
+    late = board(annals, after=timedelta(days=3), max_lag=timedelta(hours=36))
+    assert annals.projector.sweep(late.swept()) == 1
+    rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
+    assert rows[str(key(2))]["stale_reason_code"] == "FRESHNESS_POLICY"
+    assert rows[str(key(2))]["stale_since"] == NOW + timedelta(hours=36)
+    assert rows[str(key(1))]["stale_reason_code"] is None
+    reject(annals, 2)
+    rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
+    assert rows[str(key(2))]["stale_reason_code"] == "FRESHNESS_POLICY"
+    accept(annals, 2)
+    rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
+    assert (rows[str(key(2))]["stale_reason_code"], rows[str(key(2))]["stale_since"]) == (None, None)
+    annals.projector.advance()
+    rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
+    assert rows[str(key(2))]["stale_reason_code"] is None

@@ -1,0 +1,309 @@
+"""The ledger and what is made from it, on both databases: nothing is skipped, nothing counts twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+import builders
+from annals import Annals, attempt
+from builders import BACKENDS, accepted, audit_entry, key, rejected
+from penstock.control.export import export_before
+from penstock.db import schema
+from penstock.errors import PenstockError
+from penstock.ledger.append import append
+from penstock.ledger.events import Event, RunCancelRequested, RunFinished
+from penstock.ledger.segments import SegmentDamaged
+from penstock.lifecycle import Outcome, Stage
+from penstock.partition import new_run_id
+from penstock.projections.fact import START
+from penstock.state.records import Consumed, Verdict
+
+
+@pytest.fixture(params=BACKENDS)
+def annals(request: pytest.FixtureRequest) -> Iterator[Annals]:
+    def url() -> str:
+        found: str = request.getfixturevalue("postgres_url")
+        return found
+
+    with (
+        builders.quick_folder() as folder,
+        Annals.on(builders.open_database(request.param, folder, url), folder) as found,
+    ):
+        yield found
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_delivered_twice_changes_nothing(annals: Annals) -> None:
+    events: list[Event] = [RunCancelRequested(new_run_id(), "ada"), RunFinished(new_run_id(), "done")]
+    tell = lambda connection: append(connection, events, "control", builders.NOW)  # noqa: E731
+    assert annals.actors.database.transact(tell) == 2
+    before = annals.ledger.after(START, 100)
+    assert annals.actors.database.transact(tell) == 0
+    assert annals.ledger.after(START, 100) == before
+
+
+def test_pages_hold_every_event_once_and_in_order(annals: Annals) -> None:
+    annals.start(1, 2, 3)
+    everything, end = annals.ledger.after(START, 1000)
+    found, cursor = [], START
+    while True:
+        page, cursor = annals.ledger.after(cursor, 1)
+        if not page:
+            break
+        found += page
+    assert (found, cursor) == (everything, end)
+    assert len({fact.event_id for fact in found}) == len(found) > 0
+
+
+@pytest.mark.parametrize("annals", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("late_first", [True, False], ids=["numbered first", "numbered last"])
+def test_an_event_that_commits_late_is_not_skipped(annals: Annals, late_first: bool) -> None:
+    """One append is held open while another commits, with a lower or a higher transaction number than that one. (SQLite
+    has one writer at a time: there the second append waits for the first.)"""
+    database = annals.actors.database
+    slow, quick = new_run_id(), new_run_id()
+    open_now, go_on = threading.Event(), threading.Event()
+    number = sa.text("SELECT pg_current_xact_id()")
+
+    def hold(connection: sa.Connection) -> None:
+        append(connection, [RunFinished(slow, "done")], "control", builders.NOW)
+        open_now.set()
+        assert go_on.wait(20)
+
+    def tell_quickly(connection: sa.Connection) -> None:
+        connection.execute(number)  # from here on the quick one has the lower transaction number ...
+        if not late_first:
+            thread.start()
+            assert open_now.wait(20)  # ... but the slow one takes the lower position
+        append(connection, [RunFinished(quick, "done")], "control", builders.NOW)
+
+    thread = threading.Thread(target=lambda: database.transact(hold))
+    if late_first:
+        thread.start()
+        assert open_now.wait(20)
+    database.transact(tell_quickly)
+    first, cursor = annals.ledger.after(START, 100)
+    go_on.set()
+    thread.join()
+    second, _ = annals.ledger.after(cursor, 100)
+    assert sorted(fact.run_id or "" for fact in [*first, *second]) == sorted([slow, quick])
+    assert slow in {fact.run_id for fact in second}
+
+
+def test_news_of_a_run_are_told_at_once_and_none_is_lost(annals: Annals) -> None:
+    run_id = annals.start(1, 2)
+    first, cursor = annals.ledger.news_of_run(run_id, START)
+    assert {fact.type for fact in first} == {"PlanCreated", "TaskStarted"}
+    annals.actors.control.finish_run(run_id, {})
+    second, _ = annals.ledger.news_of_run(run_id, cursor)
+    assert "RunFinished" in {fact.type for fact in second}
+
+
+# --- projections -----------------------------------------------------------------------------------------------------
+
+
+def story(annals: Annals) -> Iterator[None]:
+    """Things happen to three partitions, step by step."""
+    actors = annals.actors
+    first = annals.start(1, 2, 3)
+    yield
+    verdicts: list[Verdict] = [accepted(attempt(first, 1), actors.token), rejected(attempt(first, 2), actors.token)]
+    actors.validator.judge(verdicts)
+    yield
+    actors.control.cancel([builders.cancelled(attempt(first, 3), actors.token)])
+    actors.control.finish_run(first, {}, "done")
+    yield
+    actors.clock.now += timedelta(hours=1)
+    second = annals.start(1, 3)
+    yield
+    actors.validator.judge([rejected(attempt(second, 1), actors.token), accepted(attempt(second, 3), actors.token)])
+    actors.control.finish_run(second, {}, "done")
+    yield
+
+
+def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: Annals) -> None:
+    for _ in story(annals):
+        over_the_news = annals.tables()
+        annals.projector.advance()
+        step_by_step = annals.tables()
+        assert over_the_news == step_by_step
+    annals.projector.rebuild()
+    assert annals.tables() == step_by_step
+    states = {row["partition_key"]: row for row in step_by_step["partition_status"]}
+    one, two, three = (states[str(key(day))] for day in (1, 2, 3))
+    assert (one["last_attempt_outcome"], one["available"]) == ("FAILED", True)
+    assert one["last_materialization_run_id"] != one["last_attempt_run_id"]
+    assert (two["last_attempt_outcome"], two["last_materialization_run_id"]) == ("FAILED", None)
+    assert (three["last_attempt_outcome"], three["available"]) == ("SUCCEEDED", True)
+    assert dict(one["partition_values"])["customer_id"] == "1000000001"
+    assert {row["state"] for row in step_by_step["runs"]} == {"FAILED"}
+
+
+def test_two_who_advance_at_once_do_the_work_once(annals: Annals) -> None:
+    for _ in story(annals):
+        pass
+    projectors = [annals.projector, annals.another_projector(), annals.another_projector()]
+    with ThreadPoolExecutor(3) as pool:
+        done = [future.result() for future in [pool.submit(projector.advance) for projector in projectors]]
+    assert sum(done) == len(annals.ledger.after(START, 1000)[0])
+    told = annals.tables()
+    annals.another_projector().rebuild()
+    assert annals.tables() == told
+
+
+def test_a_finished_run_is_written_once_and_then_never_again(annals: Annals) -> None:
+    for _ in story(annals):
+        annals.projector.advance()
+    _, before = annals.projector.head.read()
+    annals.start(2)
+    annals.projector.advance()
+    _, after = annals.projector.head.read()
+    assert all(after.parts[run] == parts for run, parts in before.parts.items())
+    assert len(after.parts) == len(before.parts) + 1
+
+
+def test_tasks_expire_by_retention_and_partition_status_never(annals: Annals) -> None:
+    for _ in story(annals):
+        annals.projector.advance()
+    annals.actors.clock.now += timedelta(days=3650)  # run times come from ULIDs, which are of today
+    before = annals.tables()
+    annals.start(2)
+    annals.projector.advance()
+    after = annals.tables()
+    assert {row["run_id"] for row in after["tasks"]} == {row["run_id"] for row in after["runs"]} - {
+        row["run_id"] for row in before["runs"]
+    }
+    assert len(after["partition_status"]) == 3
+
+
+def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(annals: Annals) -> None:
+    run_id = annals.start(1)
+    annals.projector.advance()
+    before = annals.tables()
+
+    class Unheard(RunFinished):
+        type = "Unheard"
+
+    class Newer(RunFinished):
+        version = 9
+
+    strange = [Unheard(run_id, "done"), Newer(run_id, "done")]
+    annals.actors.database.transact(lambda c: append(c, strange, "control", builders.NOW))
+    annals.projector.advance()
+    assert annals.tables() == before
+    assert annals.projector.head.read()[1].unknown == {"Unheard/1": 1, "RunFinished/9": 1}
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+def exported(annals: Annals, *, rehearsal: bool = False) -> int:
+    database, lake, clock = annals.actors.database, annals.lake, annals.actors.clock
+    entry = audit_entry(command="ledger export")
+    found = export_before(database, lake, annals.ledger, clock.now, entry, clock.now, rehearsal=rehearsal)
+    return int(found["events"])
+
+
+def test_exported_events_leave_the_database_and_a_rebuild_reads_both(annals: Annals) -> None:
+    for _ in story(annals):
+        annals.projector.advance()
+    annals.actors.clock.now += timedelta(days=1)
+    told = annals.tables()
+    total = len(annals.ledger.after(START, 1000)[0])
+    assert exported(annals, rehearsal=True) == total
+    assert exported(annals) == total
+    assert annals.ledger.after(START, 1000)[0] == []
+    annals.start(2)
+    annals.projector.rebuild()
+    after = annals.tables()
+    assert [row for row in after["tasks"] if row["run_id"] in {r["run_id"] for r in told["runs"]}] == told["tasks"]
+    [line] = annals.actors.reader.audit()
+    assert (line["command"], line["affected"]) == ("ledger export", total)
+
+
+def test_events_of_a_run_that_is_not_over_are_not_exported(annals: Annals) -> None:
+    run_id = annals.start(1)
+    annals.actors.clock.now += timedelta(days=1)
+    assert exported(annals) == 0
+    assert annals.ledger.of_run(run_id)
+
+
+def test_events_that_are_not_exported_cannot_be_deleted(annals: Annals) -> None:
+    annals.start(1)
+    with pytest.raises(PenstockError, match="append-only"):
+        annals.actors.database.transact(lambda connection: connection.execute(sa.delete(schema.event)))
+
+
+def test_a_segment_that_was_changed_is_refused(annals: Annals) -> None:
+    for _ in story(annals):
+        pass
+    annals.actors.clock.now += timedelta(days=1)
+    annals.projector.advance()
+    exported(annals)
+    [entry] = annals.lake.list("ledger")
+    with annals.lake.writer(entry.path) as writer:
+        writer.write(b"something else")
+        writer.commit()
+    with pytest.raises(SegmentDamaged, match="was changed"):
+        annals.projector.rebuild()
+
+
+# --- consumed runs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(annals: Annals) -> None:
+    actors = annals.actors
+    first = annals.start(1)
+    actors.validator.judge([accepted(attempt(first, 1), actors.token)])
+    derived = annals.start(5)
+    good = Consumed(key(1), first, f"content-{first}")
+    verdict = replace(accepted(attempt(derived, 5), actors.token), consumed=(good,))
+    second = annals.start(1)
+    actors.validator.judge([accepted(attempt(second, 1), actors.token)])  # the input changes meanwhile
+    actors.validator.judge([verdict])
+    [made] = actors.reader.attempts(key(5))
+    assert (made.outcome, actors.reader.state(key(5))) == (Outcome.CANCELLED, None)
+
+    again = annals.start(5)
+    fresh = replace(
+        accepted(attempt(again, 5), actors.token), consumed=(Consumed(key(1), second, f"content-{second}"),)
+    )
+    actors.validator.judge([fresh])
+    actors.validator.judge([fresh])
+    assert actors.reader.attempts(key(5))[0].outcome is Outcome.SUCCEEDED
+    annals.projector.advance()
+    [kept] = annals.current().consumed()
+    rows = kept.to_table().to_pylist() if not isinstance(kept, pa.Table) else kept.to_pylist()
+    assert [(row["run_id"], row["input_run_id"]) for row in rows] == [(again, second)]
+
+
+# --- adopting --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_adopted_only_when_its_worker_is_gone(annals: Annals) -> None:
+    actors = annals.actors
+    run_id = annals.start(1, 2)
+    newcomer = actors.workers.register()
+    with pytest.raises(PenstockError, match="is being worked on"):
+        actors.control.adopt(run_id, newcomer)
+    actors.workers.stop(actors.token)
+    adopted = actors.control.adopt(run_id, newcomer)
+    assert sorted(item.attempt.partition for item in adopted) == [key(1), key(2)]
+    late = actors.validator.judge([accepted(attempt(run_id, 1), actors.token)])
+    assert [refused.why for refused in late.refused] == ["the attempt belongs to another worker now"]
+    assert actors.validator.judge([accepted(attempt(run_id, 1), newcomer)]).applied
+    actors.control.cancel([builders.cancelled(attempt(run_id, 2), newcomer)])
+    actors.control.finish_run(run_id, {})
+    with pytest.raises(PenstockError, match="is over"):
+        actors.control.adopt(run_id, newcomer)
+    assert Stage.EXTRACT in {a.stage for a in actors.reader.attempts(key(2))}

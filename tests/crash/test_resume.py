@@ -1,0 +1,174 @@
+"""A killed run is taken up again where it was: what it had finished is not done twice, and the end is the same."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import answer, penstock
+from penstock.app import Workspace, load_workspace
+from penstock.control.select import Selection
+from penstock.errors import ActRefused
+from penstock.lifecycle import Outcome
+from penstock.partition import RunId
+from penstock.projections.system import system_table
+from workspaces import Silent, customer_id, rows_by_partition, write_workspace
+
+YESTERDAY = datetime.now(UTC).date() - timedelta(days=1)
+GAPS = (
+    "run.started",
+    "run.issued",
+    "run.extracted",
+    "run.validated",
+    "run.judged",
+    "publish.prepared",
+    "publish.committed",
+    "run.finished",
+)
+
+
+def workspace(folder: Path, **changes: Any) -> Path:
+    faults = [{"fault": "wrong_type", "customer": customer_id(3), "date": YESTERDAY.isoformat()}]
+    start = (YESTERDAY - timedelta(days=1)).isoformat()
+    made = write_workspace(folder, **{"customers": 3, "faults": faults, "query": {"start_date": start}, **changes})
+    assert penstock("db", "migrate", workspace=made).returncode == 0
+    return made
+
+
+def told(ws: Workspace) -> dict[str, Any]:
+    """The projections without names of runs and without times."""
+    current = ws.current()
+    columns = {
+        "tasks": ("task_key", "state", "error_class", "deps_total", "deps_satisfied_count"),
+        "dep_satisfaction": ("upstream_task_key", "downstream_task_key", "satisfied", "resolution"),
+        "partition_status": ("partition_key", "last_attempt_outcome", "available", "last_materialization_code_version"),
+        "runs": ("state", "tasks_total", "tasks_succeeded", "tasks_failed", "tasks_skipped"),
+    }
+    return {
+        name: sorted(
+            tuple(str(row[column]) for column in wanted) for row in system_table(name, current).arrow().to_pylist()
+        )
+        for name, wanted in columns.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> dict[str, Any]:
+    ws = load_workspace(workspace(tmp_path_factory.mktemp("undisturbed")))
+    ws.run(Selection(), watcher=Silent(), spark=spark)
+    return told(ws)
+
+
+def the_run(ws: Workspace) -> RunId:
+    return RunId(ws.current().runs().to_pylist()[-1]["run_id"])
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_a_run_killed_in_a_gap_goes_on_and_ends_like_one_that_was_not(
+    gap: str, tmp_path: Path, spark: Any, undisturbed: dict[str, Any]
+) -> None:
+    folder = workspace(tmp_path)
+    assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT=gap).returncode == -signal.SIGKILL
+    ws = load_workspace(folder)
+    run_id = the_run(ws)
+    seals = {entry.path for entry in ws.lake.list("raw") if entry.path.endswith("metadata.json")}
+    if gap == "run.finished":
+        with pytest.raises(ActRefused, match="is over"):
+            ws.resume(run_id, watcher=Silent(), spark=spark)
+    else:
+        ws.resume(run_id, watcher=Silent(), spark=spark)
+    assert told(ws) == undisturbed
+    after = {entry.path for entry in ws.lake.list("raw") if entry.path.endswith("metadata.json")}
+    assert seals <= after
+    assert len(after) == 6, "nothing was fetched twice"
+    for view in ws.reader.views(ws.ranges(Selection())):
+        attempts = ws.reader.attempts(view.key)
+        assert [a.run_id for a in attempts] == [run_id]
+        assert view.state.attempt_count == 1
+    assert ws.pointers.waiting() == 0
+    assert len(rows_by_partition(ws)) == 5
+    ws.rebuild_projections()
+    assert told(ws) == undisturbed
+
+
+def test_a_later_run_takes_back_what_a_dead_one_left(tmp_path: Path, spark: Any) -> None:
+    folder = workspace(tmp_path)
+    assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT="run.extracted").returncode == -signal.SIGKILL
+    ws = load_workspace(folder)
+    dead = the_run(ws)
+    ws.run(Selection(), watcher=Silent(), spark=spark)
+    runs = {row["run_id"]: row for row in ws.current().runs().to_pylist()}
+    assert runs[dead]["state"] == "ABANDONED"
+    assert runs[dead]["tasks_cancelled"] == 18
+    with pytest.raises(ActRefused, match="is over"):
+        ws.resume(dead, watcher=Silent(), spark=spark)
+
+
+def test_a_cancelled_run_stops_at_once_and_leaves_its_partitions_due(tmp_path: Path) -> None:
+    folder = workspace(tmp_path, faults=[{"fault": "slow", "seconds": 60}])
+    run = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "run", "--workspace", str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    ws = load_workspace(folder)
+    deadline = time.monotonic() + 90
+    while not ws.reader.views(ws.ranges(Selection()))[0].open_run_id:
+        assert time.monotonic() < deadline, "nothing was issued"
+        time.sleep(0.2)
+    run_id = the_run(ws)
+    assert answer("runs", "cancel", run_id, workspace=folder)["requested"] is True
+    words, errors = run.communicate(timeout=45)
+    assert run.returncode == 1, errors
+    assert "the run was cancelled" in words
+    [row] = ws.current().runs().to_pylist()
+    assert (row["state"], row["tasks_cancelled"]) == ("CANCELLED", 18)
+    for view in ws.reader.views(ws.ranges(Selection())):
+        [attempt] = ws.reader.attempts(view.key)
+        assert (attempt.outcome, attempt.lost_count) == (Outcome.CANCELLED, 0)
+    assert answer("runs", "cancel", run_id, workspace=folder)["requested"] is False
+    assert [line["command"] for line in ws.reader.audit()] == ["runs cancel"]
+
+
+def test_a_run_killed_at_random_points_again_and_again_ends_like_one_that_was_not(
+    tmp_path: Path, spark: Any, undisturbed: dict[str, Any]
+) -> None:
+    """Killed as soon as the ledger has a random number of events more; resumed by a process that is killed, too."""
+    folder = workspace(tmp_path)
+    chance = random.Random(7)
+    command = ["run"]
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *command, "--workspace", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        ws = load_workspace(folder)
+        before = events(ws)
+        more, deadline = chance.randint(1, 12), time.monotonic() + 60
+        while events(ws) < before + more and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        command = ["runs", "resume", the_run(ws)]
+    try:
+        ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    except ActRefused:
+        pass  # the last one came to its end before it was killed
+    assert told(ws) == undisturbed
+
+
+def events(ws: Workspace) -> int:
+    found = ws.ledger.tail(1)
+    return int(found[0]["position"]) if found else 0

@@ -1,0 +1,66 @@
+"""Recorded events are read for years: what a version says never changes without a new version."""
+
+from __future__ import annotations
+
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from builders import key
+from penstock.ledger import events
+from penstock.partition import RunId
+from penstock.projections.fact import UNDERSTOOD
+
+GOLDEN = Path(__file__).parent / "golden_events.json"
+RUN = RunId("01J00000000000000000000000")
+SLICES = {"demo.campaign_daily": {"1000000001": "2024-06-01..2024-06-03"}}
+
+ONE_OF_EACH: list[events.Event] = [
+    events.PlanCreated(
+        RUN,
+        0,
+        chains=[{"stages": ["extract", "validate", "load"], "slices": SLICES}],
+        tasks=["extract:models/all/spend/2024-06-01"],
+        edges=[["a", "b"]],
+        groups=[{"task": "b", "name": "demo.campaign_daily", "rule": "all", "slices": SLICES, "published": {}}],
+        reasons={"missing": 3},
+    ),
+    events.TaskStarted(RUN, "extract", SLICES, 1, "d1"),
+    events.SlicesExtracted(RUN, SLICES, 1, "d2"),
+    events.TasksDropped(RUN, "extract", SLICES, 1, "another run took this partition first", "d3"),
+    events.TaskFinished(RUN, key(), 2, "validate", "FAILED", "data", "c0ffee", 10, 1, 0),
+    events.AuthorityChanged(RUN, key(), 3, "accept", "c0ffee", "d16e57"),
+    events.AttemptRefused(RUN, key(), "SUCCEEDED", "a newer attempt was issued"),
+    events.PartitionPublished(RUN, key(), "b1", "demo.campaign_daily.v1", 4, 10),
+    events.PartitionHidden(key(), "b1"),
+    events.RunCancelRequested(RUN, "ada"),
+    events.RunFinished(RUN, "done", {"planned": 3}),
+]
+
+
+def told() -> dict[str, Any]:
+    found = {
+        f"{event.type}/{event.version}": {"idempotency_key": event.idempotency_key, "payload": event.payload()}
+        for event in ONE_OF_EACH
+    }
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(found))
+    return plain
+
+
+def test_every_event_says_what_its_version_always_said() -> None:
+    golden = json.loads(GOLDEN.read_text())
+    assert told() == golden, "an event changed: give it a new version, teach the folds both, and add it to the file"
+
+
+def test_there_is_one_of_each_and_the_folds_know_them_all() -> None:
+    assert {type(event) for event in ONE_OF_EACH} == set(typing.get_args(events.Event))
+    assert {event.type: event.version for event in ONE_OF_EACH} == UNDERSTOOD
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: event.type)
+def test_an_event_has_a_key_under_which_it_is_told_once(event: events.Event) -> None:
+    assert event.idempotency_key.startswith(f"{event.type}/")

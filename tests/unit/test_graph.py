@@ -1,0 +1,136 @@
+"""Graphs of runs: what makes no sense is refused with the path shown; what makes sense folds as it reads."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import pytest
+
+from builders import key
+from penstock.flow.graph import FanIn, Graph, GraphRefused
+from penstock.partition import PartitionKey, RunId, new_ulids
+from penstock.projections import codes
+from penstock.projections.fact import Fact
+from penstock.projections.graph import needed
+from penstock.projections.run_fold import RunFold
+from penstock.slices import brief, each
+
+RUN = RunId("01J00000000000000000000000")
+NOW = datetime(2024, 6, 1, tzinfo=UTC)
+IDS = new_ulids(100)
+
+
+def model(name: str, day: int = 1) -> PartitionKey:
+    return PartitionKey("models", "all", name, date(2024, 6, day))
+
+
+def test_the_same_partition_twice_is_refused() -> None:
+    with pytest.raises(GraphRefused, match="demo/1000000001/campaign_daily/2024-06-01 is planned twice"):
+        Graph([key(1), key(2), key(1)])
+
+
+def test_a_dependency_that_the_run_does_not_load_is_refused() -> None:
+    with pytest.raises(GraphRefused, match="spend/2024-06-01 waits for demo/1000000001/campaign_daily/2024-06-02"):
+        Graph([key(1), model("spend")], [FanIn(model("spend"), "demo", "all", [key(1), key(2)])])
+
+
+def test_whoever_waits_must_be_planned_itself_and_wait_for_something() -> None:
+    with pytest.raises(GraphRefused, match="not planned itself"):
+        Graph([key(1)], [FanIn(model("spend"), "demo", "all", [key(1)])])
+    with pytest.raises(GraphRefused, match="waits for nothing"):
+        Graph([model("spend")], [FanIn(model("spend"), "demo", "all")])
+
+
+def test_a_cycle_is_refused_with_its_path() -> None:
+    one, two, three = model("one"), model("two"), model("three")
+    fan_ins = [FanIn(one, "g", "all", [two]), FanIn(two, "g", "all", [three]), FanIn(three, "g", "all", [one])]
+    with pytest.raises(GraphRefused) as refused:
+        Graph([one, two, three], fan_ins)
+    words = str(refused.value)
+    assert words.startswith("a cycle: ")
+    assert words.count(" waits for ") == 3
+    assert words.removeprefix("a cycle: ").split(" waits for ")[0] == words.split(" waits for ")[-1]
+
+
+def test_a_diamond_is_not_a_cycle() -> None:
+    one, two, three = model("one"), model("two"), model("three")
+    Graph([key(1), one, two, three], [
+        FanIn(one, "g", "all", [key(1)]),
+        FanIn(two, "g", "all", [key(1)]),
+        FanIn(three, "a", "all", [one]),
+        FanIn(three, "b", "all", [two]),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "edges", "wanted"),
+    [("all", 7, 7), ("at least 3", 7, 3), ("share 0.5", 7, 4), ("share 0.9", 10, 9), ("share 1.0", 3, 3)],
+)
+def test_a_rule_says_how_many_it_needs(rule: str, edges: int, wanted: int) -> None:
+    assert needed(rule, edges) == wanted
+
+
+def test_slices_are_written_briefly_and_read_back() -> None:
+    keys = [key(day, customer) for customer in ("1", "2") for day in (1, 2, 3, 7, 9, 10)]
+    written = brief(reversed(keys))
+    assert written == {
+        "demo.campaign_daily": dict.fromkeys(("1", "2"), "2024-06-01..2024-06-03 2024-06-07 2024-06-09..2024-06-10")
+    }
+    assert list(each(written)) == [str(k) for k in keys]
+
+
+def finished(position: int, stage: str, partition: PartitionKey, outcome: str) -> Fact:
+    payload = {"partition_key": str(partition), "stage": stage, "outcome": outcome, "try": 1, "final": True}
+    return Fact(position, IDS[position], "TaskFinished", 1, NOW, RUN, payload)
+
+
+@pytest.mark.parametrize(
+    ("rule", "loads", "expected"),
+    [
+        ("all", "SS", codes.READY),
+        ("all", "S-", codes.BLOCKED),
+        ("all", "SF", codes.SKIPPED),
+        ("all", "SC", codes.CANCELLED),
+        ("at least 1", "SF", codes.READY),
+        ("at least 1", "S-", codes.BLOCKED),  # every edge is heard before it is ready
+        ("share 0.5", "FF", codes.SKIPPED),
+    ],
+)
+def test_a_model_waits_for_its_inputs_by_its_rule(rule: str, loads: str, expected: int) -> None:
+    spend, total = model("spend"), model("total")
+    fan_ins = [
+        FanIn(spend, "demo.campaign_daily", rule, [key(1), key(2)]),
+        FanIn(total, "models.spend", "all", [spend]),
+    ]
+    plan = Graph([key(1), key(2), spend, total], fan_ins).event(RUN)
+    fold = RunFold()
+    fold.fold([Fact(1, IDS[1], plan.type, plan.version, NOW, RUN, plan.payload())])
+    outcomes = {"S": "SUCCEEDED", "F": "FAILED", "C": "CANCELLED"}
+    facts = [
+        finished(2 + number, "load", key(number + 1), outcomes[letter])
+        for number, letter in enumerate(loads)
+        if letter in outcomes
+    ]
+    fold.fold(facts)
+    assert f"extract:{spend}" in fold.tasks_in(expected)
+    behind = expected if expected in (codes.SKIPPED, codes.CANCELLED) else codes.BLOCKED
+    assert f"extract:{total}" in fold.tasks_in(behind)
+
+
+def test_inputs_that_were_published_before_are_satisfied_from_the_start() -> None:
+    spend = model("spend")
+    plan = Graph([spend], [FanIn(spend, "demo.campaign_daily", "all", published=[key(1), key(2)])]).event(RUN)
+    fold = RunFold()
+    fold.fold([Fact(1, IDS[1], plan.type, plan.version, NOW, RUN, plan.payload())])
+    assert fold.tasks_in(codes.READY) == [f"extract:{spend}"]
+
+
+def test_a_skipped_task_is_revived_when_a_later_word_says_success() -> None:
+    plan = Graph([key(1)]).event(RUN)
+    fold = RunFold()
+    fold.fold([Fact(1, IDS[1], plan.type, plan.version, NOW, RUN, plan.payload())])
+    fold.fold([finished(2, "extract", key(1), "FAILED")])
+    assert fold.tasks_in(codes.SKIPPED) == [f"validate:{key(1)}", f"load:{key(1)}"]
+    fold.fold([finished(3, "extract", key(1), "SUCCEEDED")])
+    assert fold.tasks_in(codes.READY) == [f"validate:{key(1)}"]
+    assert fold.tasks_in(codes.BLOCKED) == [f"load:{key(1)}"]
