@@ -163,7 +163,7 @@ def test_sql_reads_vouched_rows_and_nothing_else(tour: Path) -> None:
     )
     assert answer("sql", joined, workspace=tour)["items"] == [{"n": 3 * 4 * 6 * 6}]
     refusals = {
-        "SELECT * FROM demo.nothing": "unknown table demo.nothing (tables: demo.campaign_daily, demo.network_daily, system",
+        "SELECT * FROM demo.nothing": "unknown table demo.nothing (tables: demo.campaign_daily, demo.network_daily",
         "SELEC 1": "the SQL is not valid",
         "SELECT clickz FROM demo.campaign_daily": "clickz",
         f"SELECT * FROM read_parquet('{tour}/lake/warehouse/**/*.parquet')": "disabled",

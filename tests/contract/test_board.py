@@ -14,7 +14,7 @@ from annals import Annals, attempt
 from builders import FINGERPRINT, NOW, accepted, key, rejected
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import RunId
-from penstock.projections.board import FAILED, MISSING, STALE, Board
+from penstock.projections.board import FAILED, STALE, Board
 from penstock.projections.staleness import Expected, Policy
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Consumed
@@ -51,7 +51,7 @@ def reject(annals: Annals, *days: int) -> None:
 
 
 def shown(found: Board) -> dict[int, str]:
-    return {s.key.logical_date.day: str(s.display) for s in found.page("true", after=None, limit=None)}
+    return {s.key.logical_date.day: str(s.display) for s in found.everything()}
 
 
 def later(annals: Annals, hours: int = 1) -> None:
@@ -85,7 +85,7 @@ def test_every_display_status_is_shown(annals: Annals, folded: bool) -> None:
     }
     assert found.flags() == {"last_attempt_failed": 2, "unpublished": 2}
     assert [s.key for s in found.page(FAILED, after=None, limit=None)] == [key(2), key(3), key(4)]
-    assert found.total(MISSING) == 7
+    assert found.missing() == 7
 
 
 def test_a_newer_success_ends_a_failure(annals: Annals) -> None:
@@ -105,8 +105,8 @@ def test_gaps_are_ranges(annals: Annals) -> None:
 
 def test_pages_go_on_after_a_key(annals: Annals) -> None:
     found = board(annals)
-    first = found.page(MISSING, after=None, limit=4)
-    rest = found.page(MISSING, after=first[-1].key, limit=None)
+    first = found.missing_page(after=None, limit=4)
+    rest = found.missing_page(after=first[-1].key, limit=None)
     assert [s.key.logical_date.day for s in [*first, *rest]] == list(range(1, 11))
 
 

@@ -73,7 +73,7 @@ def status(
             raise UsageError(
                 f"a grid of {total:,} partitions would not fit: narrow it with --query, --since, --customer"
             )
-        found = board.page("true", after=None, limit=None)
+        found = board.everything()
         items = [{**key_fields(s.key), "display_status": s.display, "flags": s.flags} for s in found]
         grid_counts = dict(Counter(str(s.display) for s in found))
         show({"counts": grid_counts, **listing(items, len(found))}, as_json, lambda console: _draw_grid(console, found))
@@ -124,13 +124,12 @@ def missing(
 ) -> None:
     """Expected partitions that no run has ever been accepted for, as ranges of days and one by one, and why."""
     from penstock.app import open_workspace
-    from penstock.projections.board import MISSING
 
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
     gaps, ranges = board.gaps(limit)
-    found = board.page(MISSING, after=opt.after_key(after), limit=limit)
-    total = board.total(MISSING)
+    found = board.missing_page(after=opt.after_key(after), limit=limit)
+    total = board.missing()
     views = ws.views([standing.key for standing in found])
     document = {
         **listing([_item(standing, views[standing.key]) for standing in found], total),

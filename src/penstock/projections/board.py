@@ -1,4 +1,8 @@
-"""The board: how every expected partition stands now. Answered from the projections, in bulk, without a JVM."""
+"""The board: how every expected partition stands now. Answered from the projections, in bulk, without a JVM.
+
+What was ever spoken of is judged once, as numbers of its range and days; what was never spoken of is arithmetic on
+ranges. Details are fetched for the page that somebody looks at, and for no other row.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,17 @@ import pyarrow as pa
 
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import PartitionKey, RunId
-from penstock.projections.consumed import CONSUMED
 from penstock.projections.current import Current
 from penstock.projections.staleness import (
-    JUDGED_SQL,
     NEWEST_SQL,
     UPSTREAM_SQL,
     Expected,
     Policy,
     StaleReason,
     expected_table,
+    judged_sql,
+    microseconds,
+    moment,
     policy_table,
 )
 from penstock.projections.status import PARTIAL, join_sql
@@ -33,7 +38,22 @@ _GROUPS = {
     "date": "CAST(logical_date AS VARCHAR)",
     "month": "strftime(logical_date, '%Y-%m')",
 }
-_FLAGS = ("last_failed", "late", "overtaken", "outdated", "unpublished")
+_BY_DAY = {"date", "month"}
+_FLAG_NAMES = {
+    "last_failed": "last_attempt_failed",
+    "late": "late",
+    "overtaken": "upstream_changed",
+    "outdated": "code_changed",
+    "unpublished": "unpublished",
+}
+_REASONS = {
+    "late": StaleReason.FRESHNESS_POLICY,
+    "overtaken": StaleReason.UPSTREAM_CHANGED,
+    "outdated": StaleReason.CODE_CHANGED,
+}
+
+STALE = "(late OR overtaken OR outdated) AND available"
+FAILED = "(last_failed OR display = 'unavailable')"
 
 
 class Standing(NamedTuple):
@@ -62,7 +82,7 @@ class Gap(NamedTuple):
 
 
 class Board:
-    """One look at the expected partitions. `only` narrows it to these keys, `without` leaves keys out."""
+    """One look at the expected partitions. `only` narrows it to these keys; `without` leaves keys out."""
 
     def __init__(
         self,
@@ -76,142 +96,216 @@ class Board:
     ) -> None:
         self._duckdb = duckdb.connect(config={"enable_external_access": "false", "python_enable_replacements": "false"})
         self._duckdb.execute("SET timezone = 'UTC'")
-        tables = {
-            "news": current.status_news(),
-            "expected": expected_table(expected),
+        self._only = only is not None
+        tables: dict[str, Any] = {
+            "ranges": expected_table(expected),
             "policies": policy_table(policies),
-            "moment": pa.table({"now_": pa.array([now], pa.timestamp("us", tz="UTC"))}),
+            "moment": pa.table({"now_": pa.array([microseconds(now)], pa.int64())}),
+            "news": current.status_news(),
         }
-        base = current.status_base()
-        tables["base"] = PARTIAL.empty_table() if base is None else base
+        if only is not None:
+            tables["only_keys"] = only
+        if without is not None:
+            tables["without_keys"] = without
         for name, table in tables.items():
             self._duckdb.register(name, table)
-        self._views(current, freshness=any(policy.max_lag for policy in policies))
-        self._filter = self._narrowed(only, without)
+        self._duckdb.execute("CREATE TEMP TABLE expected AS SELECT * FROM ranges")
+        self._say(current, len(tables["news"]))
+        provenance = self._consumed(current)
+        freshness = any(policy.max_lag for policy in policies)
+        if freshness:
+            self._duckdb.execute(f"CREATE TEMP TABLE newest AS {NEWEST_SQL}")
+        narrowed = f"SEMI JOIN only_keys USING ({_KEY})" if only is not None else ""
+        narrowed += f" ANTI JOIN without_keys USING ({_KEY})" if without is not None else ""
+        self._duckdb.execute(
+            "CREATE TEMP TABLE judged AS " + judged_sql(freshness=freshness, provenance=provenance, narrowed=narrowed)
+        )
 
-    def _views(self, current: Current, *, freshness: bool) -> None:
-        consumed = current.consumed()
-        for number, table in enumerate(consumed):
+    def _say(self, current: Current, news: int) -> None:
+        """What is said of each partition: the base, where nothing was told since; else both joined."""
+        base, names = current.status_base(), ", ".join(PARTIAL.names)
+        self._duckdb.register("base", PARTIAL.empty_table() if base is None else base)
+        said = f"SELECT {names} FROM base"
+        if news and base is None:
+            said = f"SELECT {names} FROM news"
+        elif news:
+            touched = f"(SELECT {names} FROM base SEMI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM news)"
+            said += f" ANTI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM ({join_sql(touched)})"
+        self._duckdb.execute(f"CREATE TEMP VIEW said AS {said}")
+
+    def _consumed(self, current: Current) -> bool:
+        """Whether anything is derived; then what of it was overtaken by its inputs."""
+        parts = current.consumed()
+        if not parts:
+            return False
+        for number, table in enumerate(parts):
             self._duckdb.register(f"consumed_{number}", table)
-        parts = " UNION ALL ".join(f"SELECT * FROM consumed_{number}" for number in range(len(consumed)))
-        if not consumed:
-            self._duckdb.register("consumed_none", CONSUMED.empty_table())
-        nothing = "SELECT source, customer_id, query_name, CAST(NULL AS DATE) AS newest FROM expected WHERE false"
-        names = ", ".join(PARTIAL.names)
-        views = {
-            "said": f"""
-                SELECT {names} FROM base ANTI JOIN news USING ({_KEY})
-                UNION ALL SELECT {names} FROM ({
-                join_sql(f"(SELECT {names} FROM base SEMI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM news)")
-            })""",
-            "consumed": parts or "SELECT * FROM consumed_none",
-            "overtaken": UPSTREAM_SQL,
-            "newest": NEWEST_SQL if freshness else nothing,
-            "judged": JUDGED_SQL,
-            "days": """
-                SELECT source, customer_id, query_name,
-                    CAST(unnest(generate_series(CAST(first AS TIMESTAMP), CAST(last AS TIMESTAMP), INTERVAL 1 DAY))
-                        AS DATE) AS logical_date
-                FROM expected""",
-            "standing": f"""
-                SELECT d.source, d.customer_id, d.query_name, d.logical_date,
-                    j.* EXCLUDE ({_KEY}, display), COALESCE(j.display, 'never_materialized') AS display
-                FROM days d LEFT JOIN judged j USING ({_KEY})""",
-        }
-        for name, statement in views.items():
-            self._duckdb.execute(f"CREATE TEMP VIEW {name} AS {statement}")
+        union = " UNION ALL ".join(f"SELECT * FROM consumed_{number}" for number in range(len(parts)))
+        self._duckdb.execute(f"CREATE TEMP VIEW consumed AS {union}")
+        self._duckdb.execute(f"CREATE TEMP TABLE overtaken AS {UPSTREAM_SQL}")
+        return True
 
-    def _narrowed(self, only: pa.Table | None, without: pa.Table | None) -> str:
-        parts = ""
-        for name, kind, table in (("only", "SEMI", only), ("without", "ANTI", without)):
-            if table is not None:
-                self._duckdb.register(f"{name}_keys", table)
-                parts += f" {kind} JOIN {name}_keys USING ({_KEY})"
-        return parts
-
-    # --- questions --------------------------------------------------------------------------------------------------
+    # --- how many ---------------------------------------------------------------------------------------------------
 
     def counts(self, groups: Sequence[str]) -> list[dict[str, Any]]:
         """How many partitions show which status, in each group."""
-        names = [f"{_GROUPS[group]} AS {group}_" for group in groups]
-        keys = ", ".join(["display", *(f"{group}_" for group in groups)])
-        rows = self._duckdb.execute(
-            f"SELECT {', '.join([*names, 'display', 'count(*)'])} FROM standing {self._filter}"
-            f" GROUP BY {keys} ORDER BY {', '.join([*(f'{group}_' for group in groups), 'display'])}"
-        ).fetchall()
-        return [{**dict(zip(groups, row, strict=False)), "display": row[-2], "n": row[-1]} for row in rows]
+        names = "".join(f"{_GROUPS[group]} AS g{number}, " for number, group in enumerate(groups))
+        keys = "".join(f"g{number}, " for number in range(len(groups)))
+        shown = self._rows(
+            f"SELECT {names} display, count(*) FROM judged JOIN expected USING (n)"
+            f" WHERE display <> 'never_materialized' GROUP BY {keys} display"
+        )
+        if self._only or _BY_DAY & set(groups):
+            universe, count = f"({self._universe()}) JOIN expected USING (n)", "count(*)"
+        else:
+            universe, count = "expected", "CAST(sum(last - first + 1) AS BIGINT)"
+        by = f"GROUP BY {keys[:-2]}" if keys else ""
+        expected = self._rows(f"SELECT {names} {count} FROM {universe} {by}")
+        found = {row[:-1]: row[-1] for row in shown}
+        there: dict[tuple[Any, ...], int] = {}
+        for key, number in found.items():
+            there[key[:-1]] = there.get(key[:-1], 0) + number
+        for *group, total in expected:
+            missing = (total or 0) - there.get(tuple(group), 0)
+            if missing:
+                found[(*group, str(DisplayStatus.NEVER_MATERIALIZED))] = missing
+        return [
+            {**dict(zip(groups, key[:-1], strict=True)), "display": key[-1], "n": number}
+            for key, number in sorted(found.items())
+        ]
 
     def flags(self) -> dict[str, int]:
         """How many partitions carry which flag, whatever else they show."""
-        sums = ", ".join(f"COALESCE(sum(CAST({flag} AS INTEGER)), 0)" for flag in _FLAGS)
-        [row] = self._duckdb.execute(f"SELECT {sums} FROM judged {self._filter}").fetchall()
-        return {_FLAG_NAMES[flag]: int(number) for flag, number in zip(_FLAGS, row, strict=True) if number}
+        sums = ", ".join(f"count(*) FILTER ({flag})" for flag in _FLAG_NAMES)
+        [row] = self._rows(f"SELECT {sums} FROM judged")
+        return {name: number for name, number in zip(_FLAG_NAMES.values(), row, strict=True) if number}
 
     def total(self, condition: str) -> int:
-        [row] = self._duckdb.execute(f"SELECT count(*) FROM standing {self._filter} WHERE {condition}").fetchall()
+        """How many of those that were ever spoken of meet a condition."""
+        [row] = self._rows(f"SELECT count(*) FROM judged WHERE {condition}")
         return int(row[0])
 
-    def page(self, condition: str, *, after: PartitionKey | None, limit: int | None) -> list[Standing]:
-        """Partitions that meet a condition, by key."""
-        beyond, values = "", []
-        if after is not None:
-            beyond = f" AND ({_KEY}) > (?, ?, ?, ?)"
-            values = [*after]
-        rows = self._duckdb.execute(
-            f"SELECT * FROM standing {self._filter} WHERE {condition}{beyond} ORDER BY {_KEY}"
-            + ("" if limit is None else f" LIMIT {int(limit)}"),
-            values,
+    def missing(self) -> int:
+        """How many were never materialized."""
+        [expected] = self._rows(
+            f"SELECT count(*) FROM ({self._universe()})"
+            if self._only
+            else "SELECT COALESCE(CAST(sum(last - first + 1) AS BIGINT), 0) FROM expected"
         )
-        names = [column[0] for column in rows.description]
-        return [_standing(dict(zip(names, row, strict=True))) for row in rows.fetchall()]
-
-    def gaps(self, limit: int) -> tuple[list[Gap], int]:
-        """What is missing as ranges of days, and how many ranges there are."""
-        missing = f"SELECT {_KEY} FROM standing {self._filter} WHERE {MISSING}"
-        islands = f"""
-            SELECT source, customer_id, query_name, min(logical_date) AS first, max(logical_date) AS last
-            FROM (SELECT {_KEY}, logical_date - CAST(row_number() OVER (
-                PARTITION BY source, customer_id, query_name ORDER BY logical_date) AS INTEGER) AS island
-                FROM ({missing}))
-            GROUP BY source, customer_id, query_name, island"""
-        found = self._duckdb.execute(
-            f"SELECT *, count(*) OVER () FROM ({islands}) ORDER BY source, query_name, customer_id, first"
-            f" LIMIT {int(limit)}"
-        ).fetchall()
-        return [Gap(*row[:5]) for row in found], (found[0][5] if found else 0)
+        return int(expected[0]) - self.total("display <> 'never_materialized'")
 
     def stale_reasons(self) -> dict[str, int]:
         """How many partitions are stale for which reason; one may have several."""
-        [row] = self._duckdb.execute(
-            f"SELECT count(*) FILTER (late), count(*) FILTER (overtaken), count(*) FILTER (outdated)"
-            f" FROM judged {self._filter} WHERE {STALE}"
-        ).fetchall()
-        return {str(reason): number for reason, number in zip(StaleReason, row, strict=True)}
+        sums = ", ".join(f"count(*) FILTER ({flag})" for flag in _REASONS)
+        [row] = self._rows(f"SELECT {sums} FROM judged WHERE {STALE}")
+        return {str(reason): number for reason, number in zip(_REASONS.values(), row, strict=True)}
+
+    # --- which --------------------------------------------------------------------------------------------------------
+
+    def page(self, condition: str, *, after: PartitionKey | None, limit: int | None) -> list[Standing]:
+        """Those that were ever spoken of and meet a condition, by key."""
+        return self._page(f"SELECT n, logical_date FROM judged WHERE {condition}", after, limit)
+
+    def missing_page(self, *, after: PartitionKey | None, limit: int | None) -> list[Standing]:
+        """Those that were never materialized, by key."""
+        gone = "SELECT n, logical_date FROM judged WHERE display <> 'never_materialized'"
+        return self._page(f"SELECT * FROM ({self._universe()}) EXCEPT ALL {gone}", after, limit)
+
+    def everything(self) -> list[Standing]:
+        return self._page(self._universe(), None, None)
+
+    def gaps(self, limit: int) -> tuple[list[Gap], int]:
+        """What is missing as ranges of days, and how many ranges there are."""
+        if self._only:
+            return self._islands(limit)
+        # A gap is what lies between two days that are there; the range's own ends count as if they were.
+        there = """
+            SELECT n, logical_date FROM judged WHERE display <> 'never_materialized'
+            UNION ALL SELECT n, first - 1 FROM expected UNION ALL SELECT n, last + 1 FROM expected"""
+        between = f"""
+            SELECT n, logical_date + 1 AS first, next - 1 AS last FROM (
+                SELECT n, logical_date, lead(logical_date) OVER (PARTITION BY n ORDER BY logical_date) AS next
+                FROM ({there})
+            ) WHERE next > logical_date + 1"""
+        return self._gaps(between, limit)
 
     def swept(self) -> pa.Table:
         """Every partition that is stale now, with since when and why, for those who want it written down."""
+        reason = " ".join(f"WHEN {flag} THEN '{reason}'" for flag, reason in _REASONS.items())
         return self._duckdb.sql(
-            f"SELECT {_KEY}, materialized_version, stale_since, stale_reason_code FROM judged"
-            " WHERE stale_reason_code IS NOT NULL"
+            f"SELECT {_KEY}, materialized_version, make_timestamptz(stale_since) AS stale_since, CASE {reason} END"
+            " AS stale_reason_code FROM judged JOIN expected USING (n) WHERE stale_since IS NOT NULL"
         ).to_arrow_table()
 
+    # --- inside -------------------------------------------------------------------------------------------------------
 
-MISSING = "display = 'never_materialized'"
-STALE = "(late OR overtaken OR outdated) AND available"
-FAILED = "(last_failed OR display = 'unavailable')"
+    def _universe(self) -> str:
+        """Every expected partition as the number of its range, and a day."""
+        if self._only:
+            return (
+                "SELECT e.n, k.logical_date FROM only_keys k JOIN expected e ON e.source = k.source"
+                " AND e.customer_id = k.customer_id AND e.query_name = k.query_name"
+                " AND k.logical_date BETWEEN e.first AND e.last"
+            )
+        return "SELECT n, first + CAST(unnest(range(last - first + 1)) AS INTEGER) AS logical_date FROM expected"
 
-_FLAG_NAMES = {
-    "last_failed": "last_attempt_failed",
-    "late": "late",
-    "overtaken": "upstream_changed",
-    "outdated": "code_changed",
-    "unpublished": "unpublished",
-}
-_REASONS = {
-    "late": StaleReason.FRESHNESS_POLICY,
-    "overtaken": StaleReason.UPSTREAM_CHANGED,
-    "outdated": StaleReason.CODE_CHANGED,
-}
+    def _islands(self, limit: int) -> tuple[list[Gap], int]:
+        gone = "SELECT n, logical_date FROM judged WHERE display <> 'never_materialized'"
+        islands = f"""
+            SELECT n, min(logical_date) AS first, max(logical_date) AS last FROM (
+                SELECT n, logical_date, logical_date - CAST(
+                    row_number() OVER (PARTITION BY n ORDER BY logical_date) AS INTEGER) AS island
+                FROM (SELECT * FROM ({self._universe()}) EXCEPT ALL {gone})
+            ) GROUP BY n, island"""
+        return self._gaps(islands, limit)
+
+    def _gaps(self, found: str, limit: int) -> tuple[list[Gap], int]:
+        rows = self._rows(
+            "SELECT e.source, e.customer_id, e.query_name, g.first, g.last, count(*) OVER ()"
+            f" FROM ({found}) g JOIN expected e USING (n) ORDER BY e.source, e.query_name, e.customer_id, g.first"
+            f" LIMIT {int(limit)}"
+        )
+        return [Gap(*row[:5]) for row in rows], (rows[0][5] if rows else 0)
+
+    def _page(self, chosen: str, after: PartitionKey | None, limit: int | None) -> list[Standing]:
+        beyond, values = "", []
+        if after is not None:
+            beyond = f"WHERE ({_KEY}) > (?, ?, ?, ?)"
+            values = [*after]
+        self._duckdb.execute(
+            f"CREATE OR REPLACE TEMP TABLE page AS SELECT n, {_KEY} FROM ({chosen}) JOIN expected USING (n) {beyond}"
+            f" ORDER BY n, logical_date" + ("" if limit is None else f" LIMIT {int(limit)}"),
+            values,
+        )
+        details = ("last_attempt_run_id", "last_attempt_at", "last_attempt_outcome", "last_materialization_run_id",
+                   "last_materialization_at")  # fmt: skip
+        flags = ", ".join(f"COALESCE(j.{flag}, false) AS {flag}" for flag in _FLAG_NAMES)
+        found = self._duckdb.execute(
+            f"SELECT {', '.join(f'p.{name}' for name in _KEY.split(', '))}, {flags}, j.stale_since,"
+            f" COALESCE(j.display, 'never_materialized') AS display, {', '.join(f's.{name}' for name in details)}"
+            f" FROM page p LEFT JOIN judged j ON j.n = p.n AND j.logical_date = p.logical_date"
+            f" LEFT JOIN ({self._details()}) s ON s.source = p.source AND s.customer_id = p.customer_id"
+            " AND s.query_name = p.query_name AND s.logical_date = p.logical_date ORDER BY p.n, p.logical_date"
+        )
+        names = [column[0] for column in found.description]
+        return [_standing(dict(zip(names, row, strict=True))) for row in found.fetchall()]
+
+    def _details(self) -> str:
+        """What is said of the partitions of the page. Their customers and days are told to the scan, so that it skips
+        what cannot hold them."""
+        [bounds] = self._rows(
+            "SELECT min(customer_id), max(customer_id), min(logical_date), max(logical_date) FROM page"
+        )
+        if bounds[0] is None:
+            return "SELECT * FROM said WHERE false"
+        first, last, begin, end = bounds
+        return (
+            f"SELECT * FROM said WHERE customer_id BETWEEN '{first}' AND '{last}'"
+            f" AND logical_date BETWEEN DATE '{begin}' AND DATE '{end}'"
+        )
+
+    def _rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return self._duckdb.execute(statement).fetchall()
 
 
 def _standing(row: dict[str, Any]) -> Standing:
@@ -224,6 +318,6 @@ def _standing(row: dict[str, Any]) -> Standing:
         row["last_attempt_outcome"],
         row["last_materialization_run_id"],
         row["last_materialization_at"],
-        row["stale_since"],
+        moment(row["stale_since"]),
         tuple(reason for flag, reason in _REASONS.items() if row[flag]),
     )

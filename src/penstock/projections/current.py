@@ -19,6 +19,17 @@ from penstock.projections.runs import RUNS, run_row
 from penstock.projections.status import PARTIAL, joined, partials
 from penstock.projections.status_file import FILE
 
+_REPEATED = (
+    "source",
+    "customer_id",
+    "query_name",
+    "last_attempt_run_id",
+    "last_attempt_outcome",
+    "last_materialization_run_id",
+    "last_materialization_code_version",
+    "published_run_id",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Current:
@@ -35,7 +46,9 @@ class Current:
 
     def status_base(self) -> ds.Dataset | None:
         """The rows of the last compaction."""
-        return files.dataset(self.lake, [self.manifest.status_base], PARTIAL) if self.manifest.status_base else None
+        if self.manifest.status_base is None:
+            return None
+        return files.dataset(self.lake, [self.manifest.status_base], PARTIAL, _REPEATED)
 
     def whole_status_base(self) -> ds.Dataset | None:
         """The same with every column that other tools read."""

@@ -31,11 +31,16 @@ def read_all(lake: Lake, paths: Iterable[str], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def dataset(lake: Lake, paths: Sequence[str], schema: pa.Schema) -> ds.Dataset:
-    """The files as one lazy table: columns and row groups that nobody asks for are not read."""
+def dataset(lake: Lake, paths: Sequence[str], schema: pa.Schema, repeated: Sequence[str] = ()) -> ds.Dataset:
+    """The files as one lazy table: columns and row groups that nobody asks for are not read. Columns with `repeated`
+    values stay encoded, as the files have them: comparing numbers is faster than comparing text."""
     filesystem, root = lake.filesystem()
     found = [f"{root}/{path}" for path in paths]
-    return ds.dataset(found, schema=schema, format="parquet", filesystem=filesystem)
+    options = ds.ParquetReadOptions(dictionary_columns=list(repeated))
+    encoded = pa.dictionary(pa.int32(), pa.string())
+    fields = [field.with_type(encoded) if field.name in repeated else field for field in schema]
+    file_format = ds.ParquetFileFormat(read_options=options)
+    return ds.dataset(found, schema=pa.schema(fields), format=file_format, filesystem=filesystem)
 
 
 def newest(parts: Sequence[pa.Table], key: str) -> pa.Table:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 import pyarrow as pa
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StaleReason(StrEnum):
@@ -45,13 +47,14 @@ _POLICIES = pa.schema(
         ("source", pa.string()),
         ("query_name", pa.string()),
         ("code_version", pa.string()),
-        ("code_since", pa.timestamp("us", tz="UTC")),
-        ("max_lag", pa.duration("us")),
+        ("code_since", pa.int64()),
+        ("max_lag", pa.int64()),
         ("restate_days", pa.int32()),
     ]
 )
 _EXPECTED = pa.schema(
     [
+        ("n", pa.int32()),
         ("source", pa.string()),
         ("customer_id", pa.string()),
         ("query_name", pa.string()),
@@ -63,14 +66,33 @@ _EXPECTED = pa.schema(
 
 
 def policy_table(policies: Iterable[Policy]) -> pa.Table:
-    return _table(
-        ((p.source, p.query_name, p.code_version, p.code_since, p.max_lag, p.restate_days) for p in policies), _POLICIES
+    """Moments and lengths in microseconds: a million sums of integers cost nothing, of zoned timestamps a second."""
+    rows = (
+        (
+            p.source,
+            p.query_name,
+            p.code_version,
+            None if p.code_since is None else microseconds(p.code_since),
+            None if p.max_lag is None else p.max_lag // timedelta(microseconds=1),
+            p.restate_days,
+        )
+        for p in policies
     )
+    return _table(rows, _POLICIES)
+
+
+def microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def moment(found: int | None) -> datetime | None:
+    return None if found is None else _EPOCH + timedelta(microseconds=found)
 
 
 def expected_table(expected: Iterable[Expected]) -> pa.Table:
-    rows = dict.fromkeys((e.source, e.customer_id, e.query_name, e.first, e.last, e.over) for e in expected)
-    return _table(rows, _EXPECTED)
+    """The ranges, numbered in the order of their keys: to sort by number and day is to sort by key."""
+    rows = sorted({(e.source, e.customer_id, e.query_name, e.first, e.last, e.over) for e in expected})
+    return _table(((number, *row) for number, row in enumerate(rows)), _EXPECTED)
 
 
 def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
@@ -78,12 +100,9 @@ def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
-_KEY = "source, customer_id, query_name, logical_date"
-
 # An input counts as changed when another run of it is trusted now, or none, unless the rows are the same.
 UPSTREAM_SQL = """
-SELECT c.source, c.customer_id, c.query_name, c.logical_date,
-    min(u.last_materialization_at) AS upstream_since, count(*) AS upstream_changes
+SELECT c.source, c.customer_id, c.query_name, c.logical_date, min(u.last_materialization_at) AS upstream_since
 FROM consumed c
 JOIN said m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query_name = c.query_name
     AND m.logical_date = c.logical_date AND m.last_materialization_run_id = c.run_id
@@ -100,41 +119,50 @@ SELECT source, customer_id, query_name, max(logical_date) AS newest FROM said
 WHERE last_materialization_at IS NOT NULL GROUP BY source, customer_id, query_name
 """
 
-JUDGED_SQL = f"""
-WITH flagged AS (
-    SELECT s.*, e.over,
-        s.last_attempt_outcome = 'FAILED'
-            AND (s.last_materialization_at IS NULL OR s.last_attempt_at > s.last_materialization_at) AS last_failed,
-        s.last_materialization_at IS NOT NULL AND s.last_materialization_at + p.max_lag < now_
-            AND (s.logical_date > e.over - p.restate_days OR s.logical_date = n.newest) AS late,
-        s.last_materialization_at IS NOT NULL AND s.last_materialization_code_version <> p.code_version AS outdated,
-        u.upstream_changes IS NOT NULL AS overtaken,
-        s.last_materialization_at + p.max_lag AS late_since, COALESCE(p.code_since, now_) AS outdated_since,
-        COALESCE(u.upstream_since, s.last_materialization_at) AS overtaken_since
-    FROM said s
-    JOIN expected e ON e.source = s.source AND e.customer_id = s.customer_id AND e.query_name = s.query_name
-        AND s.logical_date BETWEEN e.first AND e.last
-    LEFT JOIN policies p ON p.source = s.source AND p.query_name = s.query_name
-    LEFT JOIN newest n ON n.source = s.source AND n.customer_id = s.customer_id AND n.query_name = s.query_name
-    LEFT JOIN overtaken u ON u.source = s.source AND u.customer_id = s.customer_id AND u.query_name = s.query_name
-        AND u.logical_date = s.logical_date
-    CROSS JOIN moment
-)
-SELECT {_KEY}, attempt_no, last_attempt_run_id, last_attempt_at, last_attempt_outcome, authority_version, available,
-    materialized_version, last_materialization_run_id, last_materialization_at, last_materialization_code_version,
-    published_run_id,
-    COALESCE(last_failed, false) AS last_failed, COALESCE(late, false) AS late, COALESCE(outdated, false) AS outdated,
-    overtaken, available AND COALESCE(published_run_id, '') <> last_materialization_run_id AS unpublished,
-    CASE WHEN late THEN late_since WHEN overtaken THEN overtaken_since WHEN outdated THEN outdated_since END
-        AS stale_since,
-    CASE WHEN late THEN '{StaleReason.FRESHNESS_POLICY}' WHEN overtaken THEN '{StaleReason.UPSTREAM_CHANGED}'
-        WHEN outdated THEN '{StaleReason.CODE_CHANGED}' END AS stale_reason_code,
-    CASE
-        WHEN last_materialization_at IS NULL THEN 'never_materialized'
-        WHEN NOT available THEN 'unavailable'
-        WHEN last_failed THEN 'materialized_but_last_attempt_failed'
-        WHEN late OR overtaken OR outdated THEN 'stale'
-        ELSE 'materialized'
-    END AS display
-FROM flagged
-"""
+
+def judged_sql(*, freshness: bool, provenance: bool, narrowed: str = "") -> str:
+    """How each partition that was ever spoken of stands: flags, reasons for staleness, and what is shown of it. Joins
+    that nothing depends on are left out: a million rows notice."""
+    late = (
+        "epoch_us(s.last_materialization_at) + p.max_lag < now_"
+        " AND (s.logical_date > e.over - p.restate_days OR s.logical_date = w.newest)"
+        if freshness
+        else "false"
+    )
+    same = "{0}.source = s.source AND {0}.customer_id = s.customer_id AND {0}.query_name = s.query_name"
+    newest = f"LEFT JOIN newest w ON {same.format('w')}" if freshness else ""
+    overtaken = f"LEFT JOIN overtaken u ON {same.format('u')} AND u.logical_date = s.logical_date" if provenance else ""
+    return f"""
+    SELECT n, logical_date, last_failed, late, overtaken, outdated, unpublished, available, materialized_version,
+        CASE WHEN late THEN made_at + max_lag WHEN overtaken THEN overtaken_since
+            WHEN outdated THEN COALESCE(code_since, now_) END AS stale_since,
+        CASE
+            WHEN NOT made THEN 'never_materialized'
+            WHEN NOT available THEN 'unavailable'
+            WHEN last_failed THEN 'materialized_but_last_attempt_failed'
+            WHEN late OR overtaken OR outdated THEN 'stale'
+            ELSE 'materialized'
+        END AS display
+    FROM (
+        SELECT e.n, s.logical_date, s.last_materialization_at IS NOT NULL AS made, s.materialized_version,
+            epoch_us(s.last_materialization_at) AS made_at, p.max_lag, p.code_since, now_,
+            COALESCE(s.available, false) AS available,
+            COALESCE(s.last_attempt_outcome = 'FAILED'
+                AND (s.last_materialization_at IS NULL OR s.last_attempt_at > s.last_materialization_at), false)
+                AS last_failed,
+            COALESCE({late}, false) AS late,
+            COALESCE(s.last_materialization_code_version <> p.code_version, false) AS outdated,
+            {"u.logical_date IS NOT NULL" if provenance else "false"} AS overtaken,
+            COALESCE(s.available AND COALESCE(s.published_run_id, '') <> s.last_materialization_run_id, false)
+                AS unpublished,
+            {"epoch_us(COALESCE(u.upstream_since, s.last_materialization_at))" if provenance else "NULL"}
+                AS overtaken_since
+        FROM said s
+        {narrowed}
+        JOIN expected e ON e.source = s.source AND e.customer_id = s.customer_id AND e.query_name = s.query_name
+            AND s.logical_date BETWEEN e.first AND e.last
+        LEFT JOIN policies p ON p.source = e.source AND p.query_name = e.query_name
+        {newest}
+        {overtaken}
+        CROSS JOIN moment
+    )"""

@@ -7,7 +7,7 @@ takes, group by group, the one of the highest version; the order of joining make
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -59,76 +59,82 @@ _KEY = ("source", "customer_id", "query_name", "logical_date")
 # Asset first: whoever asks for one asset, a few customers or a stretch of days reads few row groups.
 ORDER = "source, query_name, customer_id, logical_date"
 _WITHDRAWALS = ("demote", "re-check")
+_CHUNK = 50_000
 
-Row = dict[str, Any]
+Columns = dict[str, list[Any]]
 
 
 def partials(facts: Iterable[Fact]) -> pa.Table:
-    """What each fact says about its partition, one row per fact."""
-    rows = []
+    """What each fact says about its partition, one row per fact, with gaps where it says nothing."""
+    by_kind: dict[str, list[Fact]] = {}
     for fact in facts:
-        read = _READERS.get(fact.type)
-        if read is None or not understood(fact):
-            continue
-        source, customer_id, query_name, logical_date = fact.payload["partition_key"].split("/")
-        rows.append(
-            {
-                "source": source,
-                "customer_id": customer_id,
-                "query_name": query_name,
-                "logical_date": logical_date,
-                "row_position": fact.position,
-                "row_version": fact.event_id,
-                **read(fact),
-            }
-        )
-    columns = []
+        if fact.type in _READERS and understood(fact):
+            by_kind.setdefault(fact.type, []).append(fact)
+    parts = [PARTIAL.empty_table()]
+    for kind, told in by_kind.items():
+        parts += [_table(told[at : at + _CHUNK], _READERS[kind]) for at in range(0, len(told), _CHUNK)]
+    return pa.concat_tables(parts)
+
+
+def _table(facts: Sequence[Fact], read: Callable[[Sequence[Fact]], Columns]) -> pa.Table:
+    keys = zip(*(fact.payload["partition_key"].split("/") for fact in facts), strict=True)
+    columns: dict[str, Any] = dict(zip(_KEY, keys, strict=True)) | read(facts)
+    columns["row_position"] = [fact.position for fact in facts]
+    columns["row_version"] = [fact.event_id for fact in facts]
+    arrays = []
     for field in PARTIAL:
-        values = [row.get(field.name) for row in rows]
-        kind = pa.string() if field.name == "logical_date" else field.type
-        column = pa.array(values, kind)
-        columns.append(column.cast(field.type) if kind != field.type else column)
-    return pa.Table.from_arrays(columns, schema=PARTIAL)
+        values = columns.get(field.name)
+        if values is None:
+            arrays.append(pa.nulls(len(facts), field.type))
+        elif field.name == "logical_date":
+            arrays.append(pa.array(values, pa.string()).cast(field.type))
+        else:
+            arrays.append(pa.array(values, field.type))
+    return pa.Table.from_arrays(arrays, schema=PARTIAL)
 
 
-def _finished(fact: Fact) -> Row:
-    """A closed attempt: by verdict or cancelled. Never the materialization, which only authority moves."""
+def _finished(facts: Sequence[Fact]) -> Columns:
+    """Closed attempts: by verdict or cancelled. Never the materialization, which only authority moves."""
     return {
-        "attempt_no": fact.payload["attempt_no"],
-        "last_attempt_run_id": fact.run_id,
-        "last_attempt_at": fact.occurred_at,
-        "last_attempt_outcome": fact.payload["outcome"],
+        "attempt_no": [fact.payload["attempt_no"] for fact in facts],
+        "last_attempt_run_id": [fact.run_id for fact in facts],
+        "last_attempt_at": [fact.occurred_at for fact in facts],
+        "last_attempt_outcome": [fact.payload["outcome"] for fact in facts],
     }
 
 
-def _authority(fact: Fact) -> Row:
-    version = fact.payload["authority_version"]
-    if fact.payload["act"] in _WITHDRAWALS:
-        return {"authority_version": version, "available": False}
+def _authority(facts: Sequence[Fact]) -> Columns:
+    versions = [fact.payload["authority_version"] for fact in facts]
+    trusted = [fact.payload["act"] not in _WITHDRAWALS for fact in facts]
+
+    def only_trusted(values: Iterable[Any]) -> list[Any]:
+        return [value if given else None for value, given in zip(values, trusted, strict=True)]
+
     return {
-        "authority_version": version,
-        "available": True,
-        "materialized_version": version,
-        "last_materialization_run_id": fact.run_id,
-        "last_materialization_at": fact.occurred_at,
-        "last_materialization_code_version": fact.payload["code_version"] or "",
-        "content_digest": fact.payload["content_digest"] or "",
+        "authority_version": versions,
+        "available": trusted,
+        "materialized_version": only_trusted(versions),
+        "last_materialization_run_id": only_trusted(fact.run_id for fact in facts),
+        "last_materialization_at": only_trusted(fact.occurred_at for fact in facts),
+        "last_materialization_code_version": only_trusted(fact.payload["code_version"] or "" for fact in facts),
+        "content_digest": only_trusted(fact.payload["content_digest"] or "" for fact in facts),
     }
 
 
-def _published(fact: Fact) -> Row:
-    return {"published_version": fact.position, "published_run_id": fact.run_id, "published_at": fact.occurred_at}
+def _published(facts: Sequence[Fact]) -> Columns:
+    """Which run readers see; none after the partition was hidden."""
+    return {
+        "published_version": [fact.position for fact in facts],
+        "published_run_id": [fact.run_id or "" if fact.type == "PartitionPublished" else "" for fact in facts],
+        "published_at": [fact.occurred_at for fact in facts],
+    }
 
 
-def _hidden(fact: Fact) -> Row:
-    return {"published_version": fact.position, "published_run_id": "", "published_at": fact.occurred_at}
-
-
-_READERS: dict[str, Callable[[Fact], Row]] = {
+_READERS: dict[str, Callable[[Sequence[Fact]], Columns]] = {
     "TaskFinished": _finished,
     "AuthorityChanged": _authority,
     "PartitionPublished": _published,
-    "PartitionHidden": _hidden,
+    "PartitionHidden": _published,
 }
 
 
