@@ -17,7 +17,7 @@ dates = dg.StaticPartitionsDefinition([f"2024-{1 + n // 28:02d}-{1 + n % 28:02d}
 partitions = dg.MultiPartitionsDefinition({"customer": customers, "date": dates})
 
 
-@dg.asset(partitions_def=partitions)
+@dg.asset(partitions_def=partitions)  # type: ignore[untyped-decorator]
 def campaign_daily() -> None: ...
 
 

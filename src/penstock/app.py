@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, due_range, expected
-from penstock.errors import ActRefused, PenstockError, UsageError
+from penstock.errors import ActRefused, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, day, new_run_id, new_ulid
 from penstock.settings import Settings, find_workspace, load_settings
@@ -205,9 +205,11 @@ class Workspace:
     ) -> Mapping[str, Any]:
         """One round of the control loop: rescue, decide about retries, plan within the shares, run, publish."""
         from penstock.control.breaker import BreakerGuard
+        from penstock.control.rescue import tidy_own
         from penstock.control.round import Planner
 
-        self._rescue()
+        workers = self._rescue()
+        tidy_own(workers, ControlStore(self.database, self._clock), worker_token)
         self._refuse_what_cannot_run(self.ranges(Selection()))
         run_id = new_run_id()
         guard = BreakerGuard(self.breakers, self._clock, by_hand=False)
@@ -229,7 +231,7 @@ class Workspace:
 
     def resume(self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None) -> RunSummary:
         """Go on with a run whose worker died, without repeating what it finished."""
-        from penstock.control.resume import left_over, reasons_of
+        from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
         from penstock.flow.desk import Desk
         from penstock.flow.heartbeat import Heartbeat
         from penstock.pipeline.session import start_session
@@ -239,11 +241,12 @@ class Workspace:
         control = ControlStore(self.database, self._clock)
         workers.bury()
         with Heartbeat(workers) as heart:
-            adopted = control.adopt(run_id, heart.token)
+            reasons = reasons_of(self.run_filters(run_id))
+            adopted, outdated = still_current(control.adopt(run_id, heart.token), self.settings, self.contracts)
+            control.cancel(outdated_closings(outdated, heart.token))
             desk = Desk(run_id, self.ledger.news_of_run)
             desk.look()
             waiting = left_over(desk, adopted)
-            reasons = reasons_of(self.run_filters(run_id))
             plan = self._replan(waiting.unissued, reasons)
             sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
             session = spark or start_session(self.settings.spark)
@@ -256,13 +259,15 @@ class Workspace:
         """What of these is still due; the rest was done by somebody else meanwhile."""
         from penstock.control.plan import preview
         from penstock.control.restate import schedules
-        from penstock.control.spans import around
+        from penstock.control.spans import within
 
-        if not keys:
-            return []
         wanted = set(keys)
+        ranges = within(self.ranges(Selection()), keys)
+        if not ranges:
+            return []
+        self._refuse_what_cannot_run(ranges)
         restated = schedules(self.settings.queries)
-        plan = preview(self.reader, around(keys), self.contracts, self.now(), restated=restated, reasons=reasons)
+        plan = preview(self.reader, ranges, self.contracts, self.now(), restated=restated, reasons=reasons)
         return [item for item in plan.items if item.key in wanted]
 
     def run_filters(self, run_id: RunId) -> Mapping[str, Any]:
@@ -280,8 +285,11 @@ class Workspace:
             raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
         if found.finished_at is not None:
             return False
-        ControlStore(self.database, self._clock).request_cancel(run_id, entry)
-        self._rescue()
+        from penstock.control.rescue import end_cancelled
+
+        control = ControlStore(self.database, self._clock)
+        control.request_cancel(run_id, entry)
+        end_cancelled(WorkerStore(self.database, self._clock), control, run_id)
         return True
 
     def _rescue(self) -> WorkerStore:
@@ -362,7 +370,10 @@ class Workspace:
 
         self.projector.advance()
         before = self.now() - timedelta(days=older_than_days)
-        return export_before(self.database, self.lake, self.ledger, before, entry, self.now(), rehearsal=rehearsal)
+        folded = self.projector.head.read()[1].cursor
+        return export_before(
+            self.database, self.lake, self.ledger, before, folded, entry, self.now(), rehearsal=rehearsal
+        )
 
     def current(self) -> Current:
         """The projections at this moment: their files, and what the ledger has told since."""
@@ -427,7 +438,7 @@ class Workspace:
         """Bring the projections forward. Trouble with that stops nobody: the next one catches up."""
         try:
             self.projector.advance()
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run that was published must not end by it
             log.warning("projections.behind", extra={"error": str(error)})
 
     @cached_property
@@ -639,8 +650,18 @@ class Workspace:
             self.is_terminal(view),
             in_words(self.breakers.get(key.source), self.now()),
             self.maturity(view),
+            self.board(Selection(keys=(key,))).everything()[0],
+            self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
         )
         return explain(view, self.pointers.pointer(key), self.reader.attempts(key), around)
+
+    def _tasks_of(self, key: PartitionKey, run_id: RunId) -> tuple[str, ...]:
+        """What the run that works on a partition has done of it, task by task."""
+        from penstock.flow.desk import Desk
+
+        desk = Desk(run_id, self.ledger.news_of_run)
+        desk.look()
+        return tuple(f"{stage} {state}" for stage, state in desk.states(str(key)).items())
 
     def troubles(self) -> list[str]:
         """The sources for which not everything is issued, and why."""

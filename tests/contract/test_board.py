@@ -88,6 +88,14 @@ def test_every_display_status_is_shown(annals: Annals, folded: bool) -> None:
     assert found.missing() == 7
 
 
+def test_a_failure_is_newer_by_its_number_whatever_the_clocks_say(annals: Annals) -> None:
+    annals.actors.clock.now += timedelta(minutes=2)  # the clock of the one who accepts is ahead
+    accept(annals, 1)
+    annals.actors.clock.now -= timedelta(minutes=2)
+    reject(annals, 1)
+    assert shown(board(annals))[1] == "materialized_but_last_attempt_failed"
+
+
 def test_a_newer_success_ends_a_failure(annals: Annals) -> None:
     reject(annals, 1)
     later(annals)
@@ -187,6 +195,20 @@ def test_an_input_that_was_withdrawn_makes_what_was_made_from_it_stale(annals: A
     derive(annals, Consumed(key(1), first, f"content-{first}"))
     AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
     assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
+
+
+def test_a_derived_slice_is_stale_since_its_input_changed_and_not_before_it_was_made(annals: Annals) -> None:
+    first = accept(annals, 1)
+    later(annals, 24)
+    derive(annals, Consumed(key(1), first, f"content-{first}"))
+    later(annals, 24)
+    withdrawn = annals.actors.clock.now
+    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
+    [stale] = board(annals, after=timedelta(days=9)).page(STALE, after=None, limit=None)
+    assert stale.stale_since == withdrawn
+    older = board(annals, after=timedelta(days=9), code_version="x", code_since=NOW + timedelta(hours=30))
+    [stale] = older.page(STALE, after=None, limit=None)
+    assert (stale.key, stale.stale_since) == (key(5), NOW + timedelta(hours=30))
 
 
 def test_a_fan_in_has_no_limit(annals: Annals) -> None:

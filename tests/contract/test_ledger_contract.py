@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,14 +17,18 @@ import builders
 from annals import Annals, attempt
 from builders import BACKENDS, accepted, audit_entry, key, rejected
 from penstock.control.export import export_before
+from penstock.control.rescue import end_cancelled, tidy_own
 from penstock.db import schema
-from penstock.errors import PenstockError
+from penstock.errors import LeaseLost, PenstockError
+from penstock.lake import Lake
+from penstock.lake.protocol import LakeUnavailable
 from penstock.ledger.append import append
-from penstock.ledger.events import Event, RunCancelRequested, RunFinished
+from penstock.ledger.events import Event, RunCancelRequested, RunFinished, SlicesExtracted
 from penstock.ledger.segments import SegmentDamaged
 from penstock.lifecycle import Outcome, Stage
 from penstock.partition import new_run_id
 from penstock.projections.fact import START
+from penstock.projections.manifest import ProjectionsLost
 from penstock.state.records import Consumed, Verdict
 
 
@@ -104,7 +109,7 @@ def test_news_of_a_run_are_told_at_once_and_none_is_lost(annals: Annals) -> None
     run_id = annals.start(1, 2)
     first, cursor = annals.ledger.news_of_run(run_id, START)
     assert {fact.type for fact in first} == {"PlanCreated", "TaskStarted"}
-    annals.actors.control.finish_run(run_id, {})
+    annals.actors.control.finish_run(run_id, annals.actors.token, {})
     second, _ = annals.ledger.news_of_run(run_id, cursor)
     assert "RunFinished" in {fact.type for fact in second}
 
@@ -121,13 +126,13 @@ def story(annals: Annals) -> Iterator[None]:
     actors.validator.judge(verdicts)
     yield
     actors.control.cancel([builders.cancelled(attempt(first, 3), actors.token)])
-    actors.control.finish_run(first, {}, "done")
+    actors.control.finish_run(first, actors.token, {}, "done")
     yield
     actors.clock.now += timedelta(hours=1)
     second = annals.start(1, 3)
     yield
     actors.validator.judge([rejected(attempt(second, 1), actors.token), accepted(attempt(second, 3), actors.token)])
-    actors.control.finish_run(second, {}, "done")
+    actors.control.finish_run(second, actors.token, {}, "done")
     yield
 
 
@@ -204,13 +209,95 @@ def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(
     assert annals.projector.head.read()[1].unknown == {"Unheard/1": 1, "RunFinished/9": 1}
 
 
+def test_projections_that_are_lost_or_strange_are_made_anew(annals: Annals) -> None:
+    for _ in story(annals):
+        annals.projector.advance()
+    told = annals.tables()
+    for content in (None, b'{"format": 99}'):
+        path = str(annals.projector.head.read()[0])
+        annals.lake.delete([path])
+        if content is not None:
+            annals.lake.create(path, content)
+        with pytest.raises(ProjectionsLost, match="ledger rebuild"):
+            annals.current()
+        annals.projector.rebuild()
+        assert annals.tables() == told
+
+
+def test_an_error_in_the_middle_leaves_nothing_out_afterwards(annals: Annals) -> None:
+    """The second file of a page cannot be written; what was folded in memory for it is folded again."""
+    run_id = annals.start(1)
+    annals.projector.advance()
+    annals.actors.validator.judge([rejected(attempt(run_id, 1), annals.actors.token, stage=Stage.EXTRACT)])
+    good = annals.projector.lake
+    annals.projector.lake = _FullLake(good, "projections/runs/")
+    with pytest.raises(LakeUnavailable):
+        annals.projector.advance()
+    annals.projector.lake = good
+    annals.projector.advance()
+    assert {row["task_key"].split(":")[0]: row["state"] for row in annals.tables()["tasks"]} == {
+        "extract": "FAILED",
+        "validate": "SKIPPED",
+        "load": "SKIPPED",
+    }
+
+
+class _FullLake:
+    """A lake that cannot take files of one folder."""
+
+    def __init__(self, lake: Lake, folder: str) -> None:
+        self._lake, self._folder = lake, folder
+
+    def create(self, path: str, data: bytes) -> bool:
+        if path.startswith(self._folder):
+            raise LakeUnavailable("no space left")
+        return self._lake.create(path, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lake, name)
+
+
+def test_rebuilding_again_and_again_leaves_no_files_behind(annals: Annals) -> None:
+    for _ in story(annals):
+        annals.projector.advance()
+    annals.projector.rebuild()
+    counts = []
+    for _ in range(3):
+        annals.actors.clock.now += timedelta(hours=2)  # long enough for readers of the older manifest
+        annals.projector.rebuild()
+        counts.append(len(list(annals.lake.list("projections"))))
+    assert counts[0] == counts[1] == counts[2]
+
+
+@pytest.mark.parametrize("annals", ["postgresql"], indirect=True)
+def test_a_ledger_that_was_restored_into_another_cluster_is_refused_then_settled(annals: Annals) -> None:
+    for _ in story(annals):
+        annals.projector.advance()
+    told, database = annals.tables(), annals.actors.database
+
+    def restore(connection: sa.Connection) -> None:  # a dump brings the numbers of the other cluster with it
+        connection.exec_driver_sql("ALTER TABLE event DISABLE TRIGGER USER")
+        connection.exec_driver_sql("UPDATE event SET transaction_id = transaction_id + 1000000000")
+        connection.exec_driver_sql("ALTER TABLE event ENABLE TRIGGER USER")
+
+    database.transact(restore)
+    with pytest.raises(PenstockError, match="another PostgreSQL cluster"):
+        annals.current()
+    builders.migrated(database)
+    annals.projector.rebuild()
+    assert annals.tables() == told
+    annals.start(2)
+    assert len(annals.tables()["runs"]) == len(told["runs"]) + 1
+
+
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
 def exported(annals: Annals, *, rehearsal: bool = False) -> int:
     database, lake, clock = annals.actors.database, annals.lake, annals.actors.clock
     entry = audit_entry(command="ledger export")
-    found = export_before(database, lake, annals.ledger, clock.now, entry, clock.now, rehearsal=rehearsal)
+    folded = annals.projector.head.read()[1].cursor
+    found = export_before(database, lake, annals.ledger, clock.now, folded, entry, clock.now, rehearsal=rehearsal)
     return int(found["events"])
 
 
@@ -248,6 +335,7 @@ def test_a_segment_that_was_changed_is_refused(annals: Annals) -> None:
     for _ in story(annals):
         pass
     annals.actors.clock.now += timedelta(days=1)
+    assert exported(annals) == 0, "what the projections do not hold stays"
     annals.projector.advance()
     exported(annals)
     [entry] = annals.lake.list("ledger")
@@ -303,7 +391,44 @@ def test_a_run_is_adopted_only_when_its_worker_is_gone(annals: Annals) -> None:
     assert [refused.why for refused in late.refused] == ["the attempt belongs to another worker now"]
     assert actors.validator.judge([accepted(attempt(run_id, 1), newcomer)]).applied
     actors.control.cancel([builders.cancelled(attempt(run_id, 2), newcomer)])
-    actors.control.finish_run(run_id, {})
+    actors.control.finish_run(run_id, newcomer, {})
     with pytest.raises(PenstockError, match="is over"):
         actors.control.adopt(run_id, newcomer)
     assert Stage.EXTRACT in {a.stage for a in actors.reader.attempts(key(2))}
+
+
+def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_say(annals: Annals) -> None:
+    actors = annals.actors
+    run_id = annals.start(1)
+    actors.workers.stop(actors.token)
+    newcomer = actors.workers.register()
+    actors.control.adopt(run_id, newcomer)
+    before = builders.everything(actors.database)
+    with pytest.raises(LeaseLost, match="taken over"):
+        actors.control.issue(run_id, actors.token, "late", [builders.planned(key(2))])
+    with pytest.raises(LeaseLost, match="taken over"):
+        actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, {}, 1, "late"))
+    assert actors.control.finish_run(run_id, actors.token, {}, "abandoned") is False
+    assert builders.everything(actors.database) == before
+    assert actors.control.finish_run(run_id, newcomer, {}) is True
+    assert actors.control.finish_run(run_id, newcomer, {}) is False
+
+
+def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals: Annals) -> None:
+    actors = annals.actors
+    run_id = annals.start(1, 2)
+    assert tidy_own(actors.workers, actors.control, actors.token) == 2
+    assert {(a.outcome, a.lost_count) for a in actors.reader.attempts(key(1))} == {(Outcome.CANCELLED, 0)}
+    [run] = annals.tables()["runs"]
+    assert (run["run_id"], run["state"]) == (run_id, "FAILED")
+
+
+def test_cancelling_a_dead_run_closes_it_and_no_other(annals: Annals) -> None:
+    actors = annals.actors
+    first, second = annals.start(1), annals.start(2)
+    actors.workers.stop(actors.token)
+    end_cancelled(actors.workers, actors.control, second)
+    states = {row["run_id"]: row["state"] for row in annals.tables()["runs"]}
+    assert states == {first: "RUNNING", second: "CANCELLED"}
+    [closed], [waiting] = actors.reader.attempts(key(2)), actors.reader.attempts(key(1))
+    assert (closed.outcome, closed.lost_count, waiting.outcome) == (Outcome.CANCELLED, 0, None)

@@ -1200,7 +1200,7 @@ def test_a_run_is_recorded_from_start_to_finish(actors: Actors) -> None:
     actors.control.start_run(run_id, actors.token, "ada", {"queries": ["campaign_daily"]}, 3)
     actors.clock.now = LATER
     for _ in range(2):
-        actors.control.finish_run(run_id, {"accepted": 2, "rejected": 1})
+        actors.control.finish_run(run_id, actors.token, {"accepted": 2, "rejected": 1})
     assert actors.rows(schema.run) == [
         {
             "run_id": run_id,

@@ -99,6 +99,21 @@ def test_a_run_killed_in_a_gap_goes_on_and_ends_like_one_that_was_not(
     assert told(ws) == undisturbed
 
 
+def test_what_was_fetched_under_another_contract_is_not_judged_by_todays(tmp_path: Path, spark: Any) -> None:
+    folder = workspace(tmp_path)
+    assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT="run.validated").returncode == -signal.SIGKILL
+    start = (YESTERDAY - timedelta(days=1)).isoformat()
+    write_workspace(tmp_path, customers=2, query={"start_date": start, "checks": [{"rows": {"min": 1}}]})
+    ws = load_workspace(folder)
+    summary = ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    assert (summary.accepted, summary.loaded) == (0, 0)
+    ws.run(Selection(), watcher=Silent(), spark=spark)
+    assert len(rows_by_partition(ws)) == 4
+    for view in ws.reader.views(ws.ranges(Selection())):
+        outcomes = [(a.outcome, a.lost_count) for a in ws.reader.attempts(view.key)]
+        assert outcomes == [(Outcome.SUCCEEDED, 0), (Outcome.CANCELLED, 0)]
+
+
 def test_a_later_run_takes_back_what_a_dead_one_left(tmp_path: Path, spark: Any) -> None:
     folder = workspace(tmp_path)
     assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT="run.extracted").returncode == -signal.SIGKILL

@@ -347,11 +347,12 @@ def _mark_name(standing: Standing) -> str:
 
 
 def _why_document(found: Why) -> dict[str, Any]:
-    view, state = found.view, found.view.state
+    state = found.view.state
     return {
         **key_fields(found.key),
         "headline": found.headline,
-        "display_status": view.display,
+        "display_status": found.display,
+        "stale": list(found.stale),
         "status": state.status,
         "authority": {
             "run_id": state.current_run_id,
@@ -386,7 +387,7 @@ def _why_document(found: Why) -> dict[str, Any]:
 
 def _draw_why(console: Console, found: Why) -> None:
     view, state, pointer = found.view, found.view.state, found.pointer
-    console.print(f"[bold]{found.key}[/]  {view.display}")
+    console.print(f"[bold]{found.key}[/]  {found.display}")
     console.print(f"  {found.headline}\n", markup=False)
     serves = (
         "nothing" if pointer is None else f"run {pointer.run_id}{'' if pointer.available else ', hidden from readers'}"
@@ -409,6 +410,8 @@ def _draw_why(console: Console, found: Why) -> None:
         when = shown(attempt.finished_at or attempt.issued_at)
         console.print(f"  attempt {attempt.attempt_no:<2} {attempt.outcome or 'open':<10} {when}{reason}", markup=False)
     console.print()
+    for reason in found.stale:
+        console.print(f"  stale: {reason}", markup=False)
     for block in found.blocks:
         console.print(f"  blocked by: {block}", markup=False)
     console.print(f"  next: {found.next}", markup=False)

@@ -12,6 +12,7 @@ from penstock.db.engine import Database
 from penstock.lake import Lake
 from penstock.ledger.read import LedgerReader
 from penstock.ledger.segments import export
+from penstock.projections.fact import Cursor
 from penstock.state.control import AuditEntry
 
 _SEGMENT = 500_000  # events in one file
@@ -22,12 +23,14 @@ def export_before(
     lake: Lake,
     ledger: LedgerReader,
     before: datetime,
+    folded: Cursor,
     entry: AuditEntry,
     now: datetime,
     *,
     rehearsal: bool,
 ) -> dict[str, Any]:
-    """Events that happened before a moment and before the first event of any run that is not over."""
+    """Events that happened before a moment, that the projections hold, and that come before the first event of any run
+    that is not over."""
     event, run = schema.event, schema.run
     with database.snapshot() as connection:
         open_runs = sa.select(run.c.run_id).where(run.c.finished_at.is_(None))
@@ -35,9 +38,10 @@ def export_before(
         young = connection.scalar(sa.select(sa.func.min(event.c.position)).where(event.c.occurred_at >= before))
         oldest = connection.scalar(sa.select(sa.func.min(event.c.position)))
         newest = connection.scalar(sa.select(sa.func.max(event.c.position)))
+        unfolded = connection.scalar(sa.select(sa.func.min(event.c.position)).where(ledger.beyond(folded)))
     if oldest is None:
         return {"events": 0, "segments": []}
-    until = min(position for position in (needed, young, newest + 1) if position is not None) - 1
+    until = min(position for position in (needed, young, unfolded, newest + 1) if position is not None) - 1
     segments, events = [], 0
     while facts := ledger.between(oldest, until, _SEGMENT):
         events += len(facts)

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.contract.contract import Contract
 from penstock.control.plan import ASKED_FOR
+from penstock.errors import ActRefused, ErrorClass
 from penstock.flow.desk import Desk
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey
-from penstock.state.records import Issued
+from penstock.settings import Settings
+from penstock.state.records import Cancelled, Issued
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,29 @@ def left_over(desk: Desk, adopted: Sequence[Issued]) -> LeftOver:
     return LeftOver(unissued, [mine[key] for key in waiting if key in mine])
 
 
+def still_current(
+    adopted: Sequence[Issued], settings: Settings, contracts: Mapping[str, Contract]
+) -> tuple[list[Issued], list[Issued]]:
+    """Those that can go on as they were issued, and those whose contract, query or customer is another by now."""
+    customers = {customer.id for customer in settings.customers}
+    current: list[Issued] = []
+    outdated: list[Issued] = []
+    for item in adopted:
+        key = item.attempt.partition
+        contract = contracts.get(key.query_name)
+        same = contract is not None and contract.fingerprint == item.contract_fingerprint
+        (current if same and key.customer_id in customers else outdated).append(item)
+    return current, outdated
+
+
+def outdated_closings(outdated: Sequence[Issued], worker_token: str) -> list[Cancelled]:
+    """An attempt is judged by the contract it was issued under, or not at all."""
+    words = "its contract, query or customer was changed while the run was dead: it is planned anew"
+    return [Cancelled(i.attempt, worker_token, Stage.EXTRACT, ErrorClass.CONFIG, words) for i in outdated]
+
+
 def reasons_of(filters: Mapping[str, Any]) -> tuple[str, ...]:
     """For which reasons the run was given its partitions."""
+    if filters.get("round"):
+        raise ActRefused("a round of the control loop is not resumed: the next round takes back what it left")
     return (*ASKED_FOR, "success") if filters.get("reprocess") else ASKED_FOR

@@ -89,9 +89,14 @@ def _owner(thing: ExpectedRange | PartitionKey) -> tuple[str, str, str]:
     return (thing.source, thing.customer_id, thing.query_name)
 
 
-def around(keys: Sequence[PartitionKey]) -> list[ExpectedRange]:
-    """For each customer and query the range from its first to its last day among these."""
+def within(ranges: Iterable[ExpectedRange], keys: Sequence[PartitionKey]) -> list[ExpectedRange]:
+    """The ranges, cut to the days from the first to the last that these keys name of each; others are left out."""
     days: dict[tuple[str, str, str], list[date]] = {}
     for key in keys:
         days.setdefault((key.source, key.customer_id, key.query_name), []).append(key.logical_date)
-    return [ExpectedRange(*of, min(found), max(found)) for of, found in sorted(days.items())]
+    found = []
+    for span in ranges:
+        named = days.get(_owner(span))
+        if named is not None:
+            found.append(replace(span, first=max(span.first, min(named)), last=min(span.last, max(named))))
+    return [span for span in found if len(span)]

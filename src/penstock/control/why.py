@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from penstock.lifecycle import DisplayStatus, PartitionStatus
 from penstock.partition import PartitionKey
+from penstock.projections.board import Standing
+from penstock.projections.staleness import StaleReason
 from penstock.state.records import Attempt, ExpectedRange, PartitionView
 from penstock.warehouse.pointers import Pointer
 
@@ -21,6 +23,8 @@ class Why:
     headline: str
     blocks: tuple[str, ...]
     next: str
+    display: DisplayStatus
+    stale: tuple[str, ...] = ()  # every reason, in words
 
     @property
     def key(self) -> PartitionKey:
@@ -36,6 +40,8 @@ class Circumstances:
     terminal: str | None = None  # why it is given up for good
     trouble: str | None = None  # of its source
     maturity: str | None = None
+    standing: Standing | None = None  # as the board shows it
+    tasks: tuple[str, ...] = ()  # of the run that works on it, each with its state
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
@@ -43,7 +49,21 @@ def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Att
     headline = _headline(view, attempts)
     if around.maturity == "provisional":
         headline += " (provisional: the source may still change this day)"
-    return Why(view, pointer, attempts, headline, _blocks(view, around), _next(view, around))
+    display = around.standing.display if around.standing else view.display
+    stale = _stale(around.standing) if around.standing else ()
+    return Why(view, pointer, attempts, headline, _blocks(view, around), _next(view, around), display, stale)
+
+
+def _stale(standing: Standing) -> tuple[str, ...]:
+    since = f" since {standing.stale_since:%Y-%m-%d %H:%M:%S} UTC" if standing.stale_since else ""
+    return tuple(f"{reason}: {_MEANING[reason]}{since}" for reason in standing.reasons)
+
+
+_MEANING = {
+    StaleReason.FRESHNESS_POLICY: "older than its freshness policy allows",
+    StaleReason.UPSTREAM_CHANGED: "made from runs that are not the trusted ones any more",
+    StaleReason.CODE_CHANGED: "made under an older version of its contract",
+}
 
 
 def _headline(view: PartitionView, attempts: Sequence[Attempt]) -> str:
@@ -69,7 +89,8 @@ def _blocks(view: PartitionView, around: Circumstances) -> tuple[str, ...]:
     if day < due.first:
         blocks.append(f"the configuration expects this customer and query only from {due.first} on")
     if view.open_run_id:
-        blocks.append(f"run {view.open_run_id} is working on it")
+        where = f" ({', '.join(around.tasks)})" if around.tasks else ""
+        blocks.append(f"run {view.open_run_id} is working on it{where}")
     if control.paused_at is not None:
         blocks.append(f"paused by {control.paused_by}{_because(control.paused_reason)}")
     if around.terminal is not None:

@@ -13,6 +13,10 @@ from penstock.errors import ConfigError
 
 HEAD = "0003"
 _SCRIPTS = Path(__file__).with_name("migrations")
+# Events with transaction numbers that this cluster has not given out yet: they came with a dump of another one.
+STRANGERS = sa.text(
+    "SELECT EXISTS (SELECT 1 FROM event WHERE transaction_id >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
+)
 _ONE_AT_A_TIME = 7366452  # PostgreSQL advisory lock: two migrations never run at once
 
 
@@ -62,7 +66,17 @@ def _migrate(connection: Connection, schema_name: str | None, tenant: str, works
         {"t": tenant, "w": workspace},
     )
     _check_owner(connection, tenant, workspace)
+    if connection.dialect.name == "postgresql" and connection.scalar(STRANGERS):
+        _settle_strangers(connection)
     return before, HEAD
+
+
+def _settle_strangers(connection: Connection) -> None:
+    """After a restore into another cluster: all events are finished ones, and the projections are made anew."""
+    connection.exec_driver_sql("ALTER TABLE event DISABLE TRIGGER events_are_never_changed")
+    connection.exec_driver_sql("UPDATE event SET transaction_id = 0")
+    connection.exec_driver_sql("ALTER TABLE event ENABLE TRIGGER events_are_never_changed")
+    connection.exec_driver_sql("DELETE FROM projection_head")
 
 
 def _check_owner(connection: Connection, tenant: str, workspace: str) -> None:

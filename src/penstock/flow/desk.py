@@ -42,6 +42,11 @@ class Desk:
         """How often the task was handed out."""
         return self._fold.tries_of(f"{stage}:{partition_key}")
 
+    def states(self, partition_key: str) -> dict[Stage, str]:
+        """The tasks of one partition, each with its state; none if the run has none of it."""
+        found = {stage: self._fold.state_of(f"{stage}:{partition_key}") for stage in Stage}
+        return {stage: state for stage, state in found.items() if state is not None}
+
     @property
     def cancel_requested(self) -> bool:
         return self._facts.cancel_requested

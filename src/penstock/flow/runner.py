@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.contract.contract import Contract
+from penstock.errors import PenstockError
 from penstock.failpoint import reach
 from penstock.flow.desk import Desk, News
 from penstock.flow.graph import STAGES, Graph
@@ -73,18 +74,21 @@ class Runner:
         done = RunSummary(run_id, planned=len(plan) + len(adopted))
         ordered = sorted(plan, key=_newest_month_first)
         stages = Stages(self.bench, done, {item.key: item for item in ordered}, adopted, sizes)
-        lanes = _Lanes(self, stages, Desk(run_id, self.news), self._probes(ordered))
+        token = self.bench.worker_token
         try:
+            lanes = _Lanes(self, stages, Desk(run_id, self.news), self._probes(ordered))
             lanes.work_through()
         except BaseException as error:
             stages.give_up()
             end = "cancelled" if isinstance(error, KeyboardInterrupt) else "broken"
-            self.bench.control.finish_run(run_id, done.counts(), end)
+            try:
+                self.bench.control.finish_run(run_id, token, done.counts(), end)
+            except PenstockError:
+                pass  # the first error is the one to show
             raise
-        if done.end == "cancelled":
-            stages.give_up()
+        stages.give_up()
         done.seconds = round(time.monotonic() - started, 3)
-        self.bench.control.finish_run(run_id, done.counts(), done.end)
+        self.bench.control.finish_run(run_id, token, done.counts(), done.end)
         reach("run.finished")
         self.bench.project()
         return done
@@ -129,7 +133,7 @@ class _Lanes:
                         return
                     self._wait()
             except BaseException:
-                cancel_jobs(stages.bench.spark)
+                self._halt()
                 raise
 
     def _hand_out(self, lanes: ThreadPoolExecutor, stage: Stage, size: int) -> None:
@@ -186,11 +190,19 @@ class _Lanes:
         """A cancelled run does not wait for its source: the jobs are ended, and what was open is closed."""
         if not self.desk.cancel_requested or Stage.LOAD in self.busy:
             return False
-        cancel_jobs(self.stages.bench.spark)
-        wait(self.busy.values())
+        self._halt()
         self.stages.done.end = "cancelled"
         self.busy.clear()  # whatever they ended with: they were told to
+        self.desk.look()  # what was accepted in the last moment is published
         return True
+
+    def _halt(self) -> None:
+        """End the jobs, and let no lane start another."""
+        self.stages.stopped.set()
+        waiting = set(self.busy.values())
+        while waiting:
+            cancel_jobs(self.stages.bench.spark)
+            _, waiting = wait(waiting, 1.0)
 
 
 def _contract_row(contract: Contract) -> tuple[str, str, str, str, dict[str, Any]]:

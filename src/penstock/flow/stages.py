@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Event as Flag
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.clock import Clock
@@ -14,7 +15,7 @@ from penstock.errors import ErrorClass, PenstockError, SparkFailed
 from penstock.failpoint import reach
 from penstock.flow.guard import Gate, Guard
 from penstock.flow.summary import Failure, RunSummary, Watcher
-from penstock.ledger.events import SlicesExtracted, TasksDropped, TaskStarted
+from penstock.ledger.events import Event, SlicesExtracted, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.extract import Extracted, Extraction, extract
@@ -64,6 +65,7 @@ class Stages:
     planned: dict[PartitionKey, Planned] = field(default_factory=dict)
     open: dict[PartitionKey, Issued] = field(default_factory=dict)  # issued (or adopted) and not closed
     sizes: dict[PartitionKey, int] = field(default_factory=dict)  # of fetched payloads
+    stopped: Flag = field(default_factory=Flag)
 
     @property
     def run_id(self) -> RunId:
@@ -76,7 +78,7 @@ class Stages:
         adopted = [self.open[key] for key in keys if key in self.open]
         if adopted:
             slices = brief(item.attempt.partition for item in adopted)
-            self.bench.control.tell([TaskStarted(self.run_id, Stage.EXTRACT, slices, tries, new_ulid())])
+            self._tell(TaskStarted(self.run_id, Stage.EXTRACT, slices, tries, new_ulid()))
         issued = [*adopted, *self._issue([self.planned[key] for key in keys if key not in self.open])]
         reach("run.issued")
         if not issued:
@@ -87,7 +89,7 @@ class Stages:
         self.sizes.update((item.attempt.partition, item.payload_bytes or 0) for item in good)
         if good:
             slices = brief(item.attempt.partition for item in good)
-            self.bench.control.tell([SlicesExtracted(self.run_id, slices, tries, new_ulid())])
+            self._tell(SlicesExtracted(self.run_id, slices, tries, new_ulid()))
         self._close(self._failed_extractions([item for item in extracted if not item.ok], tries))
         self._close_lost(lost, Stage.EXTRACT, tries)
 
@@ -116,8 +118,7 @@ class Stages:
             self.done.count(blocked=len(left))
             self.done.trouble(guard.trouble(source) for source in gates)
             why = "; ".join(self.done.troubles) or "the source is in trouble"
-            dropped = TasksDropped(self.run_id, Stage.EXTRACT, brief(left), 1, why, new_ulid())
-            self.bench.control.tell([dropped])
+            self._tell(TasksDropped(self.run_id, Stage.EXTRACT, brief(left), 1, why, new_ulid()))
         return allowed
 
     def _fetch(self, issued: Sequence[Issued]) -> list[Extracted]:
@@ -128,6 +129,7 @@ class Stages:
         extracted: list[Extracted] = []
         for source in sorted({item.attempt.partition.source for item in issued}):
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
+            self._go_on()
             work = Extraction(
                 bench.settings.lake, self.run_id, bench.settings.sources[source], bench.settings.queries, hashes
             )
@@ -173,10 +175,11 @@ class Stages:
         found: list[Validated] = []
         for name in sorted({item.attempt.partition.query_name for item in issued}):
             items = [
-                ToValidate(item.attempt, self.sizes[item.attempt.partition], item.previous_record_count)
+                ToValidate(item.attempt, self.sizes.get(item.attempt.partition, 0), item.previous_record_count)
                 for item in issued
                 if item.attempt.partition.query_name == name
             ]
+            self._go_on()
             found += validate(bench.spark, bench.settings.lake, bench.contracts[name], items, report)
         report(1.0)
         return found
@@ -190,7 +193,7 @@ class Stages:
                 self.bench.contracts[key.query_name].schema_version,
                 found.record_count,
                 found.payload_digest,
-                self.sizes[key],
+                self.sizes.get(key, 0),
                 found.content_digest,
                 tries,
             )
@@ -203,7 +206,7 @@ class Stages:
             [complaint.as_dict() for complaint in found.complaints],
             found.record_count,
             found.payload_digest,
-            self.sizes[key],
+            self.sizes.get(key, 0),
             found.content_digest,
             tries,
         )
@@ -235,7 +238,15 @@ class Stages:
             pass  # the first error is the one to show; rescue will close what we could not
 
     def _start(self, stage: Stage, keys: Sequence[PartitionKey], tries: int) -> None:
-        self.bench.control.tell([TaskStarted(self.run_id, stage, brief(keys), tries, new_ulid())])
+        self._tell(TaskStarted(self.run_id, stage, brief(keys), tries, new_ulid()))
+
+    def _tell(self, event: Event) -> None:
+        self.bench.control.tell(self.run_id, self.bench.worker_token, event)
+
+    def _go_on(self) -> None:
+        """Asked before each job: a run that was told to stop starts no other."""
+        if self.stopped.is_set():
+            raise KeyboardInterrupt
 
     def _close(self, verdicts: Sequence[Verdict]) -> None:
         if not verdicts:

@@ -11,6 +11,8 @@ from sqlalchemy.engine import Connection, Row
 
 from penstock.db import schema
 from penstock.db.engine import Database
+from penstock.db.migrate import STRANGERS
+from penstock.errors import PenstockError
 from penstock.ledger.segments import SegmentReader
 from penstock.projections.fact import Cursor, Fact
 
@@ -36,11 +38,19 @@ class LedgerReader:
     def after(self, cursor: Cursor, limit: int) -> tuple[list[Fact], Cursor]:
         """The next events, and the cursor behind them. One that others may still come before is left for later."""
         with self._database.snapshot() as connection:
-            where = [self._beyond(cursor)]
+            where = [self.beyond(cursor)]
             if self._database.dialect == "postgresql":
+                self._refuse_strangers(connection)
                 where.append(_EVENT.c.transaction_id < connection.scalar(_HORIZON))
             rows = self._select(connection, where, limit)
         return [_fact(row) for row in rows], _behind(rows, cursor)
+
+    def _refuse_strangers(self, connection: Connection) -> None:
+        if connection.scalar(STRANGERS):
+            raise PenstockError(
+                "the events in this database come from another PostgreSQL cluster (was it restored from a dump?):"
+                " run `penstock db migrate`, then `penstock ledger rebuild`"
+            )
 
     def exported(self) -> Iterator[list[Fact]]:
         """What left the database, segment by segment."""
@@ -61,7 +71,7 @@ class LedgerReader:
         """Everything that was told about one run, up to a cursor, wherever it is kept by now."""
         where = [_EVENT.c.run_id == run_id]
         if until is not None:
-            where.append(sa.not_(self._beyond(until)))
+            where.append(sa.not_(self.beyond(until)))
         with self._database.snapshot() as connection:
             rows = self._select(connection, where, None)
         found = [_fact(row) for row in rows]
@@ -72,7 +82,7 @@ class LedgerReader:
     def news_of_run(self, run_id: str, cursor: Cursor) -> tuple[list[Fact], Cursor]:
         """What is new about one run: also what others may still come before. That is told again the next time."""
         with self._database.snapshot() as connection:
-            rows = self._select(connection, [_EVENT.c.run_id == run_id, self._beyond(cursor)], None)
+            rows = self._select(connection, [_EVENT.c.run_id == run_id, self.beyond(cursor)], None)
             settled = rows
             if self._database.dialect == "postgresql":
                 horizon = connection.scalar(_HORIZON)
@@ -95,7 +105,8 @@ class LedgerReader:
             rows = [dict(row._mapping) for row in connection.execute(statement)]
         return rows if after is not None else rows[::-1]
 
-    def _beyond(self, cursor: Cursor) -> sa.ColumnElement[bool]:
+    def beyond(self, cursor: Cursor) -> sa.ColumnElement[bool]:
+        """The condition that an event comes after a cursor."""
         if self._database.dialect == "sqlite":
             return _EVENT.c.position > cursor.position
         return sa.tuple_(_EVENT.c.transaction_id, _EVENT.c.position) > sa.tuple_(*map(sa.literal, cursor))

@@ -23,7 +23,7 @@ from penstock.pipeline.work import collected, evenly, spread
 from penstock.projections import files
 from penstock.projections.fact import Fact
 from penstock.projections.manifest import FOLDER, Manifest, edges_path, new_path, tasks_path
-from penstock.projections.projector import OF_A_RUN, FoldedRun, Maker, Pages, Projector, counted, expired
+from penstock.projections.projector import OF_A_RUN, FoldedRun, Maker, Pages, Projector, counted
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, run_row
 from penstock.projections.status import ORDER, PARTIAL, join_sql, partials
@@ -90,8 +90,6 @@ def _made(spark: SparkSession, lake: str, projector: Projector, paths: list[str]
     table = pa.Table.from_pylist([_typed(rows[run]) for run in sorted(rows)], schema=RUNS)
     manifest = replace(manifest, runs=new_path("runs"))
     files.write(projector.lake, str(manifest.runs), table)
-    for run in expired({row["run_id"]: row for row in table.to_pylist()}, projector.clock() - projector.keep_runs):
-        parts.pop(run, None)
     return replace(manifest, parts=parts)
 
 

@@ -234,7 +234,7 @@ class Board:
         reason = " ".join(f"WHEN {flag} THEN '{reason}'" for flag, reason in _REASONS.items())
         return self._duckdb.sql(
             f"SELECT {_KEY}, materialized_version, make_timestamptz(stale_since) AS stale_since, CASE {reason} END"
-            " AS stale_reason_code FROM judged JOIN expected USING (n) WHERE stale_since IS NOT NULL"
+            " AS stale_reason_code FROM judged JOIN expected USING (n) WHERE " + STALE
         ).to_arrow_table()
 
     # --- inside -------------------------------------------------------------------------------------------------------

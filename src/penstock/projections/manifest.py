@@ -9,17 +9,24 @@ from typing import Any, Self
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from ulid import ULID
 
 from penstock.clock import iso
 from penstock.db import schema
 from penstock.db.engine import Database
+from penstock.errors import PenstockError
 from penstock.lake import Lake
+from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import new_ulid
 from penstock.projections.fact import START, Cursor
 
 FOLDER = "projections"
 _FORMAT = 1
 _READERS_NEED = timedelta(hours=1)  # how long a reader may still stand on an older manifest
+
+
+class ProjectionsLost(PenstockError):
+    """The projections cannot be read; the ledger still has everything they were made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Manifest:
     def loads(cls, data: bytes) -> Self:
         found: dict[str, Any] = orjson.loads(data)
         if found.pop("format") != _FORMAT:
-            raise ValueError("the projections were written by another version: run `penstock ledger rebuild`")
+            raise ProjectionsLost("the projections were written by another version: run `penstock ledger rebuild`")
         lists = ("status_deltas", "consumed")
         return cls(
             **{
@@ -81,6 +88,15 @@ def edges_path(run_id: str, name: str) -> str:
     return f"{FOLDER}/dep_satisfaction/run_id={run_id}/{name}.parquet"
 
 
+def made_at(path: str, now: str) -> float:
+    """When a file was made, by the ULID that is its name; what has another name is as old as `now`."""
+    name = path.rsplit("/", 1)[-1].removesuffix(".parquet")
+    try:
+        return ULID.from_str(name).timestamp
+    except ValueError:
+        return ULID.from_str(now).timestamp
+
+
 def new_path(table: str) -> str:
     return f"{FOLDER}/{table}/{new_ulid()}.parquet"
 
@@ -93,9 +109,25 @@ class Head:
         self._lake = lake
 
     def read(self) -> tuple[str | None, Manifest]:
+        path = self._path()
+        if path is None:
+            return None, Manifest()
+        try:
+            return path, Manifest.loads(self._lake.read(path))
+        except LakeObjectMissing as error:
+            raise ProjectionsLost(f"{error}: run `penstock ledger rebuild`") from error
+
+    def read_if_there(self) -> tuple[str | None, Manifest]:
+        """For whoever makes everything anew: what was lost is not missed."""
+        try:
+            return self.read()
+        except ProjectionsLost:
+            return self._path(), Manifest()
+
+    def _path(self) -> str | None:
         with self._database.snapshot() as connection:
-            path = connection.scalar(sa.select(schema.projection_head.c.manifest))
-        return path, Manifest() if path is None else Manifest.loads(self._lake.read(path))
+            path: str | None = connection.scalar(sa.select(schema.projection_head.c.manifest))
+            return path
 
     def advance(self, seen: str | None, new: Manifest, now: datetime) -> str | None:
         """Make `new` the manifest, unless somebody else was first: then None."""

@@ -21,7 +21,7 @@ from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import Cursor, Fact, understood
 from penstock.projections.graph import Ints
-from penstock.projections.manifest import Head, Manifest, edges_path, new_path, tasks_path
+from penstock.projections.manifest import FOLDER, Head, Manifest, edges_path, made_at, new_path, tasks_path
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_fold import RunFold
 from penstock.projections.runs import RUNS, RunFacts, run_row
@@ -32,6 +32,7 @@ PAGE = 200_000  # events that are folded at a time
 _MOST_DELTAS = 16
 _MOST_PARTS = 16
 _SMALLEST_COMPACTION = 50_000
+_LEFT_OVER = timedelta(days=1)
 
 OF_A_RUN = {
     "PlanCreated",
@@ -91,42 +92,43 @@ class Projector:
     def advance(self) -> int:
         """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do."""
         done = 0
-        while True:
-            seen, manifest = self.head.read()
-            if seen != self._at:
-                self._runs.clear()
-            page, cursor = self.events.after(manifest.cursor, PAGE)
-            if not page:
-                self._at = seen
-                return done
-            now = self.clock()
-            self.lake.delete(manifest.forgotten(now))
-            new = manifest.after(self._with(manifest, page, cursor, now), seen, now)
-            reach("project.written")
-            self._at = self.head.advance(seen, new, now)
-            reach("project.advanced")
-            if self._at is None:
-                self._runs.clear()
-            else:
-                done += len(page)
+        try:
+            while True:
+                seen, manifest = self.head.read()
+                if seen != self._at:
+                    self._runs.clear()
+                page, cursor = self.events.after(manifest.cursor, PAGE)
+                if not page:
+                    self._at = seen
+                    return done
+                new = self._with(manifest, page, cursor)
+                new = self._without_expired(new, self.clock())
+                reach("project.written")
+                self._at = self._swap(seen, manifest, new)
+                reach("project.advanced")
+                if self._at is None:  # somebody was first: theirs has the same events, ours is not needed
+                    self._runs.clear()
+                    self.lake.delete(new.files() - manifest.files())
+                else:
+                    done += len(page)
+        except BaseException:  # the runs in memory may be ahead of the files now
+            self._runs.clear()
+            self._at = None
+            raise
 
     def rebuild(self, make: Maker | None = None) -> int:
         """Make all projections from the ledger alone, exported segments included, and swap them in."""
-        seen, old = self.head.read()
         self._runs.clear()
+        self._at = None
         new, done = (make or self._made)(self, self._everything())
+        new = self._without_expired(new, self.clock())
         self._runs.clear()
-        now = self.clock()
-        if self.head.advance(seen, old.after(new, seen, now), now) is None:
-            return self.rebuild(make)
+        while True:  # whoever advanced meanwhile did so with the same events, and ours hold no fewer
+            seen, old = self.head.read_if_there()
+            if self._swap(seen, old, new) is not None:
+                break
+        self._tidy(new)
         return done
-
-    def _made(self, _me: Projector, pages: Pages) -> tuple[Manifest, int]:
-        new, done = Manifest(), 0
-        for page, cursor in pages:
-            new = self._with(new, page, cursor, self.clock())
-            done += len(page)
-        return self._compact(new), done
 
     def sweep(self, stale: pa.Table) -> int:
         """Write a base in which these partitions are marked as stale, since when and why."""
@@ -136,11 +138,35 @@ class Projector:
             parts = [path for path in (manifest.status_base, *manifest.status_deltas) if path]
             path = new_path("partition_status")
             files.write(self.lake, path, marked(joined(files.read_all(self.lake, parts, PARTIAL)), stale, self.owner))
-            now = self.clock()
-            new = manifest.after(replace(manifest, status_base=path, status_deltas=()), seen, now)
-            self._at = self.head.advance(seen, new, now)
+            self._at = self._swap(seen, manifest, replace(manifest, status_base=path, status_deltas=()))
             if self._at is not None:
                 return len(stale)
+
+    def _swap(self, seen: str | None, old: Manifest, new: Manifest) -> str | None:
+        """Make `new` the manifest if the old one still is; files that nobody can stand on any more are deleted."""
+        now = self.clock()
+        self.lake.delete(old.forgotten(now))
+        return self.head.advance(seen, old.after(new, seen, now), now)
+
+    def _tidy(self, manifest: Manifest) -> None:
+        """Delete what stands in no manifest: left by those who died or came second, a day ago or longer."""
+        known, before = manifest.files(), new_ulid()
+        old = (self.clock() - _LEFT_OVER).timestamp()
+        self.lake.delete(
+            entry.path
+            for entry in list(self.lake.list(FOLDER))
+            if entry.path not in known and not entry.path.endswith(".json") and made_at(entry.path, before) < old
+        )
+
+    def _made(self, _me: Projector, pages: Pages) -> tuple[Manifest, int]:
+        new, done = Manifest(), 0
+        for page, cursor in pages:
+            before, new = new, self._with(new, page, cursor)
+            self.lake.delete(before.files() - new.files())  # nobody has seen them
+            done += len(page)
+        before, new = new, self._compact(new)
+        self.lake.delete(before.files() - new.files())
+        return new, done
 
     def _everything(self) -> Pages:
         cursor = Cursor()
@@ -154,11 +180,19 @@ class Projector:
 
     # --- one page of events -------------------------------------------------------------------------------------
 
-    def _with(self, manifest: Manifest, page: Sequence[Fact], cursor: Cursor, now: datetime) -> Manifest:
+    def _with(self, manifest: Manifest, page: Sequence[Fact], cursor: Cursor) -> Manifest:
         new = replace(manifest, cursor=cursor, unknown=counted(manifest.unknown, page))
         new = self._with_status(new, page)
         new = self.with_consumed(new, page)
-        return self._with_runs(new, page, now)
+        return self._with_runs(new, page)
+
+    def _without_expired(self, manifest: Manifest, now: datetime) -> Manifest:
+        """Retention takes the tasks and edges of runs that ended long ago; their row in `runs` stays."""
+        if manifest.runs is None:
+            return manifest
+        rows = {row["run_id"]: row for row in files.read(self.lake, manifest.runs).to_pylist()}
+        gone = set(expired(rows, now - self.keep_runs))
+        return replace(manifest, parts={run: parts for run, parts in manifest.parts.items() if run not in gone})
 
     def _with_status(self, manifest: Manifest, page: Sequence[Fact]) -> Manifest:
         said = joined(partials(page))
@@ -201,7 +235,7 @@ class Projector:
         files.write(self.lake, path, table)
         return replace(manifest, consumed=(*paths, path))
 
-    def _with_runs(self, manifest: Manifest, page: Sequence[Fact], now: datetime) -> Manifest:
+    def _with_runs(self, manifest: Manifest, page: Sequence[Fact]) -> Manifest:
         told: dict[str, list[Fact]] = {}
         for fact in page:
             if fact.run_id is not None and fact.type in OF_A_RUN and understood(fact):
@@ -220,8 +254,6 @@ class Projector:
             rows[run_id] = run_row(run_id, run.facts, run.fold, self.owner)
             if run.facts.end is not None:
                 del self._runs[run_id]
-        for run_id in expired(rows, now - self.keep_runs):
-            parts.pop(run_id, None)
         path = new_path("runs")
         ordered = [rows[run_id] for run_id in sorted(rows)]
         files.write(self.lake, path, pa.Table.from_pylist(ordered, schema=RUNS))

@@ -255,6 +255,10 @@ class RunFold:
         found = np.flatnonzero(self.state == state).tolist()
         return [self.graph.keys[task] for task in found if self.graph.plan_position[task]]
 
+    def state_of(self, key: str) -> codes.TaskState | None:
+        task = self.graph.index.get(key)
+        return None if task is None or task >= len(self.state) else codes.STATES[self.state[task]]
+
     def word_attempt(self, tasks: Ints) -> Ints:
         """Which try the word on a task came from."""
         found: Ints = np.where(self.published[tasks] != _NEVER, 1, np.maximum(self.rank[tasks] % _CLOSES, 1))

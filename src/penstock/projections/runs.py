@@ -56,7 +56,7 @@ class RunFacts:
     def end(self) -> str | None:
         """How the run ended; None while it goes on."""
         finished = self._first.get("RunFinished")
-        return None if finished is None else str(finished.payload["end"])
+        return None if finished is None else str(finished.payload.get("end", "done"))
 
     @property
     def cancel_requested(self) -> bool:
@@ -89,11 +89,16 @@ def run_row(run_id: str, facts: RunFacts, fold: RunFold, owner: tuple[str, str])
 
 
 def run_state(facts: RunFacts, counts: dict[codes.TaskState, int]) -> str:
-    """RUNNING while nobody said that it is over; then by its end, and FAILED if any task failed."""
+    """RUNNING while nobody said that it is over; then by its end. A run that is done is FAILED if any task failed, and
+    INCOMPLETE if any was given up."""
     match facts.end:
         case None:
             return "CANCELLING" if facts.cancel_requested else "RUNNING"
         case "cancelled" | "abandoned" as end:
             return end.upper()
+        case "broken":
+            return "FAILED"
+        case _ if counts[codes.TaskState.FAILED]:
+            return "FAILED"
         case _:
-            return "FAILED" if counts[codes.TaskState.FAILED] else "SUCCEEDED"
+            return "INCOMPLETE" if counts[codes.TaskState.CANCELLED] else "SUCCEEDED"

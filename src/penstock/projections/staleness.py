@@ -102,7 +102,7 @@ def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
 
 # An input counts as changed when another run of it is trusted now, or none, unless the rows are the same.
 UPSTREAM_SQL = """
-SELECT c.source, c.customer_id, c.query_name, c.logical_date, min(u.last_materialization_at) AS upstream_since
+SELECT c.source, c.customer_id, c.query_name, c.logical_date, min(u.authority_at) AS upstream_since
 FROM consumed c
 JOIN said m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query_name = c.query_name
     AND m.logical_date = c.logical_date AND m.last_materialization_run_id = c.run_id
@@ -134,8 +134,10 @@ def judged_sql(*, freshness: bool, provenance: bool, narrowed: str = "") -> str:
     overtaken = f"LEFT JOIN overtaken u ON {same.format('u')} AND u.logical_date = s.logical_date" if provenance else ""
     return f"""
     SELECT n, logical_date, last_failed, late, overtaken, outdated, unpublished, available, materialized_version,
-        CASE WHEN late THEN made_at + max_lag WHEN overtaken THEN overtaken_since
-            WHEN outdated THEN COALESCE(code_since, now_) END AS stale_since,
+        -- since the first of all reasons that hold; nothing was stale before it was made
+        CASE WHEN late OR overtaken OR outdated THEN greatest(made_at, least(
+            CASE WHEN late THEN made_at + max_lag END, CASE WHEN overtaken THEN overtaken_since END,
+            CASE WHEN outdated THEN COALESCE(code_since, now_) END)) END AS stale_since,
         CASE
             WHEN NOT made THEN 'never_materialized'
             WHEN NOT available THEN 'unavailable'
@@ -148,7 +150,7 @@ def judged_sql(*, freshness: bool, provenance: bool, narrowed: str = "") -> str:
             epoch_us(s.last_materialization_at) AS made_at, p.max_lag, p.code_since, now_,
             COALESCE(s.available, false) AS available,
             COALESCE(s.last_attempt_outcome = 'FAILED'
-                AND (s.last_materialization_at IS NULL OR s.last_attempt_at > s.last_materialization_at), false)
+                AND s.attempt_position > COALESCE(s.materialized_position, 0), false)
                 AS last_failed,
             COALESCE({late}, false) AS late,
             COALESCE(s.last_materialization_code_version <> p.code_version, false) AS outdated,

@@ -18,13 +18,14 @@ _MOMENT = pa.timestamp("us", tz="UTC")
 
 # Group by group: the version first, then what belongs to it.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "attempt_no": ("last_attempt_run_id", "last_attempt_at", "last_attempt_outcome"),
-    "authority_version": ("available",),
+    "attempt_no": ("last_attempt_run_id", "last_attempt_at", "last_attempt_outcome", "attempt_position"),
+    "authority_version": ("available", "authority_at"),
     "materialized_version": (
         "last_materialization_run_id",
         "last_materialization_at",
         "last_materialization_code_version",
         "content_digest",
+        "materialized_position",
     ),
     "published_version": ("published_run_id", "published_at"),
     "row_position": ("row_version",),
@@ -40,13 +41,16 @@ PARTIAL = pa.schema(
         pa.field("last_attempt_run_id", pa.string()),
         pa.field("last_attempt_at", _MOMENT),
         pa.field("last_attempt_outcome", pa.string()),
+        pa.field("attempt_position", pa.int64()),
         pa.field("authority_version", pa.int32()),
         pa.field("available", pa.bool_()),
+        pa.field("authority_at", _MOMENT),
         pa.field("materialized_version", pa.int32()),
         pa.field("last_materialization_run_id", pa.string()),
         pa.field("last_materialization_at", _MOMENT),
         pa.field("last_materialization_code_version", pa.string()),
         pa.field("content_digest", pa.string()),
+        pa.field("materialized_position", pa.int64()),
         pa.field("published_version", pa.int64()),
         pa.field("published_run_id", pa.string()),
         pa.field("published_at", _MOMENT),
@@ -100,6 +104,7 @@ def _finished(facts: Sequence[Fact]) -> Columns:
         "last_attempt_run_id": [fact.run_id for fact in facts],
         "last_attempt_at": [fact.occurred_at for fact in facts],
         "last_attempt_outcome": [fact.payload["outcome"] for fact in facts],
+        "attempt_position": [fact.position for fact in facts],
     }
 
 
@@ -113,11 +118,13 @@ def _authority(facts: Sequence[Fact]) -> Columns:
     return {
         "authority_version": versions,
         "available": trusted,
+        "authority_at": [fact.occurred_at for fact in facts],
         "materialized_version": only_trusted(versions),
         "last_materialization_run_id": only_trusted(fact.run_id for fact in facts),
         "last_materialization_at": only_trusted(fact.occurred_at for fact in facts),
-        "last_materialization_code_version": only_trusted(fact.payload["code_version"] or "" for fact in facts),
-        "content_digest": only_trusted(fact.payload["content_digest"] or "" for fact in facts),
+        "last_materialization_code_version": only_trusted(fact.payload.get("code_version") or "" for fact in facts),
+        "content_digest": only_trusted(fact.payload.get("content_digest") or "" for fact in facts),
+        "materialized_position": only_trusted(fact.position for fact in facts),
     }
 
 

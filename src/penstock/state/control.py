@@ -16,7 +16,7 @@ from penstock.db.bulk import KEY_COLUMNS, insert, key_values, same_key, staged, 
 from penstock.db.engine import Database
 from penstock.db.lease import LEASE_SECONDS, seconds_ago
 from penstock.db.types import UtcTimestamp
-from penstock.errors import ActRefused
+from penstock.errors import ActRefused, LeaseLost
 from penstock.ledger.append import append
 from penstock.ledger.events import Event, PlanCreated, RunCancelRequested, RunFinished, TasksDropped, TaskStarted
 from penstock.lifecycle import Stage
@@ -60,6 +60,7 @@ SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.reason, a.attemp
     a.lost_count, s.record_count AS previous_record_count
 FROM incoming_planned p
 LEFT JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL
+    AND a.worker_token = :worker_token
 LEFT JOIN partition_state s ON {same_key("s", "p")} AND s.status = 'success'
 ORDER BY p.source, p.query_name, p.customer_id, p.logical_date
 """
@@ -148,10 +149,14 @@ class ControlStore:
 
         self._database.transact(work)
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """Facts about the run that change no state: what was handed out, what was fetched."""
-        if events:
-            self._database.transact(lambda connection: append(connection, events, "control", self._clock()))
+    def tell(self, run_id: RunId, worker_token: str, event: Event) -> None:
+        """A fact about the run that changes no state: what was handed out, what was fetched."""
+
+        def work(connection: Connection) -> None:
+            _refuse_strangers(connection, run_id, worker_token)
+            append(connection, [event], "control", self._clock())
+
+        self._database.transact(work)
 
     def adopt(self, run_id: RunId, worker_token: str) -> list[Issued]:
         """Take over the open attempts of a run whose worker is gone. Refused while it lives, or when it is over."""
@@ -168,15 +173,19 @@ class ControlStore:
 
         return self._database.transact(work)
 
-    def finish_run(self, run_id: RunId, counts: Mapping[str, int], end: str = "done") -> None:
-        """Nobody will work on the run any more; `end` says why: done, cancelled, abandoned."""
-        now = self._clock()
+    def finish_run(self, run_id: RunId, worker_token: str, counts: Mapping[str, int], end: str = "done") -> bool:
+        """Nobody will work on the run any more; `end` says why: done, cancelled, broken, abandoned. False if it was
+        over before, or is another worker's by now."""
+        now, run = self._clock(), schema.run
 
-        def work(connection: Connection) -> None:
-            connection.execute(sa.update(schema.run).where(schema.run.c.run_id == run_id).values(finished_at=now))
+        def work(connection: Connection) -> bool:
+            mine = sa.and_(run.c.run_id == run_id, run.c.worker_token == worker_token, run.c.finished_at.is_(None))
+            if not connection.execute(sa.update(run).where(mine).values(finished_at=now)).rowcount:
+                return False
             append(connection, [RunFinished(run_id, end, counts)], "control", now)
+            return True
 
-        self._database.transact(work)
+        return self._database.transact(work)
 
     def keep_contracts(self, contracts: Sequence[tuple[str, str, str, str, Mapping[str, Any]]]) -> None:
         """Remember contract bodies (fingerprint, source, query, schema_version, body) before attempts name them."""
@@ -234,6 +243,7 @@ class ControlStore:
     def _issue(
         self, connection: Connection, run_id: RunId, worker_token: str, batch: int | str, planned: Sequence[Planned]
     ) -> tuple[list[Issued], list[Refused]]:
+        _refuse_strangers(connection, run_id, worker_token)
         now = self._clock()
         each_once = {p.key: p for p in planned}.values()
         rows = [
@@ -245,7 +255,9 @@ class ControlStore:
                 connection.execute(sa.text(_lock_states("incoming_planned")))
             connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
             connection.execute(timed(_REQUEUE_ISSUED), {"run_id": run_id, "now": now})
-            found = connection.execute(sa.text(_ISSUED).columns(logical_date=sa.Date()), {"run_id": run_id}).all()
+            found = connection.execute(
+                sa.text(_ISSUED).columns(logical_date=sa.Date()), {"run_id": run_id, "worker_token": worker_token}
+            ).all()
         issued: list[Issued] = []
         refused: list[Refused] = []
         for row in found:
@@ -287,6 +299,15 @@ class ControlStore:
             )
             for r in found
         ]
+
+
+def _refuse_strangers(connection: Connection, run_id: RunId, worker_token: str) -> None:
+    """A worker that slept while its run was taken over has nothing more to say about it."""
+    run = schema.run
+    query = sa.select(run.c.worker_token, run.c.finished_at).where(run.c.run_id == run_id).with_for_update(read=True)
+    row = connection.execute(query).one_or_none()
+    if row is not None and (row.worker_token != worker_token or row.finished_at is not None):
+        raise LeaseLost(f"run {run_id} was taken over by another worker, or ended, while this one slept")
 
 
 def _handed_out(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Sequence[Refused]) -> list[Event]:

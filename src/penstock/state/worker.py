@@ -72,11 +72,21 @@ class WorkerStore:
 
     def abandoned(self) -> list[OpenAttempt]:
         """Open attempts of workers that stopped or whose lease ran out."""
+        return self._open(schema.partition_attempt.c.worker_token.in_(self._gone()))
+
+    def left_by(self, token: str) -> list[OpenAttempt]:
+        """Open attempts of one worker."""
+        return self._open(schema.partition_attempt.c.worker_token == token)
+
+    def left_in(self, run_id: RunId) -> list[OpenAttempt]:
+        """Open attempts of one run whose worker is gone."""
+        attempt = schema.partition_attempt
+        return self._open(sa.and_(attempt.c.run_id == run_id, attempt.c.worker_token.in_(self._gone())))
+
+    def _open(self, condition: sa.ColumnElement[bool]) -> list[OpenAttempt]:
         attempt = schema.partition_attempt
         with self._database.snapshot() as connection:
-            rows = connection.execute(
-                sa.select(attempt).where(attempt.c.outcome.is_(None), attempt.c.worker_token.in_(self._gone()))
-            ).all()
+            rows = connection.execute(sa.select(attempt).where(attempt.c.outcome.is_(None), condition)).all()
         return [
             OpenAttempt(
                 AttemptKey(PartitionKey(r.source, r.customer_id, r.query_name, r.logical_date), RunId(r.run_id)),
@@ -86,14 +96,21 @@ class WorkerStore:
             for r in rows
         ]
 
-    def abandoned_runs(self) -> list[RunId]:
-        """Runs that are not over, and whose workers are gone."""
+    def abandoned_runs(self) -> list[tuple[RunId, str]]:
+        """Runs that are not over and whose workers are gone, with the tokens of those workers."""
+        return self._unfinished(schema.run.c.worker_token.in_(self._gone()))
+
+    def runs_of(self, token: str) -> list[tuple[RunId, str]]:
+        """Runs of one worker that are not over."""
+        return self._unfinished(schema.run.c.worker_token == token)
+
+    def _unfinished(self, condition: sa.ColumnElement[bool]) -> list[tuple[RunId, str]]:
         run = schema.run
         with self._database.snapshot() as connection:
             rows = connection.execute(
-                sa.select(run.c.run_id).where(run.c.finished_at.is_(None), run.c.worker_token.in_(self._gone()))
+                sa.select(run.c.run_id, run.c.worker_token).where(run.c.finished_at.is_(None), condition)
             )
-            return [RunId(row.run_id) for row in rows]
+            return [(RunId(row.run_id), row.worker_token) for row in rows]
 
     def _gone(self) -> sa.Select[tuple[str]]:
         worker = schema.worker
