@@ -42,17 +42,22 @@ if TYPE_CHECKING:
     from penstock.flow.summary import RunSummary, Watcher
     from penstock.lake import Lake
     from penstock.ledger.read import LedgerReader
+    from penstock.pipeline.verify import Verification
     from penstock.pipeline.work import Report
     from penstock.projections.board import Board
     from penstock.projections.current import Current
     from penstock.projections.projector import Projector
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
+    from penstock.raw.reader import RawRun
     from penstock.state.backfills import Backfill, BackfillStore
     from penstock.state.marks import MarkStore
     from penstock.state.records import Planned
-    from penstock.warehouse.publish import Publication
-    from penstock.warehouse.reader import Vouched
+    from penstock.warehouse.compare import Difference
+    from penstock.warehouse.publish import Compaction, Publication, Publisher
+    from penstock.warehouse.reader import Head, Vouched
+    from penstock.warehouse.readiness import Coverage
+    from penstock.warehouse.snapshots import Snapshot, SnapshotStore
     from penstock.warehouse.sql import Relation
 
 log = logging.getLogger(__name__)
@@ -693,6 +698,34 @@ class Workspace:
         """One partition, to ask about it."""
         return PartitionHandle(self, PartitionKey.parse(key))
 
+    # --- what was received --------------------------------------------------------------------------------------
+
+    def raw_runs(self, key: PartitionKey) -> tuple[list[RawRun], RunId | None]:
+        """Every run of a partition in the raw sink, and which of them consumers may read."""
+        from penstock.raw.reader import RawReader
+
+        self.ranges(Selection(keys=(key,)))  # refuses unknown names
+        state = self.reader.state(key)
+        trusted = state.current_run_id if state and state.status is PartitionStatus.SUCCESS else None
+        return RawReader(self.lake).runs(key), trusted
+
+    def raw_lines(self, key: PartitionKey, run_id: RunId | None = None) -> Iterator[bytes]:
+        """The payload of the trusted run, or of a named one, line by line."""
+        from penstock.raw.reader import RawReader
+
+        found, trusted = self.raw_runs(key)
+        wanted = run_id or trusted
+        if wanted is None:
+            raise ActRefused(f"no run of {key} is trusted now, so there is nothing to read; operators may name a --run")
+        if wanted not in {run.attempt.run_id for run in found}:
+            known = ", ".join(run.attempt.run_id for run in found) or "none"
+            raise ActRefused(f"{key} has no run {wanted} in the raw sink (runs: {known})")
+        raw = RawReader(self.lake)
+        seal = raw.seal(AttemptKey(key, wanted))
+        if seal is None:
+            raise ActRefused(f"run {wanted} of {key} was never sealed: what lies there is not whole")
+        return (line for block in raw.stream(seal) for line in block.splitlines())
+
     # --- what consumers read ------------------------------------------------------------------------------------
 
     def read(
@@ -704,11 +737,17 @@ class Workspace:
         date: str | Day | None = None,
         customers: Sequence[str] = (),
         columns: Sequence[str] = (),
+        as_of: str | None = None,
         spark: SparkSession | None = None,
     ) -> Vouched | DataFrame:
         """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb()."""
         vouched = self.vouched(
-            table, since=_day(date or since), until=_day(date or until), customers=customers, columns=columns
+            table,
+            since=_day(date or since),
+            until=_day(date or until),
+            customers=customers,
+            columns=columns,
+            as_of=as_of,
         )
         return vouched if spark is None else vouched.spark(spark)
 
@@ -720,8 +759,10 @@ class Workspace:
         until: Day | None = None,
         customers: Sequence[str] = (),
         columns: Sequence[str] = (),
+        as_of: str | None = None,
     ) -> Vouched:
-        """The vouched rows of `source.query_name` at this moment: reading them twice gives the same rows."""
+        """The vouched rows of `source.query_name` at this moment: reading them twice gives the same rows. `as_of` names
+        a snapshot: what was demoted since it was taken is left out."""
         from penstock.contract.schema import arrow_schema
         from penstock.warehouse.reader import Filter, Vouched, heads
         from penstock.warehouse.tables import file_schema
@@ -730,16 +771,47 @@ class Workspace:
         if contract is None:
             known = ", ".join(sorted(c.asset for c in self.contracts.values()))
             raise UsageError(f"unknown table {table} (tables: {known})")
-        found = heads(self.database, contract.source, contract.query_name)
+        found = (
+            heads(self.database, contract.source, contract.query_name)
+            if as_of is None
+            else self._heads_as_of(contract.source, contract.query_name, as_of)
+        )
         wanted = Filter(since, until, tuple(customers), tuple(columns))
         return Vouched(self.lake, file_schema(arrow_schema(contract.fields)), found, wanted)
 
-    def sql(self, statement: str) -> pa.RecordBatchReader:
+    @property
+    def snapshots(self) -> SnapshotStore:
+        from penstock.warehouse.snapshots import SnapshotStore
+
+        return SnapshotStore(self.database, self.lake)
+
+    def snapshot(self, name: str, keep: timedelta = timedelta(days=30)) -> Snapshot:
+        """Name the present state of the whole warehouse, to read it `as_of` later."""
+        assets = sorted({(c.source, c.query_name) for c in self.contracts.values()})
+        return self.snapshots.take(name, assets, self.now(), keep)
+
+    def _heads_as_of(self, source: str, query_name: str, name: str) -> list[Head]:
+        from penstock.warehouse.snapshots import withdrawn_since
+
+        snapshot = self.snapshots.get(name, self.now())
+        withdrawn = withdrawn_since(self.database, source, query_name, snapshot.created_at)
+        return [replace(head, withdrawn=withdrawn) for head in snapshot.of(f"{source}.{query_name}")]
+
+    def withdrawn_since(self, name: str, tables: Sequence[str]) -> int:
+        """How many partitions of these tables were demoted since a snapshot was taken."""
+        from penstock.warehouse.snapshots import withdrawn_since
+
+        snapshot = self.snapshots.get(name, self.now())
+        assets = [c for c in self.contracts.values() if c.asset in tables]
+        found = [withdrawn_since(self.database, c.source, c.query_name, snapshot.created_at) for c in assets]
+        return sum(len({(day, customer) for day, customer, _ in runs}) for runs in found)
+
+    def sql(self, statement: str, as_of: str | None = None) -> pa.RecordBatchReader:
         """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`."""
         from penstock.warehouse.sql import query
 
         def opener(name: str) -> Callable[[], Relation]:
-            return lambda: self.vouched(name)
+            return lambda: self.vouched(name, as_of=as_of)
 
         tables: dict[str, Callable[[], Relation]] = {c.asset: opener(c.asset) for c in self.contracts.values()}
         return query(statement, tables | self._system_tables())
@@ -753,7 +825,9 @@ class Workspace:
 
         return {f"system.{name}": opener(name) for name in TABLES}
 
-    def spark_sql(self, statement: str, spark: SparkSession | None = None) -> pa.RecordBatchReader:
+    def spark_sql(
+        self, statement: str, spark: SparkSession | None = None, as_of: str | None = None
+    ) -> pa.RecordBatchReader:
         """The same on Spark, for what is too large for one machine."""
         from pyspark.errors import PySparkException
 
@@ -764,13 +838,75 @@ class Workspace:
         known = {c.asset for c in self.contracts.values()}
         views = {name: name.replace(".", "__") for name in named_tables(statement, known)}
         for name, view in views.items():
-            self.vouched(name).spark(session).createOrReplaceTempView(view)
+            self.vouched(name, as_of=as_of).spark(session).createOrReplaceTempView(view)
         try:
             return session.sql(with_names(statement, views) if views else statement).toArrow().to_reader()
         except PySparkException as error:
             raise UsageError(f"the SQL failed: {str(error).partition(chr(10))[0]}") from error
 
+    def coverage(
+        self,
+        table: str,
+        *,
+        since: str | Day | None = None,
+        until: str | Day | None = None,
+        date: str | Day | None = None,
+        customers: Sequence[str] = (),
+    ) -> list[Coverage]:
+        """Day by day how much of what is expected can be read."""
+        from penstock.warehouse.readiness import Days, coverage
+
+        query = next((q for q in self.settings.queries.values() if f"{q.source}.{q.name}" == table), None)
+        if query is None:
+            known = ", ".join(sorted(c.asset for c in self.contracts.values()))
+            raise UsageError(f"unknown table {table} (tables: {known})")
+        first, last = _day(date or since), _day(date or until)
+        selection = Selection((), query.source, tuple(customers), (query.name,), first, last)
+        ranges = [Days(r.source, r.customer_id, r.query_name, r.first, r.last) for r in self.ranges(selection)]
+        found = coverage(self.database, ranges)
+        if date is not None and not found:
+            raise UsageError(f"{table} expects nothing on {_day(date)}: the day is not over yet, or before its start")
+        return found
+
+    def ready(self, table: str, *, require: str = "all", **slice_of: Any) -> bool:
+        """Whether every day of a slice can be read, by a rule: all, any, a number of partitions, or a share (95%)."""
+        from penstock.warehouse.readiness import Rule
+
+        rule = Rule(require)
+        return all(rule.holds(day) for day in self.coverage(table, **slice_of))
+
+    def wait_for(self, table: str, *, require: str = "all", patience: timedelta, **slice_of: Any) -> list[Coverage]:
+        """Wait until a slice is ready, or patience ends. Says how it stands then."""
+        from penstock.warehouse.readiness import Rule, wait_for
+
+        return wait_for(lambda: self.coverage(table, **slice_of), Rule(require), patience)
+
+    def differences(self, limit: int | None = None) -> tuple[list[Difference], dict[str, int]]:
+        """Where the warehouse does not show what authority says."""
+        from penstock.warehouse.compare import differences
+
+        return differences(self.database, limit)
+
+    def reconcile(self, report: Report | None = None, spark: SparkSession | None = None) -> Publication:
+        """Compare all of authority with all pointers, and publish what differs."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.pipeline.session import start_session
+        from penstock.warehouse.compare import queue_differences
+        from penstock.warehouse.publish import Publication
+
+        queue_differences(self.database, self.now())
+        if not self.pointers.waiting():
+            return Publication()
+        session = spark or start_session(self.settings.spark)
+        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+            published = self._publish(session, heart.token, new_run_id(), report)
+        self.project()
+        return published
+
     def _publish(self, spark: SparkSession, worker_token: str, run_id: RunId, report: Report | None) -> Publication:
+        return self._publisher(spark, worker_token, report).publish(run_id)
+
+    def _publisher(self, spark: SparkSession, worker_token: str, report: Report | None) -> Publisher:
         from penstock.contract.contract import Contract
         from penstock.contract.schema import arrow_schema
         from penstock.pipeline.load import spark_stager
@@ -779,7 +915,7 @@ class Workspace:
 
         kept = {row.fingerprint: Contract.from_body(row.body) for row in self.reader.contracts()}
         fields = {contract.table: arrow_schema(contract.fields) for contract in kept.values()}
-        publisher = Publisher(
+        return Publisher(
             self.database,
             self.lake,
             self._clock,
@@ -788,7 +924,71 @@ class Workspace:
             spark_stager(spark, self.settings.lake, kept.__getitem__, report),
             parallelism(spark),
         )
-        return publisher.publish(run_id)
+
+    def verify(self, assets: Sequence[str], report: Report, *, raw: bool) -> Verification:
+        """Count and hash everything that is served anew; with `raw`, also the payloads it was made from."""
+        from penstock.contract.contract import Contract
+        from penstock.pipeline.verify import Verification, verify_raw, verify_table
+
+        kept = {c.table: c for c in (Contract.from_body(row.body) for row in self.reader.contracts())}
+        heads = [head for _, head in self.warehouse_tables(assets)]
+        done, steps = Verification(), len(heads) + raw
+        for number, head in enumerate(heads):
+
+            def share(part: float, before: int = number) -> None:
+                report((before + part) / steps)
+
+            verify_table(self.database, self.lake, head, kept[head.name], done, share)
+        if raw:
+            verify_raw(self.database, self.lake, heads, done, lambda part: report((len(heads) + part) / steps))
+        return done
+
+    def compact(
+        self, tables: Sequence[str], report: Report | None, spark: SparkSession | None = None
+    ) -> list[Compaction]:
+        """Write small files of each month together; what readers see does not change."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.pipeline.session import start_session
+
+        session = spark or start_session(self.settings.spark)
+        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+            publisher = self._publisher(session, heart.token, report)
+            return [publisher.compact(name) for name in tables]
+
+    def note(self, entry: AuditEntry, affected: int, outcome: str) -> None:
+        """A line in the audit log for an act that changed nothing in the state itself."""
+        ControlStore(self.database, self._clock).note(entry, affected, outcome)
+
+    def warehouse_tables(self, assets: Sequence[str] = ()) -> list[tuple[str, Head]]:
+        """The tables that readers see, by asset."""
+        from penstock.warehouse.reader import heads_of_all
+
+        known = {c.asset: (c.source, c.query_name) for c in self.contracts.values()}
+        if unknown := sorted(set(assets) - set(known)):
+            raise UsageError(f"unknown table {', '.join(unknown)} (tables: {', '.join(sorted(known))})")
+        return heads_of_all(self.database, [known[name] for name in sorted(assets or known)])
+
+    def vacuum(self, assets: Sequence[str], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
+        """Delete data files that no head, no snapshot, no prepared publication and no recent version needs."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.warehouse.vacuum import vacuum_table
+
+        now = self.now()
+        live = [s for s in self.snapshots.all() if s.expires_at > now]
+        kept: dict[str, set[int]] = {}
+        for snapshot in live:
+            for _, head in snapshot.tables:
+                kept.setdefault(head.name, set()).add(head.version)
+        found = {}
+        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+            for _, head in self.warehouse_tables(assets):
+                keep = {head.version, *kept.get(head.name, ())}
+                found[head.name] = vacuum_table(
+                    self.database, self.lake, heart.token, head, keep, retention, dry_run=dry_run
+                )
+        if not dry_run:
+            self.snapshots.forget_expired(now)
+        return found
 
 
 class PartitionHandle:

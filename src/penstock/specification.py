@@ -128,6 +128,14 @@ def _duration(value: object) -> timedelta:
     return length
 
 
+def duration(text: str) -> timedelta:
+    """A length of time as people write it: 30s, 5m, 2h, 30d."""
+    try:
+        return _duration(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def filled(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not values:
         raise ValueError("must not be empty")

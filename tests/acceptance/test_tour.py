@@ -255,3 +255,83 @@ def test_an_operator_retries_what_failed_and_a_bad_refetch_leaves_the_good_rows(
     assert counts == {"materialized": 16, "materialized_but_last_attempt_failed": 4}
     runs = json.dumps(answer("read", "demo.network_daily", "--customer", "1000000001", workspace=tour))
     assert bad["run_id"] in runs
+
+
+# --- runs, ledger and projections ------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_and_shown_with_what_holds_them_up(tour: Path) -> None:
+    found = answer("runs", "list", workspace=tour)
+    newest = found["items"][0]
+    assert newest["tasks_total"] == sum(
+        newest[f"tasks_{state}"]
+        for state in ("succeeded", "failed", "skipped", "cancelled", "running", "ready", "blocked")
+    )
+    first = found["items"][-1]
+    page = answer("runs", "show", first["run_id"], workspace=tour)
+    assert page["state"] == "FAILED"
+    assert {(row["stage"], row["state"]) for row in page["stages"]} >= {("load", "SKIPPED"), ("load", "SUCCEEDED")}
+    assert page["failed"]
+    assert page["blocked"][0]["resolution"] == "FAILED"
+    words = penstock("runs", "show", first["run_id"], workspace=tour).stdout
+    assert "Held up" in words
+    missing = penstock("runs", "show", "01J00000000000000000000000", workspace=tour)
+    assert (missing.returncode, "there is no run" in missing.stderr) == (2, True)
+
+
+def test_projections_are_tables_in_sql_and_can_be_made_anew(tour: Path) -> None:
+    tables = ("runs", "tasks", "dep_satisfaction", "partition_status")
+
+    def everything() -> dict[str, Any]:
+        return {
+            name: answer("sql", f"SELECT * FROM system.{name} ORDER BY ALL", workspace=tour)["items"] for name in tables
+        }
+
+    before = everything()
+    assert before["partition_status"][0]["tenant_id"] == before["runs"][0]["tenant_id"]
+    assert answer("ledger", "rebuild", workspace=tour)["events"] > 0
+    assert everything() == before
+    events = answer("ledger", "tail", "--limit", "3", workspace=tour)["items"]
+    assert [event["position"] for event in events] == sorted(event["position"] for event in events)
+    more = answer("ledger", "tail", "--after", "1", "--limit", "2", "--type", "TaskStarted", workspace=tour)["items"]
+    assert {event["type"] for event in more} == {"TaskStarted"}
+
+
+def test_missing_is_told_in_ranges_and_stale_with_its_reasons(tour: Path) -> None:
+    missing = answer("missing", workspace=tour)
+    assert sum(gap["partitions"] for gap in missing["ranges"]) == missing["total"]
+    assert answer("stale", "--reasons", workspace=tour)["reasons"]["UPSTREAM_CHANGED"] == 0
+    assert answer("stale", "--sweep", workspace=tour)["swept"] == answer("stale", workspace=tour)["total"]
+
+
+# --- the published side ----------------------------------------------------------------------------------------------
+
+
+def test_readiness_raw_loads_and_snapshots(tour: Path) -> None:
+    pointers = answer("warehouse", "pointers", workspace=tour)["items"]
+    served = next(pointer for pointer in pointers if pointer["available"])
+    loads = answer("warehouse", "loads", served["key"], workspace=tour)["items"]
+    assert served["run_id"] in {load["run_id"] for load in loads}
+    asset = f"{served['source']}.{served['query_name']}"
+    one = ("--date", served["logical_date"], "--customer", served["customer_id"])
+    assert answer("ready", asset, *one, workspace=tour)["ready"] is True
+    too_much = answer("ready", asset, "--require", "9999", "--wait", "1s", workspace=tour, code=1)
+    assert (too_much["ready"], too_much["tables"][0]["table"]) == (False, asset)
+    runs = answer("raw", "list", served["key"], workspace=tour)["items"]
+    assert [run["run_id"] for run in runs if run["authoritative"]] == [served["run_id"]]
+    assert answer("raw", "read", served["key"], workspace=tour)["total"] == served["record_count"]
+    taken = answer("snapshot", "tour", workspace=tour)
+    assert taken["snapshot"] == "tour"
+    rows = ("read", asset, "--customer", served["customer_id"], "--date", served["logical_date"])
+    assert answer(*rows, "--as-of", "tour", workspace=tour)["items"] == answer(*rows, workspace=tour)["items"]
+    unknown = penstock(*rows, "--as-of", "never", workspace=tour)
+    assert "unknown snapshot 'never' (snapshots: tour)" in unknown.stderr
+
+
+def test_the_warehouse_is_verified_reconciled_and_vacuumed(tour: Path) -> None:
+    assert answer("warehouse", "verify", workspace=tour)["total"] == 0
+    assert answer("warehouse", "reconcile", "--dry-run", workspace=tour)["counts"] == {}
+    assert answer("warehouse", "reconcile", workspace=tour)["loaded"] == 0
+    assert answer("warehouse", "vacuum", "--dry-run", workspace=tour)["files"] == 0
+    refused = penstock("warehouse", "vacuum", "--retention", "5m", workspace=tour)
+    assert (refused.returncode, "at least" in refused.stderr) == (2, True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from deltalake import DeltaTable
+from pyspark.errors import AnalysisException
 
 from penstock.app import Workspace
 from penstock.control.select import Selection
@@ -238,6 +239,20 @@ def test_a_withdrawn_partition_is_gone_at_once_and_leaves_the_table_at_the_next_
     assert set(rows_by_partition(ws)) == left
     plain.update_incremental()
     assert plain.to_pyarrow_table().num_rows == 15
+
+
+def test_the_data_source_reads_what_every_reader_sees(tmp_path: Path, spark: Any) -> None:
+    ws = open_at(write_workspace(tmp_path, customers=3))
+    run(ws, spark)
+    source = spark.read.format("penstock").option("workspace", str(tmp_path)).option("table", "demo.campaign_daily")
+    found = {tuple(row) for row in source.load().collect()}
+    assert found == {tuple(row.values()) for row in ws.vouched("demo.campaign_daily").arrow().to_pylist()}
+    some = source.load().where("customer_id = '1000000002' AND logical_date >= DATE '2024-06-10'")
+    assert some.count() == 5
+    assert source.load().where("customer_id = '1' AND customer_id = '2'").count() == 0
+    assert source.option("columns", "clicks").load().columns == ["clicks"]
+    with pytest.raises(AnalysisException, match=r"unknown table demo\.nothing"):
+        source.option("table", "demo.nothing").load()
 
 
 def test_every_reader_sees_the_same_rows(tmp_path: Path, spark: Any) -> None:

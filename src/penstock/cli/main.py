@@ -17,7 +17,9 @@ from penstock.cli import (
     doctor,
     init,
     ledger,
+    raw,
     read,
+    ready,
     run,
     runs,
     state,
@@ -54,22 +56,9 @@ def root(
     pass
 
 
-for _module in (
-    init,
-    doctor,
-    run,
-    runs,
-    validate,
-    state,
-    status,
-    backfill,
-    control,
-    warehouse,
-    read,
-    ledger,
-    audit,
-    db,
-):
+_WORK = (init, doctor, run, runs, validate, state, status, backfill, control)
+_DATA = (warehouse, read, ready, raw)
+for _module in (*_WORK, *_DATA, ledger, audit, db):
     _module.register(app)
 
 

@@ -20,12 +20,16 @@ FORMATS = ("table", "csv", "parquet", "arrow", "json")
 
 Format = Annotated[str, typer.Option("--format", help="table, csv, parquet, arrow or json.")]
 Output = Annotated[Path | None, typer.Option("--output", metavar="F", help="Write to this file instead of stdout.")]
+AsOf = Annotated[
+    str | None, typer.Option("--as-of", metavar="SNAPSHOT", help="As it was when this snapshot was taken.")
+]
 UseSpark = Annotated[bool, typer.Option("--spark", help="Read with Spark instead of Arrow or DuckDB. *")]
 
 
 def register(app: typer.Typer) -> None:
     app.command("read")(read)
     app.command("sql")(sql)
+    app.command("snapshot")(snapshot)
 
 
 def read(
@@ -39,6 +43,7 @@ def read(
     kind: Format = "table",
     output: Output = None,
     spark: UseSpark = False,
+    as_of: AsOf = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -50,7 +55,11 @@ def read(
     chosen = opt.selection(None, None, customer, None, date, since, until)
     ws.ranges(chosen)  # refuses unknown customers
     names = tuple(part.strip() for part in columns.split(",")) if columns is not None else ()
-    vouched = ws.vouched(name, since=chosen.since, until=chosen.until, customers=chosen.customers, columns=names)
+    vouched = ws.vouched(
+        name, since=chosen.since, until=chosen.until, customers=chosen.customers, columns=names, as_of=as_of
+    )
+    if as_of:
+        _say_withdrawn(ws.withdrawn_since(as_of, [name]), as_of)
     if spark:
         from penstock.pipeline.session import start_session
 
@@ -58,7 +67,7 @@ def read(
         reader = (frame if limit is None else frame.limit(limit)).toArrow().to_reader()
     else:
         reader = _reader(vouched)
-    facts = {"table": name, "settled_until": ws.settled_until(name)}  # later days are provisional
+    facts = {"table": name, "settled_until": ws.settled_until(name), "as_of": as_of}  # later days are provisional
     _write(reader, _kind(kind, as_json), output, limit, facts)
 
 
@@ -68,6 +77,7 @@ def sql(
     kind: Format = "table",
     output: Output = None,
     spark: UseSpark = False,
+    as_of: AsOf = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -76,8 +86,55 @@ def sql(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    reader = ws.spark_sql(statement) if spark else ws.sql(statement)
+    if as_of:
+        _say_withdrawn(ws.withdrawn_since(as_of, [c.asset for c in ws.contracts.values()]), as_of)
+    reader = ws.spark_sql(statement, as_of=as_of) if spark else ws.sql(statement, as_of=as_of)
     _write(reader, _kind(kind, as_json), output, limit)
+
+
+def snapshot(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="How to call it; by default the present moment.")
+    ] = None,
+    expires: Annotated[str, typer.Option("--expires", metavar="D", help="How long it can be read: 30d.")] = "30d",
+    listed: Annotated[bool, typer.Option("--list", help="Only show the snapshots that there are.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Forget the snapshot of this name.")] = False,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Name the present state of the whole warehouse, to read it later with --as-of. What is demoted after that is left
+    out even then."""
+    from penstock.app import open_workspace
+    from penstock.cli.render import listing, show, table
+    from penstock.specification import duration
+
+    ws = open_workspace(workspace)
+    if drop and name is None:
+        raise UsageError("name the snapshot that is to be forgotten")
+    if listed or drop:
+        if drop and name is not None:
+            ws.snapshots.get(name, ws.now())
+            ws.snapshots.drop(name)
+        found = ws.snapshots.all()
+        items = [{"snapshot": s.name, "created_at": s.created_at, "expires_at": s.expires_at} for s in found]
+        rows = [tuple(item.values()) for item in items]
+        show(
+            listing(items, len(items)),
+            as_json,
+            lambda console: console.print(table(None, ("snapshot", "created", "expires"), rows)),
+        )
+        return
+    made = ws.snapshot(name or f"{ws.now():%Y%m%d-%H%M%S}", duration(expires))
+    tables = [{"table": head.name, "version": head.version} for _, head in made.tables]
+    document = {"snapshot": made.name, "created_at": made.created_at, "expires_at": made.expires_at, "tables": tables}
+    words = f"snapshot {made.name}: {len(tables)} tables, readable until {made.expires_at:%Y-%m-%d %H:%M} UTC"
+    show(document, as_json, lambda console: console.print(words))
+
+
+def _say_withdrawn(partitions: int, as_of: str) -> None:
+    if partitions:
+        typer.echo(f"penstock: {partitions:,} partitions were demoted since {as_of} and are left out", err=True)
 
 
 def _reader(vouched: Any) -> pa.RecordBatchReader:

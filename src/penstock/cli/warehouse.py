@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli import options as opt
+from penstock.cli.progress import RunProgress
 from penstock.cli.render import key_fields, listing, show, table
 
 if TYPE_CHECKING:
@@ -68,6 +69,201 @@ def pointers(
         console.print(f"{len(found):,} of {total:,}")
 
     show(listing([_item(pointer) for pointer in found], total), as_json, draw)
+
+
+@warehouse.command()
+def loads(
+    keys: opt.Keys = None,
+    source: opt.SourceName = None,
+    customer: opt.Customers = None,
+    query: opt.Queries = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    status: opt.Status = None,
+    limit: opt.Limit = 100,
+    after: opt.After = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Which runs were ever loaded, when, with which schema version and how many rows."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    ws.ranges(chosen)  # refuses unknown names
+    found, total = ws.pointers.loads(
+        keys=chosen.keys,
+        source=chosen.source,
+        customers=chosen.customers,
+        queries=chosen.queries,
+        since=chosen.since,
+        until=chosen.until,
+        status=chosen.status,
+        after=opt.after_key(after),
+        limit=limit,
+    )
+    names = ("run_id", "schema_version", "record_count", "loaded_at", "table")
+    items = [{**key_fields(load.key), **{name: getattr(load, name) for name in names}} for load in found]
+
+    def draw(console: Any) -> None:
+        rows = [(load.key, *(getattr(load, name) for name in names)) for load in found]
+        console.print(table(None, ("partition", "run", "schema", "rows", "loaded (UTC)", "table"), rows))
+        console.print(f"{len(found):,} of {total:,}")
+
+    show(listing(items, total), as_json, draw)
+
+
+@warehouse.command()
+def reconcile(
+    dry_run: opt.DryRun = False,
+    limit: opt.Limit = 100,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Compare all of authority with what the warehouse serves, and publish the difference: load, replace, hide. *
+
+    Verdicts leave a list of what is due, and every run works it off; this compares everything, whatever the list says.
+    """
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    found, counts = ws.differences(limit)
+    items = [
+        {
+            **key_fields(d.key),
+            "act": d.act,
+            "run_id": d.run_id,
+            "schema_version": d.schema_version,
+            "served_run_id": d.served_run_id,
+            "served_schema_version": d.served_schema_version,
+        }
+        for d in found
+    ]
+    document: dict[str, Any] = {**listing(items, sum(counts.values())), "counts": counts}
+    if not dry_run:
+        with RunProgress() as progress:
+            published = ws.reconcile(progress.stage("load", sum(counts.values()))) if counts else None
+        broken = {str(key): words for key, words in published.broken.items()} if published else {}
+        done = (published.loaded, published.hidden) if published else (0, 0)
+        document |= {"loaded": done[0], "hidden": done[1], "broken": broken}
+
+    def draw(console: Any) -> None:
+        if not counts:
+            console.print("the warehouse serves exactly what is vouched for")
+            return
+        rows = [(d.act, d.key, d.run_id, d.served_run_id) for d in found]
+        console.print(table(None, ("act", "partition", "run", "served now"), rows))
+        console.print(", ".join(f"{number:,} to {act}" for act, number in counts.items()))
+        if not dry_run:
+            console.print(f"{document['loaded']:,} loaded, {document['hidden']:,} hidden")
+            for key, words in document["broken"].items():
+                console.print(f"[red]{key}[/]: {words}")
+
+    show(document, as_json, draw)
+    if document.get("broken"):
+        raise typer.Exit(1)
+
+
+Tables = Annotated[
+    list[str] | None, typer.Argument(metavar="[TABLE]...", help="source.query_name; all tables if none is named.")
+]
+
+
+@warehouse.command()
+def compact(
+    tables: Tables = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Write the small files of each month together. Rows and their runs stay as they are; readers notice nothing. *"""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    names = [head.name for _, head in ws.warehouse_tables(tables or ())]
+    with RunProgress() as progress:
+        done = ws.compact(names, progress.stage("compact", len(names))) if names else []
+    items = [{"table": c.table, "files_before": c.before, "files_after": c.after} for c in done]
+
+    def draw(console: Any) -> None:
+        rows = [(c.table, c.before, c.after) for c in done]
+        console.print(table(None, ("table", "small files", "became"), rows) if rows else "there are no tables yet")
+
+    show(listing(items, len(items)), as_json, draw)
+
+
+@warehouse.command()
+def vacuum(
+    tables: Tables = None,
+    retention: Annotated[
+        str, typer.Option("--retention", metavar="D", help="Keep files that readers may still need: 7d, at least 1h.")
+    ] = "7d",
+    dry_run: opt.DryRun = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Delete data files that nobody needs any more.
+
+    Kept are the files of what readers see now, of live snapshots, of versions inside the retention time, and of
+    publications under way.
+    """
+    from penstock.app import open_workspace, os_user
+    from penstock.specification import duration
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    found = ws.vacuum(tables or (), duration(retention), dry_run=dry_run)
+    total = sum(len(paths) for paths in found.values())
+    if not dry_run:
+        entry = AuditEntry(actor or os_user(), "warehouse vacuum", {"tables": tables or []}, {"retention": retention})
+        ws.note(entry, total, "done")
+    items = [{"table": name, "files": paths} for name, paths in found.items()]
+
+    def draw(console: Any) -> None:
+        console.print(table(None, ("table", "files"), [(name, len(paths)) for name, paths in found.items()]))
+        console.print(f"{total:,} files {'would be' if dry_run else 'were'} deleted")
+
+    show({**listing(items, len(items)), "files": total}, as_json, draw)
+
+
+@warehouse.command()
+def verify(
+    tables: Tables = None,
+    raw: Annotated[bool, typer.Option("--raw/--no-raw", help="Also read the payloads it was made from.")] = True,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Count and hash everything that is served anew, and hold it against pointers, verdicts and raw; exit 1 if
+    anything is wrong."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    with RunProgress() as progress:
+        report = progress.stage("verify", len(ws.warehouse_tables(tables or ())))
+        done = ws.verify(tables or (), report, raw=raw)
+    items = [{**key_fields(key), "problems": words} for key, words in sorted(done.wrong.items())]
+    facts = {"partitions": done.partitions, "rows": done.rows, "payloads": done.payloads}
+
+    def draw(console: Any) -> None:
+        rows = [(key, words) for key, problems in sorted(done.wrong.items()) for words in problems]
+        if rows:
+            console.print(table(None, ("partition", "problem"), rows))
+        console.print(
+            f"{done.partitions:,} partitions, {done.rows:,} rows, {done.payloads:,} payloads:"
+            f" {len(items):,} partitions are wrong"
+            if items
+            else f"{done.partitions:,} partitions, {done.rows:,} rows, {done.payloads:,} payloads: all as it should be"
+        )
+
+    show({**listing(items, len(items)), **facts}, as_json, draw)
+    if items:
+        raise typer.Exit(1)
 
 
 def _item(pointer: Pointer) -> dict[str, Any]:

@@ -27,6 +27,7 @@ _OURS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",  # for spark.read.format("penstock")
     "spark.sql.ansi.enabled": "false",  # a check that divides by zero must yield null, not stop every other slice
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -73,6 +73,14 @@ def plan_month(
     return MonthPlan(month, parts, tuple(file.path for file in rewritten))
 
 
+def plan_compaction(month: str, files: Sequence[DataFile], workers: int) -> MonthPlan:
+    """Write the small files of a month together, if there are at least two of them."""
+    small = sorted((f for f in files if f.month == month and f.size < SMALL_BYTES), key=lambda file: file.first)
+    if len(small) < 2:
+        return MonthPlan(month, (), ())
+    return MonthPlan(month, _parts(month, small, (), workers), tuple(file.path for file in small))
+
+
 def by_month(slices: Sequence[NewSlice]) -> dict[str, list[NewSlice]]:
     months: dict[str, list[NewSlice]] = {}
     for piece in slices:

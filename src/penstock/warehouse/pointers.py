@@ -66,31 +66,95 @@ class PointerReader:
         limit: int | None = None,
     ) -> tuple[list[Pointer], int]:
         """Pointers in key order, and how many there are in all."""
-        c = schema.warehouse_pointer.c
-        where: list[sa.ColumnElement[bool]] = []
-        if keys:
-            where.append(sa.tuple_(*_columns(c)).in_([key_values(key) for key in keys]))
-        if source:
-            where.append(c.source == source)
-        if customers:
-            where.append(c.customer_id.in_(customers))
-        if queries:
-            where.append(c.query_name.in_(queries))
-        if since:
-            where.append(c.logical_date >= since)
-        if until:
-            where.append(c.logical_date <= until)
-        if status:
-            state = schema.partition_state
-            same = [state.c[name] == c[name] for name in schema.KEY]
-            where.append(sa.exists().where(*same, state.c.status == status.value))
-        page = [*where, sa.tuple_(*_columns(c)) > sa.tuple_(*key_values(after))] if after else where
+        where = _where(schema.warehouse_pointer, keys, source, customers, queries, since, until, status)
+        rows, total = self._page(schema.warehouse_pointer, where, after, limit, [])
+        return [_pointer(row) for row in rows], total
+
+    def loads(
+        self,
+        *,
+        keys: Sequence[PartitionKey] = (),
+        source: str | None = None,
+        customers: Sequence[str] = (),
+        queries: Sequence[str] = (),
+        since: date | None = None,
+        until: date | None = None,
+        status: PartitionStatus | None = None,
+        after: PartitionKey | None = None,
+        limit: int | None = None,
+    ) -> tuple[list[LoadRecord], int]:
+        """Load records in key order, of one partition oldest first, and how many there are in all."""
+        where = _where(schema.load_record, keys, source, customers, queries, since, until, status)
+        rows, total = self._page(schema.load_record, where, after, limit, [schema.load_record.c.loaded_at])
+        return [
+            LoadRecord(
+                PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date),
+                RunId(row.run_id),
+                row.schema_version,
+                row.record_count,
+                row.loaded_at,
+                row.table_name,
+            )
+            for row in rows
+        ], total
+
+    def _page(
+        self,
+        table: sa.Table,
+        where: Sequence[sa.ColumnElement[bool]],
+        after: PartitionKey | None,
+        limit: int | None,
+        order: Sequence[sa.ColumnElement[Any]],
+    ) -> tuple[Sequence[sa.Row[Any]], int]:
+        keys = _columns(table.c)
+        page = [*where, sa.tuple_(*keys) > sa.tuple_(*key_values(after))] if after else where
         with self._database.snapshot() as connection:
-            total = connection.scalar(sa.select(sa.func.count()).select_from(schema.warehouse_pointer).where(*where))
-            rows = connection.execute(
-                sa.select(schema.warehouse_pointer).where(*page).order_by(*_columns(c)).limit(limit)
-            ).all()
-        return [_pointer(row) for row in rows], int(total or 0)
+            total = connection.scalar(sa.select(sa.func.count()).select_from(table).where(*where))
+            rows = connection.execute(sa.select(table).where(*page).order_by(*keys, *order).limit(limit)).all()
+        return rows, int(total or 0)
+
+
+def _where(
+    table: sa.Table,
+    keys: Sequence[PartitionKey],
+    source: str | None,
+    customers: Sequence[str],
+    queries: Sequence[str],
+    since: date | None,
+    until: date | None,
+    status: PartitionStatus | None,
+) -> list[sa.ColumnElement[bool]]:
+    c = table.c
+    where: list[sa.ColumnElement[bool]] = []
+    if keys:
+        where.append(sa.tuple_(*_columns(c)).in_([key_values(key) for key in keys]))
+    if source:
+        where.append(c.source == source)
+    if customers:
+        where.append(c.customer_id.in_(customers))
+    if queries:
+        where.append(c.query_name.in_(queries))
+    if since:
+        where.append(c.logical_date >= since)
+    if until:
+        where.append(c.logical_date <= until)
+    if status:
+        state = schema.partition_state
+        same = [state.c[name] == c[name] for name in schema.KEY]
+        where.append(sa.exists().where(*same, state.c.status == status.value))
+    return where
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRecord:
+    """When a run of a partition was first loaded; loading it again changes nothing."""
+
+    key: PartitionKey
+    run_id: RunId
+    schema_version: str
+    record_count: int
+    loaded_at: datetime
+    table: str
 
 
 def _columns(c: Any) -> list[sa.ColumnElement[Any]]:

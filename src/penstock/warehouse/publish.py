@@ -7,7 +7,8 @@ writes, so they see all of a publication or none of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from penstock.clock import Clock
 from penstock.db import schema
 from penstock.db.engine import Database
+from penstock.errors import WarehouseError
 from penstock.failpoint import reach
 from penstock.lake import Lake
 from penstock.partition import PartitionKey, RunId, new_ulid
@@ -24,8 +26,8 @@ from penstock.warehouse import due as due_work
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.due import Hide, Load, Settled
 from penstock.warehouse.lease import TableLeases
-from penstock.warehouse.packing import MonthPlan, Part, by_month, plan_month
-from penstock.warehouse.tables import SortKey, Staged, Table, ensure_exists, location, month_of
+from penstock.warehouse.packing import MonthPlan, Part, by_month, plan_compaction, plan_month
+from penstock.warehouse.tables import DataFile, SortKey, Staged, Table, ensure_exists, location, month_of
 
 BATCH_PARTITIONS = 50_000
 
@@ -74,6 +76,15 @@ class _Month:
     staged: list[PartStaged] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How many files of a table became how many."""
+
+    table: str
+    before: int
+    after: int
+
+
 class Publisher:
     """Publishes what is due. Several may run at once: each table has one publisher at a time."""
 
@@ -105,6 +116,47 @@ class Publisher:
                     return done
             finally:
                 leases.release()
+
+    @contextmanager
+    def holding(self, tables: Collection[str]) -> Iterator[tuple[dict[str, Table], TableLeases]]:
+        """The tables under our lease, fenced, with everything finished or forgotten that others left prepared."""
+        leases = TableLeases(self._database, self._worker)
+        try:
+            held = self._lease(leases, due_work.DueTables({}, set(tables)))
+            yield self._recover(leases, held, Publication()), leases
+        finally:
+            leases.release()
+
+    def compact(self, table: str) -> Compaction:
+        """Write small files of each month together. Rows and their runs stay as they are; readers notice nothing."""
+        with self.holding([table]) as (opened, leases):
+            held = opened[table]
+            held.require_columns(self._fields_of(table))
+            files = held.files()
+            months = [plan_compaction(month, files, self._workers) for month in sorted({f.month for f in files})]
+            parts = [
+                StagePart(table, held.path, self._fields_of(table), frozenset(), part)
+                for month in months
+                for part in month.parts
+            ]
+            removed = [path for month in months for path in month.rewritten]
+            if not parts:
+                return Compaction(table, 0, 0)
+            added = [file for piece in self._stage(parts, {}) for file in piece.files]
+            _refuse_lost_rows(table, files, removed, added)
+            self._lake.sync()
+            reach("compact.staged")
+            version = held.publish(new_ulid(), added, removed, self._clock())
+            reach("compact.committed")
+            self._lake.sync()
+
+            def record(connection: sa.Connection) -> None:
+                leases.require(connection, [table])
+                named = schema.warehouse_table.c.table_name == table
+                connection.execute(sa.update(schema.warehouse_table).where(named).values(version=version))
+
+            self._database.transact(record)
+            return Compaction(table, len(removed), len(added))
 
     def _publish_batch(self, run_id: RunId | None, leases: TableLeases, done: Publication) -> bool:
         with self._database.snapshot() as connection:
@@ -302,6 +354,14 @@ class _Staging:
             for piece in month.staged:
                 failed.update(piece.broken)
         return failed
+
+
+def _refuse_lost_rows(table: str, files: Sequence[DataFile], removed: Sequence[str], added: Sequence[Staged]) -> None:
+    gone = set(removed)
+    before = sum(file.records for file in files if file.path in gone)
+    after = sum(file.records for file in added)
+    if before != after:
+        raise WarehouseError(f"compacting {table} would turn {before:,} rows into {after:,}: nothing was changed")
 
 
 def _dropped(loads: Sequence[Load], hides: Sequence[Hide]) -> dict[str, set[SortKey]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from penstock.db.engine import Database
 from penstock.errors import UsageError, WarehouseError
 from penstock.lake import Lake
 from penstock.warehouse.files import without
-from penstock.warehouse.tables import MONTH, DataFile, SortKey, Table
+from penstock.warehouse.tables import MONTH, RUN, DataFile, SortKey, Table
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,6 +35,7 @@ class Head:
     location: str
     version: int
     exceptions: frozenset[SortKey]
+    withdrawn: frozenset[tuple[date, str, str]] = frozenset()  # (day, customer, run) that was demoted since
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +70,31 @@ class Filter:
 
 def heads(database: Database, source: str, query_name: str) -> list[Head]:
     """All tables of an asset and their exceptions, from one snapshot of the database."""
-    table, pointer = schema.warehouse_table, schema.warehouse_pointer
     with database.snapshot() as connection:
-        rows = connection.execute(
-            sa.select(table)
-            .where(table.c.source == source, table.c.query_name == query_name, table.c.version.is_not(None))
-            .order_by(table.c.schema_version)
-        ).all()
-        hidden = connection.execute(
-            sa.select(pointer.c.table_name, pointer.c.logical_date, pointer.c.customer_id).where(
-                sa.not_(pointer.c.available),
-                pointer.c.hidden_at.is_(None),
-                pointer.c.source == source,
-                pointer.c.query_name == query_name,
-            )
-        ).all()
+        return _heads(connection, source, query_name)
+
+
+def heads_of_all(database: Database, assets: Sequence[tuple[str, str]]) -> list[tuple[str, Head]]:
+    """The tables of several assets (source and query), by asset, all from one snapshot of the database."""
+    with database.snapshot() as connection:
+        return [(f"{source}.{query}", head) for source, query in assets for head in _heads(connection, source, query)]
+
+
+def _heads(connection: sa.Connection, source: str, query_name: str) -> list[Head]:
+    table, pointer = schema.warehouse_table, schema.warehouse_pointer
+    rows = connection.execute(
+        sa.select(table)
+        .where(table.c.source == source, table.c.query_name == query_name, table.c.version.is_not(None))
+        .order_by(table.c.schema_version)
+    ).all()
+    hidden = connection.execute(
+        sa.select(pointer.c.table_name, pointer.c.logical_date, pointer.c.customer_id).where(
+            sa.not_(pointer.c.available),
+            pointer.c.hidden_at.is_(None),
+            pointer.c.source == source,
+            pointer.c.query_name == query_name,
+        )
+    ).all()
     exceptions: dict[str, set[SortKey]] = {}
     for row in hidden:
         exceptions.setdefault(row.table_name, set()).add((row.logical_date, row.customer_id))
@@ -107,8 +118,11 @@ class Vouched:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as a stream, file by file; each file is in table order."""
         for piece in self._pieces:
-            for batch in piece.batches(self.schema.names):
-                yield _fitted(batch, self.schema)
+            yield from piece.share.fitted(self.schema)
+
+    def shares(self) -> list[Share]:
+        """The work of reading, file by file, to be spread over workers."""
+        return [replace(piece.share, files=(path,)) for piece in self._pieces for path in piece.files]
 
     def polars(self) -> Any:
         import polars
@@ -152,6 +166,45 @@ class Vouched:
         return pa.schema([columns.field(name) for name in self._wanted.columns])
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Some files of one schema version, to be read anywhere: it holds plain values only, and travels."""
+
+    lake: Lake
+    head: Head
+    wanted: Filter
+    files: tuple[str, ...]  # below the lake's root
+    columns: pa.Schema  # of the files
+
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        head = self.head
+        columns = [name for name in self.columns.names if name in names]
+        needed = ("customer_id", "logical_date", RUN) if head.withdrawn else ("customer_id", "logical_date")
+        hides = bool(head.exceptions or head.withdrawn)
+        keys = [name for name in needed if hides and name not in columns]
+        scan = self.dataset().scanner(columns=columns + keys, filter=self.wanted.expression())
+        for batch in scan.to_batches():
+            rows = pa.Table.from_batches([batch])
+            if head.exceptions:
+                rows = without(rows, set(head.exceptions))
+            if head.withdrawn:
+                rows = _without_runs(rows, head.withdrawn)
+            rows = rows.select(columns)
+            if SCHEMA_VERSION in names:
+                version = pa.repeat(pa.scalar(head.schema_version, pa.string()), rows.num_rows)
+                rows = rows.append_column(SCHEMA_VERSION, version)
+            yield from rows.to_batches()
+
+    def fitted(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The batches in these columns; what the schema version does not have is null."""
+        return (_fitted(batch, wanted) for batch in self.batches(wanted.names))
+
+    def dataset(self) -> ds.Dataset:
+        filesystem, root = self.lake.filesystem()
+        paths = [f"{root}/{path}" for path in self.files]
+        return ds.dataset(paths, schema=self.columns, format="parquet", filesystem=filesystem, partitioning=None)
+
+
 class _Piece:
     """The vouched rows of one schema version."""
 
@@ -159,28 +212,12 @@ class _Piece:
         table = Table(lake, head.name, head.location, head.version)
         self._head = head
         self._wanted = wanted
-        filesystem, root = lake.filesystem()
         self.schema = pa.schema([field for field in table.arrow_schema() if field.name != MONTH])
         matching = sorted((f for f in table.files() if wanted.may_match(f)), key=lambda f: (f.month, f.first))
-        self.files = [f"{root}/{head.location}/{file.path}" for file in matching]
-        self._uris = [lake.uri(f"{head.location}/{file.path}") for file in matching]
-        self._dataset = ds.dataset(
-            self.files, schema=self.schema, format="parquet", filesystem=filesystem, partitioning=None
-        )
-
-    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        columns = [name for name in self.schema.names if name in names]
-        keys = [name for name in ("customer_id", "logical_date") if self._head.exceptions and name not in columns]
-        scan = self._dataset.scanner(columns=columns + keys, filter=self._wanted.expression())
-        for batch in scan.to_batches():
-            rows = pa.Table.from_batches([batch])
-            if self._head.exceptions:
-                rows = without(rows, set(self._head.exceptions)).select(columns)
-            if SCHEMA_VERSION in names:
-                rows = rows.append_column(
-                    SCHEMA_VERSION, pa.array([self._head.schema_version] * rows.num_rows, pa.string())
-                )
-            yield from rows.to_batches()
+        self.files = [f"{head.location}/{file.path}" for file in matching]
+        self._uris = [lake.uri(path) for path in self.files]
+        self.share = Share(lake, head, wanted, tuple(self.files), self.schema)
+        self._dataset = self.share.dataset()
 
     def relation(self, connection: duckdb.DuckDBPyConnection, unified: pa.Schema) -> duckdb.DuckDBPyRelation:
         # DuckDB receives Arrow datasets from our storage layer: it opens no file itself and loads no extension.
@@ -189,6 +226,9 @@ class _Piece:
         if self._head.exceptions:
             hidden = connection.from_arrow(_as_table(self._head.exceptions))
             rows = rows.join(hidden, "customer_id, logical_date", "anti")
+        if self._head.withdrawn:
+            gone = connection.from_arrow(_runs_table(self._head.withdrawn))
+            rows = rows.join(gone, f"customer_id, logical_date, {RUN}", "anti")
         columns = []
         for field in unified:
             if field.name == SCHEMA_VERSION:
@@ -214,6 +254,9 @@ class _Piece:
         if self._head.exceptions:
             hidden = session.createDataFrame(_as_table(self._head.exceptions))
             rows = rows.join(F.broadcast(hidden), ["customer_id", "logical_date"], "left_anti")
+        if self._head.withdrawn:
+            gone = session.createDataFrame(_runs_table(self._head.withdrawn))
+            rows = rows.join(F.broadcast(gone), ["customer_id", "logical_date", RUN], "left_anti")
         rows = rows.withColumn(SCHEMA_VERSION, F.lit(self._head.schema_version))
         types = {field.name: field.dataType for field in from_arrow_schema(unified)}
         return rows.select(
@@ -233,6 +276,26 @@ def _fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
         for field in wanted
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _without_runs(rows: pa.Table, runs: frozenset[tuple[date, str, str]]) -> pa.Table:
+    """The rows without those of these runs; first by run, which is rarely any of them."""
+    suspicious = pc.is_in(rows[RUN], value_set=pa.array(sorted({run for _, _, run in runs}), pa.string()))
+    if not pc.any(suspicious).as_py():
+        return rows
+    keys = zip(*(rows[name].to_pylist() for name in ("logical_date", "customer_id", RUN)), strict=True)
+    return rows.filter(pa.array([key not in runs for key in keys], pa.bool_()))
+
+
+def _runs_table(runs: frozenset[tuple[date, str, str]]) -> pa.Table:
+    ordered = sorted(runs)
+    return pa.table(
+        {
+            "customer_id": pa.array([customer for _, customer, _ in ordered], pa.string()),
+            "logical_date": pa.array([day for day, _, _ in ordered], pa.date32()),
+            RUN: pa.array([run for _, _, run in ordered], pa.string()),
+        }
+    )
 
 
 def _as_table(keys: frozenset[SortKey]) -> pa.Table:

@@ -112,6 +112,21 @@ class Table:
         self._commit(actions + [_remove_action(path, moment) for path in remove], [_publication(batch_id)])
         return Table(self._lake, self.name, self.path).version
 
+    def vacuum(self, keep: Sequence[int], retention_hours: int, *, dry_run: bool) -> list[str]:
+        """Delete files that belong to none of the versions `keep` and left the table longer ago; says which."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return self._delta.vacuum(
+                retention_hours,
+                dry_run=dry_run,
+                enforce_retention_duration=False,  # the least that is sensible is ours to say
+                full=True,  # also files of publications that came to nothing
+                keep_versions=sorted(set(keep)),
+            )
+        except DeltaError as error:
+            raise WarehouseError(f"table {self.name} cannot be vacuumed: {error}") from error
+
     def _commit(self, actions: list[Any], publications: list[str]) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError

@@ -1,0 +1,101 @@
+"""`penstock raw`: what was received, run by run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import key_fields, listing, show, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.partition import PartitionKey
+    from penstock.raw.reader import RawRun
+
+raw = typer.Typer(no_args_is_help=True, help="What was received, run by run.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(raw, name="raw")
+
+
+@raw.command("list")
+def list_runs(
+    key: opt.OneKey, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
+) -> None:
+    """Every run of a partition in the raw sink with its seal; the one that consumers may read is marked."""
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection([key]).keys[0]
+    found, trusted = ws.raw_runs(chosen)
+    items = [_item(chosen, run, trusted) for run in found]
+
+    def draw(console: Console) -> None:
+        if not items:
+            console.print(f"nothing of {chosen} was ever received")
+            return
+        names = ("run_id", "sealed", "record_count", "payload_bytes", "extracted_at", "schema_version", "authoritative")
+        console.print(table(None, names, [[item[name] for name in names] for item in items]))
+        for item in items:
+            if item["error"]:
+                console.print(f"[red]{item['run_id']}[/]: {item['error']}")
+
+    show(listing(items, len(items)), as_json, draw)
+
+
+@raw.command("read")
+def read(
+    key: opt.OneKey,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="Another run than the trusted one; for operators.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many lines.")] = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """The rows of a partition as they were received, one JSON document a line, checked against their seal.
+
+    Without --run: those of the trusted run, and only while the partition is success.
+    """
+    from itertools import islice
+
+    import orjson
+
+    from penstock.app import open_workspace
+    from penstock.partition import run_id
+
+    ws = open_workspace(workspace)
+    chosen = opt.selection([key]).keys[0]
+    lines = ws.raw_lines(chosen, run_id(run) if run else None)
+    wanted = list(islice(lines, limit))
+    if as_json:
+        items = [orjson.loads(line) for line in wanted]
+        show(listing(items, len(items)), True, lambda _console: None)
+        return
+    for line in wanted:
+        sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.flush()
+
+
+def _item(key: PartitionKey, run: RawRun, trusted: str | None) -> dict[str, Any]:
+    from penstock.raw.seal import Seal
+
+    seal = run.seal if isinstance(run.seal, Seal) else None
+    return {
+        **key_fields(key),
+        "run_id": run.attempt.run_id,
+        "sealed": seal is not None,
+        "record_count": seal.record_count if seal else None,
+        "payload_bytes": seal.payload_bytes if seal else None,
+        "payload_sha256": seal.payload_sha256 if seal else None,
+        "extracted_at": seal.extracted_at if seal else None,
+        "schema_version": seal.schema_version if seal else None,
+        "authoritative": run.attempt.run_id == trusted,
+        "error": str(run.seal) if run.seal is not None and seal is None else None,
+    }

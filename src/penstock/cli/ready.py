@@ -1,0 +1,99 @@
+"""`penstock ready`: whether a slice of a table can be read."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import show, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.warehouse.readiness import Coverage
+
+_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ready")(ready)
+
+
+def ready(
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="source.query_name; several are all asked.")],
+    require: Annotated[
+        str, typer.Option("--require", help="How much of each day: all, any, a number, or a share such as 95%.")
+    ] = "all",
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="D", help="Wait so long for it, for example 10m.")
+    ] = None,
+    customer: opt.Customers = None,
+    date: opt.OnDate = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Exit 0 when every day of the slice can be read, 1 when not; lists what is not there.
+
+    Only what is published counts. Without dates: everything that is due so far. Put it before a job that reads:
+    `penstock ready demo.campaign_daily --date 2024-06-01 --wait 30m && my-job`.
+    """
+    from penstock.app import open_workspace
+    from penstock.specification import duration
+    from penstock.warehouse.readiness import Rule
+
+    ws = open_workspace(workspace)
+    rule = Rule(require)
+    chosen = opt.selection(None, None, customer, None, date, since, until)
+    patience = duration(wait) if wait is not None else timedelta(0)
+    asked: dict[str, Any] = {"customers": chosen.customers}
+    asked |= {"date": chosen.since} if date else {"since": chosen.since, "until": chosen.until}
+    found = {name: ws.wait_for(name, require=require, patience=patience, **asked) for name in tables}
+    absent = [day for days in found.values() for day in days if not rule.holds(day)]
+    document = {
+        "ready": not absent,
+        "require": require,
+        "tables": [_table(name, days, rule) for name, days in found.items()],
+    }
+    show(document, as_json, lambda console: _draw(console, found, rule))
+    if absent:
+        raise typer.Exit(1)
+
+
+def _table(name: str, days: list[Coverage], rule: Any) -> dict[str, Any]:
+    return {
+        "table": name,
+        "ready": all(rule.holds(day) for day in days),
+        "expected": sum(day.expected for day in days),
+        "available": sum(day.available for day in days),
+        "days": [
+            {
+                "date": day.day,
+                "expected": day.expected,
+                "available": day.available,
+                "ready": rule.holds(day),
+                "absent": [str(key) for key in day.absent],
+            }
+            for day in days
+            if day.absent
+        ],
+    }
+
+
+def _draw(console: Console, found: dict[str, list[Coverage]], rule: Any) -> None:
+    for name, days in found.items():
+        expected, available = sum(d.expected for d in days), sum(d.available for d in days)
+        good = all(rule.holds(day) for day in days)
+        console.print(f"{name}: {'ready' if good else 'not ready'}, {available:,} of {expected:,} partitions")
+        rows = [
+            (d.day, f"{d.available} of {d.expected}", d.absent[0], len(d.absent) - 1) for d in days if not rule.holds(d)
+        ]
+        if rows:
+            console.print(table(None, ("day", "there", "absent", "and more"), rows[:_SHOWN]))
+            if len(rows) > _SHOWN:
+                console.print(f"... and {len(rows) - _SHOWN:,} more days")

@@ -1,0 +1,178 @@
+"""Verifying the warehouse: all rows are counted and hashed anew and held against pointers, verdicts and raw.
+
+Files are read once, in table order; what is kept of a partition is a count and two numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+
+from penstock.contract.content import row_hashes
+from penstock.contract.contract import Contract
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.errors import RawError
+from penstock.lake import Lake
+from penstock.lake.protocol import LakeObjectMissing
+from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.raw.reader import RawReader
+from penstock.raw.seal import Seal
+from penstock.warehouse.reader import Head
+from penstock.warehouse.tables import RUN, Table
+
+_ROWS = 200_000
+_RAW_CHUNK = 200
+
+Found = tuple[date, str, str]  # day, customer and run, as the rows say
+
+
+@dataclass(slots=True)
+class Content:
+    """What the rows of one partition add up to."""
+
+    rows: int = 0
+    xor: int = 0
+    total: int = 0
+
+    def digest(self, schema_version: str) -> str:
+        signed = self.total - 2**64 if self.total >= 2**63 else self.total
+        text = "|".join(str(part) for part in (schema_version, self.rows, self.xor, signed))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was looked at, and what is wrong with it."""
+
+    partitions: int = 0
+    rows: int = 0
+    payloads: int = 0
+    wrong: dict[PartitionKey, list[str]] = field(default_factory=dict)
+
+    def blame(self, key: PartitionKey, words: str) -> None:
+        self.wrong.setdefault(key, []).append(words)
+
+
+def verify_table(
+    database: Database, lake: Lake, head: Head, contract: Contract, done: Verification, report: Callable[[float], None]
+) -> None:
+    """Hold the rows of a table against its pointers, and their content against the verdicts."""
+    table = Table(lake, head.name, head.location, head.version)
+    names = [f.name for f in contract.fields]
+    found: dict[Found, Content] = {}
+    files = sorted(table.files(), key=lambda file: (file.month, file.first))
+    for number, file in enumerate(files):
+        try:
+            for part in _batches(lake, f"{head.location}/{file.path}", names):
+                _add(part, names, found)
+        except (LakeObjectMissing, OSError, ValueError) as error:  # gone, or damaged as Arrow says it
+            for key in _pointers(database, head.name):
+                if file.may_hold((key.logical_date, key.customer_id)):
+                    done.blame(key, f"its file {file.path} cannot be read: {error}")
+        report((number + 1) / len(files))
+    done.rows += sum(content.rows for content in found.values())
+    _compare(contract, found, _pointers(database, head.name), done)
+
+
+def verify_raw(
+    database: Database, lake: Lake, heads: Sequence[Head], done: Verification, report: Callable[[float], None]
+) -> None:
+    """Hold the payloads of everything that is served against their seals and the digests of the verdicts."""
+    wanted = [(key, row) for head in heads for key, row in _pointers(database, head.name).items()]
+    reader = RawReader(lake)
+    for at in range(0, len(wanted), _RAW_CHUNK):
+        chunk = wanted[at : at + _RAW_CHUNK]
+        attempts = [AttemptKey(key, RunId(row.run_id)) for key, row in chunk]
+        complaints = _payload_complaints(reader, attempts, [row for _, row in chunk])
+        for (key, row), complaint in zip(chunk, complaints, strict=True):
+            done.payloads += 1
+            if complaint:
+                done.blame(key, f"raw run {row.run_id}: {complaint}")
+        report(min(1.0, (at + len(chunk)) / len(wanted)))
+
+
+def _payload_complaints(
+    reader: RawReader, attempts: Sequence[AttemptKey], rows: Sequence[sa.Row[Any]]
+) -> Iterator[str | None]:
+    for attempt, row in zip(attempts, rows, strict=True):
+        try:
+            seal: Seal | None = reader.seal(attempt)
+            if seal is None:
+                yield "it is not sealed"
+            elif seal.payload_sha256 != row.payload_digest:
+                yield "its seal names another payload than the one that was validated"
+            else:
+                for _ in reader.stream(seal):
+                    pass
+                yield None
+        except RawError as error:
+            yield str(error)
+
+
+def _batches(lake: Lake, path: str, names: Sequence[str]) -> Iterator[Any]:
+    with lake.open(path) as file:
+        yield from pq.ParquetFile(file).iter_batches(_ROWS, columns=["customer_id", "logical_date", RUN, *names])
+
+
+def _add(batch: Any, names: Sequence[str], found: dict[Found, Content]) -> None:
+    import pyarrow as pa
+
+    rows = pa.Table.from_batches([batch])
+    hashes = row_hashes(rows.select(list(names)))
+    keys = list(zip(*(rows[name].to_pylist() for name in ("logical_date", "customer_id", RUN)), strict=True))
+    starts = np.array([at for at, key in enumerate(keys) if at == 0 or keys[at - 1] != key], np.int64)
+    if not len(starts):
+        return
+    xors = np.bitwise_xor.reduceat(hashes.view(np.int64), starts).tolist()
+    sums = np.add.reduceat(hashes, starts).tolist()
+    sizes = np.diff(np.append(starts, len(keys))).tolist()
+    for start, size, xor, total in zip(starts.tolist(), sizes, xors, sums, strict=True):
+        content = found.setdefault(keys[start], Content())
+        content.rows += size
+        content.xor ^= xor
+        content.total = (content.total + total) % 2**64
+
+
+def _pointers(database: Database, table: str) -> Mapping[PartitionKey, sa.Row[Any]]:
+    """What the table should hold, with what the verdict said about it."""
+    p, a = schema.warehouse_pointer, schema.partition_attempt
+    same = sa.and_(*(a.c[name] == p.c[name] for name in schema.KEY), a.c.run_id == p.c.run_id)
+    statement = (
+        sa.select(p, a.c.content_digest, a.c.payload_digest)
+        .join(a, same)
+        .where(p.c.table_name == table, p.c.hidden_at.is_(None))
+    )
+    with database.snapshot() as connection:
+        rows: Iterable[sa.Row[Any]] = connection.execute(statement).all()
+    return {PartitionKey(r.source, r.customer_id, r.query_name, r.logical_date): r for r in rows}
+
+
+def _compare(
+    contract: Contract, found: Mapping[Found, Content], pointers: Mapping[PartitionKey, sa.Row[Any]], done: Verification
+) -> None:
+    of_partition: dict[PartitionKey, dict[str, Content]] = {}
+    for (day, customer, run), content in found.items():
+        key = PartitionKey(contract.source, customer, contract.query_name, day)
+        of_partition.setdefault(key, {})[run] = content
+    for key, runs in of_partition.items():
+        if key not in pointers:
+            done.blame(key, f"the table has rows of run {', '.join(runs)}, but no pointer names the partition")
+    for key, row in pointers.items():
+        done.partitions += 1
+        runs = of_partition.get(key, {})
+        for run in runs:
+            if run != row.run_id:
+                done.blame(key, f"the table has rows of run {run}, the pointer says {row.run_id}")
+        content = runs.get(row.run_id, Content())
+        if content.rows != row.record_count:
+            done.blame(key, f"the table has {content.rows:,} rows, the pointer says {row.record_count:,}")
+        elif content.digest(row.schema_version) != row.content_digest:
+            done.blame(key, "the rows are not those that were validated")

@@ -1,0 +1,115 @@
+"""Whether a slice of a table is ready to be read. Pointers are asked, not state: only what is published counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from math import ceil
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.errors import UsageError
+from penstock.partition import PartitionKey
+
+_DAY = timedelta(days=1)
+
+
+class Days(NamedTuple):
+    """Days of one customer and query that are expected."""
+
+    source: str
+    customer_id: str
+    query_name: str
+    first: date
+    last: date
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """One day of a table: how many partitions are expected, and which of them cannot be read."""
+
+    table: str
+    day: date
+    expected: int
+    absent: tuple[PartitionKey, ...]
+
+    @property
+    def available(self) -> int:
+        return self.expected - len(self.absent)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How much of each day must be there: `all`, `any`, a number, or a share such as `95%`."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        self.needed(100)
+
+    def needed(self, expected: int) -> int:
+        if self.text == "all":
+            return expected
+        if self.text == "any":
+            return 1
+        amount = self.text.removesuffix("%")
+        if not amount.isdigit() or (self.text.endswith("%") and not 0 < int(amount) <= 100) or int(amount) < 1:
+            raise UsageError(f"--require {self.text!r} is unknown: use all, any, a number, or a share such as 95%")
+        return ceil(int(amount) * expected / 100) if self.text.endswith("%") else int(amount)
+
+    def holds(self, day: Coverage) -> bool:
+        return day.available >= self.needed(day.expected)
+
+
+def coverage(database: Database, ranges: Sequence[Days]) -> list[Coverage]:
+    """Every expected day of the ranges, table by table, with what of it cannot be read."""
+    expected: dict[tuple[str, date], list[PartitionKey]] = {}
+    for span in ranges:
+        for number in range((span.last - span.first).days + 1):
+            key = PartitionKey(span.source, span.customer_id, span.query_name, span.first + number * _DAY)
+            expected.setdefault((key.asset, key.logical_date), []).append(key)
+    there = _available(database, ranges)
+    return [
+        Coverage(table, day, len(keys), tuple(key for key in sorted(keys) if key not in there))
+        for (table, day), keys in sorted(expected.items())
+    ]
+
+
+def wait_for(
+    ask: Callable[[], list[Coverage]],
+    rule: Rule,
+    patience: timedelta,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Coverage]:
+    """Ask until every day satisfies the rule, or patience ends; the last answer."""
+    deadline, pause = clock() + patience.total_seconds(), 0.5
+    while True:
+        found = ask()
+        left = deadline - clock()
+        if all(rule.holds(day) for day in found) or left <= 0:
+            return found
+        sleep(min(pause, left))
+        pause = min(pause * 1.5, 10.0)
+
+
+def _available(database: Database, ranges: Sequence[Days]) -> set[PartitionKey]:
+    """The partitions around the ranges that readers see: the pointer is available, and authority still says so."""
+    p, s = schema.warehouse_pointer.c, schema.partition_state.c
+    found: set[PartitionKey] = set()
+    with database.snapshot() as connection:
+        for source, query_name in sorted({(r.source, r.query_name) for r in ranges}):
+            mine = [r for r in ranges if (r.source, r.query_name) == (source, query_name)]
+            statement = (
+                sa.select(p.source, p.customer_id, p.query_name, p.logical_date)
+                .join(schema.partition_state, sa.and_(*(s[name] == p[name] for name in schema.KEY)))
+                .where(p.source == source, p.query_name == query_name, p.available, s.status == "success")
+                .where(p.logical_date.between(min(r.first for r in mine), max(r.last for r in mine)))
+            )
+            found |= {PartitionKey(*row) for row in connection.execute(statement)}
+    return found

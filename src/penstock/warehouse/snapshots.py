@@ -1,0 +1,118 @@
+"""Named snapshots: which version of each table readers saw at a moment, and what of it they were not to see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any, Self
+
+import orjson
+import sqlalchemy as sa
+
+from penstock.clock import iso
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.errors import UsageError
+from penstock.lake import Lake
+from penstock.lake.protocol import LakeObjectMissing
+from penstock.warehouse.reader import Head, heads_of_all
+
+FOLDER = "snapshots"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    name: str
+    created_at: datetime
+    expires_at: datetime
+    tables: tuple[tuple[str, Head], ...]  # by asset
+
+    def of(self, asset: str) -> list[Head]:
+        return [head for name, head in self.tables if name == asset]
+
+    def dumps(self) -> bytes:
+        tables = [
+            {
+                "asset": asset,
+                "name": head.name,
+                "schema_version": head.schema_version,
+                "location": head.location,
+                "version": head.version,
+                "exceptions": sorted([day.isoformat(), customer] for day, customer in head.exceptions),
+            }
+            for asset, head in self.tables
+        ]
+        times = {"created_at": iso(self.created_at), "expires_at": iso(self.expires_at)}
+        return orjson.dumps({"format": 1, "name": self.name, **times, "tables": tables})
+
+    @classmethod
+    def loads(cls, data: bytes) -> Self:
+        found: dict[str, Any] = orjson.loads(data)
+        tables = tuple((table["asset"], _head(table)) for table in found["tables"])
+        created, expires = (datetime.fromisoformat(found[name]) for name in ("created_at", "expires_at"))
+        return cls(found["name"], created, expires, tables)
+
+
+class SnapshotStore:
+    """Snapshots are objects in the lake; a name is given once."""
+
+    def __init__(self, database: Database, lake: Lake) -> None:
+        self._database = database
+        self._lake = lake
+
+    def take(self, name: str, assets: Sequence[tuple[str, str]], now: datetime, keep: timedelta) -> Snapshot:
+        """Name the present state of these tables (source and query), all of them at one moment."""
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is not a name for a snapshot: use lower-case letters, digits, - and _")
+        found = heads_of_all(self._database, assets)
+        snapshot = Snapshot(name, now, now + keep, tuple(found))
+        if not self._lake.create(_path(name), snapshot.dumps()):
+            raise UsageError(f"there is a snapshot {name!r} already: a name is given once")
+        self._lake.sync()
+        return snapshot
+
+    def get(self, name: str, now: datetime) -> Snapshot:
+        try:
+            found = Snapshot.loads(self._lake.read(_path(name)))
+        except LakeObjectMissing as error:
+            known = ", ".join(sorted(s.name for s in self.all())) or "none"
+            raise UsageError(f"unknown snapshot {name!r} (snapshots: {known})") from error
+        if found.expires_at <= now:
+            raise UsageError(f"the snapshot {name!r} expired at {found.expires_at:%Y-%m-%d %H:%M} UTC")
+        return found
+
+    def all(self) -> list[Snapshot]:
+        paths = [entry.path for entry in self._lake.list(FOLDER)]
+        return sorted(
+            (Snapshot.loads(data) for data in self._lake.read_many(paths) if data), key=lambda s: s.created_at
+        )
+
+    def drop(self, name: str) -> None:
+        self._lake.delete([_path(name)])
+
+    def forget_expired(self, now: datetime) -> None:
+        self._lake.delete([_path(snapshot.name) for snapshot in self.all() if snapshot.expires_at <= now])
+
+
+def withdrawn_since(
+    database: Database, source: str, query_name: str, moment: datetime
+) -> frozenset[tuple[date, str, str]]:
+    """Runs of an asset that were demoted after a moment: day, customer and run."""
+    a = schema.partition_attempt.c
+    statement = sa.select(a.logical_date, a.customer_id, a.run_id).where(
+        a.source == source, a.query_name == query_name, a.demoted_at > moment
+    )
+    with database.snapshot() as connection:
+        return frozenset((row.logical_date, row.customer_id, row.run_id) for row in connection.execute(statement))
+
+
+def _head(table: dict[str, Any]) -> Head:
+    exceptions = frozenset((date.fromisoformat(day), customer) for day, customer in table["exceptions"])
+    return Head(table["name"], table["schema_version"], table["location"], table["version"], exceptions)
+
+
+def _path(name: str) -> str:
+    return f"{FOLDER}/{name}.json"

@@ -1,0 +1,44 @@
+"""Deleting data files that nobody needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from penstock.db.engine import Database
+from penstock.errors import UsageError
+from penstock.lake import Lake
+from penstock.warehouse import batch as batches
+from penstock.warehouse.lease import TableLeases
+from penstock.warehouse.reader import Head
+from penstock.warehouse.tables import Table
+
+LEAST = timedelta(hours=1)  # readers that took their heads before the last publication need the files of those
+
+
+def vacuum_table(
+    database: Database,
+    lake: Lake,
+    worker_token: str,
+    head: Head,
+    keep: Collection[int],
+    retention: timedelta,
+    *,
+    dry_run: bool,
+) -> list[str]:
+    """Under the table's lease, so that no publication is staging files meanwhile. An unfinished publication is left to
+    the next publisher: until then nothing is deleted, for it may need the files that it staged."""
+    if retention < LEAST:
+        raise UsageError(f"--retention must be at least {LEAST}: readers may still be reading what was replaced")
+    leases = TableLeases(database, worker_token)
+    try:
+        leases.acquire([head.name])
+        with database.snapshot() as connection:
+            if batches.prepared_batches(connection, [head.name]):
+                raise UsageError(
+                    f"a publication to {head.name} was interrupted: run `penstock warehouse reconcile` first"
+                )
+        hours = int(retention.total_seconds() // 3600)
+        return Table(lake, head.name, head.location).vacuum(sorted(keep), hours, dry_run=dry_run)
+    finally:
+        leases.release()

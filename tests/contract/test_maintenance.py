@@ -1,0 +1,297 @@
+"""Keeping the warehouse: reconcile, compact, vacuum, snapshots, verify, readiness. Real tables, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import builders
+from builders import audit_entry
+from house import House
+from penstock.control.select import Selection
+from penstock.db import schema
+from penstock.errors import LeaseLost, UsageError
+from penstock.partition import PartitionKey
+from penstock.state.authority import AuthorityStore
+from penstock.warehouse.compare import queue_differences
+from penstock.warehouse.publish import Compaction
+from penstock.warehouse.readiness import Coverage, Rule, wait_for
+from penstock.warehouse.tables import Table
+from penstock.warehouse.vacuum import vacuum_table
+from workspaces import key
+
+TABLE = "demo.campaign_daily"
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with builders.quick_folder() as folder:
+        yield House(Path(folder))
+
+
+def days(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
+    return {key(number, "2024-06-09"): clicks for number in numbers}
+
+
+def publish_each(house: House, *numbers: int) -> None:
+    """A publication of its own for each customer, so that there are several files."""
+    for number in numbers:
+        house.deliver(days(number), rows=3)
+        house.publish()
+
+
+def demote(house: House, partition: PartitionKey) -> None:
+    AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
+
+
+def files(house: House) -> list[str]:
+    [(_, head)] = house.workspace.warehouse_tables()
+    return [f.path for f in Table(house.workspace.lake, head.name, head.location, head.version).files()]
+
+
+# --- reconcile -------------------------------------------------------------------------------------------------------
+
+
+def test_the_comparison_says_what_is_to_be_loaded_replaced_and_hidden(house: House) -> None:
+    house.deliver(days(1, 2, 3))
+    house.publish()
+    assert house.workspace.differences() == ([], {})
+    house.deliver(days(2, clicks=5))
+    house.deliver(days(4))
+    demote(house, key(3))
+    found, counts = house.workspace.differences()
+    assert {d.key: d.act for d in found} == {key(2): "replace", key(3): "hide", key(4): "load"}
+    assert counts == {"hide": 1, "load": 1, "replace": 1}
+
+
+def test_what_fell_off_the_list_of_due_work_is_found_and_published(house: House) -> None:
+    house.deliver(days(1))
+    house.publish()
+    house.deliver(days(1, clicks=7))
+    house.workspace.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
+    assert house.publish().loaded == 0
+    assert queue_differences(house.workspace.database, house.now()) == 1
+    assert queue_differences(house.workspace.database, house.now()) == 0
+    assert house.publish().loaded == 1
+    assert house.clicks() == {key(1): {7}}
+
+
+# --- compact and vacuum ----------------------------------------------------------------------------------------------
+
+
+def compact(house: House) -> Compaction:
+    publisher, token = house.publisher()
+    done = publisher.compact(f"{TABLE}.v1")
+    house.workers.stop(token)
+    return done
+
+
+def split(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publications that fold no small neighbours in: several small files."""
+    monkeypatch.setattr("penstock.warehouse.packing._small_neighbours", lambda files, written: [])
+    publish_each(house, 1, 2, 3, 4)
+    assert len(files(house)) == 4
+
+
+def test_compaction_changes_files_and_nothing_else(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    split(house, monkeypatch)
+    demote(house, key(4))  # hidden, and not yet gone from the table
+    order = [("customer_id", "ascending"), ("campaign_id", "ascending")]
+    before = house.workspace.vouched(TABLE).arrow().sort_by(order)
+    assert compact(house) == Compaction(f"{TABLE}.v1", 4, 1)
+    after = house.workspace.vouched(TABLE).arrow().sort_by(order)
+    assert len(files(house)) == 1
+    assert after.equals(before)
+    assert compact(house) == Compaction(f"{TABLE}.v1", 0, 0)
+    assert house.workspace.verify((), lambda share: None, raw=True).wrong == {}
+    house.deliver(days(1, clicks=9))
+    house.publish()
+    assert house.clicks()[key(1)] == {9}
+
+
+def test_a_compaction_that_slept_through_its_lease_cannot_commit(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    split(house, monkeypatch)
+    slow, token = house.publisher()
+    stage = slow._stage
+
+    def sleep_while_another_publishes(*arguments: object) -> object:
+        house.workers.stop(token)
+        house.deliver(days(5))
+        house.publish()
+        return stage(*arguments)  # type: ignore[arg-type]
+
+    slow._stage = sleep_while_another_publishes  # type: ignore[assignment]
+    with pytest.raises(LeaseLost):
+        slow.compact(f"{TABLE}.v1")
+    assert set(house.clicks()) == {key(number) for number in range(1, 6)}
+
+
+def test_a_reader_that_took_its_snapshot_before_reads_on_through_compaction(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split(house, monkeypatch)
+    reader = house.workspace.vouched(TABLE)
+    compact(house)
+    assert reader.arrow().num_rows == 12
+
+
+def vacuum(house: House, keep: set[int], retention: timedelta = timedelta(hours=1)) -> list[str]:
+    [(_, head)] = house.workspace.warehouse_tables()
+    token = house.workers.register()
+    return vacuum_table(
+        house.workspace.database, house.workspace.lake, token, head, {head.version, *keep}, retention, dry_run=True
+    )
+
+
+def test_vacuum_refuses_a_retention_that_readers_could_notice(house: House) -> None:
+    publish_each(house, 1)
+    with pytest.raises(UsageError, match="at least 1:00:00"):
+        vacuum(house, set(), timedelta(minutes=5))
+
+
+def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: House) -> None:
+    long_ago = house.now() - timedelta(days=30)
+    house.now = lambda: long_ago  # type: ignore[method-assign]
+    house.deliver(days(1))
+    house.publish()
+    first = files(house)
+    house.workspace.snapshots.take("then", [("demo", "campaign_daily")], long_ago, timedelta(days=60))
+    house.deliver(days(1, clicks=2))
+    house.publish()
+    second = files(house)
+    house.deliver(days(1, clicks=3))
+    house.publish()
+    [(_, then)] = house.workspace.snapshots.get("then", long_ago).tables
+    assert {path.rsplit("/", 1)[-1] for path in vacuum(house, {then.version})} == {second[0].rsplit("/", 1)[-1]}
+    gone = {path.rsplit("/", 1)[-1] for path in vacuum(house, set())}
+    assert gone == {path.rsplit("/", 1)[-1] for path in (*first, *second)}
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_reads_as_it_was_without_what_was_demoted_since(house: House) -> None:
+    ws = house.workspace
+    house.deliver(days(1, 2, 3))
+    house.publish()
+    ws.snapshots.take("before", [("demo", "campaign_daily")], house.now(), timedelta(days=1))
+    house.deliver(days(1, clicks=5))
+    demote(house, key(2))
+    house.publish()
+    now = {row["customer_id"]: row["clicks"] for row in ws.vouched(TABLE).arrow().to_pylist()}
+    assert now == {key(1).customer_id: 5, key(3).customer_id: 1}
+    heads = ws.snapshots.get("before", house.now())
+    assert [asset for asset, _ in heads.tables] == [TABLE]
+    vouched = ws.vouched(TABLE, as_of="before")
+    by_sql = ws.sql(f"SELECT * FROM {TABLE}", as_of="before").read_all()
+    for rows in (vouched.arrow(), vouched.duckdb().to_arrow_table(), by_sql):
+        then = {row["customer_id"]: row["clicks"] for row in rows.to_pylist()}
+        assert then == {key(1).customer_id: 1, key(3).customer_id: 1}
+    assert ws.withdrawn_since("before", [TABLE]) == 1
+
+
+def test_names_of_snapshots_are_given_once_and_expire(house: House) -> None:
+    publish_each(house, 1)
+    store, now = house.workspace.snapshots, house.now()
+    store.take("one", [("demo", "campaign_daily")], now, timedelta(hours=1))
+    with pytest.raises(UsageError, match="already"):
+        store.take("one", [("demo", "campaign_daily")], now, timedelta(hours=1))
+    with pytest.raises(UsageError, match="not a name"):
+        store.take("../one", [("demo", "campaign_daily")], now, timedelta(hours=1))
+    with pytest.raises(UsageError, match=r"unknown snapshot 'two' \(snapshots: one\)"):
+        store.get("two", now)
+    with pytest.raises(UsageError, match="expired"):
+        store.get("one", now + timedelta(hours=2))
+    store.forget_expired(now + timedelta(hours=2))
+    assert store.all() == []
+
+
+# --- verify ----------------------------------------------------------------------------------------------------------
+
+
+def test_verify_names_what_is_damaged(house: House) -> None:
+    ws = house.workspace
+    house.deliver(days(1, 2, 3, 4))
+    house.publish()
+    assert ws.verify((), lambda share: None, raw=True).wrong == {}
+    pointer = schema.warehouse_pointer
+    spoil = sa.update(pointer).where(pointer.c.customer_id == key(1).customer_id).values(record_count=99)
+    ws.database.transact(lambda connection: connection.execute(spoil))
+    attempt = schema.partition_attempt
+    digest = sa.update(attempt).where(attempt.c.customer_id == key(2).customer_id).values(content_digest="other")
+    ws.database.transact(lambda connection: connection.execute(digest))
+    [payload] = [e.path for e in ws.lake.list("raw") if key(3).customer_id in e.path and "payload" in e.path]
+    with ws.lake.writer(payload) as writer:
+        writer.write(b"{}\n")
+        writer.commit()
+    wrong = ws.verify((), lambda share: None, raw=True).wrong
+    assert set(wrong) == {key(1), key(2), key(3)}
+    assert wrong[key(1)] == ["the table has 3 rows, the pointer says 99"]
+    assert wrong[key(2)] == ["the rows are not those that were validated"]
+    assert wrong[key(3)][0].startswith("raw run ")
+    assert set(ws.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
+
+
+def test_verify_names_the_partitions_of_a_file_that_is_gone(house: House) -> None:
+    house.deliver(days(1, 2))
+    house.publish()
+    [(_, head)] = house.workspace.warehouse_tables()
+    house.workspace.lake.delete([f"{head.location}/{path}" for path in files(house)])
+    assert set(house.workspace.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
+
+
+# --- readiness -------------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_is_ready_when_its_pointers_are_there(house: House) -> None:
+    ws = house.workspace
+    slices = {key(n, "2024-06-09"): 1 for n in range(1, 10)}
+    assert ws.ready(TABLE, date="2024-06-09") is False
+    house.deliver(slices)
+    assert ws.ready(TABLE, date="2024-06-09") is False, "accepted is not published"
+    house.publish()
+    assert ws.ready(TABLE, date="2024-06-09") is True
+    assert ws.ready(TABLE) is False  # the other day
+    assert ws.ready(TABLE, require="any", since="2024-06-09", until="2024-06-09") is True
+    demote(house, key(1))
+    [day] = ws.coverage(TABLE, date="2024-06-09")
+    assert (day.expected, day.available, day.absent) == (9, 8, (key(1),))
+    assert ws.ready(TABLE, date="2024-06-09", require="80%") is True
+    assert ws.ready(TABLE, date="2024-06-09", require="9") is False
+    assert ws.ready(TABLE, date="2024-06-09", customers=(key(2).customer_id,)) is True
+    with pytest.raises(UsageError, match="unknown table"):
+        ws.ready("demo.nothing")
+    with pytest.raises(UsageError, match="use all, any"):
+        ws.ready(TABLE, require="most")
+    with pytest.raises(UsageError, match="expects nothing on 2031-01-01"):
+        ws.ready(TABLE, date="2031-01-01")
+    assert ws.ranges(Selection())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "needed"), [("all", 7, 7), ("any", 7, 1), ("3", 7, 3), ("95%", 7, 7), ("50%", 7, 4)]
+)
+def test_a_rule_says_how_many_it_needs(text: str, expected: int, needed: int) -> None:
+    assert Rule(text).needed(expected) == needed
+
+
+def test_waiting_ends_when_it_is_ready_or_patience_does() -> None:
+    answers = iter([2, 1, 0, 0])
+    now = [0.0]
+
+    def ask() -> list[Coverage]:
+        return [Coverage(TABLE, date(2024, 6, 9), 3, tuple(key(n) for n in range(next(answers))))]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    [day] = wait_for(ask, Rule("all"), timedelta(minutes=1), sleep, lambda: now[0])
+    assert day.available == 3
+    assert 0 < now[0] < 5
+    answers = iter([1] * 100)
+    [day] = wait_for(ask, Rule("all"), timedelta(seconds=9), sleep, lambda: now[0])
+    assert day.available == 2
