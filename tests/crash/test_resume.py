@@ -32,6 +32,7 @@ GAPS = (
     "publish.prepared",
     "publish.committed",
     "run.finished",
+    "project.written",
 )
 
 
@@ -80,7 +81,7 @@ def test_a_run_killed_in_a_gap_goes_on_and_ends_like_one_that_was_not(
     ws = load_workspace(folder)
     run_id = the_run(ws)
     seals = {entry.path for entry in ws.lake.list("raw") if entry.path.endswith("metadata.json")}
-    if gap == "run.finished":
+    if gap in ("run.finished", "project.written"):
         with pytest.raises(ActRefused, match="is over"):
             ws.resume(run_id, watcher=Silent(), spark=spark)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,6 +36,7 @@ T = TypeVar("T")
 Out = TypeVar("Out")
 
 _FAILED_JOBS = 60  # enough to find a few slices that kill their workers among ten thousand
+_PROJECT_SECONDS = 60.0
 _AUTH_PAUSE = 900.0
 _QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how long
 
@@ -66,6 +68,7 @@ class Stages:
     open: dict[PartitionKey, Issued] = field(default_factory=dict)  # issued (or adopted) and not closed
     sizes: dict[PartitionKey, int] = field(default_factory=dict)  # of fetched payloads
     stopped: Flag = field(default_factory=Flag)
+    projected: float = field(default_factory=time.monotonic)
 
     @property
     def run_id(self) -> RunId:
@@ -222,7 +225,9 @@ class Stages:
         report(1.0)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
         self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in published.broken.items())
-        self.bench.project()
+        if time.monotonic() - self.projected > _PROJECT_SECONDS:  # what waits is read from the ledger meanwhile
+            self.bench.project()
+            self.projected = time.monotonic()
 
     # --- closing --------------------------------------------------------------------------------------------------
 
