@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, due_range, expected
 from penstock.errors import ActRefused, UsageError
+from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, day, new_run_id, new_ulid
 from penstock.settings import Settings, find_workspace, load_settings
@@ -725,6 +726,23 @@ class Workspace:
         if seal is None:
             raise ActRefused(f"run {wanted} of {key} was never sealed: what lies there is not whole")
         return (line for block in raw.stream(seal) for line in block.splitlines())
+
+    def garbage(self, older_than: timedelta) -> list[AttemptKey]:
+        """Raw runs that were closed longer ago and that nothing refers to: no authority, pointer or publication."""
+        from penstock.state.garbage import GarbageStore
+
+        return GarbageStore(self.database, self._clock).find(self.now() - older_than)
+
+    def collect_garbage(self, found: Sequence[AttemptKey], older_than: timedelta, entry: AuditEntry) -> tuple[int, int]:
+        """Mark these raw runs as deleted, then delete them, and what an earlier call marked and did not come to delete.
+        Says how many runs and files."""
+        from penstock.raw.reader import RawReader
+        from penstock.state.garbage import GarbageStore
+
+        store, now = GarbageStore(self.database, self._clock), self.now()
+        marked = store.mark(list(found), now - older_than, entry)
+        reach("garbage.marked")
+        return marked, RawReader(self.lake).delete(store.marked_since(now - timedelta(days=7)))
 
     # --- what consumers read ------------------------------------------------------------------------------------
 

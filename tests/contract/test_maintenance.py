@@ -14,7 +14,7 @@ from builders import audit_entry
 from house import House
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.errors import LeaseLost, UsageError
+from penstock.errors import ActRefused, LeaseLost, UsageError
 from penstock.partition import PartitionKey
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse.compare import queue_differences
@@ -295,3 +295,56 @@ def test_waiting_ends_when_it_is_ready_or_patience_does() -> None:
     answers = iter([1] * 100)
     [day] = wait_for(ask, Rule("all"), timedelta(seconds=9), sleep, lambda: now[0])
     assert day.available == 2
+
+
+# --- garbage ---------------------------------------------------------------------------------------------------------
+
+
+def raw_runs(house: House) -> set[str]:
+    return {e.path.split("run_id=")[1].split("/")[0] for e in house.workspace.lake.list("raw")}
+
+
+def collect(house: House) -> tuple[int, int]:
+    """As of two hours from now, with an age of one."""
+    ws, later = house.workspace, house.now() + timedelta(hours=2)
+    ws._clock = lambda: later
+    age = timedelta(hours=1)
+    return ws.collect_garbage(ws.garbage(age), age, audit_entry(command="raw gc"))
+
+
+def test_only_raw_runs_that_nothing_refers_to_are_collected(house: House) -> None:
+    abandoned = house.deliver(days(1, 2))
+    house.publish()
+    served = house.deliver(days(1, clicks=2))
+    house.publish()
+    trusted = house.deliver(days(1, clicks=3))  # accepted, and not published yet
+    assert house.workspace.garbage(timedelta(hours=1)) == [], "too young"
+    assert collect(house)[0] == 1
+    assert raw_runs(house) == {abandoned, served, trusted}  # the first is still the trusted run of another partition
+    assert collect(house) == (0, 0)
+    assert house.publish().loaded == 1
+    assert collect(house)[0] == 1
+    assert raw_runs(house) == {abandoned, trusted}
+    assert house.clicks() == {key(1): {3}, key(2): {1}}
+    with pytest.raises(ActRefused, match="was deleted"):
+        AuthorityStore(house.workspace.database, house.now).rollback(key(1), served, audit_entry())
+    assert {line["command"] for line in house.workspace.reader.audit()} == {"raw gc"}
+
+
+def test_what_was_marked_by_one_who_died_is_deleted_by_the_next(house: House) -> None:
+    house.deliver(days(1))
+    house.publish()
+    house.deliver(days(1, clicks=2))
+    house.publish()
+
+    def die(name: str) -> None:
+        if name == "garbage.marked":
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.app.reach", die)
+        with pytest.raises(KeyboardInterrupt):
+            collect(house)
+    assert len(raw_runs(house)) == 2
+    assert collect(house) == (0, 2)
+    assert len(raw_runs(house)) == 1

@@ -83,6 +83,50 @@ def read(
     sys.stdout.flush()
 
 
+@raw.command("gc")
+def gc(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="D", help="Only runs that were closed so long ago.")
+    ] = "90d",
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Delete raw runs that nothing refers to: neither trusted nor served, nor the input of something trusted.
+
+    No act can return to a deleted run: rollback and approve refuse it.
+    """
+    from penstock.app import open_workspace, os_user
+    from penstock.cli.confirm import confirm
+    from penstock.specification import duration
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    age = duration(older_than)
+    found = ws.garbage(age)
+    items = [{**key_fields(attempt.partition), "run_id": attempt.run_id} for attempt in found]
+    if dry_run:
+        show(listing(items, len(items)), as_json, lambda console: _draw_garbage(console, items))
+        return
+    confirm("deleting raw runs of", len(found), yes=yes, force=force)
+    entry = AuditEntry(actor or os_user(), "raw gc", {"older_than": older_than}, {})
+    runs, files = ws.collect_garbage(found, age, entry)
+    words = f"{runs:,} raw runs deleted, {files:,} files"
+    show({"deleted": runs, "files": files}, as_json, lambda console: console.print(words))
+
+
+def _draw_garbage(console: Console, items: list[dict[str, Any]]) -> None:
+    if not items:
+        console.print("there is nothing that could be deleted")
+        return
+    console.print(table(None, ("partition", "run"), [(item["key"], item["run_id"]) for item in items[:50]]))
+    console.print(f"{len(items):,} raw runs would be deleted")
+
+
 def _item(key: PartitionKey, run: RawRun, trusted: str | None) -> dict[str, Any]:
     from penstock.raw.seal import Seal
 

@@ -71,6 +71,12 @@ class RawReader:
         attempts = sorted(parse_run_folder(folder) for folder in folders)
         return [RawRun(attempt, seal) for attempt, seal in zip(attempts, self._seals(attempts), strict=True)]
 
+    def delete(self, attempts: Sequence[AttemptKey]) -> int:
+        """Delete everything that these attempts left; says how many files. What is gone already is fine."""
+        paths = [entry.path for attempt in attempts for entry in self._lake.list(run_folder(attempt))]
+        self._lake.delete(paths)
+        return len(paths)
+
     def sizes(self, attempts: Sequence[AttemptKey]) -> dict[PartitionKey, int]:
         """The payload bytes of sealed attempts; what is not sealed, or not readable, is for validation to say."""
         found = zip(attempts, self._seals(attempts), strict=True)
