@@ -40,11 +40,17 @@ def content_digest(rows: pa.Table) -> str:
 class House:
     """Delivers accepted slices and publishes them."""
 
-    def __init__(self, folder: Path, queries: Sequence[str] = ("campaign_daily",), state: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        queries: Sequence[str] = ("campaign_daily",),
+        state: str | None = None,
+        schema: str | None = None,
+    ) -> None:
         body = {**CAMPAIGNS, "fields": FIELDS, "checks": []}
         settings: dict[str, Any] = {"queries": dict.fromkeys(queries, body), "customers": 9}
         if state:
-            settings["state"] = state
+            settings |= {"state": state, "schema": schema}
         self.workspace: Workspace = open_at(write_workspace(folder, **settings))
         self.control = ControlStore(self.workspace.database, self.now)
         self.validator = ValidatorStore(self.workspace.database, self.now)

@@ -27,10 +27,16 @@ from workspaces import key
 TABLE = "demo.campaign_daily"
 
 
-@pytest.fixture
-def house() -> Iterator[House]:
+@pytest.fixture(params=builders.BACKENDS)
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
     with builders.quick_folder() as folder:
-        yield House(Path(folder))
+        if request.param == "sqlite":
+            yield House(Path(folder))
+            return
+        url = request.getfixturevalue("postgres_url")
+        made = House(Path(folder), state=url, schema=f"t_{builders.new_ulid().lower()}")
+        yield made
+        made.workspace.database.close()
 
 
 def days(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
