@@ -15,7 +15,7 @@ from house import House
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ActRefused, LeaseLost, UsageError
-from penstock.partition import PartitionKey
+from penstock.partition import PartitionKey, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse.compare import queue_differences
 from penstock.warehouse.publish import Compaction
@@ -34,7 +34,7 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
             yield House(Path(folder))
             return
         url = request.getfixturevalue("postgres_url")
-        made = House(Path(folder), state=url, schema=f"t_{builders.new_ulid().lower()}")
+        made = House(Path(folder), state=url, schema=f"t_{new_ulid().lower()}")
         yield made
         made.workspace.database.close()
 
