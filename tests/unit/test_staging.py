@@ -20,11 +20,10 @@ def house(tmp_path: Path) -> House:
 
 
 def stored(house: House) -> list[pa.Table]:
-    folder = Path(house.workspace.lake.url) / "warehouse"
-    found = house.workspace.vouched("demo.campaign_daily")
-    paths = [path for piece in found._pieces for path in piece.files]
-    assert all(path.startswith(str(folder)) for path in paths)
-    return [pq.read_table(path, partitioning=None) for path in paths]
+    root = Path(house.workspace.lake.url)
+    paths = [path for share in house.workspace.vouched("demo.campaign_daily").shares() for path in share.files]
+    assert all(path.startswith("warehouse/") for path in paths)
+    return [pq.read_table(root / path, partitioning=None) for path in paths]
 
 
 def is_sorted(table: pa.Table) -> bool:
