@@ -19,9 +19,10 @@ from penstock.control.round import Planner
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.db.engine import Database
+from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
 from penstock.partition import new_run_id
-from penstock.state.records import ExpectedRange, Planned
+from penstock.state.records import Planned
 
 LIMIT = 10_000
 

@@ -19,12 +19,13 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import migrate
 from penstock.errors import ErrorClass
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
 from penstock.settings import Field, Query
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.reader import StateReader
-from penstock.state.records import Accepted, Cancelled, ExpectedRange, Issued, Planned, Refused, Rejected
+from penstock.state.records import Accepted, Cancelled, Issued, Planned, Refused, Rejected
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 

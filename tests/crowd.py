@@ -21,12 +21,13 @@ from penstock.control.rescue import rescue
 from penstock.control.schedule import schedule
 from penstock.db.engine import Database
 from penstock.errors import ErrorClass, TransientError
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, new_run_id
 from penstock.settings import Retry
 from penstock.state.control import ControlStore
 from penstock.state.reader import StateReader
-from penstock.state.records import Accepted, Cancelled, ExpectedRange, Issued, Rejected, Verdict
+from penstock.state.records import Accepted, Cancelled, Issued, Rejected, Verdict
 from penstock.state.schedule import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore, process

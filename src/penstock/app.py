@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, due_range, expected
 from penstock.errors import ActRefused, UsageError
+from penstock.expected import ExpectedRange
 from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, day, new_run_id, new_ulid
@@ -25,7 +26,7 @@ from penstock.settings import Settings, find_workspace, load_settings
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.reader import StateReader
-from penstock.state.records import Attempt, ExpectedRange, PartitionView
+from penstock.state.records import Attempt, PartitionView
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.pointers import PointerReader
@@ -393,17 +394,11 @@ class Workspace:
     def board(self, selection: Selection, *, requeued: bool = True) -> Board:
         """How the expected partitions stand now; without `requeued`, those that wait to be tried again are left out."""
         from penstock.projections.board import Board
-        from penstock.projections.staleness import Expected
 
         ranges = self.ranges(selection)
-        expected = [
-            Expected(r.source, r.customer_id, r.query_name, r.first, r.last, r.over or r.last)
-            for r in ranges
-            if r.first <= r.last
-        ]
         only = None if selection.status is None else self.reader.keys_in(ranges, selection.status)
         without = None if requeued else self.reader.requeued()
-        return Board(self.current(), expected, self.policies(), self.now(), only=only, without=without)
+        return Board(self.current(), ranges, self.policies(), self.now(), only=only, without=without)
 
     def views(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionView]:
         """State, last attempt and control metadata of a few partitions."""
@@ -872,7 +867,7 @@ class Workspace:
         customers: Sequence[str] = (),
     ) -> list[Coverage]:
         """Day by day how much of what is expected can be read."""
-        from penstock.warehouse.readiness import Days, coverage
+        from penstock.warehouse.readiness import coverage
 
         query = next((q for q in self.settings.queries.values() if f"{q.source}.{q.name}" == table), None)
         if query is None:
@@ -880,8 +875,7 @@ class Workspace:
             raise UsageError(f"unknown table {table} (tables: {known})")
         first, last = _day(date or since), _day(date or until)
         selection = Selection((), query.source, tuple(customers), (query.name,), first, last)
-        ranges = [Days(r.source, r.customer_id, r.query_name, r.first, r.last) for r in self.ranges(selection)]
-        found = coverage(self.database, ranges)
+        found = coverage(self.database, self.ranges(selection))
         if date is not None and not found:
             raise UsageError(f"{table} expects nothing on {_day(date)}: the day is not over yet, or before its start")
         return found

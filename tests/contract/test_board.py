@@ -12,14 +12,15 @@ import pytest
 import builders
 from annals import Annals, attempt
 from builders import FINGERPRINT, NOW, accepted, key, rejected
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import RunId
 from penstock.projections.board import FAILED, STALE, Board
-from penstock.projections.staleness import Expected, Policy
+from penstock.projections.staleness import Policy
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Consumed
 
-EXPECTED = Expected("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 10), date(2024, 6, 30))
+EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 10), date(2024, 6, 30))
 
 
 @pytest.fixture
@@ -35,7 +36,9 @@ def policy(**changes: Any) -> Policy:
     return replace(Policy("demo", "campaign_daily", FINGERPRINT, None, None, 0), **changes)
 
 
-def board(annals: Annals, *, after: timedelta = timedelta(0), expected: Expected = EXPECTED, **changes: Any) -> Board:
+def board(
+    annals: Annals, *, after: timedelta = timedelta(0), expected: ExpectedRange = EXPECTED, **changes: Any
+) -> Board:
     return Board(annals.current(), [expected], [policy(**changes)], NOW + after)
 
 

@@ -16,6 +16,7 @@ from penstock.control.plan import DUE
 from penstock.control.schedule import schedule
 from penstock.db import schema
 from penstock.errors import ActRefused, ErrorClass, PenstockError
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.settings import Query, Retry
@@ -23,7 +24,7 @@ from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
 from penstock.state.marks import MarkStore
 from penstock.state.recheck import FoundWanting
-from penstock.state.records import Breaker, ExpectedRange, PartitionControl
+from penstock.state.records import Breaker, PartitionControl
 from penstock.state.schedule import Decided, RetryStore
 
 POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)

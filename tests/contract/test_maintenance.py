@@ -12,7 +12,6 @@ import sqlalchemy as sa
 import builders
 from builders import audit_entry
 from house import House
-from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ActRefused, LeaseLost, UsageError
 from penstock.partition import PartitionKey, new_ulid
@@ -275,7 +274,6 @@ def test_a_slice_is_ready_when_its_pointers_are_there(house: House) -> None:
         ws.ready(TABLE, require="most")
     with pytest.raises(UsageError, match="expects nothing on 2031-01-01"):
         ws.ready(TABLE, date="2031-01-01")
-    assert ws.ranges(Selection())
 
 
 @pytest.mark.parametrize(

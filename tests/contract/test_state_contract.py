@@ -39,13 +39,14 @@ from penstock.db.engine import Database
 from penstock.db.migrate import HEAD, ensure_current, migrate
 from penstock.db.triggers import REFUSALS
 from penstock.errors import ConfigError, ErrorClass, PenstockError
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import MAX_LOSSES, DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.authority import AuthorityStore
 from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
-from penstock.state.records import Attempt, ExpectedRange, PartitionState, PartitionView, Refused, Ruling, Verdict
+from penstock.state.records import Attempt, PartitionState, PartitionView, Refused, Ruling, Verdict
 from penstock.state.schedule import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore

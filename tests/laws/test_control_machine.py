@@ -21,13 +21,14 @@ from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
 from penstock.db.engine import Database
 from penstock.errors import ActRefused, ErrorClass
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.settings import Retry
 from penstock.state.authority import AuthorityStore
 from penstock.state.marks import MarkStore
 from penstock.state.recheck import FoundWanting
-from penstock.state.records import Accepted, Cancelled, ExpectedRange, Rejected
+from penstock.state.records import Accepted, Cancelled, Rejected
 from penstock.state.schedule import RetryStore
 
 KEYS = tuple(key(day) for day in (2, 3))

@@ -136,6 +136,18 @@ class Warehouse(RuleBasedStateMachine):
         self.house.workers.stop(token)
         self.recover()
 
+    @precondition(lambda self: self.visible)
+    @rule(gap=st.sampled_from(("compact.staged", "compact.committed")))
+    def compact_and_die(self, gap: str) -> None:
+        publisher, token = self.house.publisher()
+        try:
+            with dying_at(gap):
+                publisher.compact(f"{TABLE}.v1")
+        except Crash:
+            pass
+        self.house.workers.stop(token)
+        self.recover()
+
     @precondition(lambda self: len(self.kept) < 3)
     @rule()
     def take_a_snapshot(self) -> None:

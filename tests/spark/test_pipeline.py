@@ -14,9 +14,10 @@ from pyspark.errors import AnalysisException
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.errors import ConfigError, ErrorClass
+from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
+from penstock.projections.fact import START, Cursor
 from penstock.settings import Customer
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
@@ -239,6 +240,24 @@ def test_a_withdrawn_partition_is_gone_at_once_and_leaves_the_table_at_the_next_
     assert set(rows_by_partition(ws)) == left
     plain.update_incremental()
     assert plain.to_pyarrow_table().num_rows == 15
+
+
+def test_a_database_that_is_away_while_the_source_is_slow_does_not_end_the_run(tmp_path: Path, spark: Any) -> None:
+    """A waiting run looks every two seconds whether it was cancelled; only what it must know makes it fail."""
+    ws = open_at(write_workspace(tmp_path, faults=[{"fault": "slow", "seconds": 3}]))
+    news, away = ws.ledger.news_of_run, []
+
+    def sometimes_away(run_id: str, cursor: Cursor) -> Any:
+        found = news(run_id, cursor)
+        told = {fact.type for fact in news(run_id, START)[0]}
+        if "TaskStarted" in told and "SlicesExtracted" not in told:  # the source is being asked
+            away.append(run_id)
+            raise DatabaseUnavailable("the database did not answer")
+        return found
+
+    ws.ledger.news_of_run = sometimes_away  # type: ignore[method-assign]
+    assert run(ws, spark).loaded == 2
+    assert away, "nobody looked while the source was asked"
 
 
 def test_the_data_source_reads_what_every_reader_sees(tmp_path: Path, spark: Any) -> None:

@@ -36,6 +36,7 @@ LAYERS = (
     "specification",
     "workspace_file",
     "lifecycle",
+    "expected",
     "slices",
     "partition",
     "clock",

@@ -17,10 +17,11 @@ from penstock.control.restate import Maturity, ages, maturity
 from penstock.control.retry import Failures, decide, jittered, terminal
 from penstock.control.share import allocate
 from penstock.errors import ErrorClass
+from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
 from penstock.partition import PartitionKey
 from penstock.settings import Restate, Retry
-from penstock.state.records import Breaker, ExpectedRange, Observation, PartitionControl
+from penstock.state.records import Breaker, Observation, PartitionControl
 
 MINUTES = timedelta(minutes=1)
 POLICY = Retry(max_attempts=5, backoff=(5 * MINUTES, 30 * MINUTES, 120 * MINUTES), jitter=0.2)

@@ -17,9 +17,10 @@ from penstock.control.plan import DUE, Plan, make_plan, refuse_changed_fields
 from penstock.control.select import Selection, due_range, expected
 from penstock.db.engine import Database
 from penstock.errors import ConfigError, UsageError
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.settings import Customer, Field, Query, Settings, SourceSettings, StateSettings
-from penstock.state.records import ExpectedRange, Planned
+from penstock.state.records import Planned
 
 NOW = datetime(2024, 6, 10, 12, 0, tzinfo=UTC)  # midnight in Auckland, 5 in the morning in Los Angeles
 

@@ -11,6 +11,7 @@ from penstock.cli.progress import RunProgress
 from penstock.cli.render import key_fields, listing, show, table
 
 if TYPE_CHECKING:
+    from penstock.control.select import Selection
     from penstock.warehouse.pointers import Pointer
 
 warehouse = typer.Typer(no_args_is_help=True, help="Look at what consumers can read.")
@@ -47,17 +48,7 @@ def pointers(
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ws.ranges(chosen)  # refuses unknown names
-    found, total = ws.pointers.find(
-        keys=chosen.keys,
-        source=chosen.source,
-        customers=chosen.customers,
-        queries=chosen.queries,
-        since=chosen.since,
-        until=chosen.until,
-        status=chosen.status,
-        after=opt.after_key(after),
-        limit=limit,
-    )
+    found, total = ws.pointers.find(**_asked(chosen, after, limit))
     rows = [
         (p.key, p.run_id, p.schema_version, p.available, p.table, p.table_version, p.record_count, p.loaded_at)
         for p in found
@@ -93,17 +84,7 @@ def loads(
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ws.ranges(chosen)  # refuses unknown names
-    found, total = ws.pointers.loads(
-        keys=chosen.keys,
-        source=chosen.source,
-        customers=chosen.customers,
-        queries=chosen.queries,
-        since=chosen.since,
-        until=chosen.until,
-        status=chosen.status,
-        after=opt.after_key(after),
-        limit=limit,
-    )
+    found, total = ws.pointers.loads(**_asked(chosen, after, limit))
     names = ("run_id", "schema_version", "record_count", "loaded_at", "table")
     items = [{**key_fields(load.key), **{name: getattr(load, name) for name in names}} for load in found]
 
@@ -264,6 +245,12 @@ def verify(
     show({**listing(items, len(items)), **facts}, as_json, draw)
     if items:
         raise typer.Exit(1)
+
+
+def _asked(chosen: Selection, after: str | None, limit: int) -> dict[str, Any]:
+    """The filters of a command, as the published side takes them."""
+    names = ("keys", "source", "customers", "queries", "since", "until", "status")
+    return {**{name: getattr(chosen, name) for name in names}, "after": opt.after_key(after), "limit": limit}
 
 
 def _item(pointer: Pointer) -> dict[str, Any]:

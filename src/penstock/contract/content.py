@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,13 @@ def row_hashes(rows: pa.Table) -> Hashes:
     for column in rows.columns:
         found = _mixed(found * _STEP + _values(column.combine_chunks()))
     return found
+
+
+def content_digest(schema_version: str, rows: int, xor: int, total: int) -> str:
+    """The same typed rows in any order, under the same schema version, have the same digest. `xor` is of the hashes as
+    signed numbers, `total` their sum modulo 2**64."""
+    parts = (schema_version, rows, xor, total - 2**64 if total >= 2**63 else total)
+    return sha256("|".join(str(part) for part in parts).encode()).hexdigest()
 
 
 def _mixed(numbers: Hashes) -> Hashes:

@@ -9,9 +9,10 @@ from datetime import datetime
 
 from penstock.contract.contract import Contract
 from penstock.errors import ConfigError
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.state.reader import StateReader
-from penstock.state.records import ExpectedRange, Planned
+from penstock.state.records import Planned
 
 DUE = ("missing", "requeued", "retry", "restate")  # what is attempted without being asked for
 ASKED_FOR = (*DUE, "waiting")  # a person who starts a run does not wait for the end of a pause

@@ -13,12 +13,13 @@ from penstock.control.plan import DUE, make_plan
 from penstock.control.restate import schedules
 from penstock.control.select import Selection, due_range, expected
 from penstock.control.share import allocate
+from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
 from penstock.partition import PartitionKey, RunId
 from penstock.settings import Settings
 from penstock.state.backfills import Backfill, BackfillStore, Chunk
 from penstock.state.reader import StateReader
-from penstock.state.records import ExpectedRange, Planned
+from penstock.state.records import Planned
 
 _PROBES = 50  # partitions among which the runner chooses its probe of a source in trouble
 _STALL = timedelta(minutes=1)  # before a chunk that could not be finished is looked at again

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from penstock.clock import last_day_over, utc_offset
 from penstock.errors import ConfigError, UsageError
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey
 from penstock.settings import Customer, Query, Settings
-from penstock.state.records import ExpectedRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 
+from penstock.expected import ExpectedRange
 from penstock.partition import PartitionKey
-from penstock.state.records import ExpectedRange
 
 _DAY = timedelta(days=1)
 

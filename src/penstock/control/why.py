@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
 from penstock.partition import PartitionKey
 from penstock.projections.board import Standing
 from penstock.projections.staleness import StaleReason
-from penstock.state.records import Attempt, ExpectedRange, PartitionView
+from penstock.state.records import Attempt, PartitionView
 from penstock.warehouse.pointers import Pointer
 
 

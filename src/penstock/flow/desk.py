@@ -8,8 +8,7 @@ from penstock.lifecycle import Stage
 from penstock.partition import RunId
 from penstock.projections import codes
 from penstock.projections.fact import Cursor, Fact
-from penstock.projections.run_fold import RunFold
-from penstock.projections.runs import RunFacts
+from penstock.projections.runs import FoldedRun
 
 News = Callable[[str, Cursor], tuple[list[Fact], Cursor]]
 
@@ -21,14 +20,12 @@ class Desk:
         self._run_id = run_id
         self._news = news
         self._cursor = Cursor()
-        self._fold = RunFold()
-        self._facts = RunFacts()
+        self._run = FoldedRun.of([])
 
     def look(self) -> None:
         """Take in what was told since the last look."""
         facts, self._cursor = self._news(self._run_id, self._cursor)
-        self._facts.fold(facts)
-        self._fold.fold(facts)
+        self._run.take(facts)
 
     def ready(self, stage: Stage) -> list[str]:
         """The partitions whose task of this stage may be worked on now."""
@@ -40,25 +37,17 @@ class Desk:
 
     def tries(self, stage: Stage, partition_key: str) -> int:
         """How often the task was handed out."""
-        return self._fold.tries_of(f"{stage}:{partition_key}")
+        return self._run.fold.tries_of(f"{stage}:{partition_key}")
 
     def states(self, partition_key: str) -> dict[Stage, str]:
         """The tasks of one partition, each with its state; none if the run has none of it."""
-        found = {stage: self._fold.state_of(f"{stage}:{partition_key}") for stage in Stage}
+        found = {stage: self._run.fold.state_of(f"{stage}:{partition_key}") for stage in Stage}
         return {stage: state for stage, state in found.items() if state is not None}
 
     @property
     def cancel_requested(self) -> bool:
-        return self._facts.cancel_requested
-
-    @property
-    def end(self) -> str | None:
-        return self._facts.end
-
-    @property
-    def planned(self) -> bool:
-        return self._facts.when("PlanCreated") is not None
+        return self._run.facts.cancel_requested
 
     def _in(self, state: int, stage: Stage) -> list[str]:
         before = f"{stage}:"
-        return [key.removeprefix(before) for key in self._fold.tasks_in(state) if key.startswith(before)]
+        return [key.removeprefix(before) for key in self._run.fold.tasks_in(state) if key.startswith(before)]

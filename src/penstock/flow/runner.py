@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.contract.contract import Contract
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TransientError
 from penstock.failpoint import reach
 from penstock.flow.desk import Desk, News
 from penstock.flow.graph import STAGES, Graph
@@ -176,11 +176,14 @@ class _Lanes:
 
     def _wait(self) -> None:
         """Until a lane is idle again, or somebody asks for the run to stop."""
-        while True:
-            finished, _ = wait(self.busy.values(), _LOOK_SECONDS, FIRST_COMPLETED)
-            self.desk.look()
-            if finished or self._interrupted():
+        while not wait(self.busy.values(), _LOOK_SECONDS, FIRST_COMPLETED).done:
+            try:
+                self.desk.look()
+            except TransientError:  # the database is away; the lanes may not even need it until it is back
+                continue
+            if self._interrupted():
                 break
+        self.desk.look()
         for stage, future in list(self.busy.items()):
             if future.done():
                 del self.busy[stage]
@@ -193,7 +196,6 @@ class _Lanes:
         self._halt()
         self.stages.done.end = "cancelled"
         self.busy.clear()  # whatever they ended with: they were told to
-        self.desk.look()  # what was accepted in the last moment is published
         return True
 
     def _halt(self) -> None:

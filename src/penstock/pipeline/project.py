@@ -23,9 +23,9 @@ from penstock.pipeline.work import collected, evenly, spread
 from penstock.projections import files
 from penstock.projections.fact import Fact
 from penstock.projections.manifest import FOLDER, Manifest, edges_path, new_path, tasks_path
-from penstock.projections.projector import OF_A_RUN, FoldedRun, Maker, Pages, Projector, counted
+from penstock.projections.projector import OF_A_RUN, Maker, Pages, Projector, counted
 from penstock.projections.rows import edge_rows, task_rows
-from penstock.projections.runs import RUNS, run_row
+from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import ORDER, PARTIAL, join_sql, partials
 from penstock.projections.status_file import with_spec_columns
 
@@ -139,7 +139,7 @@ def _folder(lake: str, owner: tuple[str, str]) -> Callable[[pa.Table], pa.Table]
         run = FoldedRun.of(facts)
         files.write(storage, tasks_path(run_id, part), task_rows(run_id, run.fold, owner))
         files.write(storage, edges_path(run_id, part), edge_rows(run_id, run.fold, owner))
-        row = orjson.dumps(run_row(run_id, run.facts, run.fold, owner)).decode()
+        row = orjson.dumps(run_row(run_id, run, owner)).decode()
         return pa.table({"run_id": [run_id], "part": [part], "row": [row]}, schema=_FOLDED)
 
     return work

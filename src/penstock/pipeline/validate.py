@@ -7,7 +7,6 @@ gets its verdict.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.contract.complaint import Complaint, merged, shortened
-from penstock.contract.content import row_hashes
+from penstock.contract.content import content_digest, row_hashes
 from penstock.contract.contract import Contract
 from penstock.contract.counts import count_complaints
 from penstock.contract.parse import Parsed, parse_many
@@ -311,10 +310,5 @@ def _validated(
         complaints.append(Complaint("rows", f"{count:,} rows were received, {row['rows']:,} could be read", 1))
     if readable:  # the number of rows of something unreadable means nothing
         complaints += count_complaints(contract, count, item.previous_record_count)
-    return Validated(item.attempt, count, header.get("digest"), _digest(contract, row), complaints)
-
-
-def _digest(contract: Contract, row: dict[str, Any]) -> str:
-    """The same typed rows in any order, under the same schema version, have the same digest."""
-    parts = (contract.schema_version, row["rows"], row["hash_xor"], row["hash_sum"])
-    return hashlib.sha256("|".join(str(part) for part in parts).encode()).hexdigest()
+    digest = content_digest(contract.schema_version, row["rows"], row["hash_xor"], row["hash_sum"] % 2**64)
+    return Validated(item.attempt, count, header.get("digest"), digest, complaints)

@@ -5,7 +5,6 @@ Files are read once, in table order; what is kept of a partition is a count and 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
-from penstock.contract.content import row_hashes
+from penstock.contract.content import content_digest, row_hashes
 from penstock.contract.contract import Contract
 from penstock.db import schema
 from penstock.db.engine import Database
@@ -30,6 +29,7 @@ from penstock.warehouse.tables import RUN, Table
 
 _ROWS = 200_000
 _RAW_CHUNK = 200
+_SMALL_BYTES = 1024 * 1024  # a chunk of these fits into memory
 
 Found = tuple[date, str, str]  # day, customer and run, as the rows say
 
@@ -43,9 +43,7 @@ class Content:
     total: int = 0
 
     def digest(self, schema_version: str) -> str:
-        signed = self.total - 2**64 if self.total >= 2**63 else self.total
-        text = "|".join(str(part) for part in (schema_version, self.rows, self.xor, signed))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return content_digest(schema_version, self.rows, self.xor, self.total)
 
 
 @dataclass(slots=True)
@@ -102,19 +100,30 @@ def verify_raw(
 def _payload_complaints(
     reader: RawReader, attempts: Sequence[AttemptKey], rows: Sequence[sa.Row[Any]]
 ) -> Iterator[str | None]:
+    """What is wrong with each payload. Small ones are fetched together, large ones are streamed."""
+    small = [a for a, row in zip(attempts, rows, strict=True) if row.payload_bytes <= _SMALL_BYTES]
+    together = dict(zip(small, reader.read_many(small), strict=True))
     for attempt, row in zip(attempts, rows, strict=True):
         try:
-            seal: Seal | None = reader.seal(attempt)
-            if seal is None:
-                yield "it is not sealed"
-            elif seal.payload_sha256 != row.payload_digest:
-                yield "its seal names another payload than the one that was validated"
-            else:
-                for _ in reader.stream(seal):
-                    pass
-                yield None
+            found = together.get(attempt) or _streamed(reader, attempt)
         except RawError as error:
-            yield str(error)
+            found = error
+        if isinstance(found, RawError):
+            yield str(found)
+        elif found[0].payload_sha256 != row.payload_digest:
+            yield "its seal names another payload than the one that was validated"
+        else:
+            yield None
+
+
+def _streamed(reader: RawReader, attempt: AttemptKey) -> tuple[Seal, None] | RawError:
+    """The seal of a payload that was read to its end, and checked on the way."""
+    seal = reader.seal(attempt)
+    if seal is None:
+        return RawError(f"{attempt} is not sealed")
+    for _ in reader.stream(seal):
+        pass
+    return seal, None
 
 
 def _batches(lake: Lake, path: str, names: Sequence[str]) -> Iterator[Any]:
@@ -146,7 +155,7 @@ def _pointers(database: Database, table: str) -> Mapping[PartitionKey, sa.Row[An
     p, a = schema.warehouse_pointer, schema.partition_attempt
     same = sa.and_(*(a.c[name] == p.c[name] for name in schema.KEY), a.c.run_id == p.c.run_id)
     statement = (
-        sa.select(p, a.c.content_digest, a.c.payload_digest)
+        sa.select(p, a.c.content_digest, a.c.payload_digest, a.c.payload_bytes)
         .join(a, same)
         .where(p.c.table_name == table, p.c.hidden_at.is_(None))
     )

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import duckdb
 import pyarrow as pa
 
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import PartitionKey, RunId
 from penstock.projections.current import Current
 from penstock.projections.staleness import (
     NEWEST_SQL,
     UPSTREAM_SQL,
-    Expected,
     Policy,
     StaleReason,
     expected_table,
@@ -87,7 +87,7 @@ class Board:
     def __init__(
         self,
         current: Current,
-        expected: Sequence[Expected],
+        expected: Sequence[ExpectedRange],
         policies: Sequence[Policy],
         now: datetime,
         *,

@@ -13,9 +13,9 @@ from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import Fact, understood
 from penstock.projections.manifest import Head, Manifest, edges_path, tasks_path
-from penstock.projections.projector import OF_A_RUN, PAGE, Events, FoldedRun
+from penstock.projections.projector import OF_A_RUN, PAGE, Events
 from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
-from penstock.projections.runs import RUNS, run_row
+from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import PARTIAL, joined, partials
 from penstock.projections.status_file import FILE
 
@@ -72,7 +72,7 @@ class Current:
     def runs(self) -> pa.Table:
         """Every run, oldest first."""
         kept = files.read(self.lake, self.manifest.runs) if self.manifest.runs else RUNS.empty_table()
-        fresh = [run_row(run_id, run.facts, run.fold, self.owner) for run_id, run in self._fresh()]
+        fresh = [run_row(run_id, run, self.owner) for run_id, run in self._fresh()]
         if not fresh:
             return kept
         rows = {row["run_id"]: row for row in [*kept.to_pylist(), *fresh]}

@@ -20,11 +20,9 @@ from penstock.partition import new_ulid
 from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import Cursor, Fact, understood
-from penstock.projections.graph import Ints
 from penstock.projections.manifest import FOLDER, Head, Manifest, edges_path, made_at, new_path, tasks_path
 from penstock.projections.rows import edge_rows, task_rows
-from penstock.projections.run_fold import RunFold
-from penstock.projections.runs import RUNS, RunFacts, run_row
+from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import PARTIAL, joined, partials
 from penstock.projections.status_file import marked, marks, with_spec_columns
 
@@ -55,24 +53,6 @@ class Events(Protocol):
     def exported(self) -> Iterator[list[Fact]]: ...
 
     def of_run(self, run_id: str, until: Cursor | None = None) -> list[Fact]: ...
-
-
-@dataclass(slots=True)
-class FoldedRun:
-    """A run in memory."""
-
-    fold: RunFold
-    facts: RunFacts
-
-    @classmethod
-    def of(cls, told: Sequence[Fact]) -> FoldedRun:
-        run = cls(RunFold(), RunFacts())
-        run.take(told)
-        return run
-
-    def take(self, told: Sequence[Fact]) -> Ints:
-        self.facts.fold(told)
-        return self.fold.fold(told)
 
 
 @dataclass(slots=True)
@@ -123,7 +103,7 @@ class Projector:
         new, done = (make or self._made)(self, self._everything())
         new = self._without_expired(new, self.clock())
         self._runs.clear()
-        while True:  # whoever advanced meanwhile did so with the same events, and ours hold no fewer
+        while True:  # whoever advanced meanwhile folded the same events; the newest of them are folded once more
             seen, old = self.head.read_if_there()
             if self._swap(seen, old, new) is not None:
                 break
@@ -251,7 +231,7 @@ class Projector:
                 continue
             parts[run_id] = self._part(run_id, facts, parts.get(run_id, ()), manifest.cursor)
             run = self._runs[run_id]
-            rows[run_id] = run_row(run_id, run.facts, run.fold, self.owner)
+            rows[run_id] = run_row(run_id, run, self.owner)
             if run.facts.end is not None:
                 del self._runs[run_id]
         path = new_path("runs")

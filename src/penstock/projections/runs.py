@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from penstock.projections import codes
 from penstock.projections.fact import Fact, understood
+from penstock.projections.graph import Ints
 from penstock.projections.rows import MOMENT, OWNER
 from penstock.projections.run_fold import RunFold
 from penstock.projections.ulids import moments
@@ -68,7 +70,26 @@ class RunFacts:
         return None if found is None else found.event_id
 
 
-def run_row(run_id: str, facts: RunFacts, fold: RunFold, owner: tuple[str, str]) -> dict[str, Any]:
+@dataclass(slots=True)
+class FoldedRun:
+    """A run in memory."""
+
+    fold: RunFold
+    facts: RunFacts
+
+    @classmethod
+    def of(cls, told: Sequence[Fact]) -> FoldedRun:
+        run = cls(RunFold(), RunFacts())
+        run.take(told)
+        return run
+
+    def take(self, told: Sequence[Fact]) -> Ints:
+        self.facts.fold(told)
+        return self.fold.fold(told)
+
+
+def run_row(run_id: str, run: FoldedRun, owner: tuple[str, str]) -> dict[str, Any]:
+    facts, fold = run.facts, run.fold
     planned = np.array(fold.graph.plan_position, np.int64) > 0
     counts = np.bincount(fold.state[: len(planned)][planned], minlength=len(codes.STATES)).tolist()
     ids = pa.array([facts.when(kind) for kind in _TOLD], pa.string())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import pyarrow as pa
+
+from penstock.expected import ExpectedRange
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -28,18 +30,6 @@ class Policy:
     code_since: datetime | None  # when this version was first used
     max_lag: timedelta | None
     restate_days: int
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Days of one customer and asset that should exist, and the last day that is over there."""
-
-    source: str
-    customer_id: str
-    query_name: str
-    first: date
-    last: date
-    over: date
 
 
 _POLICIES = pa.schema(
@@ -89,9 +79,11 @@ def moment(found: int | None) -> datetime | None:
     return None if found is None else _EPOCH + timedelta(microseconds=found)
 
 
-def expected_table(expected: Iterable[Expected]) -> pa.Table:
+def expected_table(expected: Iterable[ExpectedRange]) -> pa.Table:
     """The ranges, numbered in the order of their keys: to sort by number and day is to sort by key."""
-    rows = sorted({(e.source, e.customer_id, e.query_name, e.first, e.last, e.over) for e in expected})
+    rows = sorted(
+        {(e.source, e.customer_id, e.query_name, e.first, e.last, e.over or e.last) for e in expected if len(e)}
+    )
     return _table(((number, *row) for number, row in enumerate(rows)), _EXPECTED)
 
 

@@ -72,8 +72,16 @@ class RawReader:
         return [RawRun(attempt, seal) for attempt, seal in zip(attempts, self._seals(attempts), strict=True)]
 
     def delete(self, attempts: Sequence[AttemptKey]) -> int:
-        """Delete everything that these attempts left; says how many files. What is gone already is fine."""
-        paths = [entry.path for attempt in attempts for entry in self._lake.list(run_folder(attempt))]
+        """Delete everything that these attempts left; says how many files. What is gone already is fine. The storage is
+        asked once for each customer and query, not for each attempt."""
+        wanted = {run_folder(attempt) for attempt in attempts}
+        folders = {folder.rsplit("/", 2)[0] for folder in wanted}
+        paths = [
+            entry.path
+            for folder in sorted(folders)
+            for entry in self._lake.list(folder)
+            if entry.path.rpartition("/")[0] in wanted
+        ]
         self._lake.delete(paths)
         return len(paths)
 

@@ -16,9 +16,10 @@ from penstock.db.bulk import same_key
 from penstock.db.engine import Database
 from penstock.db.types import UtcTimestamp
 from penstock.errors import ErrorClass
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.state.records import Attempt, Candidate, ExpectedRange, PartitionControl, PartitionState, PartitionView
+from penstock.state.records import Attempt, Candidate, PartitionControl, PartitionState, PartitionView
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,26 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from math import ceil
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.errors import UsageError
+from penstock.expected import ExpectedRange
 from penstock.partition import PartitionKey
 
 _DAY = timedelta(days=1)
-
-
-class Days(NamedTuple):
-    """Days of one customer and query that are expected."""
-
-    source: str
-    customer_id: str
-    query_name: str
-    first: date
-    last: date
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +56,11 @@ class Rule:
         return day.available >= self.needed(day.expected)
 
 
-def coverage(database: Database, ranges: Sequence[Days]) -> list[Coverage]:
+def coverage(database: Database, ranges: Sequence[ExpectedRange]) -> list[Coverage]:
     """Every expected day of the ranges, table by table, with what of it cannot be read."""
     expected: dict[tuple[str, date], list[PartitionKey]] = {}
     for span in ranges:
-        for number in range((span.last - span.first).days + 1):
+        for number in range(len(span)):
             key = PartitionKey(span.source, span.customer_id, span.query_name, span.first + number * _DAY)
             expected.setdefault((key.asset, key.logical_date), []).append(key)
     there = _available(database, ranges)
@@ -98,7 +88,7 @@ def wait_for(
         pause = min(pause * 1.5, 10.0)
 
 
-def _available(database: Database, ranges: Sequence[Days]) -> set[PartitionKey]:
+def _available(database: Database, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
     """The partitions around the ranges that readers see: the pointer is available, and authority still says so."""
     p, s = schema.warehouse_pointer.c, schema.partition_state.c
     found: set[PartitionKey] = set()
