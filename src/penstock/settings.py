@@ -36,6 +36,7 @@ from penstock.specification import (
     Name,
     Query,
     Range,
+    Rate,
     Required,
     Restate,
     Retry,
@@ -205,8 +206,12 @@ def _source_name(text: str) -> str:
 class SourceSettings(Declared):
     """A source by name; what is in its options only the class of its kind can judge."""
 
+    not_in_yaml = frozenset({"name", "options"})
+
     name: Annotated[Name, AfterValidator(_source_name)]
     kind: Annotated[str, pydantic.Field(min_length=1)]
+    parallelism: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = None  # requests at a time, over all workers
+    rate: Rate | None = None  # requests per second, over all workers
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
 
 
@@ -343,9 +348,10 @@ def _shaped(document: Document) -> dict[str, Any]:
         shaped["lake"] = os.path.abspath(root / lake)
     shaped |= {section: dict(written[section]) for section in MERGED_MAPS if section in written}
     for name, body in _maps(document, "sources"):
-        options = {key: value for key, value in body.items() if key != "kind"}
-        kind = {"kind": body["kind"]} if "kind" in body else {}
-        shaped["sources"][name] = {"name": name, "options": options, **kind}
+        common = SourceSettings.keys_in_yaml()
+        options = {key: value for key, value in body.items() if key not in common}
+        ours = {key: value for key, value in body.items() if key in common}
+        shaped["sources"][name] = {"name": name, "options": options, **ours}
     for section, model in (("queries", Query), ("models", Model)):
         for name, body in _maps(document, section):
             if "name" in body:

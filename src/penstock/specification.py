@@ -21,6 +21,7 @@ FIELD_TYPES = ("long", "double", "string", "boolean", "date", "timestamp", "deci
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _DURATION = re.compile(r"(\d+)([smhd])")
+_RATE = re.compile(r"(\d+)/([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}([T ].+)?")
 _WORDS = {
@@ -136,6 +137,15 @@ def duration(text: str) -> timedelta:
         raise UsageError(str(error)) from None
 
 
+def _rate(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"{value!r} is not a rate: write 10/s, 600/m, 5000/h or 15000/d")
+    return int(found[1]) / timedelta(**{_UNITS[found[2]]: 1}).total_seconds()
+
+
 def filled(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not values:
         raise ValueError("must not be empty")
@@ -156,6 +166,7 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 Name = Annotated[str, AfterValidator(_name)]
 Day = Annotated[date, BeforeValidator(_day)]
+Rate = Annotated[float, BeforeValidator(_rate)]  # requests per second
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 # YAML has lists only, and strict mode would refuse a list for a tuple; what is in the list stays strict
 _LIST = pydantic.Field(strict=False)

@@ -256,12 +256,22 @@ def test_a_model_per_customer_may_be_written_as_a_list(tmp_path: Path) -> None:
 
 
 def test_anchors_aliases_and_merge_keys_are_followed(tmp_path: Path) -> None:
-    text = HEAD + "sources:\n  a: &base {kind: demo, seed: 1, rate: 2}\n  b: *base\n  c:\n    <<: *base\n    seed: 3\n"
+    text = HEAD + "sources:\n  a: &base {kind: demo, seed: 1, rows: 2}\n  b: *base\n  c:\n    <<: *base\n    seed: 3\n"
     assert {name: source.options for name, source in load(tmp_path, text).sources.items()} == {
-        "a": {"seed": 1, "rate": 2},
-        "b": {"seed": 1, "rate": 2},
-        "c": {"seed": 3, "rate": 2},
+        "a": {"seed": 1, "rows": 2},
+        "b": {"seed": 1, "rows": 2},
+        "c": {"seed": 3, "rows": 2},
     }
+
+
+def test_what_a_source_may_be_asked_is_read_apart_from_its_own_options(tmp_path: Path) -> None:
+    text = HEAD + "sources:\n  demo: {kind: demo, seed: 1, parallelism: 4, rate: 600/m}\n"
+    assert load(tmp_path, text).sources["demo"] == SourceSettings(
+        name="demo", kind="demo", options={"seed": 1}, parallelism=4, rate=10.0
+    )
+    [rate, parallelism] = refusals(tmp_path, HEAD + "sources:\n  demo: {kind: demo, rate: fast, parallelism: 0}\n")
+    assert "sources.demo.rate: 'fast' is not a rate: write 10/s, 600/m, 5000/h or 15000/d" in rate + parallelism
+    assert "sources.demo.parallelism: must be greater than or equal to 1" in rate + parallelism
 
 
 # The state and the lake
@@ -459,8 +469,8 @@ def test_variables_are_expanded_and_typed_as_if_they_had_been_written_there(tmp_
 sources:
   demo:
     kind: ${KIND}
-    rate: ${RATE:-0.05}
-    quoted: "${RATE:-0.05}"
+    share: ${SHARE:-0.05}
+    quoted: "${SHARE:-0.05}"
     seed: ${SEED}
     empty: ${EMPTY:-fallback}
     since: ${SINCE:-2024-06-01}
@@ -474,7 +484,7 @@ sources:
         name="demo",
         kind="demo",
         options={
-            "rate": 0.05,
+            "share": 0.05,
             "quoted": "0.05",
             "seed": 7,
             "empty": "fallback",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from itertools import groupby
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,10 +17,11 @@ from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
 from penstock.lake import open_lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.work import Report, collected, evenly, progress, spread, tasks_for
+from penstock.pipeline.work import Report, collected, evenly, parallelism, progress, spread, tasks_for
 from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
 from penstock.settings import Customer, Query, SourceSettings
+from penstock.source.budget import Budget
 from penstock.source.protocol import COMPLETE, RunContext, Source
 from penstock.source.registry import make_source
 
@@ -74,6 +77,8 @@ class Extraction:
     source: SourceSettings
     queries: Mapping[str, Query]
     hashes: Mapping[str, str]
+    threads: int = 1  # requests at a time in one worker task
+    rate: float | None = None  # requests per second of one worker task
 
 
 def extract(
@@ -88,11 +93,23 @@ def extract(
     if not spans:
         return []
     table = pa.Table.from_pylist(spans, schema=_SPANS)
-    tasks = evenly(len(spans), min(len(spans), tasks_for(spark, len(attempts), _PARTITIONS_PER_TASK)))
+    tasks = min(len(spans), tasks_for(spark, len(attempts), _PARTITIONS_PER_TASK))
+    extraction, tasks = _shared_out(extraction, tasks, parallelism(spark))
     with progress(spark, report):
-        found = collected(spread(spark, table, tasks).mapInArrow(_worker(extraction), _OUTCOMES_DDL))
+        work = spread(spark, table, evenly(len(spans), tasks)).mapInArrow(_worker(extraction), _OUTCOMES_DDL)
+        found = collected(work)
     source = extraction.source.name
     return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
+
+
+def _shared_out(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
+    """What the source may be asked at once and per second, divided among worker tasks that all run at the same time."""
+    together, rate = extraction.source.parallelism, extraction.source.rate
+    if together is None and rate is None:
+        return extraction, tasks
+    tasks = min(tasks, slots, together or slots)
+    threads = max(1, (together or tasks) // tasks)
+    return replace(extraction, threads=threads, rate=None if rate is None else rate / tasks), tasks
 
 
 def _spans(attempts: Sequence[AttemptKey], customers: Mapping[str, Customer]) -> list[dict[str, Any]]:
@@ -111,19 +128,40 @@ def _spans(attempts: Sequence[AttemptKey], customers: Mapping[str, Customer]) ->
 
 def _worker(extraction: Extraction) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lake = open_lake(extraction.lake)
-        sink = RawSink(lake)
-        source = make_source(extraction.source, RunContext(extraction.run_id))
+        context = RunContext(extraction.run_id, Budget(extraction.rate))
         for batch in batches:
-            outcomes: list[dict[str, Any]] = []
+            waiting = SimpleQueue[dict[str, Any]]()
             for span in batch.to_pylist():
-                query = extraction.queries[span["query"]]
-                customer = Customer.model_validate_json(span["customer"], strict=False)
-                outcomes += _Span(extraction, sink, source, query, customer, span["dates"]).fetch()
-            lake.sync()  # everything sealed above survives a power cut before anybody hears of it
+                waiting.put(span)
+            outcomes: list[dict[str, Any]] = []
+            if extraction.threads == 1:
+                outcomes += _fetched(extraction, context, waiting)
+            else:
+                with ThreadPoolExecutor(extraction.threads) as pool:
+                    fetchers = [pool.submit(_fetched, extraction, context, waiting) for _ in range(extraction.threads)]
+                    for fetcher in fetchers:
+                        outcomes += fetcher.result()
             yield pa.RecordBatch.from_pylist(outcomes, schema=_OUTCOMES)
 
     return work
+
+
+def _fetched(extraction: Extraction, context: RunContext, waiting: SimpleQueue[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The outcomes of spans taken from the queue until it is empty, one request after the other."""
+    lake = open_lake(extraction.lake)
+    sink = RawSink(lake)
+    source = make_source(extraction.source, context)
+    outcomes: list[dict[str, Any]] = []
+    while True:
+        try:
+            span = waiting.get_nowait()
+        except Empty:
+            break
+        query = extraction.queries[span["query"]]
+        customer = Customer.model_validate_json(span["customer"], strict=False)
+        outcomes += _Span(extraction, sink, source, query, customer, span["dates"]).fetch()
+    lake.sync()  # everything sealed above survives a power cut before anybody hears of it
+    return outcomes
 
 
 class _Span:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from penstock.errors import PenstockError
 from penstock.partition import RunId
 from penstock.settings import Customer, Query
+from penstock.source.budget import Budget
 
 
 class Complete(Enum):
@@ -31,6 +32,7 @@ class RunContext:
     """What a source may know about the run it works for."""
 
     run_id: RunId
+    budget: Budget = field(default_factory=Budget, compare=False)
 
 
 class Source(Protocol):
@@ -38,6 +40,9 @@ class Source(Protocol):
 
     `extract` raises a PenstockError when the whole span breaks off; days that are complete by then are kept. A day is
     complete when the source says so (COMPLETE), or when `in_date_order` is true and a row of a later day has come.
+
+    Several objects of the class may work at once, in threads of one process: what they share must allow that. Before
+    each request a source calls `context.budget.spend()`, which waits as long as the workspace file's `rate` asks for.
     """
 
     in_date_order: bool
