@@ -7,9 +7,14 @@ from typing import Any
 from uuid import uuid4
 
 import boto3
+import hypothesis
 import pytest
 
 import servers
+
+# How long something takes proves nothing: the machine may be busy.
+hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.load_profile("house")
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,7 @@ def write_workspace(
     faults: Sequence[dict[str, Any]] = (),
     query: dict[str, Any] | None = None,
     queries: dict[str, Any] | None = None,
+    models: dict[str, Any] | None = None,
     state: str = "sqlite:///state.db",
     schema: str | None = None,
     lake: str = "./lake",
@@ -73,6 +74,12 @@ def write_workspace(
     if schema:
         body["schema"] = schema
     folder.mkdir(parents=True, exist_ok=True)
+    for name, model in (models or {}).items():
+        code = model.pop("code")
+        kind = "python" if "def model(" in code else "sql"
+        file = f"{name}.{'py' if kind == 'python' else 'sql'}"
+        (folder / file).write_text(code)
+        body.setdefault("models", {})[name] = {kind: file, **model}
     (folder / "penstock.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
     return folder
 

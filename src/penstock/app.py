@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, last_day_over, utc_now
-from penstock.control.select import Selection, due_range, expected
-from penstock.errors import ActRefused, UsageError
+from penstock.control.select import Selection, derived, due_range, expected
+from penstock.errors import ActRefused, ConfigError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
-from penstock.partition import AttemptKey, PartitionKey, RunId, day, new_run_id, new_ulid
+from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, day, new_run_id, new_ulid
 from penstock.settings import Settings, find_workspace, load_settings
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import AuditEntry, ControlStore
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.contract.contract import Contract
+    from penstock.control.models import ModelPlan, ModelPlanner
     from penstock.control.plan import Plan
     from penstock.control.why import Why
     from penstock.db.engine import Database
+    from penstock.derived import Derived
     from penstock.flow.recheck import Rechecked
     from penstock.flow.runner import Runner
     from penstock.flow.summary import RunSummary, Watcher
@@ -113,10 +115,16 @@ class Workspace:
 
     @cached_property
     def contracts(self) -> dict[str, Contract]:
-        """The contracts of today's configuration, by query."""
+        """The contracts of today's configuration, by query and model. The fields of a model that was never made as it
+        is defined today are not known before Spark has looked at it."""
         from penstock.contract.contract import Contract
 
-        return {name: Contract.of(query) for name, query in self.settings.queries.items()}
+        found = {name: Contract.of(query) for name, query in self.settings.queries.items()}
+        if self.settings.models:
+            from penstock.flow.model_contracts import known
+
+            found |= known(self.settings.models, self.settings.root, self.reader.contracts())
+        return found
 
     def require_schema(self) -> None:
         from penstock.db.migrate import ensure_current
@@ -131,6 +139,10 @@ class Workspace:
     def ranges(self, selection: Selection) -> list[ExpectedRange]:
         return expected(self.settings, selection, self.now())
 
+    def derived(self) -> Derived:
+        """What is expected of models now, and what goes into them."""
+        return derived(self.settings, self.now())
+
     # --- what should happen -------------------------------------------------------------------------------------
 
     def plan(self, selection: Selection, *, reprocess: bool = False, limit: int | None = None) -> Plan:
@@ -142,16 +154,40 @@ class Workspace:
         self._refuse_what_cannot_run(ranges)
         for key in selection.keys:
             self._refuse_what_is_not_due(key)
-        return preview(
+        models = [span for span in ranges if span.source == MODELS]
+        reasons = (*ASKED_FOR, "success") if reprocess else ASKED_FOR
+        plan = preview(
             self.reader,
-            ranges,
+            [span for span in ranges if span.source != MODELS],
             self.contracts,
             self.now(),
             restated=schedules(self.settings.queries),
-            reasons=(*ASKED_FOR, "success") if reprocess else ASKED_FOR,
+            reasons=reasons,
             status=selection.status,
-            limit=limit,
+            limit=None if models else limit,  # what a model waits for must be known one by one
         )
+        if not models:
+            return plan
+        inside = [item.key for item in plan.items]
+        made = self._model_planner().plan(models, inside, self.now(), reasons, selection.status)
+        return plan.and_models(made.items, made.fan_ins, made.waiting, limit)
+
+    def _model_planner(self) -> ModelPlanner:
+        from penstock.control.models import ModelPlanner
+        from penstock.warehouse.readiness import available
+
+        return ModelPlanner(
+            self.reader,
+            self.derived(),
+            self.contracts,
+            lambda ranges: available(self.database, ranges),
+            self._overtaken_models,
+        )
+
+    def _overtaken_models(self) -> list[PartitionKey]:
+        """Slices of models whose inputs or code are not those that they were made from."""
+        board = self.board(Selection(source=MODELS))
+        return [found.key for found in board.page("(overtaken OR outdated) AND available", after=None, limit=None)]
 
     def _refuse_what_is_not_due(self, key: PartitionKey) -> None:
         due = due_range(self.settings, key, self.now())
@@ -165,7 +201,7 @@ class Workspace:
         from penstock.source.registry import make_source
 
         refuse_changed_fields(self.reader, self.contracts)
-        for name in sorted({found.source for found in ranges}):
+        for name in sorted({found.source for found in ranges} - {MODELS}):
             make_source(self.settings.sources[name], RunContext(new_run_id()))
 
     def schedule_retries(self) -> None:
@@ -173,7 +209,7 @@ class Workspace:
         from penstock.control.schedule import schedule
         from penstock.state.schedule import RetryStore
 
-        schedule(RetryStore(self.database), self.settings.queries, random.random)
+        schedule(RetryStore(self.database), self.settings.assets, random.random)
 
     def run(
         self,
@@ -195,10 +231,11 @@ class Workspace:
         if not plan.items and not self.pointers.waiting():
             return RunSummary(run_id, skipped=plan.held)
         session = spark or start_session(self.settings.spark)
+        items = self._under_todays_models(session, plan.items)
         with Heartbeat(workers) as heart:
             runner = self._runner(session, heart.token, watcher, by_hand=True)
             filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
-            summary = runner.run(run_id, plan.items, actor=actor or os_user(), filters=filters)
+            summary = runner.run(run_id, items, actor=actor or os_user(), filters=filters, fan_ins=plan.fan_ins)
         self.schedule_retries()
         summary.skipped += plan.held
         return summary
@@ -212,6 +249,7 @@ class Workspace:
     ) -> Mapping[str, Any]:
         """One round of the control loop: rescue, decide about retries, plan within the shares, run, publish."""
         from penstock.control.breaker import BreakerGuard
+        from penstock.control.models import ModelPlan
         from penstock.control.rescue import tidy_own
         from penstock.control.round import Planner
 
@@ -223,9 +261,19 @@ class Workspace:
         planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token, guard.gate)
         planned = planner.plan(run_id, self.now())
         facts: dict[str, Any] = {"run_id": run_id, "planned": len(planned.items), "waiting": planned.waiting}
-        if planned.items or self.pointers.waiting():
-            runner = self._runner(session(), worker_token, watcher, by_hand=False, stopping=stopping)
-            summary = runner.run(run_id, planned.items, actor="control", filters={"round": True})
+        models = self._models_of_round(planned.items)
+        if planned.items or models.items or self.pointers.waiting():
+            spark = session()
+            try:
+                made = self._under_todays_models(spark, models.items)
+            except ConfigError as error:  # a model that cannot be made holds up no source
+                log.error("models.refused", extra={"error": str(error)})
+                made, models = (), ModelPlan()
+            items = [*planned.items, *made]
+            facts["planned"] = len(items)
+            runner = self._runner(spark, worker_token, watcher, by_hand=False, stopping=stopping)
+            filters = {"round": True}
+            summary = runner.run(run_id, items, actor="control", filters=filters, fan_ins=models.fan_ins)
             facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
             facts["troubles"] = summary.troubles
             if summary.blocked:  # the next round will not get further: no hurry
@@ -233,6 +281,30 @@ class Workspace:
             self.schedule_retries()
         planner.conclude(planned.stretches, self.now())
         return facts
+
+    def _models_of_round(self, items: Sequence[Planned]) -> ModelPlan:
+        """What of the models can be made with what this round brings, or is due anyway."""
+        from penstock.control.models import ModelPlan
+        from penstock.control.plan import DUE
+
+        models = self.ranges(Selection(source=MODELS)) if self.settings.models else []
+        if not models:
+            return ModelPlan()
+        return self._model_planner().plan(models, [item.key for item in items], self.now(), DUE)
+
+    def _under_todays_models(self, spark: SparkSession, items: Sequence[Planned]) -> Sequence[Planned]:
+        """The plan, with the contracts of models as Spark understands their definitions now."""
+        if not any(item.key.source == MODELS for item in items):
+            return items
+        from penstock.control.plan import refuse_changed_fields
+        from penstock.flow.model_contracts import with_fields
+        from penstock.warehouse.reader import table_schemas
+
+        tables = table_schemas(self.lake, self.database, [(c.source, c.query_name) for c in self.contracts.values()])
+        self.contracts = with_fields(spark, self.settings.models, self.contracts, tables)
+        refuse_changed_fields(self.reader, self.contracts)
+        prints = {name: contract.fingerprint for name, contract in self.contracts.items()}
+        return [replace(item, contract_fingerprint=prints[item.key.query_name]) for item in items]
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -257,6 +329,7 @@ class Workspace:
             plan = self._replan(waiting.unissued, reasons)
             sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
             session = spark or start_session(self.settings.spark)
+            plan = self._under_todays_models(session, plan)
             runner = self._runner(session, heart.token, watcher, by_hand=True)
             summary = runner.resume(run_id, plan, adopted, sizes)
         self.schedule_retries()
@@ -264,9 +337,10 @@ class Workspace:
 
     def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
         """What of these is still due; the rest was done by somebody else meanwhile."""
-        from penstock.control.plan import preview
+        from penstock.control.plan import Plan, preview
         from penstock.control.restate import schedules
         from penstock.control.spans import within
+        from penstock.flow.stages import REFRESH
 
         wanted = set(keys)
         ranges = within(self.ranges(Selection()), keys)
@@ -274,8 +348,16 @@ class Workspace:
             return []
         self._refuse_what_cannot_run(ranges)
         restated = schedules(self.settings.queries)
-        plan = preview(self.reader, ranges, self.contracts, self.now(), restated=restated, reasons=reasons)
-        return [item for item in plan.items if item.key in wanted]
+        fetched = [span for span in ranges if span.source != MODELS]
+        made = [span for span in ranges if span.source == MODELS]
+        plan = preview(self.reader, fetched, self.contracts, self.now(), restated=restated, reasons=reasons)
+        # What was planned because its inputs might change is success still; whether they did, is seen when it is ready.
+        also = (*reasons, "success")
+        derived = (
+            preview(self.reader, made, self.contracts, self.now(), restated={}, reasons=also) if made else Plan(())
+        )
+        again = [replace(i, reason=REFRESH) if i.reason == "reprocess" else i for i in derived.items]
+        return [item for item in (*plan.items, *again) if item.key in wanted]
 
     def run_filters(self, run_id: RunId) -> Mapping[str, Any]:
         """What a run was asked to do."""
@@ -318,6 +400,7 @@ class Workspace:
         stopping: Callable[[], bool] = lambda: False,
     ) -> Runner:
         from penstock.control.breaker import BreakerGuard
+        from penstock.flow.derive import Deriver
         from penstock.flow.runner import Runner
         from penstock.flow.stages import Bench
 
@@ -331,6 +414,7 @@ class Workspace:
             ControlStore(self.database, self._clock),
             ValidatorStore(self.database, self._clock),
             publish,
+            Deriver(self.database, self.lake, self.contracts, self.derived),
             self.project,
             watcher,
             worker_token,
@@ -432,7 +516,7 @@ class Workspace:
                 query.freshness.max_lag if query.freshness else None,
                 query.restate.days if query.restate else 0,
             )
-            for query in self.settings.queries.values()
+            for query in self.settings.assets.values()
         ]
 
     def project(self) -> None:
@@ -562,7 +646,7 @@ class Workspace:
         now = self.now()
         found = []
         for view in self.reader.views(self.ranges(selection), status=PartitionStatus.FAILED):
-            why = terminal(self.settings.query(view.key.query_name).retry, view.control, now)
+            why = terminal(self.settings.asset(view.key.query_name).retry, view.control, now)
             if why is not None:
                 found.append((view, why))
         return found
@@ -573,13 +657,14 @@ class Workspace:
 
         if view.state.status is not PartitionStatus.FAILED:
             return None
-        return terminal(self.settings.query(view.key.query_name).retry, view.control, self.now())
+        return terminal(self.settings.asset(view.key.query_name).retry, view.control, self.now())
 
     def maturity(self, view: PartitionView) -> str | None:
-        """Whether the source may still change this day (provisional or settled); None while no run is trusted."""
+        """Whether the source may still change this day (provisional or settled); None while no run is trusted, and for
+        models, which follow what they are made from."""
         from penstock.control.restate import maturity
 
-        if view.state.status is not PartitionStatus.SUCCESS:
+        if view.state.status is not PartitionStatus.SUCCESS or view.key.source == MODELS:
             return None
         over = last_day_over(self.now(), self.settings.customer(view.key.customer_id).time_zone)
         return maturity(self.settings.query(view.key.query_name), view.key.logical_date, over)
@@ -675,7 +760,7 @@ class Workspace:
         """How many trusted partitions their sources may still change."""
         recent = []
         for span in self.ranges(selection):
-            restate = self.settings.query(span.query_name).restate
+            restate = self.settings.asset(span.query_name).restate
             if restate is not None and span.over is not None:
                 recent.append(replace(span, first=max(span.first, span.over - timedelta(days=restate.days - 1))))
         return self.reader.count(recent, status=PartitionStatus.SUCCESS) if recent else 0
@@ -707,6 +792,7 @@ class Workspace:
 
     def raw_lines(self, key: PartitionKey, run_id: RunId | None = None) -> Iterator[bytes]:
         """The payload of the trusted run, or of a named one, line by line."""
+        from penstock.pipeline.payloads import lines_of
         from penstock.raw.reader import RawReader
 
         found, trusted = self.raw_runs(key)
@@ -720,7 +806,7 @@ class Workspace:
         seal = raw.seal(AttemptKey(key, wanted))
         if seal is None:
             raise ActRefused(f"run {wanted} of {key} was never sealed: what lies there is not whole")
-        return (line for block in raw.stream(seal) for line in block.splitlines())
+        return lines_of(raw, seal)
 
     def garbage(self, older_than: timedelta) -> list[AttemptKey]:
         """Raw runs that were closed longer ago and that nothing refers to: no authority, pointer or publication."""
@@ -869,7 +955,7 @@ class Workspace:
         """Day by day how much of what is expected can be read."""
         from penstock.warehouse.readiness import coverage
 
-        query = next((q for q in self.settings.queries.values() if f"{q.source}.{q.name}" == table), None)
+        query = next((q for q in self.settings.assets.values() if f"{q.source}.{q.name}" == table), None)
         if query is None:
             known = ", ".join(sorted(c.asset for c in self.contracts.values()))
             raise UsageError(f"unknown table {table} (tables: {known})")

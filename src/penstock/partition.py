@@ -12,6 +12,9 @@ from penstock.errors import UsageError
 
 RunId = NewType("RunId", str)
 
+MODELS = "models"  # in the place of the source, for tables that are made from other tables
+EVERYBODY = "all"  # in the place of the customer, for slices that are made from all of them
+
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _CUSTOMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")

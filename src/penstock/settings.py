@@ -25,6 +25,7 @@ from penstock.specification import (
     FIELD_TYPES,
     RESERVED_FIELDS,
     Allowed,
+    Asset,
     Check,
     Day,
     Declared,
@@ -55,6 +56,7 @@ __all__ = [
     "RESERVED_FIELDS",
     "WORKSPACE_FILE",
     "Allowed",
+    "Asset",
     "Check",
     "Customer",
     "Expression",
@@ -276,6 +278,17 @@ class Settings(Declared):
             raise UsageError(_unknown("query", name, self.queries))
         return found
 
+    @cached_property
+    def assets(self) -> dict[str, Asset]:
+        """Everything that has partitions, by name: queries first, then models."""
+        return {**self.queries, **self.models}
+
+    def asset(self, name: str) -> Asset:
+        found = self.assets.get(name)
+        if found is None:
+            raise UsageError(_unknown("query", name, self.assets))
+        return found
+
     def queries_of(self, source: str) -> tuple[Query, ...]:
         if source not in self.sources:
             raise UsageError(_unknown("source", source, self.sources))
@@ -443,12 +456,30 @@ def _refuse_broken_models(document: Document) -> None:
         for index, table in needed.items():
             if table not in tables:
                 document.refuse(("models", name, "depends_on", index), _unknown("table", table, known))
-        sql = model.get("sql")
-        if isinstance(sql, str) and not (document.file.parent / sql).is_file():
-            document.refuse(("models", name, "sql"), f"there is no file {sql!r} in the folder of {WORKSPACE_FILE}")
+        written = {key: model[key] for key in ("sql", "python") if model.get(key) is not None}
+        for key, file in (written or {"sql": f"models/{name}.sql"}).items():
+            if isinstance(file, str) and not (document.file.parent / file).is_file():
+                place = ("models", name, key) if written else ("models", name)
+                document.refuse(place, f"there is no file {file!r} in the folder of {WORKSPACE_FILE}")
+        alone = {other for other, body in _maps(document, "models") if body.get("per", "date") == "date"}
+        if _is_per_customer(model) and needed and all(t.removeprefix("models.") in alone for t in needed.values()):
+            text = "none of the tables that it depends on has customers: write per: date"
+            document.refuse(("models", name, "per"), text)
+        if name in document.values.get("queries", {}):
+            place = document.place(("queries", name))
+            document.refuse(("models", name), f"{name!r} is the name of a query already, at {place}")
+    if needs:
+        for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
+            if customer_id == partition.EVERYBODY:
+                text = f"{customer_id!r} stands for all customers in the keys of models: give this one another id"
+                document.refuse(("customers", index, "id"), text)
     for cycle in _cycles(needs):
         trail = ("models", cycle[0].removeprefix("models."), "depends_on")
         document.refuse(trail, f"models depend on each other in a circle: {' -> '.join(cycle)}")
+
+
+def _is_per_customer(model: Mapping[str, Any]) -> bool:
+    return model.get("per") in ("customer,date", ["customer", "date"])
 
 
 def _cycles(needs: dict[str, set[str]]) -> Iterator[list[str]]:

@@ -489,14 +489,59 @@ def _joined(value: object) -> object:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
+def _window(value: object) -> object:
+    """How many days are read for one: `7 days`, `7d` or 7."""
+    found = re.fullmatch(r"(\d+)(?: days?|d)", value) if isinstance(value, str) else None
+    days = int(found[1]) if found else value
+    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= 3_660:
+        raise ValueError(f"{value!r} is not a number of days: write 7 days")
+    return days
+
+
+def _completeness(value: object) -> str:
+    """`all`, `any`, a number of partitions, or a share such as `95%`."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not re.fullmatch(r"all|any|[1-9]\d*|(100|[1-9]\d?)%", text):
+        raise ValueError(f"{value!r} is not a rule: write all, any, a number, or a share such as 95%")
+    return text
+
+
 class Model(Declared):
     """A table made from other tables, per date or per customer and date."""
 
     not_in_yaml = frozenset({"name"})
 
     name: Name
-    sql: str | None = None
+    sql: str | None = None  # a file of Spark SQL; without it, and without python, models/<name>.sql
+    python: str | None = None  # a file that defines model(inputs, partitions)
+    schema_version: Name = "v1"
     depends_on: Names
     # in a `{ }` map a comma ends the value, so a list says the same
     per: Annotated[Literal["date", "customer,date"], BeforeValidator(_joined)] = "date"
+    needs: Annotated[int, BeforeValidator(_window)] = 1  # days that are read for one, the day itself among them
+    require: Annotated[str, BeforeValidator(_completeness)] = "all"  # how much of each input must be there
+    refresh: bool = True  # made again when its inputs or its code changed
     checks: Annotated[tuple[Check, ...], _LIST] = ()
+    freshness: Freshness | None = None
+    retry: Retry = Retry()
+
+    source: ClassVar[str] = partition.MODELS
+    restate: ClassVar[None] = None  # what is derived follows its inputs
+
+    @pydantic.model_validator(mode="after")
+    def _one_definition(self) -> Self:
+        if self.sql is not None and self.python is not None:
+            raise ValueError("sql and python exclude each other: one file says how it is made")
+        return self
+
+    @property
+    def definition(self) -> str:
+        """The file that says how it is made."""
+        return self.python or self.sql or f"models/{self.name}.sql"
+
+    @property
+    def per_customer(self) -> bool:
+        return self.per == "customer,date"
+
+
+Asset = Query | Model

@@ -18,6 +18,7 @@ from penstock.partition import RunId
 from penstock.projections.board import FAILED, STALE, Board
 from penstock.projections.staleness import Policy
 from penstock.state.authority import AuthorityStore
+from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed
 
 EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 10), date(2024, 6, 30))
@@ -163,8 +164,8 @@ def test_another_version_of_the_code_makes_what_it_made_stale(annals: Annals) ->
 
 def derive(annals: Annals, *inputs: Consumed) -> None:
     run_id = annals.start(5)
-    verdict = replace(accepted(attempt(run_id, 5), annals.actors.token), consumed=inputs)
-    assert annals.actors.validator.judge([verdict]).applied
+    InputStore(annals.actors.database).record({attempt(run_id, 5): inputs})
+    assert annals.actors.validator.judge([accepted(attempt(run_id, 5), annals.actors.token)]).applied
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])

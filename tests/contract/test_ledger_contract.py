@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +28,7 @@ from penstock.lifecycle import Outcome, Stage
 from penstock.partition import new_run_id
 from penstock.projections.fact import START
 from penstock.projections.manifest import ProjectionsLost
+from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed, Verdict
 
 
@@ -354,8 +354,9 @@ def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(ann
     first = annals.start(1)
     actors.validator.judge([accepted(attempt(first, 1), actors.token)])
     derived = annals.start(5)
-    good = Consumed(key(1), first, f"content-{first}")
-    verdict = replace(accepted(attempt(derived, 5), actors.token), consumed=(good,))
+    inputs = InputStore(actors.database)
+    inputs.record({attempt(derived, 5): [Consumed(key(1), first, f"content-{first}")]})
+    verdict = accepted(attempt(derived, 5), actors.token)
     second = annals.start(1)
     actors.validator.judge([accepted(attempt(second, 1), actors.token)])  # the input changes meanwhile
     actors.validator.judge([verdict])
@@ -363,9 +364,9 @@ def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(ann
     assert (made.outcome, actors.reader.state(key(5))) == (Outcome.CANCELLED, None)
 
     again = annals.start(5)
-    fresh = replace(
-        accepted(attempt(again, 5), actors.token), consumed=(Consumed(key(1), second, f"content-{second}"),)
-    )
+    inputs.record({attempt(again, 5): [Consumed(key(1), second, f"content-{second}")]})
+    inputs.record({attempt(again, 5): [Consumed(key(2), second, "later words of an attempt change nothing")]})
+    fresh = accepted(attempt(again, 5), actors.token)
     actors.validator.judge([fresh])
     actors.validator.judge([fresh])
     assert actors.reader.attempts(key(5))[0].outcome is Outcome.SUCCEEDED

@@ -32,6 +32,7 @@ LAYERS = (
     "projections",
     "db",
     "lake",
+    "derived",
     "settings",
     "specification",
     "workspace_file",

@@ -31,6 +31,7 @@ ONE_OF_EACH: list[events.Event] = [
     ),
     events.TaskStarted(RUN, "extract", SLICES, 1, "d1"),
     events.SlicesExtracted(RUN, SLICES, 1, "d2"),
+    events.SlicesUnchanged(RUN, SLICES, 1, "d4"),
     events.TasksDropped(RUN, "extract", SLICES, 1, "another run took this partition first", "d3"),
     events.TaskFinished(RUN, key(), 2, "validate", "FAILED", "data", "c0ffee", 10, 1, 0),
     events.AuthorityChanged(RUN, key(), 3, "accept", "c0ffee", "d16e57"),

@@ -61,13 +61,15 @@ QUERY_KEYS = (
     "source, schema_version, start_date, fields, checks, unknown_fields, missing_fields, freshness, restate, retry, "
     "options, customers"
 )
+MODEL_KEYS = "sql, python, schema_version, depends_on, per, needs, require, refresh, checks, freshness, retry"
 CHECKS = "required, unique, expression, rows, shrink, range, allowed"
 
 Files = Mapping[str, str]
 
 
 def load(folder: Path, text: str, environ: Mapping[str, str] | None = None, files: Files | None = None) -> Settings:
-    for name, content in {"penstock.yaml": text, **(files or {})}.items():
+    written = {f"models/{name}.sql": "SELECT 1" for name in ("a", "b", "c", "self", "fine", "one", "sum", "m", "A")}
+    for name, content in {**written, "penstock.yaml": text, **(files or {})}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
     return load_settings(folder / "penstock.yaml", environ or {})
@@ -1225,6 +1227,17 @@ def refused_model(folder: Path, *models: str) -> list[str]:
             "'other.daily' is not a known table (known: demo.daily, models.a); did you mean 'demo.daily'?",
         ),
         ("a: {depends_on: []}", ".depends_on", "must not be empty"),
+        (
+            "a: {depends_on: [demo.daily], sql: m.sql, python: m.sql}",
+            "",
+            "sql and python exclude each other: one file says how it is made",
+        ),
+        ("a: {depends_on: [demo.daily], needs: a week}", ".needs", "'a week' is not a number of days: write 7 days"),
+        (
+            "a: {depends_on: [demo.daily], require: most}",
+            ".require",
+            "'most' is not a rule: write all, any, a number, or a share such as 95%",
+        ),
         ("a: {sql: m.sql}", "", "'depends_on' is missing"),
         ("a: {depends_on: [demo.daily, demo.daily]}", ".depends_on[1]", "'demo.daily' is listed twice"),
         ("a: {depends_on: [demo.daily], per: month}", ".per", "must be 'date' or 'customer,date'"),
@@ -1232,12 +1245,12 @@ def refused_model(folder: Path, *models: str) -> list[str]:
         (
             "a: {depends_on: [demo.daily], sq: m.sql}",
             ".sq",
-            "unknown key 'sq' (known: sql, depends_on, per, checks); did you mean 'sql'?",
+            f"unknown key 'sq' (known: {MODEL_KEYS}); did you mean 'sql'?",
         ),
         (
             "a: {depends_on: [demo.daily], name: b}",
             ".name",
-            "unknown key 'name' (known: sql, depends_on, per, checks); the name is 'a'",
+            f"unknown key 'name' (known: {MODEL_KEYS}); the name is 'a'",
         ),
     ],
 )
@@ -1266,6 +1279,33 @@ def test_models_that_depend_on_each_other_in_a_circle_are_refused(tmp_path: Path
         f"penstock.yaml:18: models.a.depends_on: {circle}: models.a -> models.b -> models.c -> models.a",
         f"penstock.yaml:20: models.self.depends_on: {circle}: models.self -> models.self",
     ]
+
+
+def test_names_and_customers_of_models_can_be_told_from_others(tmp_path: Path) -> None:
+    text = HEAD + QUERY + 'customers: [{id: "all"}]\nmodels:\n  daily: {depends_on: [demo.daily], sql: m.sql}\n'
+    assert refusals(tmp_path, text, files={"m.sql": "SELECT 1"}) == [
+        "penstock.yaml:16: customers[0].id: 'all' stands for all customers in the keys of models: "
+        "give this one another id",
+        "penstock.yaml:18: models.daily: 'daily' is the name of a query already, at penstock.yaml:8",
+    ]
+
+
+def test_a_model_needs_its_file_and_customers_if_it_is_made_for_each(tmp_path: Path) -> None:
+    models = (
+        "other: {depends_on: [demo.daily]}",
+        "b: {depends_on: [models.a], per: [customer, date]}",
+        "a: {depends_on: [demo.daily]}",
+    )
+    assert refused_model(tmp_path, *models) == [
+        "penstock.yaml:17: models.other: there is no file 'models/other.sql' in the folder of penstock.yaml",
+        "penstock.yaml:18: models.b.per: none of the tables that it depends on has customers: write per: date",
+    ]
+
+
+def test_windows_and_rules_of_models_are_read(tmp_path: Path) -> None:
+    text = HEAD + QUERY + "models:\n  a: {depends_on: [demo.daily], needs: 7 days, require: 95%, refresh: false}\n"
+    model = load(tmp_path, text).models["a"]
+    assert (model.needs, model.require, model.refresh, model.definition) == (7, "95%", False, "models/a.sql")
 
 
 def test_checks_of_a_model_may_name_any_field(tmp_path: Path) -> None:

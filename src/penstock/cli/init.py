@@ -39,6 +39,8 @@ def init(
         folder.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
             file.write(_TEMPLATE.format(customers=listed, start=start.isoformat()))
+        (folder / "models").mkdir(exist_ok=True)
+        (folder / "models" / "daily_spend.sql").write_text(_MODEL, encoding="utf-8")
     except FileExistsError:
         raise UsageError(f"{target} exists already: choose another folder, or edit it") from None
     except OSError as error:
@@ -113,4 +115,27 @@ queries:
     checks:
       - unique: [ad_group_id]
       - allowed: {{field: network, values: [SEARCH, CONTENT, YOUTUBE_WATCH, MIXED]}}
+
+# Tables made from other tables, by Spark SQL: a day is made when enough of its inputs can be read, and made again when
+# any of them changed. Read it as models.daily_spend.
+models:
+  daily_spend:
+    sql: models/daily_spend.sql
+    depends_on: [demo.campaign_daily]
+    per: date                     # or [customer, date]
+    require: 80%                  # of the customers; all is the default
+    checks:
+      - rows: {{min: 1, max: 1}}
+"""
+
+_MODEL = """\
+-- One row per day. `logical_date` says to which slice a row belongs.
+SELECT
+  logical_date,
+  count(DISTINCT customer_id)   AS customers,
+  sum(impressions)              AS impressions,
+  sum(clicks)                   AS clicks,
+  sum(cost_micros) / 1000000.0  AS spend
+FROM demo.campaign_daily
+GROUP BY logical_date
 """

@@ -44,10 +44,11 @@ def run(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Plan what is due, issue attempts, extract, validate and load them. *
+    """Plan what is due, issue attempts, extract, validate and load them, then make the models. *
 
     Without filters: everything that is due up to the last day that is over in each customer's time zone: missing and
     requeued partitions, failed ones whose retry is due by policy, and days that are to be fetched again (restate).
+    Slices of models are made when enough of their inputs can be read, and made again when those or their code changed.
     Other failed partitions wait for `penstock state retry`. A run that was killed is picked up by the next one.
     """
     from penstock.app import open_workspace
@@ -124,11 +125,19 @@ def draw(console: Console, summary: RunSummary) -> None:
         f"[{'red' if summary.rejected else 'default'}]{summary.rejected:,} rejected[/], {summary.loaded:,} loaded, "
         f"{summary.cancelled:,} cancelled, {summary.skipped:,} skipped, {summary.seconds:.1f} s"
     )
+    if summary.unchanged:
+        console.print(f"{summary.unchanged:,} slices of models were left as they are: their inputs did not change")
 
 
 def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
     items = [{**key_fields(item.key), "reason": item.reason} for item in plan.items[:limit]]
-    return {**listing(items, plan.total), "reasons": dict(plan.reasons), "held": plan.held, "paused": plan.paused}
+    return {
+        **listing(items, plan.total),
+        "reasons": dict(plan.reasons),
+        "held": plan.held,
+        "paused": plan.paused,
+        "waiting": plan.waiting,
+    }
 
 
 def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
@@ -141,3 +150,5 @@ def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
         console.print(f"{plan.held:,} more are being worked on by another run")
     if plan.paused:
         console.print(f"{plan.paused:,} more are paused: penstock state resume")
+    if plan.waiting:
+        console.print(f"{plan.waiting:,} slices of models wait for inputs that do not come with this run")

@@ -10,7 +10,9 @@ from datetime import datetime
 from penstock.contract.contract import Contract
 from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
+from penstock.flow.graph import FanIn
 from penstock.lifecycle import PartitionStatus
+from penstock.partition import MODELS
 from penstock.state.reader import StateReader
 from penstock.state.records import Planned
 
@@ -26,6 +28,8 @@ class Plan:
     held: int = 0
     paused: int = 0
     counts: Mapping[str, int] | None = None  # by reason, when not all items are listed
+    fan_ins: Sequence[FanIn] = ()  # what slices of models wait for
+    waiting: int = 0  # slices of models that are due, whose inputs are not there and do not come with this run
 
     @property
     def reasons(self) -> Mapping[str, int]:
@@ -34,6 +38,12 @@ class Plan:
     @property
     def total(self) -> int:
         return sum(self.reasons.values())
+
+    def and_models(self, items: Sequence[Planned], fan_ins: Sequence[FanIn], waiting: int, limit: int | None) -> Plan:
+        """This plan, and slices of models behind it."""
+        counts = Counter(self.reasons) + Counter(item.reason for item in items)
+        every = [*self.items, *items]
+        return replace(self, items=every[:limit], counts=counts, fan_ins=fan_ins, waiting=waiting)
 
 
 def make_plan(
@@ -65,13 +75,16 @@ def make_plan(
         newest_first=newest_first,
     )
     prints = {name: (contract.fingerprint, contract.schema_version) for name, contract in contracts.items()}
-    items = [
-        Planned(c.key, c.last_attempt_no, _WORDS.get(c.reason, c.reason), *prints[c.key.query_name]) for c in found
-    ]
+    items = [Planned(c.key, c.last_attempt_no, in_words(c.reason), *prints[c.key.query_name]) for c in found]
     return Plan(items)
 
 
 _WORDS = {PartitionStatus.SUCCESS.value: "reprocess", "waiting": "postponed"}
+
+
+def in_words(reason: str) -> str:
+    """Why a partition is attempted, as people are told."""
+    return _WORDS.get(reason, reason)
 
 
 def preview(
@@ -88,9 +101,9 @@ def preview(
     """The plan with its counts, and with at most `limit` of its items: a million partitions are counted, not listed."""
     plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
     found = reader.reasons(ranges, now, restated, status)
-    counts = Counter({_WORDS.get(reason, reason): 0 for reason in reasons})
+    counts = Counter({in_words(reason): 0 for reason in reasons})
     for reason in reasons:
-        counts[_WORDS.get(reason, reason)] += found.get(reason, 0)
+        counts[in_words(reason)] += found.get(reason, 0)
     return replace(
         plan,
         held=found.get("open", 0),
@@ -103,15 +116,23 @@ def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]
     """Fields may change only together with `schema_version`: a table never holds rows of two shapes."""
     for row in reader.contracts():
         today = contracts.get(row.query_name)
-        if today is None or (row.source, row.schema_version) != (today.source, today.schema_version):
+        if (
+            today is None
+            or not today.fields
+            or (row.source, row.schema_version) != (today.source, today.schema_version)
+        ):
             continue
         before = {field["name"]: field["type"] for field in row.body["fields"]}
         now = {field.name: field.type for field in today.fields}
         if before != now:
             raise ConfigError(
-                f"queries.{today.query_name}: its fields changed but schema_version is still {today.schema_version}"
-                f" ({_difference(before, now)}): give it a new schema_version"
+                f"{_section(today)}.{today.query_name}: its fields changed but schema_version is still"
+                f" {today.schema_version} ({_difference(before, now)}): give it a new schema_version"
             )
+
+
+def _section(contract: Contract) -> str:
+    return "models" if contract.source == MODELS else "queries"
 
 
 def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from enum import StrEnum
 
-from penstock.settings import Query, Restate
+from penstock.settings import Asset, Restate
 
 
 class Maturity(StrEnum):
@@ -29,12 +29,12 @@ def ages(restate: Restate) -> tuple[int, ...]:
     return (*found, restate.days)
 
 
-def maturity(query: Query, day: date, over: date) -> Maturity:
+def maturity(query: Asset, day: date, over: date) -> Maturity:
     """Whether the source may still change `day`, when `over` is the last day that has ended there."""
     days = query.restate.days if query.restate else 0
     return Maturity.PROVISIONAL if (over - day).days < days else Maturity.SETTLED
 
 
-def schedules(queries: Mapping[str, Query]) -> dict[str, tuple[int, ...]]:
+def schedules(queries: Mapping[str, Asset]) -> dict[str, tuple[int, ...]]:
     """The ages of every query that restates."""
     return {name: ages(query.restate) for name, query in queries.items() if query.restate}

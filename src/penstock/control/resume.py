@@ -11,7 +11,7 @@ from penstock.control.plan import ASKED_FOR
 from penstock.errors import ActRefused, ErrorClass
 from penstock.flow.desk import Desk
 from penstock.lifecycle import Stage
-from penstock.partition import PartitionKey
+from penstock.partition import MODELS, PartitionKey
 from penstock.settings import Settings
 from penstock.state.records import Cancelled, Issued
 
@@ -26,7 +26,7 @@ def left_over(desk: Desk, adopted: Sequence[Issued]) -> LeftOver:
     """Partitions by where the run left them."""
     mine = {str(item.attempt.partition): item for item in adopted}
     waiting = [*desk.ready(Stage.VALIDATE), *desk.running(Stage.VALIDATE)]
-    unissued = [PartitionKey.parse(key) for key in desk.ready(Stage.EXTRACT) if key not in mine]
+    unissued = [PartitionKey.parse(key) for key in desk.waiting(Stage.EXTRACT) if key not in mine]
     return LeftOver(unissued, [mine[key] for key in waiting if key in mine])
 
 
@@ -41,7 +41,8 @@ def still_current(
         key = item.attempt.partition
         contract = contracts.get(key.query_name)
         same = contract is not None and contract.fingerprint == item.contract_fingerprint
-        (current if same and key.customer_id in customers else outdated).append(item)
+        known = key.source == MODELS or key.customer_id in customers
+        (current if same and known else outdated).append(item)
     return current, outdated
 
 

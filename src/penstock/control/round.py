@@ -15,7 +15,7 @@ from penstock.control.select import Selection, due_range, expected
 from penstock.control.share import allocate
 from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
-from penstock.partition import PartitionKey, RunId
+from penstock.partition import MODELS, PartitionKey, RunId
 from penstock.settings import Settings
 from penstock.state.backfills import Backfill, BackfillStore, Chunk
 from penstock.state.reader import StateReader
@@ -70,7 +70,7 @@ class Planner:
         """
         size, share = self.settings.control.round, self.settings.control.backfill_share
         gates = {source: self.gate(source) for source in self.settings.sources}
-        everything = spans.in_order(expected(self.settings, Selection(), now))
+        everything = spans.in_order(_fetched(expected(self.settings, Selection(), now)))
         probes = [
             item
             for source, found in gates.items()
@@ -185,13 +185,18 @@ def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) ->
         known = [key for key in chosen.keys if _is_known(settings, key)]
         dues = [(key, due_range(settings, key, now)) for key in known]
         keys = tuple(key for key, due in dues if due.first <= key.logical_date <= due.last)
-        return spans.in_order(expected(settings, Selection(keys=keys), now)) if keys else []
+        return spans.in_order(_fetched(expected(settings, Selection(keys=keys), now))) if keys else []
     customers = tuple(name for name in chosen.customers if name in {customer.id for customer in settings.customers})
     queries = tuple(name for name in chosen.queries if name in settings.queries)
     gone = (chosen.customers and not customers) or (chosen.queries and not queries)
     if gone or (chosen.source and chosen.source not in settings.sources):
         return []
-    return spans.in_order(expected(settings, replace(chosen, customers=customers, queries=queries), now))
+    return spans.in_order(_fetched(expected(settings, replace(chosen, customers=customers, queries=queries), now)))
+
+
+def _fetched(ranges: Sequence[ExpectedRange]) -> list[ExpectedRange]:
+    """Without models: they are made when their inputs are there, not in their turn."""
+    return [span for span in ranges if span.source != MODELS]
 
 
 def _is_known(settings: Settings, key: PartitionKey) -> bool:

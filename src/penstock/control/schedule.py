@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from penstock.control.retry import Failures, decide
-from penstock.settings import Query, Retry
+from penstock.settings import Asset, Retry
 from penstock.state.schedule import Decided, RetryStore, Undecided
 
 _AT_ONCE = 10_000
 
 
-def schedule(store: RetryStore, queries: Mapping[str, Query], chance: Callable[[], float]) -> int:
+def schedule(store: RetryStore, queries: Mapping[str, Asset], chance: Callable[[], float]) -> int:
     """Decide about every failed attempt that waits for it; says how many partitions have a retry coming."""
     coming = 0
     while waiting := store.undecided(_AT_ONCE):
@@ -23,7 +23,7 @@ def schedule(store: RetryStore, queries: Mapping[str, Query], chance: Callable[[
     return coming
 
 
-def _decided(queries: Mapping[str, Query], failed: Undecided, chance: float) -> Decided:
+def _decided(queries: Mapping[str, Asset], failed: Undecided, chance: float) -> Decided:
     query = queries.get(failed.key.query_name)
     policy = query.retry if query else Retry(errors=())  # no longer in the file: nothing is tried again by itself
     failures = Failures(failed.failures, failed.failing_since, failed.finished_at, failed.error_class)

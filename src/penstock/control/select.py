@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
 from typing import Any, Self
 
 from penstock.clock import last_day_over, utc_offset
+from penstock.derived import Derived
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import PartitionKey
-from penstock.settings import Customer, Query, Settings
+from penstock.partition import EVERYBODY, MODELS, PartitionKey
+from penstock.settings import Customer, Model, Query, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,9 @@ class Selection:
 def expected(settings: Settings, selection: Selection, now: datetime) -> list[ExpectedRange]:
     """The partitions that the configuration expects to exist by `now`, as far as they are selected."""
     _refuse_unknown(settings, selection)
+    models = derived(settings, now)
     if selection.keys:
-        return [_only(settings, key, now) for key in sorted(set(selection.keys))]
+        return [_only(settings, models, key, now) for key in sorted(set(selection.keys))]
     ranges = []
     for query in settings.queries.values():
         if selection.source not in (None, query.source) or (selection.queries and query.name not in selection.queries):
@@ -63,15 +65,53 @@ def expected(settings: Settings, selection: Selection, now: datetime) -> list[Ex
             found = _range(query, customer, selection, now)
             if found.first <= found.last:
                 ranges.append(found)
-    return ranges
+    return [*ranges, *_of_models(settings, models, selection)]
+
+
+def derived(settings: Settings, now: datetime) -> Derived:
+    """The models of the workspace, with what is expected of them by `now`."""
+
+    def of_query(name: str) -> dict[str, ExpectedRange]:
+        query = settings.query(name)
+        found = (_range(query, one, Selection(), now) for one in settings.customers if _asks(query, one))
+        return {span.customer_id: span for span in found if len(span)}
+
+    return Derived(settings, of_query)
+
+
+def _of_models(settings: Settings, models: Derived, selection: Selection) -> Iterator[ExpectedRange]:
+    if selection.source not in (None, MODELS):
+        return
+    for name in settings.models:
+        if selection.queries and name not in selection.queries:
+            continue
+        for span in models.ranges(name).values():
+            found = replace(
+                span,
+                first=max(day for day in (span.first, selection.since) if day),
+                last=min(day for day in (span.last, selection.until) if day),
+            )
+            if len(found) and (not selection.customers or span.customer_id in selection.customers):
+                yield found
 
 
 def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedRange:
     """The days that are due for the customer and query of `key`."""
+    if key.source == MODELS:
+        return _of_model(derived(settings, now), key)
     return _range(settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
 
 
-def _only(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedRange:
+def _of_model(models: Derived, key: PartitionKey) -> ExpectedRange:
+    found = models.ranges(key.query_name).get(key.customer_id)
+    if found is None:
+        raise UsageError(f"{key}: none of the tables that {key.asset} is made from expects this customer")
+    return found
+
+
+def _only(settings: Settings, models: Derived, key: PartitionKey, now: datetime) -> ExpectedRange:
+    if key.source == MODELS:
+        return replace(_of_model(models, key), first=key.logical_date, last=key.logical_date)
     zone = settings.customer(key.customer_id).time_zone
     day = key.logical_date
     return ExpectedRange(
@@ -109,16 +149,22 @@ def _asks(query: Query, customer: Customer) -> bool:
 
 def _refuse_unknown(settings: Settings, selection: Selection) -> None:
     named_sources = {selection.source} if selection.source else set()
-    _known("source", named_sources | {key.source for key in selection.keys}, settings.sources)
-    _known("query", {*selection.queries, *(key.query_name for key in selection.keys)}, settings.queries)
-    customers = {customer.id for customer in settings.customers}
+    sources = {*settings.sources, MODELS} if settings.models else set(settings.sources)
+    _known("source", named_sources | {key.source for key in selection.keys}, sources)
+    _known("query", {*selection.queries, *(key.query_name for key in selection.keys)}, settings.assets)
+    customers = {customer.id for customer in settings.customers} | ({EVERYBODY} if settings.models else set())
     _known("customer", {*selection.customers, *(key.customer_id for key in selection.keys)}, customers)
     for key in selection.keys:
-        source = settings.query(key.query_name).source
-        if source != key.source:
-            raise UsageError(f"{key}: the query {key.query_name} belongs to source {source}, not {key.source}")
-        if not _asks(settings.query(key.query_name), settings.customer(key.customer_id)):
+        asset = settings.asset(key.query_name)
+        if asset.source != key.source:
+            raise UsageError(f"{key}: the query {key.query_name} belongs to source {asset.source}, not {key.source}")
+        if isinstance(asset, Query) and not _asks(asset, settings.customer(key.customer_id)):
             raise UsageError(f"{key}: the query {key.query_name} is not asked for customer {key.customer_id}")
+        if isinstance(asset, Model) and asset.per_customer == (key.customer_id == EVERYBODY):
+            example = "a customer's id" if asset.per_customer else f"{EVERYBODY!r}"
+            raise UsageError(
+                f"{key}: {key.asset} is made per {asset.per}, so {example} stands in place of the customer"
+            )
 
 
 def _known(what: str, named: Iterable[str], known: Iterable[str]) -> None:

@@ -73,7 +73,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "partition_control": (*_READ, _only("INSERT", *schema.KEY, *_RETRY), _only("UPDATE", *_RETRY)),
         "retry_due": _QUEUE,  # an acceptance strikes the partition from the list: the only rows it ever deletes
         "publish_due": _WRITE,
-        "attempt_input": _APPEND,
+        "attempt_input": _READ,
         "event": _TELL,
     },
     Role.CONTROL: {
@@ -99,7 +99,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "event": (*_APPEND, "DELETE"),  # only what stands in an exported segment: a trigger says so
         "ledger_segment": _APPEND,
         "projection_head": _WRITE,
-        "attempt_input": _READ,
+        "attempt_input": _APPEND,
         "audit": _APPEND,
         "warehouse_table": _READ,
         "warehouse_pointer": _READ,

@@ -31,6 +31,10 @@ class Desk:
         """The partitions whose task of this stage may be worked on now."""
         return self._in(codes.READY, stage)
 
+    def waiting(self, stage: Stage) -> list[str]:
+        """Those that nobody has worked on: ready, or waiting for others."""
+        return [*self.ready(stage), *self._in(codes.BLOCKED, stage)]
+
     def running(self, stage: Stage) -> list[str]:
         """Those that were handed out and have no word yet."""
         return self._in(codes.RUNNING, stage)

@@ -12,7 +12,7 @@ from penstock.contract.contract import Contract
 from penstock.errors import PenstockError, TransientError
 from penstock.failpoint import reach
 from penstock.flow.desk import Desk, News
-from penstock.flow.graph import STAGES, Graph
+from penstock.flow.graph import STAGES, FanIn, Graph
 from penstock.flow.guard import Gate
 from penstock.flow.stages import Bench, Stages
 from penstock.flow.summary import RunSummary
@@ -35,14 +35,22 @@ class Runner:
     news: News
     stopping: Callable[[], bool] = lambda: False  # asked before each batch: True means that nothing more is issued
 
-    def run(self, run_id: RunId, plan: Sequence[Planned], *, actor: str, filters: Mapping[str, Any]) -> RunSummary:
+    def run(
+        self,
+        run_id: RunId,
+        plan: Sequence[Planned],
+        *,
+        actor: str,
+        filters: Mapping[str, Any],
+        fan_ins: Sequence[FanIn] = (),
+    ) -> RunSummary:
         """Work through the plan, newest months first. What cannot be finished is cancelled, never left open."""
         bench = self.bench
         self._prepare(plan)
         reasons: dict[str, int] = {}
         for item in plan:
             reasons[item.reason] = reasons.get(item.reason, 0) + 1
-        graph = Graph([item.key for item in plan], reasons=reasons)
+        graph = Graph([item.key for item in plan], fan_ins, reasons)
         bench.control.start_run(run_id, bench.worker_token, actor, filters, len(plan), graph.event(run_id))
         reach("run.started")
         return self._go(run_id, plan, {}, {})

@@ -14,11 +14,12 @@ from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass, PenstockError, SparkFailed
 from penstock.failpoint import reach
+from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
 from penstock.flow.summary import Failure, RunSummary, Watcher
-from penstock.ledger.events import Event, SlicesExtracted, TasksDropped, TaskStarted
+from penstock.ledger.events import Event, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, Stage
-from penstock.partition import AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.extract import Extracted, Extraction, extract
 from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.pipeline.work import Report
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Out = TypeVar("Out")
 
+REFRESH = "refresh"  # planned because something that goes into it may change in this run
 _FAILED_JOBS = 60  # enough to find a few slices that kill their workers among ten thousand
 _PROJECT_SECONDS = 60.0
 _AUTH_PAUSE = 900.0
@@ -51,6 +53,7 @@ class Bench:
     control: ControlStore
     validator: ValidatorStore
     publish: Callable[[RunId, Report | None], Publication]
+    deriver: Deriver
     project: Callable[[], None]  # brings the projections forward
     watcher: Watcher
     worker_token: str
@@ -82,7 +85,8 @@ class Stages:
         if adopted:
             slices = brief(item.attempt.partition for item in adopted)
             self._tell(TaskStarted(self.run_id, Stage.EXTRACT, slices, tries, new_ulid()))
-        issued = [*adopted, *self._issue([self.planned[key] for key in keys if key not in self.open])]
+        due = self._without_unchanged([self.planned[key] for key in keys if key not in self.open], tries)
+        issued = [*adopted, *self._issue(due)]
         reach("run.issued")
         if not issued:
             return
@@ -95,6 +99,16 @@ class Stages:
             self._tell(SlicesExtracted(self.run_id, slices, tries, new_ulid()))
         self._close(self._failed_extractions([item for item in extracted if not item.ok], tries))
         self._close_lost(lost, Stage.EXTRACT, tries)
+
+    def _without_unchanged(self, planned: Sequence[Planned], tries: int) -> Sequence[Planned]:
+        """What was planned because its inputs might change, and they did not, is left as it is."""
+        perhaps = [item.key for item in planned if item.reason == REFRESH]
+        unchanged = set(self.bench.deriver.unchanged(perhaps)) if perhaps else set()
+        if not unchanged:
+            return planned
+        self.done.count(unchanged=len(unchanged))
+        self._tell(SlicesUnchanged(self.run_id, brief(unchanged), tries, new_ulid()))
+        return [item for item in planned if item.key not in unchanged]
 
     def _issue(self, planned: Sequence[Planned]) -> list[Issued]:
         allowed = self._allowed(planned)
@@ -133,6 +147,9 @@ class Stages:
         for source in sorted({item.attempt.partition.source for item in issued}):
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
             self._go_on()
+            if source == MODELS:
+                extracted += bench.deriver.derive(bench.spark, attempts, report)
+                continue
             work = Extraction(
                 bench.settings.lake, self.run_id, bench.settings.sources[source], bench.settings.queries, hashes
             )
@@ -147,7 +164,7 @@ class Stages:
         token, verdicts, cancelled = self.bench.worker_token, [], []
         for item in failed:
             error_class, message = item.error_class or ErrorClass.INTERNAL, item.error_message or "unknown"
-            if error_class.is_source_wide:
+            if error_class.is_source_wide or not item.judged:
                 self.done.fail([Failure(item.attempt.partition, Stage.EXTRACT, error_class, message)])
                 cancelled.append(Cancelled(item.attempt, token, Stage.EXTRACT, error_class, message, tries=tries))
             else:

@@ -43,6 +43,7 @@ class RunSummary:
     skipped: int = 0
     blocked: int = 0  # not issued, because the source is in trouble
     cancelled: int = 0
+    unchanged: int = 0  # planned because its inputs might change, and they did not
     seconds: float = 0.0
     end: str = "done"
     failures: list[Failure] = field(default_factory=list)
@@ -63,5 +64,5 @@ class RunSummary:
             self.troubles += [word for word in dict.fromkeys(words) if word and word not in self.troubles]
 
     def counts(self) -> dict[str, int]:
-        names = ("planned", "accepted", "rejected", "loaded", "hidden", "skipped", "cancelled")
+        names = ("planned", "accepted", "rejected", "loaded", "hidden", "skipped", "cancelled", "unchanged")
         return {name: getattr(self, name) for name in names} | {"skipped": self.skipped + self.blocked}

@@ -81,6 +81,26 @@ class SlicesExtracted:
 
 
 @dataclass(frozen=True, slots=True)
+class SlicesUnchanged:
+    """Nothing had to be done for these slices: what would go into them is what went into the run that is trusted."""
+
+    type: ClassVar[str] = "SlicesUnchanged"
+    version: ClassVar[int] = 1
+
+    run_id: RunId
+    slices: Brief
+    attempt: int
+    dispatch: str
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.type}/{self.run_id}/{self.dispatch}"
+
+    def payload(self) -> dict[str, Any]:
+        return {"slices": self.slices, "try": self.attempt}
+
+
+@dataclass(frozen=True, slots=True)
 class TasksDropped:
     """Tasks were given up before anybody worked on them: another run was first, or the source is in trouble."""
 
@@ -283,6 +303,7 @@ Event = (
     PlanCreated
     | TaskStarted
     | SlicesExtracted
+    | SlicesUnchanged
     | TasksDropped
     | TaskFinished
     | AuthorityChanged

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from itertools import groupby
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 import pyarrow as pa
@@ -62,6 +62,11 @@ class Extracted:
     error_class: ErrorClass | None
     error_message: str | None
     retry_after: float | None
+    judged: bool = True  # False: whatever the error is, it is no reason for a verdict
+
+    @classmethod
+    def failed(cls, attempt: AttemptKey, error_class: ErrorClass, message: str, *, judged: bool = True) -> Self:
+        return cls(attempt, None, None, None, error_class, message, None, judged)
 
     @property
     def ok(self) -> bool:

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
-from penstock.contract.parse import parse_many
 from penstock.errors import DataError, RawError
 from penstock.lake import Lake, open_lake
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.pipeline.slices import Slice, coalesced, groups
+from penstock.pipeline.payloads import read_in_blocks, read_together
+from penstock.pipeline.slices import Slice, groups
 from penstock.pipeline.work import Report, collected, progress, spread
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
@@ -128,7 +128,7 @@ def _read_group(
     if not whole:
         return schema.empty_table()
     counts = [piece.record_count for piece, _ in whole]
-    parsed = parse_many([payload for _, payload in whole], contract, counts=counts, accepted_before=True)
+    parsed = read_together([payload for _, payload in whole], contract, counts, accepted_before=True)
     for position, complaints in parsed.complaints.items():
         broken[whole[position][0].key] = f"an accepted payload does not parse any more: {summary(complaints)}"
     return _with_keys(parsed.table, parsed.owner, [piece for piece, _ in whole], schema)
@@ -147,8 +147,7 @@ def _stream_large(
         trouble = "the raw run is not sealed" if seal is None else _not_what_was_accepted(piece, seal)
         if trouble is not None or seal is None:
             raise RawError(trouble)
-        for block in coalesced(reader.stream(seal)):
-            parsed = parse_many([block], contract, accepted_before=True)
+        for parsed in read_in_blocks(reader, seal, contract, accepted_before=True):
             if parsed.complaints:
                 raise DataError(f"an accepted payload does not parse any more: {summary(parsed.complaints[0])}")
             writer.write(_with_keys(parsed.table, parsed.owner, [piece], schema))

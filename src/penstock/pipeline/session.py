@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -39,6 +40,8 @@ def start_session(settings: SparkSettings) -> SparkSession:
     """The session that the workspace file asks for; the same one when asked again in this process."""
     from pyspark.sql import SparkSession
 
+    # PySpark writes every refusal of SQL to stderr, with its stack; we say it in one line.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     if settings.remote:
         return _connect(settings)
     require_java()

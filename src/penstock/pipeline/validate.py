@@ -19,14 +19,15 @@ from penstock.contract.complaint import Complaint, merged, shortened
 from penstock.contract.content import content_digest, row_hashes
 from penstock.contract.contract import Contract
 from penstock.contract.counts import count_complaints
-from penstock.contract.parse import Parsed, parse_many
+from penstock.contract.parse import Parsed
 from penstock.contract.plain import plain, spark_fields
 from penstock.contract.rules import Rule, UniqueRule, row_rules, unique_rules
 from penstock.contract.schema import arrow_type, spark_ddl, spark_type
 from penstock.errors import ConfigError, RawError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.slices import Slice, coalesced, groups
+from penstock.pipeline.payloads import lines_of, read_in_blocks, read_together
+from penstock.pipeline.slices import Slice, groups
 from penstock.pipeline.summarise import SUMMARY_DDL, summariser
 from penstock.pipeline.work import Report, collected, evenly, progress, spread, tasks_for
 from penstock.raw.reader import RawReader
@@ -165,7 +166,7 @@ class _Examiner:
             if isinstance(raw, RawError)
         }
         counts = [seal.record_count for _, seal, _ in whole]
-        parsed = parse_many([payload for _, _, payload in whole], self._contract, counts=counts)
+        parsed = read_together([payload for _, _, payload in whole], self._contract, counts)
         for position, (piece, seal, _payload) in enumerate(whole):
             complaints = [complaint.as_dict() for complaint in parsed.complaints.get(position, ())]
             if seal.schema_version != self._contract.schema_version:
@@ -187,12 +188,9 @@ class _Examiner:
             header = {"digest": seal.payload_sha256, "count": seal.record_count}
             if seal.schema_version != self._contract.schema_version:
                 complaints.append(_version_complaint(seal.schema_version, self._contract))
-            line = 1
-            for block in coalesced(reader.stream(seal)):
-                parsed = parse_many([block], self._contract, first_line=line)
+            for parsed in read_in_blocks(reader, seal, self._contract):
                 complaints += parsed.complaints.get(0, ())
                 yield from self._rows(parsed, number)
-                line += block.count(b"\n")
         except RawError as error:
             complaints.append(_raw_complaint(error))
         yield self._headers({piece.item: header | {"complaints": [c.as_dict() for c in merged(complaints)]}})
@@ -281,15 +279,12 @@ def _lines(reader: RawReader, piece: Slice, numbers: Sequence[int]) -> Iterator[
     seal = reader.seal(piece.attempt)
     if seal is None:
         return
-    first, left = 1, list(numbers)
-    for block in reader.stream(seal):
-        lines = block.split(b"\n")
-        while left and left[0] < first + len(lines) - 1:
-            number = left.pop(0)
-            yield number, shortened(lines[number - first].decode("utf-8", "backslashreplace"))
+    left = list(numbers)
+    for number, line in enumerate(lines_of(reader, seal), start=1):
+        if number == left[0]:
+            yield left.pop(0), shortened(line.decode("utf-8", "backslashreplace"))
         if not left:
             return
-        first += len(lines) - 1
 
 
 def _validated(

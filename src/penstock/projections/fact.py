@@ -25,6 +25,7 @@ UNDERSTOOD: dict[str, int] = {
     "TaskFinished": 1,
     "TasksDropped": 1,
     "SlicesExtracted": 1,
+    "SlicesUnchanged": 1,
     "RunFinished": 1,
     "RunCancelRequested": 1,
     "AuthorityChanged": 1,

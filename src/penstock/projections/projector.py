@@ -36,6 +36,7 @@ OF_A_RUN = {
     "PlanCreated",
     "TaskStarted",
     "SlicesExtracted",
+    "SlicesUnchanged",
     "TasksDropped",
     "TaskFinished",
     "PartitionPublished",

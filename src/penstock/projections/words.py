@@ -47,6 +47,9 @@ def words(facts: Iterable[Fact]) -> Words:
                 (found.final if payload.get("final", True) else found.tried).append(word)
             case "SlicesExtracted":
                 found.final.extend(_each(fact, Stage.EXTRACT, Outcome.SUCCEEDED))
+            case "SlicesUnchanged":
+                for stage in Stage:
+                    found.final.extend(_each(fact, stage, Outcome.SUCCEEDED))
             case "TasksDropped":
                 found.final.extend(_each(fact, payload["stage"], Outcome.CANCELLED))
             case "TaskStarted":

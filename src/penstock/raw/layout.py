@@ -10,7 +10,7 @@ from penstock.partition import AttemptKey, PartitionKey, run_id
 SEAL = "metadata.json"
 
 _RUN_FOLDER = re.compile(r"raw/([^/]+)/customer_id=([^/]+)/query_name=([^/]+)/logical_date=([^/]+)/run_id=([^/]+)")
-_PAYLOAD = re.compile(r"payload-[0-9A-HJKMNP-TV-Z]{26}\.jsonl")
+_PAYLOAD = re.compile(r"payload-[0-9A-HJKMNP-TV-Z]{26}\.(jsonl|parquet)")
 
 
 def partition_folder(key: PartitionKey) -> str:
@@ -34,9 +34,14 @@ def parse_run_folder(path: str) -> AttemptKey:
         raise RawError(f"{path!r} is not the folder of a raw partition: {error}") from error
 
 
-def payload_name(writer_ulid: str) -> str:
+def payload_name(writer_ulid: str, kind: str = "jsonl") -> str:
     """Each writer has a file of its own, so that two writers of one attempt never touch the same bytes."""
-    return f"payload-{writer_ulid}.jsonl"
+    return f"payload-{writer_ulid}.{kind}"
+
+
+def holds_lines(payload: str) -> bool:
+    """Whether a payload is lines of JSON, as a source sent them; what a model made is Parquet."""
+    return payload.endswith(".jsonl")
 
 
 def is_payload_name(text: str) -> bool:

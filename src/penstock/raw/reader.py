@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from penstock.errors import RawError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.raw.layout import SEAL, parse_run_folder, partition_folder, run_folder
+from penstock.raw.layout import SEAL, holds_lines, parse_run_folder, partition_folder, run_folder
 from penstock.raw.seal import Seal
 
 _BLOCK_BYTES = 1024 * 1024
+_BATCH_ROWS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,13 @@ class RawReader:
 
         The checks need the last byte, so they come last: what was yielded counts only once the iterator has ended.
         """
-        check = _Check()
+        check = _Check(holds_lines(seal.payload))
         rest: list[bytes] = []  # the beginning of a line whose end has not come yet
         try:
             with self._lake.open(_payload_path(seal)) as file:
                 while block := file.read(_BLOCK_BYTES):
                     check.add(block)
-                    cut = block.rfind(b"\n") + 1
+                    cut = block.rfind(b"\n") + 1 if check.lines else len(block)
                     if cut:
                         yield b"".join((*rest, block[:cut]))
                         rest.clear()
@@ -64,6 +68,16 @@ class RawReader:
             raise _missing(seal) from error
         if complaint := check.complaint(seal, ends_in_a_line=not rest):
             raise complaint
+
+    def rows(self, seal: Seal) -> Iterator[pa.RecordBatch]:
+        """The rows of a Parquet payload in pieces. The bytes are checked before the first of them."""
+        for _ in self.stream(seal):
+            pass
+        with self._lake.open(_payload_path(seal)) as file:
+            try:
+                yield from pq.ParquetFile(file).iter_batches(_BATCH_ROWS)
+            except pa.ArrowException as error:
+                raise RawError(f"{seal.attempt}: {_payload_path(seal)} is not Parquet: {error}") from error
 
     def runs(self, key: PartitionKey) -> list[RawRun]:
         """Every run that left something in the raw folder of this partition, oldest first; sealed or not."""
@@ -134,7 +148,8 @@ class RawReader:
 class _Check:
     """Digest, size and line count of a payload, taken while it passes by."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: bool) -> None:
+        self.lines = lines
         self._digest = sha256()
         self._bytes = 0
         self._records = 0
@@ -142,7 +157,7 @@ class _Check:
     def add(self, block: bytes) -> None:
         self._digest.update(block)
         self._bytes += len(block)
-        self._records += block.count(b"\n")
+        self._records += block.count(b"\n") if self.lines else 0
 
     def complaint(self, seal: Seal, *, ends_in_a_line: bool) -> RawError | None:
         """What differs from the seal, cheapest explanation first: a cut file also has a wrong digest."""
@@ -151,9 +166,9 @@ class _Check:
             return _differs(seal, "bytes", seal.payload_bytes, self._bytes)
         if digest != seal.payload_sha256:
             return _differs(seal, "sha256", seal.payload_sha256, digest)
-        if self._records != seal.record_count:
+        if self.lines and self._records != seal.record_count:
             return _differs(seal, "records", seal.record_count, self._records)
-        if not ends_in_a_line:
+        if self.lines and not ends_in_a_line:
             return _differs(seal, "last line", "a line end", "none")
         return None
 
@@ -161,7 +176,7 @@ class _Check:
 def _checked(seal: Seal, data: bytes | None) -> bytes | RawError:
     if data is None:
         return _missing(seal)
-    check = _Check()
+    check = _Check(holds_lines(seal.payload))
     check.add(data)
     return check.complaint(seal, ends_in_a_line=not data or data.endswith(b"\n")) or data
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from penstock import __version__
 from penstock.errors import AlreadySealed, DataError, RawError
@@ -18,6 +21,7 @@ from penstock.raw.layout import SEAL, payload_name, run_folder
 from penstock.raw.seal import Seal
 
 _BLOCK_BYTES = 1024 * 1024  # lines are hashed and handed to the lake in blocks of about this size
+_GROUP_ROWS = 64 * 1024  # so many rows are written, and later read, at once
 
 
 class RawSink:
@@ -27,53 +31,36 @@ class RawSink:
     def writer(self, attempt: AttemptKey) -> RawWriter:
         return RawWriter(self._lake, attempt)
 
+    def rows_writer(self, attempt: AttemptKey, columns: pa.Schema) -> RowsWriter:
+        return RowsWriter(self._lake, attempt, columns)
 
-class RawWriter:
+
+class _Payload:
     """One writer of one attempt. Nothing is part of the raw partition before `seal`; leaving without it discards."""
+
+    kind: ClassVar[str]
 
     def __init__(self, lake: Lake, attempt: AttemptKey) -> None:
         self._lake = lake
         self._attempt = attempt
         self._folder = run_folder(attempt)
-        self._name = payload_name(new_ulid())
+        self._name = payload_name(new_ulid(), self.kind)
         self._payload = lake.writer(f"{self._folder}/{self._name}")
         self._digest = sha256()
         self._records = 0
         self._bytes = 0
-        self._lines: list[bytes] = []
-        self._held = 0
         self._open = True
 
-    def write(self, line: bytes) -> None:
-        """Take one JSON line, without its line end."""
-        if not line or b"\n" in line:
-            raise DataError(
-                f"{self._attempt}, line {self._records + len(self._lines) + 1}: "
-                f"expected one JSON document on one line, found {'nothing' if not line else 'a line break inside'}"
-            )
-        self._lines.append(line)
-        self._held += len(line)
-        if self._held >= _BLOCK_BYTES:
-            self._flush()
-
-    def write_row(self, row: dict[str, Any]) -> None:
-        """Take one row. What JSON cannot hold is a TypeError."""
-        line = orjson.dumps(row)  # never empty, and never with a line break inside
-        self._lines.append(line)
-        self._held += len(line)
-        if self._held >= _BLOCK_BYTES:
-            self._flush()
-
     def _flush(self) -> None:
+        """Hand over whatever is held back."""
+        raise NotImplementedError
+
+    def _refuse_when_closed(self) -> None:
         if not self._open:
             raise AlreadySealed(f"{self._attempt}: this writer is closed; a new attempt needs a new run")
-        if not self._lines:
-            return
-        self._records += len(self._lines)
-        self._lines.append(b"")  # so that the last line ends with a line end, too
-        block = b"\n".join(self._lines)
-        self._lines.clear()
-        self._held = 0
+
+    def _put(self, block: bytes) -> None:
+        self._refuse_when_closed()
         self._digest.update(block)
         self._bytes += len(block)
         self._payload.write(block)
@@ -86,6 +73,7 @@ class RawWriter:
         If another writer of the same attempt was first, ours is deleted and the seal that stands is returned: a task
         that Spark runs twice reports the same outcome twice.
         """
+        self._refuse_when_closed()
         self._flush()
         key = self._attempt.partition
         seal = Seal(
@@ -128,7 +116,6 @@ class RawWriter:
         """Forget everything written. Does nothing after `seal`."""
         if self._open:
             self._open = False
-            self._lines.clear()
             self._payload.discard()
 
     def __enter__(self) -> Self:
@@ -138,3 +125,101 @@ class RawWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self.discard()
+
+
+class RawWriter(_Payload):
+    """Lines of JSON as they were received."""
+
+    kind = "jsonl"
+
+    def __init__(self, lake: Lake, attempt: AttemptKey) -> None:
+        super().__init__(lake, attempt)
+        self._lines: list[bytes] = []
+        self._held = 0
+
+    def write(self, line: bytes) -> None:
+        """Take one JSON line, without its line end."""
+        if not line or b"\n" in line:
+            raise DataError(
+                f"{self._attempt}, line {self._records + len(self._lines) + 1}: "
+                f"expected one JSON document on one line, found {'nothing' if not line else 'a line break inside'}"
+            )
+        self._lines.append(line)
+        self._held += len(line)
+        if self._held >= _BLOCK_BYTES:
+            self._flush()
+
+    def write_row(self, row: dict[str, Any]) -> None:
+        """Take one row. What JSON cannot hold is a TypeError."""
+        line = orjson.dumps(row)  # never empty, and never with a line break inside
+        self._lines.append(line)
+        self._held += len(line)
+        if self._held >= _BLOCK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._lines:
+            return
+        self._records += len(self._lines)
+        self._lines.append(b"")  # so that the last line ends with a line end, too
+        block = b"\n".join(self._lines)
+        self._lines.clear()
+        self._held = 0
+        self._put(block)
+
+
+class RowsWriter(_Payload):
+    """Typed rows that we made ourselves, as Parquet."""
+
+    kind = "parquet"
+
+    def __init__(self, lake: Lake, attempt: AttemptKey, columns: pa.Schema) -> None:
+        super().__init__(lake, attempt)
+        self._columns = columns
+        self._passage = _Passage(self._put)
+        self._parquet = pq.ParquetWriter(self._passage, columns, compression="zstd")
+        self._batches: list[pa.RecordBatch] = []
+        self._held = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._batches.append(rows)
+        self._held += rows.num_rows
+        if self._held >= _GROUP_ROWS:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._batches:
+            self._parquet.write_table(pa.Table.from_batches(self._batches, self._columns))
+            self._records += self._held
+            self._batches.clear()
+            self._held = 0
+
+    def _flush(self) -> None:
+        self._write_group()
+        self._parquet.close()
+
+    def discard(self) -> None:
+        if self._open:
+            self._passage.put = lambda _block: None  # closing writes a footer, for which there is no place any more
+            self._parquet.close()
+        super().discard()
+
+
+class _Passage:
+    """What Arrow writes, handed on as it comes."""
+
+    closed = False
+
+    def __init__(self, put: Callable[[bytes], None]) -> None:
+        self.put = put
+
+    def write(self, data: bytes) -> int:
+        block = bytes(data)
+        self.put(block)
+        return len(block)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        self.closed = True

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +16,7 @@ from penstock.ledger.append import append
 from penstock.ledger.events import AttemptRefused, AuthorityChanged, Event, TaskFinished
 from penstock.lifecycle import Act, Outcome, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.state.records import Accepted, Cancelled, Consumed, Refused, Rejected, Ruling
+from penstock.state.records import Accepted, Cancelled, Refused, Rejected, Ruling
 
 Closing = Accepted | Rejected | Cancelled
 
@@ -138,57 +136,45 @@ WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'FAILED' AND k
 """
 
 # A derived partition vouches for the runs that went into it, so they must be the trusted ones at this very moment.
-_CONSUMED: Columns = {
-    **KEY_COLUMNS,
-    "run_id": sa.Text(),
-    **{f"input_{name}": kind for name, kind in KEY_COLUMNS.items()},
-    "input_run_id": sa.Text(),
-    "input_content_digest": sa.Text(),
-}
 _SAME_INPUT = " AND ".join(f"s.{name} = i.input_{name}" for name in KEY_COLUMNS)
+_ITS_INPUTS = f"{same_key('i', 'c')} AND i.run_id = c.run_id"
 _LOCK_INPUTS = f"""
-SELECT 1 FROM partition_state s WHERE EXISTS (SELECT 1 FROM incoming_consumed i WHERE {_SAME_INPUT})
+SELECT 1 FROM partition_state s WHERE EXISTS (
+    SELECT 1 FROM attempt_input i JOIN incoming_closing c ON {_ITS_INPUTS} WHERE {_SAME_INPUT})
 ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR SHARE OF s
 """
 _OVERTAKEN = f"""
 UPDATE incoming_closing AS c SET outcome = 'CANCELLED', error_class = 'transient', record_count = NULL,
     payload_digest = NULL, payload_bytes = NULL, content_digest = NULL,
     error_message = 'a run that went into it is not the trusted one any more: it is made again'
-WHERE EXISTS (SELECT 1 FROM partition_attempt a WHERE {_SAME_ATTEMPT} AND a.outcome IS NULL)
-AND EXISTS (SELECT 1 FROM incoming_consumed i WHERE {same_key("i", "c")} AND i.run_id = c.run_id
+WHERE c.outcome = 'SUCCEEDED'
+AND EXISTS (SELECT 1 FROM partition_attempt a WHERE {_SAME_ATTEMPT} AND a.outcome IS NULL)
+AND EXISTS (SELECT 1 FROM attempt_input i WHERE {_ITS_INPUTS}
     AND NOT EXISTS (SELECT 1 FROM partition_state s
         WHERE {_SAME_INPUT} AND s.status = 'success' AND s.current_run_id = i.input_run_id))
-"""
-_KEEP_CONSUMED = f"""
-INSERT INTO attempt_input ({", ".join(_CONSUMED)})
-SELECT {", ".join(f"i.{name}" for name in _CONSUMED)}
-FROM incoming_consumed i JOIN incoming_closing c ON {same_key("c", "i")} AND c.run_id = i.run_id
-WHERE c.ruling = 'apply' AND c.outcome = 'SUCCEEDED'
-ON CONFLICT DO NOTHING
 """
 
 _RULINGS = f"""
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, c.run_id, c.outcome, c.stage, c.error_class,
-    c.record_count, c.content_digest, c.tries, c.ruling, a.attempt_no, a.contract_fingerprint, s.authority_version
+    c.record_count, c.content_digest, c.tries, c.ruling, a.attempt_no, a.contract_fingerprint, s.authority_version,
+    {{consumed}} AS consumed
 FROM incoming_closing c
 LEFT JOIN partition_attempt a ON {_SAME_ATTEMPT}
 LEFT JOIN partition_state s ON {same_key("s", "c")}
 """
+_COUNT_INPUTS = f"(SELECT COUNT(*) FROM attempt_input i WHERE {_ITS_INPUTS})"
 
 
 def close(connection: Connection, closings: Sequence[Closing], actor: str, now: datetime) -> Ruling:
     """Close each attempt that is still open and ours. What was closed before is repeated or refused, by name."""
     rows = [_row(closing) for closing in _each_once(closings)]
     moment = {"now": now}
-    consumed = [
-        _input(closing, one) for closing in closings if isinstance(closing, Accepted) for one in closing.consumed
-    ]
-    inputs = staged(connection, "incoming_consumed", _CONSUMED, consumed) if consumed else nullcontext()
-    with staged(connection, "incoming_closing", _COLUMNS, rows), inputs:
+    derived = bool(connection.scalar(sa.text("SELECT EXISTS (SELECT 1 FROM attempt_input)")))
+    with staged(connection, "incoming_closing", _COLUMNS, rows):
         if connection.dialect.name == "postgresql":
             connection.execute(sa.text(_LOCK_ATTEMPTS))
             connection.execute(sa.text(_LOCK_STATES))
-        if consumed:
+        if derived:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text(_LOCK_INPUTS))
             connection.execute(sa.text(_OVERTAKEN))
@@ -198,13 +184,11 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
         connection.execute(timed(_DUE), moment)
         for statement in (_RETRY_DUE, _NO_RETRY_DUE, _END_OF_FAILURES, _NO_OLD_APPOINTMENT):
             connection.execute(sa.text(statement))
-        if consumed:
-            connection.execute(sa.text(_KEEP_CONSUMED))
+        rulings = _RULINGS.format(consumed=_COUNT_INPUTS if derived else "0")
         outcome = connection.execute(
-            sa.text(_RULINGS).columns(logical_date=sa.Date(), record_count=sa.BigInteger())
+            sa.text(rulings).columns(logical_date=sa.Date(), record_count=sa.BigInteger())
         ).all()
-    counts = Counter(row[:5] for row in consumed)
-    append(connection, [event for row in outcome for event in _events(row, counts)], actor, now)
+    append(connection, [event for row in outcome for event in _events(row)], actor, now)
     return _ruling(outcome)
 
 
@@ -253,12 +237,7 @@ def _attempt(row: Row[Any]) -> AttemptKey:
     return AttemptKey(PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date), RunId(row.run_id))
 
 
-def _input(closing: Accepted, one: Consumed) -> tuple[Any, ...]:
-    attempt = closing.attempt
-    return (*attempt.partition, attempt.run_id, *one.partition, one.run_id, one.content_digest)
-
-
-def _events(row: Row[Any], consumed: Mapping[tuple[Any, ...], int]) -> Iterable[Event]:
+def _events(row: Row[Any]) -> Iterable[Event]:
     attempt = _attempt(row)
     if row.ruling == "repeat":
         return
@@ -275,7 +254,7 @@ def _events(row: Row[Any], consumed: Mapping[tuple[Any, ...], int]) -> Iterable[
         row.contract_fingerprint,
         row.record_count,
         row.tries,
-        consumed.get((*attempt.partition, attempt.run_id), 0) if row.outcome == Outcome.SUCCEEDED else 0,
+        row.consumed if row.outcome == Outcome.SUCCEEDED else 0,
     )
     if row.outcome == Outcome.SUCCEEDED:
         yield AuthorityChanged(

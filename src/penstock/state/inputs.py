@@ -1,18 +1,69 @@
-"""Which runs went into which, as attempts recorded it."""
+"""Which runs went into which: recorded when an attempt begins to read them, judged with its verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from penstock.db import schema
+from penstock.db.bulk import KEY_COLUMNS, Columns, same_key, staged
 from penstock.db.engine import Database
+from penstock.partition import AttemptKey, PartitionKey
 from penstock.projections.fact import Fact
+from penstock.state.records import Consumed
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_COLUMNS: Columns = {
+    **KEY_COLUMNS,
+    "run_id": sa.Text(),
+    **{f"input_{name}": kind for name, kind in KEY_COLUMNS.items()},
+    "input_run_id": sa.Text(),
+    "input_content_digest": sa.Text(),
+}
+_OF_THIS_ATTEMPT = f"{same_key('a', 'i')} AND a.run_id = i.run_id"
+# The first word of an attempt holds: if it is worked on twice, its payload may be that of the first time.
+_RECORD = f"""
+INSERT INTO attempt_input ({", ".join(_COLUMNS)})
+SELECT {", ".join(f"i.{name}" for name in _COLUMNS)} FROM incoming_input i
+WHERE EXISTS (SELECT 1 FROM partition_attempt a WHERE {_OF_THIS_ATTEMPT} AND a.outcome IS NULL)
+AND NOT EXISTS (SELECT 1 FROM attempt_input a WHERE {_OF_THIS_ATTEMPT})
+"""
+
+
+class InputStore:
+    """For whoever begins a derivation."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record(self, consumed: Mapping[AttemptKey, Sequence[Consumed]]) -> None:
+        """Write down what goes into these open attempts, before anything is read."""
+        rows = [
+            (*attempt.partition, attempt.run_id, *one.partition, one.run_id, one.content_digest)
+            for attempt, inputs in consumed.items()
+            for one in inputs
+        ]
+        if not rows:
+            return
+
+        def write(connection: Connection) -> None:
+            with staged(connection, "incoming_input", _COLUMNS, rows):
+                connection.execute(sa.text(_RECORD))
+
+        self._database.transact(write)
+
+
+class Trusted(NamedTuple):
+    """What the trusted run of a derived slice was made from."""
+
+    contract_fingerprint: str
+    inputs: dict[PartitionKey, str]  # content digests
 
 
 class InputReader:
@@ -37,3 +88,32 @@ class InputReader:
         return pa.Table.from_arrays(
             [pa.array(c, f.type) for c, f in zip(columns, CONSUMED, strict=True)], schema=CONSUMED
         )
+
+    def of_trusted(self, asset: str, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Trusted]:
+        """What the trusted runs of these slices of one model were made from."""
+        state, attempt, inputs = schema.partition_state, schema.partition_attempt, schema.attempt_input
+        source, _, query_name = asset.partition(".")
+        days = [key.logical_date for key in keys]
+        its = [attempt.c[name] == state.c[name] for name in schema.KEY] + [attempt.c.run_id == state.c.current_run_id]
+        used = [inputs.c[name] == state.c[name] for name in schema.KEY] + [inputs.c.run_id == state.c.current_run_id]
+        statement = (
+            sa.select(
+                *(state.c[name] for name in schema.KEY),
+                attempt.c.contract_fingerprint,
+                *(inputs.c[f"input_{name}"] for name in schema.KEY),
+                inputs.c.input_content_digest,
+            )
+            .join(attempt, sa.and_(*its))
+            .outerjoin(inputs, sa.and_(*used))
+            .where(state.c.source == source, state.c.query_name == query_name, state.c.status == "success")
+            .where(state.c.logical_date.between(min(days), max(days)))
+        )
+        wanted, found = set(keys), dict[PartitionKey, Trusted]()
+        with self._database.snapshot() as connection:
+            for row in connection.execute(statement):
+                key = PartitionKey(*row[:4])
+                if key in wanted:
+                    trusted = found.setdefault(key, Trusted(row.contract_fingerprint, {}))
+                    if row.input_source is not None:
+                        trusted.inputs[PartitionKey(*row[5:9])] = row.input_content_digest
+        return found

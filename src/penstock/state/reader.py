@@ -219,14 +219,18 @@ class StateReader:
         )
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
-            f" COALESCE(last_attempt_no, 0) AS last_attempt_no FROM ({self._reasoned(restated)}) q"
+            " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held"
+            f" FROM ({self._reasoned(restated)}) q"
             f" WHERE reason IN ({marks}){of_status}{old_enough} ORDER BY {order}{tail}"
         )
         parameters = {"now": now}
         if judged_before is not None:
             parameters["judged_before"] = judged_before
         rows = self._query(select, ranges, parameters, {"logical_date": sa.Date()})
-        return [Candidate(_key(row), PartitionStatus(row.status), row.reason, row.last_attempt_no) for row in rows]
+        return [
+            Candidate(_key(row), PartitionStatus(row.status), row.reason, row.last_attempt_no, bool(row.held))
+            for row in rows
+        ]
 
     def _reasoned(self, restated: Mapping[str, Sequence[int]]) -> str:
         due = _restatement_due(self._database.dialect, restated)

@@ -107,6 +107,7 @@ class Candidate:
     status: PartitionStatus
     reason: str
     last_attempt_no: int
+    held: bool = False  # an operator chose the run that is trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,6 @@ class Accepted:
     payload_bytes: int
     content_digest: str
     tries: int = 1  # how often its last task was handed out inside this attempt
-    consumed: tuple[Consumed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

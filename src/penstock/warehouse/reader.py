@@ -72,16 +72,28 @@ class Filter:
 def heads(database: Database, source: str, query_name: str) -> list[Head]:
     """All tables of an asset and their exceptions, from one snapshot of the database."""
     with database.snapshot() as connection:
-        return _heads(connection, source, query_name)
+        return table_heads(connection, source, query_name)
 
 
 def heads_of_all(database: Database, assets: Sequence[tuple[str, str]]) -> list[tuple[str, Head]]:
     """The tables of several assets (source and query), by asset, all from one snapshot of the database."""
     with database.snapshot() as connection:
-        return [(f"{source}.{query}", head) for source, query in assets for head in _heads(connection, source, query)]
+        return [
+            (f"{source}.{query}", head) for source, query in assets for head in table_heads(connection, source, query)
+        ]
 
 
-def _heads(connection: sa.Connection, source: str, query_name: str) -> list[Head]:
+def table_schemas(lake: Lake, database: Database, assets: Sequence[tuple[str, str]]) -> dict[str, list[pa.Schema]]:
+    """The columns of the tables that exist, by asset: one for each schema version."""
+    found: dict[str, list[pa.Schema]] = {}
+    for asset, head in heads_of_all(database, assets):
+        columns = Table(lake, head.name, head.location, head.version).arrow_schema()
+        found.setdefault(asset, []).append(pa.schema([field for field in columns if field.name != MONTH]))
+    return found
+
+
+def table_heads(connection: sa.Connection, source: str, query_name: str) -> list[Head]:
+    """The tables of an asset and their exceptions, as this connection sees them."""
     table, pointer = schema.warehouse_table, schema.warehouse_pointer
     rows = connection.execute(
         sa.select(table)

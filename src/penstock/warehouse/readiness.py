@@ -63,7 +63,7 @@ def coverage(database: Database, ranges: Sequence[ExpectedRange]) -> list[Covera
         for number in range(len(span)):
             key = PartitionKey(span.source, span.customer_id, span.query_name, span.first + number * _DAY)
             expected.setdefault((key.asset, key.logical_date), []).append(key)
-    there = _available(database, ranges)
+    there = available(database, ranges)
     return [
         Coverage(table, day, len(keys), tuple(key for key in sorted(keys) if key not in there))
         for (table, day), keys in sorted(expected.items())
@@ -88,7 +88,7 @@ def wait_for(
         pause = min(pause * 1.5, 10.0)
 
 
-def _available(database: Database, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
+def available(database: Database, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
     """The partitions around the ranges that readers see: the pointer is available, and authority still says so."""
     p, s = schema.warehouse_pointer.c, schema.partition_state.c
     found: set[PartitionKey] = set()

@@ -1,0 +1,97 @@
+"""Which slices of a model should exist, and which slices of other tables each of them is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from graphlib import TopologicalSorter
+
+from penstock.expected import ExpectedRange
+from penstock.partition import EVERYBODY, MODELS, PartitionKey
+from penstock.settings import Model, Settings
+
+_DAY = timedelta(days=1)
+
+Ranges = Mapping[str, ExpectedRange]  # of one asset, by customer
+RangesOf = Callable[[str], Ranges]  # of a query, by its name
+
+
+def in_order(models: Mapping[str, Model]) -> list[Model]:
+    """The models, each after those that it reads."""
+    needs = {name: [_name(table) for table in model.depends_on if _is_model(table)] for name, model in models.items()}
+    return [models[name] for name in TopologicalSorter(needs).static_order()]
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The models of a workspace at one moment. Ranges of an asset are worked out once, whoever asks for them."""
+
+    settings: Settings
+    of_query: RangesOf
+    _known: dict[str, Ranges] = field(default_factory=dict, repr=False)
+
+    def ranges(self, name: str) -> Ranges:
+        """The days of a query or a model that are expected, by customer."""
+        if name not in self._known:
+            model = self.settings.models.get(name)
+            self._known[name] = self.of_query(name) if model is None else self._made(model)
+        return self._known[name]
+
+    def inputs(self, key: PartitionKey) -> dict[str, list[PartitionKey]]:
+        """The slices that a slice of a model is made from, by table: those of its window that are expected at all."""
+        model = self.settings.models[key.query_name]
+        first = key.logical_date - (model.needs - 1) * _DAY
+        found: dict[str, list[PartitionKey]] = {}
+        for table in model.depends_on:
+            ranges = self.ranges(_name(table))
+            mine = (
+                [ranges[key.customer_id]] if model.per_customer and key.customer_id in ranges else list(ranges.values())
+            )
+            found[table] = [one for span in mine for one in _days(span, first, key.logical_date)]
+        return found
+
+    def _made(self, model: Model) -> Ranges:
+        """A slice is due when every customer's day is over that goes into it."""
+        inputs = [self.ranges(_name(table)) for table in model.depends_on]
+        if not all(inputs):
+            return {}
+        if not model.per_customer:
+            return {EVERYBODY: _expected(model, EVERYBODY, [_whole(list(ranges.values())) for ranges in inputs])}
+        single = [ranges for ranges in inputs if EVERYBODY not in ranges]
+        shared = [ranges[EVERYBODY] for ranges in inputs if EVERYBODY in ranges]
+        customers = set(single[0]).intersection(*single[1:]) if single else set()
+        return {
+            customer: _expected(model, customer, [*(ranges[customer] for ranges in single), *shared])
+            for customer in sorted(customers)
+        }
+
+
+def _expected(model: Model, customer_id: str, inputs: Sequence[ExpectedRange]) -> ExpectedRange:
+    first, last = max(span.first for span in inputs), min(span.last for span in inputs)
+    over = min(span.over or span.last for span in inputs)
+    return ExpectedRange(MODELS, customer_id, model.name, first, last, over)
+
+
+def _whole(spans: Sequence[ExpectedRange]) -> ExpectedRange:
+    """All customers of an asset as one range: from the first day of any to the last that is over for all who go on."""
+    going_on = [span.last for span in spans if span.last == (span.over or span.last)]
+    last = min(going_on) if going_on else max(span.last for span in spans)
+    some = spans[0]
+    return ExpectedRange(some.source, EVERYBODY, some.query_name, min(span.first for span in spans), last, last)
+
+
+def _days(span: ExpectedRange, first: date, last: date) -> Iterator[PartitionKey]:
+    day = max(span.first, first)
+    while day <= min(span.last, last):
+        yield PartitionKey(span.source, span.customer_id, span.query_name, day)
+        day += _DAY
+
+
+def _is_model(table: str) -> bool:
+    return table.startswith(f"{MODELS}.")
+
+
+def _name(table: str) -> str:
+    """`daily` of `demo.daily`: names of queries and models are unique in a workspace."""
+    return table.partition(".")[2]

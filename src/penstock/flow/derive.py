@@ -1,0 +1,132 @@
+"""Deriving slices: what goes into each is looked up at one moment, written down, and only then read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
+
+from penstock.contract.contract import Contract
+from penstock.contract.schema import arrow_schema, spark_type
+from penstock.db.engine import Database
+from penstock.derived import Derived
+from penstock.errors import ErrorClass
+from penstock.failpoint import reach
+from penstock.lake import Lake
+from penstock.partition import EVERYBODY, AttemptKey, PartitionKey
+from penstock.pipeline.extract import Extracted
+from penstock.pipeline.model import make
+from penstock.pipeline.work import Report
+from penstock.settings import Model
+from penstock.state.inputs import InputReader, InputStore
+from penstock.state.records import Consumed
+from penstock.warehouse.reader import Filter, Vouched
+from penstock.warehouse.readiness import Rule
+from penstock.warehouse.served import Served, look
+from penstock.warehouse.tables import file_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_INCOMPLETE = "its inputs are not complete any more: it is made when they are"
+
+
+@dataclass(frozen=True, slots=True)
+class Deriver:
+    """Makes slices of models. `derived` says what goes into them, by the clock of the moment it is asked."""
+
+    database: Database
+    lake: Lake
+    contracts: Mapping[str, Contract]
+    derived: Callable[[], Derived]
+
+    def unchanged(self, keys: Sequence[PartitionKey]) -> list[PartitionKey]:
+        """Those that would be made from the same rows, by the same definition, as the run that is trusted now."""
+        derived, found = self.derived(), list[PartitionKey]()
+        for name, mine in _by_model(keys):
+            model = derived.settings.models[name]
+            before = InputReader(self.database).of_trusted(mine[0].asset, mine)
+            served = look(self.database, _days(model, mine))
+            for key in mine:
+                inputs = {one.partition: one.content_digest for one in _used(model, key, served)}
+                if before.get(key) == (self.contracts[name].fingerprint, inputs):
+                    found.append(key)
+        return found
+
+    def derive(self, spark: SparkSession, attempts: Sequence[AttemptKey], report: Report) -> list[Extracted]:
+        """Make the slices of these attempts, model by model."""
+        derived, done = self.derived(), list[Extracted]()
+        by_key = {attempt.partition: attempt for attempt in attempts}
+        for name, keys in _by_model(list(by_key)):
+            mine = [by_key[key] for key in keys]
+            done += self._derive(spark, derived, derived.settings.models[name], mine, report)
+        return done
+
+    def _derive(
+        self, spark: SparkSession, derived: Derived, model: Model, attempts: Sequence[AttemptKey], report: Report
+    ) -> list[Extracted]:
+        days = _days(model, [attempt.partition for attempt in attempts])
+        served = look(self.database, days)
+        complete = [a for a in attempts if _is_complete(model, derived.inputs(a.partition), served)]
+        left = [
+            Extracted.failed(attempt, ErrorClass.TRANSIENT, _INCOMPLETE, judged=False)
+            for attempt in sorted(set(attempts) - set(complete))
+        ]
+        if not complete:
+            return left
+        InputStore(self.database).record({a: _used(model, a.partition, served) for a in complete})
+        reach("derive.recorded")
+        frames = {table: self._frame(spark, table, served, *days[table]) for table in model.depends_on}
+        contract = self.contracts[model.name]
+        return [*left, *make(spark, self.lake.url, model, contract, frames, complete, report)]
+
+    def _frame(self, spark: SparkSession, table: str, served: Served, first: date, last: date) -> DataFrame:
+        """The vouched rows of a table, with every column of its contract: a new one may not be in any table yet."""
+        from pyspark.sql import functions as F
+
+        contract = self.contracts[table.partition(".")[2]]
+        columns = file_schema(arrow_schema(contract.fields))
+        frame = Vouched(self.lake, columns, served.heads[table], Filter(first, last)).spark(spark)
+        absent = [field for field in contract.fields if field.name not in frame.columns]
+        return frame.withColumns({f.name: F.lit(None).cast(spark_type(f.type)) for f in absent}) if absent else frame
+
+
+def _is_complete(model: Model, inputs: Mapping[str, Sequence[PartitionKey]], served: Served) -> bool:
+    """Whether as much of each table is there as the rule of the model asks for."""
+    rule, nobody = Rule(model.require), dict[str, object]()
+    return all(
+        sum(key.customer_id in served.runs.get((table, key.logical_date), nobody) for key in keys)
+        >= rule.needed(len(keys))
+        for table, keys in inputs.items()
+    )
+
+
+def _used(model: Model, key: PartitionKey, served: Served) -> list[Consumed]:
+    """The runs that readers see in the window of a slice: whatever was read went into it, expected or not."""
+    found = []
+    for table in model.depends_on:
+        source, _, query_name = table.partition(".")
+        for day in _window(model, key.logical_date):
+            for customer_id, (run_id, digest) in served.runs.get((table, day), {}).items():
+                if not model.per_customer or customer_id in (key.customer_id, EVERYBODY):
+                    found.append(Consumed(PartitionKey(source, customer_id, query_name, day), run_id, digest))
+    return found
+
+
+def _by_model(keys: Sequence[PartitionKey]) -> list[tuple[str, list[PartitionKey]]]:
+    found: dict[str, list[PartitionKey]] = {}
+    for key in keys:
+        found.setdefault(key.query_name, []).append(key)
+    return sorted(found.items())
+
+
+def _window(model: Model, last: date) -> Iterator[date]:
+    for before in reversed(range(model.needs)):
+        yield last - timedelta(days=before)
+
+
+def _days(model: Model, keys: Sequence[PartitionKey]) -> dict[str, tuple[date, date]]:
+    """From which to which day the tables are read for these slices."""
+    first = next(_window(model, min(key.logical_date for key in keys)))
+    return dict.fromkeys(model.depends_on, (first, max(key.logical_date for key in keys)))

@@ -1,0 +1,91 @@
+"""The contracts of models: their columns are what Spark says their code makes, and once said they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pydantic
+from sqlalchemy.engine import Row
+
+from penstock.contract.contract import Contract
+from penstock.contract.schema import arrow_schema
+from penstock.derived import in_order
+from penstock.errors import ConfigError, WarehouseError
+from penstock.settings import Model, Query, check_to_mapping
+from penstock.warehouse.reader import SCHEMA_VERSION
+from penstock.warehouse.tables import file_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def known(models: Mapping[str, Model], root: Path, kept: Sequence[Row[Any]]) -> dict[str, Contract]:
+    """The contracts of today's models. One that was never made under its present definition has no fields yet."""
+    return {name: _known(_draft(model, root), kept) for name, model in models.items()}
+
+
+def _known(draft: Contract, kept: Sequence[Row[Any]]) -> Contract:
+    wanted = draft.body()
+    for row in reversed(kept):
+        if {**row.body, "fields": []} == wanted:
+            return Contract.from_body(row.body)
+    return draft
+
+
+def _draft(model: Model, root: Path) -> Contract:
+    file = root / model.definition
+    try:
+        code = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"models.{model.name}: {model.definition} cannot be read: {error}") from error
+    options = {
+        "code": code,
+        "language": "sql" if model.python is None else "python",
+        "depends_on": list(model.depends_on),
+        "per": model.per,
+        "needs": model.needs,
+        "require": model.require,
+    }
+    return Contract(model.source, model.name, model.schema_version, (), model.checks, "reject", "reject", options)
+
+
+def with_fields(
+    spark: SparkSession,
+    models: Mapping[str, Model],
+    contracts: Mapping[str, Contract],
+    tables: Mapping[str, Sequence[pa.Schema]],
+) -> dict[str, Contract]:
+    """All contracts, with the fields of models as Spark says them. `tables` are the columns that tables have today, by
+    name: a model may read a column of an older schema version, and one that is about to come."""
+    from penstock.pipeline.model import fields_of
+
+    found = dict(contracts)
+    for model in in_order(models):
+        contract = found[model.name]
+        inputs = {table: _columns(found[table.partition(".")[2]], tables.get(table, ())) for table in model.depends_on}
+        fields = fields_of(spark, model, str(contract.options["code"]), inputs)
+        found[model.name] = _checked(model, replace(contract, fields=fields))
+    return found
+
+
+def _columns(contract: Contract, there: Iterable[pa.Schema]) -> pa.Schema:
+    try:
+        whole = pa.unify_schemas([*there, file_schema(arrow_schema(contract.fields))], promote_options="permissive")
+    except pa.ArrowTypeError as error:
+        raise WarehouseError(f"the schema versions of {contract.asset} cannot be read together: {error}") from error
+    return whole if SCHEMA_VERSION in whole.names else whole.append(pa.field(SCHEMA_VERSION, pa.string()))
+
+
+def _checked(model: Model, contract: Contract) -> Contract:
+    """Refuses checks that do not fit the columns, as those of a query are refused when the file is read."""
+    checks = [check_to_mapping(check) for check in model.checks]
+    try:
+        Query(name=model.name, source=model.source, fields=contract.fields, checks=checks)  # type: ignore[arg-type]
+    except pydantic.ValidationError as error:
+        words = "; ".join(str(problem["msg"]) for problem in error.errors(include_url=False))
+        raise ConfigError(f"models.{model.name}: {words}") from error
+    return contract

@@ -1,0 +1,293 @@
+"""Making slices of models: one query of Spark for all of them, its rows sealed as one raw partition per slice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.contract.contract import Contract
+from penstock.contract.schema import arrow_schema, spark_type
+from penstock.errors import ConfigError, ErrorClass, SparkFailed
+from penstock.lake import open_lake
+from penstock.partition import EVERYBODY, AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.pipeline.extract import Extracted
+from penstock.pipeline.work import Report, collected, progress, tasks_for
+from penstock.raw.sink import RawSink, RowsWriter
+from penstock.settings import RESERVED_FIELDS, Field, Model
+from penstock.warehouse.sql import with_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = "penstock.partitions"  # what is to be made, as a table that the SQL of a model may name
+
+_SLICES_PER_TASK = 200
+_ROW = "_row"
+_KEYS = ("logical_date", "customer_id")
+_SEALED = pa.schema(
+    [
+        ("customer_id", pa.string()),
+        ("logical_date", pa.date32()),
+        ("record_count", pa.int64()),
+        ("payload_sha256", pa.string()),
+        ("payload_bytes", pa.int64()),
+    ]
+)
+_SEALED_DDL = "customer_id string, logical_date date, record_count long, payload_sha256 string, payload_bytes long"
+_TYPES = {
+    "tinyint": "long",
+    "smallint": "long",
+    "int": "long",
+    "bigint": "long",
+    "float": "double",
+    "double": "double",
+    "string": "string",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamp",
+}
+
+# Classes of SQLSTATE: data that cannot be computed with, a function of the user's own, an error raised on purpose.
+_BY_DATA = ("22", "38", "P0")
+
+Inputs = Mapping[str, "DataFrame"]
+
+
+def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str, pa.Schema]) -> tuple[Field, ...]:
+    """The columns that a model makes, as Spark understands it; nothing is computed. Refuses what cannot be kept."""
+    empty = {table: spark.createDataFrame(schema.empty_table()) for table, schema in inputs.items()}
+    with _described(spark, model, code, empty, _as_table([])) as frame:
+        found = {column.name: column.dataType.simpleString() for column in frame.schema.fields}
+    if repeated := sorted({name for name in frame.columns if frame.columns.count(name) > 1}):
+        raise _refused(model, f"it makes the column {', '.join(repeated)} twice: give each a name of its own")
+    for name in _KEYS if model.per_customer else _KEYS[:1]:
+        if name not in found:
+            made = ", ".join(found) or "none"
+            raise _refused(model, f"it must make the column {name}, which says to which slice a row belongs ({made})")
+    if found["logical_date"] != "date":
+        raise _refused(model, f"its column logical_date must be a date, it is {found['logical_date']}")
+    return tuple(
+        _field(model, name, kind)
+        for name, kind in found.items()
+        if name not in (_KEYS if model.per_customer else _KEYS[:1])
+    )
+
+
+def _field(model: Model, name: str, kind: str) -> Field:
+    if name in RESERVED_FIELDS or name.startswith("_"):
+        raise _refused(model, f"it makes the column {name}, a name that Penstock keeps for itself: choose another")
+    found = kind if kind.startswith("decimal(") else _TYPES.get(kind)
+    if found is None:
+        raise _refused(model, f"its column {name} is {kind}, which cannot be kept: cast it to something else")
+    try:
+        return Field(name=name, type=found)
+    except ValueError as error:
+        raise _refused(model, f"its column {name}: {error}") from error
+
+
+def make(
+    spark: SparkSession,
+    lake: str,
+    model: Model,
+    contract: Contract,
+    inputs: Inputs,
+    attempts: Sequence[AttemptKey],
+    report: Report | None = None,
+) -> list[Extracted]:
+    """Make these slices of one model and run, all at once. If the rows of one break the query, the halves are tried:
+    its neighbours must not suffer."""
+    made: list[Extracted] = []
+    waiting = [list(attempts)]
+    with progress(spark, report):
+        while waiting:
+            some = waiting.pop()
+            try:
+                made += _made(spark, lake, model, contract, inputs, some)
+            except _Broken as broken:
+                if len(some) == 1:
+                    made.append(Extracted.failed(some[0], ErrorClass.DATA, str(broken)))
+                else:
+                    half = len(some) // 2
+                    waiting += [some[half:], some[:half]]
+    return made
+
+
+class _Broken(Exception):
+    """The query ran into rows that it cannot compute with."""
+
+
+def _made(
+    spark: SparkSession,
+    lake: str,
+    model: Model,
+    contract: Contract,
+    inputs: Inputs,
+    attempts: Sequence[AttemptKey],
+) -> list[Extracted]:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    asked = _as_table([attempt.partition for attempt in attempts])
+    keys = list(_KEYS if model.per_customer else _KEYS[:1])
+    fields = [F.col(f.name).cast(spark_type(f.type)).alias(f.name) for f in contract.fields]
+    nothing = [F.lit(None).cast(spark_type(f.type)).alias(f.name) for f in contract.fields]
+    with _described(spark, model, str(contract.options["code"]), inputs, asked) as frame:
+        wanted = F.broadcast(spark.createDataFrame(asked))
+        # One row that is none for each slice, so that a slice without rows is sealed, too.
+        every = wanted.select(*keys, F.lit(False).alias(_ROW), *nothing)
+        rows = frame.join(wanted, keys, "left_semi").select(*keys, F.lit(True).alias(_ROW), *fields)
+        tasks = tasks_for(spark, len(attempts), _SLICES_PER_TASK)
+        whole = rows.unionByName(every).repartition(tasks, *keys).sortWithinPartitions(*keys)
+        seal = _Sealer(lake, attempts[0].run_id, contract, model.per_customer)
+        try:
+            found = collected(whole.mapInArrow(seal, _SEALED_DDL))
+        except SparkFailed as error:
+            cause = error.__cause__
+            if isinstance(cause, PySparkException) and (cause.getSqlState() or "").startswith(_BY_DATA):
+                raise _Broken(_first_line(cause)) from error
+            raise
+    by_slice = {(row["customer_id"], row["logical_date"]): row for row in found.to_pylist()}
+    return [_extracted(a, by_slice[a.partition.customer_id, a.partition.logical_date]) for a in attempts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealer:
+    """A worker that gets rows in the order of their slices, and seals slice after slice. Travels: plain values only."""
+
+    lake: str
+    run_id: RunId
+    contract: Contract
+    per_customer: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        lake = open_lake(self.lake)
+        sink, columns = RawSink(lake), arrow_schema(self.contract.fields)
+        sealed: list[dict[str, Any]] = []
+        current: PartitionKey | None = None
+        writer: RowsWriter | None = None
+        try:
+            for batch in batches:
+                for key, rows in self._slices(batch):
+                    if key != current:
+                        if writer is not None and current is not None:
+                            sealed.append(self._seal(current, writer))
+                        current, writer = key, sink.rows_writer(AttemptKey(key, self.run_id), columns)
+                    if writer is not None and rows.num_rows:
+                        for piece in pa.Table.from_batches([rows]).cast(columns).combine_chunks().to_batches():
+                            writer.write(piece)
+            if writer is not None and current is not None:
+                sealed.append(self._seal(current, writer))
+        finally:
+            if writer is not None:
+                writer.discard()
+        lake.sync()  # everything sealed above survives a power cut before anybody hears of it
+        yield pa.RecordBatch.from_pylist(sealed, schema=_SEALED)
+
+    def _slices(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
+        """The neighbouring rows of one slice together, without the rows that are none."""
+        days = batch.column("logical_date")
+        customers = batch.column("customer_id") if self.per_customer else None
+        changes = _changes(days) if customers is None else _changes(days) | _changes(customers)
+        starts = np.flatnonzero(changes).tolist()
+        names = [field.name for field in self.contract.fields]
+        for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+            piece = batch.slice(start, end - start)
+            customer = EVERYBODY if customers is None else customers[start].as_py()
+            key = PartitionKey(self.contract.source, customer, self.contract.query_name, days[start].as_py())
+            yield key, piece.filter(piece.column(_ROW)).select(names)
+
+    def _seal(self, key: PartitionKey, writer: RowsWriter) -> dict[str, Any]:
+        import pyspark
+
+        seal = writer.seal(
+            extracted_at=datetime.now(UTC),
+            schema_version=self.contract.schema_version,
+            api_version=f"spark-{pyspark.__version__}",
+            query_hash=self.contract.fingerprint,
+            time_zone="UTC",
+        )
+        return {
+            "customer_id": key.customer_id,
+            "logical_date": key.logical_date,
+            "record_count": seal.record_count,
+            "payload_sha256": seal.payload_sha256,
+            "payload_bytes": seal.payload_bytes,
+        }
+
+
+def _changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """True where a value differs from the one before it; the first always does."""
+    if len(column) == 0:
+        return np.empty(0, np.bool_)
+    differs = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
+    return np.append(True, differs.to_numpy(zero_copy_only=False))
+
+
+@contextmanager
+def _described(spark: SparkSession, model: Model, code: str, inputs: Inputs, asked: pa.Table) -> Iterator[DataFrame]:
+    """What the model makes, as a DataFrame that is not computed yet. Its inputs have names of their own, so that models
+    that are made at the same time do not see each other's."""
+    from pyspark.errors import PySparkException
+
+    partitions = spark.createDataFrame(asked)
+    views = {table: f"penstock_{new_ulid().lower()}" for table in (*inputs, PARTITIONS)}
+    try:
+        if model.python is not None:
+            yield _called(model, code, inputs, partitions)
+            return
+        for table, frame in (*inputs.items(), (PARTITIONS, partitions)):
+            frame.createOrReplaceTempView(views[table])
+        yield spark.sql(with_names(code.strip().rstrip(";"), views))
+    except PySparkException as error:
+        raise _refused(model, _first_line(error)) from error
+    finally:
+        if model.python is None:
+            for view in views.values():
+                spark.catalog.dropTempView(view)
+
+
+def _called(model: Model, code: str, inputs: Inputs, partitions: DataFrame) -> DataFrame:
+    """What the function `model(inputs, partitions)` of a file returns."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame
+
+    names: dict[str, Any] = {"__name__": f"penstock_model_{model.name}"}
+    try:
+        exec(compile(code, model.definition, "exec"), names)  # noqa: S102 - the workspace's own code
+        function = names.get("model")
+        found = function({**inputs}, partitions) if callable(function) else None
+    except PySparkException:
+        raise
+    except Exception as error:  # whatever its author did
+        raise _refused(model, f"{type(error).__name__}: {error}") from error
+    if not isinstance(found, DataFrame):
+        raise _refused(model, "the file must define a function model(inputs, partitions) that returns a DataFrame")
+    return found
+
+
+def _as_table(keys: Sequence[PartitionKey]) -> pa.Table:
+    return pa.table(
+        {
+            "logical_date": pa.array([key.logical_date for key in keys], pa.date32()),
+            "customer_id": pa.array([key.customer_id for key in keys], pa.string()),
+        }
+    )
+
+
+def _extracted(attempt: AttemptKey, row: Mapping[str, Any]) -> Extracted:
+    return Extracted(attempt, row["record_count"], row["payload_sha256"], row["payload_bytes"], None, None, None)
+
+
+def _refused(model: Model, words: str) -> ConfigError:
+    return ConfigError(f"models.{model.name} ({model.definition}): {words}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].partition(" SQLSTATE")[0]

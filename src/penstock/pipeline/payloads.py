@@ -1,0 +1,50 @@
+"""The typed rows of raw slices: lines that a source sent are parsed, rows that a model made are read as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import orjson
+
+from penstock.contract import rows
+from penstock.contract.contract import Contract
+from penstock.contract.parse import Parsed, parse_many
+from penstock.partition import MODELS
+from penstock.pipeline.slices import coalesced
+from penstock.raw.layout import holds_lines
+from penstock.raw.reader import RawReader
+from penstock.raw.seal import Seal
+
+
+def read_together(
+    payloads: Sequence[bytes], contract: Contract, counts: Sequence[int], *, accepted_before: bool = False
+) -> Parsed:
+    """The rows of small payloads of one contract, all at once."""
+    if contract.source == MODELS:
+        return rows.read_many(payloads, contract)
+    return parse_many(payloads, contract, counts=counts, accepted_before=accepted_before)
+
+
+def read_in_blocks(
+    reader: RawReader, seal: Seal, contract: Contract, *, accepted_before: bool = False
+) -> Iterator[Parsed]:
+    """The rows of one payload of any size, piece by piece."""
+    line = 1
+    if contract.source == MODELS:
+        for piece in reader.rows(seal):
+            yield rows.read_piece(piece, contract, line)
+            line += piece.num_rows
+        return
+    for block in coalesced(reader.stream(seal)):
+        yield parse_many([block], contract, first_line=line, accepted_before=accepted_before)
+        line += block.count(b"\n")
+
+
+def lines_of(reader: RawReader, seal: Seal) -> Iterator[bytes]:
+    """The rows as lines of JSON, for people to look at."""
+    if holds_lines(seal.payload):
+        for block in reader.stream(seal):
+            yield from block.removesuffix(b"\n").split(b"\n")
+    else:
+        for piece in reader.rows(seal):
+            yield from (orjson.dumps(row, default=str) for row in piece.to_pylist())

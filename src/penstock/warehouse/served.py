@@ -1,0 +1,63 @@
+"""What readers see of several tables at one moment: their heads, and which run of each partition is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.partition import RunId
+from penstock.warehouse.reader import Head, table_heads
+from penstock.warehouse.tables import SortKey
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One look at the warehouse: the heads show exactly the runs, and those have authority at the same moment."""
+
+    heads: Mapping[str, list[Head]]  # by table
+    runs: Mapping[tuple[str, date], Mapping[str, tuple[RunId, str]]]  # by table and day; by customer, run and digest
+
+
+def look(database: Database, days: Mapping[str, tuple[date, date]]) -> Served:
+    """The tables, and the runs of each between two days; all from one snapshot of the database. What is about to be
+    replaced is left out: nobody can rely on it any more."""
+    heads: dict[str, list[Head]] = {}
+    runs: dict[tuple[str, date], dict[str, tuple[RunId, str]]] = {}
+    with database.snapshot() as connection:
+        for table, (first, last) in days.items():
+            source, _, query_name = table.partition(".")
+            overtaken: dict[str, set[SortKey]] = {}
+            for row in _pointers(connection, source, query_name, first, last):
+                if row.run_id == row.current_run_id:
+                    one = (RunId(row.run_id), row.content_digest)
+                    runs.setdefault((table, row.logical_date), {})[row.customer_id] = one
+                else:
+                    overtaken.setdefault(row.table_name, set()).add((row.logical_date, row.customer_id))
+            heads[table] = [
+                replace(head, exceptions=head.exceptions | overtaken.get(head.name, set()))
+                for head in table_heads(connection, source, query_name)
+            ]
+    return Served(heads, runs)
+
+
+def _pointers(connection: Connection, source: str, query_name: str, first: date, last: date) -> Iterable[sa.Row[Any]]:
+    """What readers see, each with the run that has authority (or none)."""
+    pointer, state, attempt = schema.warehouse_pointer, schema.partition_state, schema.partition_attempt
+    p = pointer.c
+    trusted = [state.c[name] == p[name] for name in schema.KEY] + [state.c.status == "success"]
+    its = [attempt.c[name] == p[name] for name in schema.KEY] + [attempt.c.run_id == p.run_id]
+    return connection.execute(
+        sa.select(
+            p.customer_id, p.logical_date, p.run_id, p.table_name, state.c.current_run_id, attempt.c.content_digest
+        )
+        .join(attempt, sa.and_(*its))
+        .outerjoin(state, sa.and_(*trusted))
+        .where(p.source == source, p.query_name == query_name, p.available, p.logical_date.between(first, last))
+    )
