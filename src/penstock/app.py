@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, derived, due_range, expected
-from penstock.errors import ActRefused, ConfigError, UsageError
+from penstock.errors import ActRefused, ConfigError, PenstockError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
@@ -237,6 +237,7 @@ class Workspace:
             filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
             summary = runner.run(run_id, items, actor=actor or os_user(), filters=filters, fan_ins=plan.fan_ins)
         self.schedule_retries()
+        self._tell_lineage(run_id)
         summary.skipped += plan.held
         return summary
 
@@ -279,6 +280,7 @@ class Workspace:
             if summary.blocked:  # the next round will not get further: no hurry
                 facts["waiting"] = 0
             self.schedule_retries()
+            self._tell_lineage(run_id)
         planner.conclude(planned.stretches, self.now())
         return facts
 
@@ -333,6 +335,7 @@ class Workspace:
             runner = self._runner(session, heart.token, watcher, by_hand=True)
             summary = runner.resume(run_id, plan, adopted, sizes)
         self.schedule_retries()
+        self._tell_lineage(run_id)
         return summary
 
     def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
@@ -380,6 +383,36 @@ class Workspace:
         control.request_cancel(run_id, entry)
         end_cancelled(WorkerStore(self.database, self._clock), control, run_id)
         return True
+
+    def tell_lineage(self, run_id: RunId) -> int:
+        """Tell what a run read and wrote, as OpenLineage events; says how many. Telling it again changes nothing."""
+        from penstock.contract.contract import Contract
+        from penstock.control.lineage import require_openlineage, run_events, tell
+        from penstock.state.assets import assets_of_run
+        from penstock.warehouse.reader import heads_of_all
+
+        if self.settings.lineage is None:
+            raise UsageError("the workspace file has no `lineage:`: write lineage: {file: lineage.jsonl}")
+        self.run_filters(run_id)  # refuses a run that does not exist
+        require_openlineage()
+        assets = assets_of_run(self.database, run_id)
+        kept = {row.fingerprint: Contract.from_body(row.body) for row in self.reader.contracts()}
+        names = sorted({(asset.source, asset.query_name) for asset in assets})
+        heads = {head.name: head for _, head in heads_of_all(self.database, names)}
+        tell(
+            self.settings.lineage,
+            run_events(self.settings, run_id, assets, kept, heads, self.lake.url),
+        )
+        return len(assets)
+
+    def _tell_lineage(self, run_id: RunId) -> None:
+        """The same at the end of a run. Trouble with it fails no run: `penstock lineage emit` can be called later."""
+        if self.settings.lineage is None:
+            return
+        try:
+            self.tell_lineage(run_id)
+        except PenstockError as error:
+            log.warning("lineage.behind", extra={"run_id": run_id, "error": str(error)})
 
     def _rescue(self) -> WorkerStore:
         """Close what dead workers left, and let the retry policy speak about what failed."""
@@ -738,8 +771,23 @@ class Workspace:
             self.maturity(view),
             self.board(Selection(keys=(key,))).everything()[0],
             self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
+            self._lacking(key) if key.source == MODELS else (),
         )
         return explain(view, self.pointers.pointer(key), self.reader.attempts(key), around)
+
+    def _lacking(self, key: PartitionKey) -> tuple[str, ...]:
+        """What a slice of a model needs and cannot read, table by table."""
+        from penstock.warehouse.readiness import Rule, available
+
+        rule = Rule(self.settings.models[key.query_name].require)
+        words = []
+        for table, keys in self.derived().inputs(key).items():
+            there = available(self.database, self.ranges(Selection(keys=tuple(keys)))) if keys else set()
+            absent = [one for one in keys if one not in there]
+            if len(keys) - len(absent) < rule.needed(len(keys)):
+                few = ", ".join(map(str, absent[:3])) + (" ..." if len(absent) > 3 else "")
+                words.append(f"{len(absent):,} of {len(keys):,} slices of {table} cannot be read: {few}")
+        return tuple(words)
 
     def _tasks_of(self, key: PartitionKey, run_id: RunId) -> tuple[str, ...]:
         """What the run that works on a partition has done of it, task by task."""

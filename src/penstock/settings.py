@@ -62,6 +62,7 @@ __all__ = [
     "Expression",
     "Field",
     "Freshness",
+    "LineageSettings",
     "Model",
     "Query",
     "Range",
@@ -243,6 +244,26 @@ class LedgerSettings(Declared):
     keep_runs: Duration = timedelta(days=90)
 
 
+class LineageSettings(Declared):
+    """To whom runs are told in the words of OpenLineage: a file that grows, or a service."""
+
+    file: Annotated[str, pydantic.Field(min_length=1)] | None = None
+    url: Annotated[str, pydantic.Field(pattern="https?://.+")] | None = None
+    endpoint: str = "api/v1/lineage"
+    api_key: str | None = pydantic.Field(default=None, repr=False)
+    timeout: Duration = timedelta(seconds=5)
+
+    @pydantic.model_validator(mode="after")
+    def _one_place(self) -> LineageSettings:
+        if (self.file is None) == (self.url is None):
+            raise ValueError("needs either file or url: where the events go")
+        return self
+
+    @property
+    def where(self) -> str:
+        return self.file or _mask(self.url or "")
+
+
 class Settings(Declared):
     """Everything the workspace file says, checked as a whole."""
 
@@ -257,6 +278,7 @@ class Settings(Declared):
     spark: SparkSettings = SparkSettings()
     control: ControlSettings = ControlSettings()
     ledger: LedgerSettings = LedgerSettings()
+    lineage: LineageSettings | None = None
     customers: Annotated[tuple[Customer, ...], pydantic.Field(strict=False)] = ()
     sources: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
     queries: dict[str, Query] = pydantic.Field(default_factory=dict)
@@ -359,6 +381,9 @@ def _shaped(document: Document) -> dict[str, Any]:
     lake = written.get("lake")
     if isinstance(lake, str) and lake and "://" not in lake:
         shaped["lake"] = os.path.abspath(root / lake)
+    lineage = written.get("lineage")
+    if isinstance(lineage, Mapping) and isinstance(lineage.get("file"), str):
+        shaped["lineage"] = {**lineage, "file": os.path.abspath(root / lineage["file"])}
     shaped |= {section: dict(written[section]) for section in MERGED_MAPS if section in written}
     for name, body in _maps(document, "sources"):
         common = SourceSettings.keys_in_yaml()
@@ -466,8 +491,8 @@ def _refuse_broken_models(document: Document) -> None:
             text = "none of the tables that it depends on has customers: write per: date"
             document.refuse(("models", name, "per"), text)
         if name in document.values.get("queries", {}):
-            place = document.place(("queries", name))
-            document.refuse(("models", name), f"{name!r} is the name of a query already, at {place}")
+            other = document.place(("queries", name))
+            document.refuse(("models", name), f"{name!r} is the name of a query already, at {other}")
     if needs:
         for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
             if customer_id == partition.EVERYBODY:

@@ -26,6 +26,7 @@ YESTERDAY = datetime.now(UTC).date() - timedelta(days=1)
 GAPS = (
     "run.started",
     "run.issued",
+    "derive.recorded",
     "run.extracted",
     "run.validated",
     "run.judged",
@@ -39,7 +40,10 @@ GAPS = (
 def workspace(folder: Path, **changes: Any) -> Path:
     faults = [{"fault": "wrong_type", "customer": customer_id(3), "date": YESTERDAY.isoformat()}]
     start = (YESTERDAY - timedelta(days=1)).isoformat()
-    made = write_workspace(folder, **{"customers": 3, "faults": faults, "query": {"start_date": start}, **changes})
+    spend = "SELECT logical_date, sum(cost_micros) AS cost FROM demo.campaign_daily GROUP BY ALL"
+    models = {"spend": {"code": spend, "depends_on": ["demo.campaign_daily"], "require": 2}}
+    wanted = {"customers": 3, "faults": faults, "query": {"start_date": start}, "models": models, **changes}
+    made = write_workspace(folder, **wanted)
     assert penstock("db", "migrate", workspace=made).returncode == 0
     return made
 
@@ -89,13 +93,14 @@ def test_a_run_killed_in_a_gap_goes_on_and_ends_like_one_that_was_not(
     assert told(ws) == undisturbed
     after = {entry.path for entry in ws.lake.list("raw") if entry.path.endswith("metadata.json")}
     assert seals <= after
-    assert len(after) == 6, "nothing was fetched twice"
+    assert len(after) == 8, "nothing was fetched or made twice"
     for view in ws.reader.views(ws.ranges(Selection())):
         attempts = ws.reader.attempts(view.key)
         assert [a.run_id for a in attempts] == [run_id]
         assert view.state.attempt_count == 1
     assert ws.pointers.waiting() == 0
     assert len(rows_by_partition(ws)) == 5
+    assert len(rows_by_partition(ws, "models.spend")) == 2
     ws.rebuild_projections()
     assert told(ws) == undisturbed
 
@@ -123,7 +128,7 @@ def test_a_later_run_takes_back_what_a_dead_one_left(tmp_path: Path, spark: Any)
     ws.run(Selection(), watcher=Silent(), spark=spark)
     runs = {row["run_id"]: row for row in ws.current().runs().to_pylist()}
     assert runs[dead]["state"] == "ABANDONED"
-    assert runs[dead]["tasks_cancelled"] == 18
+    assert runs[dead]["tasks_cancelled"] == 24
     with pytest.raises(ActRefused, match="is over"):
         ws.resume(dead, watcher=Silent(), spark=spark)
 
@@ -148,8 +153,8 @@ def test_a_cancelled_run_stops_at_once_and_leaves_its_partitions_due(tmp_path: P
     assert run.returncode == 1, errors
     assert "the run was cancelled" in words
     [row] = ws.current().runs().to_pylist()
-    assert (row["state"], row["tasks_cancelled"]) == ("CANCELLED", 18)
-    for view in ws.reader.views(ws.ranges(Selection())):
+    assert (row["state"], row["tasks_cancelled"]) == ("CANCELLED", 24)
+    for view in ws.reader.views(ws.ranges(Selection(source="demo"))):
         [attempt] = ws.reader.attempts(view.key)
         assert (attempt.outcome, attempt.lost_count) == (Outcome.CANCELLED, 0)
     assert answer("runs", "cancel", run_id, workspace=folder)["requested"] is False

@@ -17,6 +17,7 @@ from penstock.cli import (
     doctor,
     init,
     ledger,
+    lineage,
     raw,
     read,
     ready,
@@ -58,7 +59,7 @@ def root(
 
 _WORK = (init, doctor, run, runs, validate, state, status, backfill, control)
 _DATA = (warehouse, read, ready, raw)
-for _module in (*_WORK, *_DATA, ledger, audit, db):
+for _module in (*_WORK, *_DATA, ledger, lineage, audit, db):
     _module.register(app)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
-from penstock.partition import PartitionKey
+from penstock.partition import MODELS, PartitionKey
 from penstock.projections.board import Standing
 from penstock.projections.staleness import StaleReason
 from penstock.state.records import Attempt, PartitionView
@@ -43,6 +43,7 @@ class Circumstances:
     maturity: str | None = None
     standing: Standing | None = None  # as the board shows it
     tasks: tuple[str, ...] = ()  # of the run that works on it, each with its state
+    lacking: tuple[str, ...] = ()  # inputs that a slice of a model waits for, in words
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
@@ -102,6 +103,7 @@ def _blocks(view: PartitionView, around: Circumstances) -> tuple[str, ...]:
         blocks.append(around.trouble)
     if control.held_at is not None:
         blocks.append(f"held back from restatement by {control.held_by}{_because(control.held_reason)}")
+    blocks += around.lacking
     if around.publish_due and not view.open_run_id:
         blocks.append("an accepted run waits to be published to the warehouse")
     return tuple(blocks)
@@ -135,6 +137,11 @@ def _next(view: PartitionView, around: Circumstances) -> str:
             "the next `penstock run` publishes it; should that say its raw run is broken, fetch it again with"
             f" `penstock run {key} --reprocess`"
         )
+    if around.lacking:
+        return "made by the run that brings what is lacking, or the next one after it"
     if view.state.status is PartitionStatus.PENDING:
         return "the next `penstock run` attempts it"
+    if key.source == MODELS:
+        stale = around.standing is not None and around.standing.reasons
+        return "the next `penstock run` makes it again" if stale else "nothing to do; made again when its inputs change"
     return "nothing to do; `penstock run --reprocess` would fetch it again"
