@@ -11,7 +11,12 @@ from penstock.source.protocol import RunContext, Source
 GROUP = "penstock.sources"
 
 # Our own kinds are found without installation too: on a cluster the package arrives as a zip, without its metadata.
-_OWN = {"demo": EntryPoint("demo", "penstock.source.demo:DemoSource", GROUP)}
+_OWN = {
+    "demo": EntryPoint("demo", "penstock.source.demo:DemoSource", GROUP),
+    "files": EntryPoint("files", "penstock.source.files:FilesSource", GROUP),
+    "http": EntryPoint("http", "penstock.source.http:HttpSource", GROUP),
+    "sql": EntryPoint("sql", "penstock.source.sql:SqlSource", GROUP),
+}
 
 
 def make_source(settings: SourceSettings, context: RunContext) -> Source:
