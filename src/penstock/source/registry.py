@@ -1,4 +1,4 @@
-"""Finding a source's class by the `kind` in the workspace file, through its entry point."""
+"""Finding a source's class by the `kind` in the workspace file: its entry point's name, or `module:Class`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ _OWN = {
 def make_source(settings: SourceSettings, context: RunContext) -> Source:
     """The source that `settings` describes, ready to extract."""
     found = _OWN | {point.name: point for point in entry_points(group=GROUP)}
+    if ":" in settings.kind:
+        found[settings.kind] = EntryPoint(settings.kind, settings.kind, GROUP)
     if settings.kind not in found:
         raise ConfigError(
             f"sources.{settings.name}: there is no source of kind {settings.kind!r}"
-            f" (installed: {', '.join(sorted(found))})"
+            f" (installed: {', '.join(sorted(found))}); a class of your own is written module:Class"
         )
     try:
         kind: type[Source] = found[settings.kind].load()
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         raise ConfigError(f"sources.{settings.name}: kind {settings.kind!r} cannot be loaded: {error}") from error
     try:
         return kind(settings.options, context)
