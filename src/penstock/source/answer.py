@@ -125,6 +125,8 @@ class Answer:
             at = self._skip(at + 1)
 
     def _skip(self, at: int) -> int:
+        if not self._text[at : at + 1].isspace():
+            return at
         found = _SPACE.match(self._text, at)
         return found.end() if found else at
 

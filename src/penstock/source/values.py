@@ -15,12 +15,12 @@ import orjson
 def json_line(row: Mapping[str, Any]) -> bytes:
     """The row as one line. Decimals and large integers keep their digits, bytes become Base64, and what is not a
     number (NaN, infinity) becomes a word, for the contract to refuse. What JSON cannot hold is a TypeError."""
-    if not any(type(value) is float and not isfinite(value) for value in row.values()):
-        try:
-            return orjson.dumps(row, default=_as_json)
-        except TypeError:
-            pass  # an integer of more than 64 bits, or something inside that has to be looked at
-    return orjson.dumps(_exact(row), default=_as_json)
+    try:
+        line = orjson.dumps(row, default=_as_json)
+    except TypeError:  # an integer of more than 64 bits, say
+        return orjson.dumps(_exact(row), default=_as_json)
+    # orjson writes null for what is not a number, and nobody could tell it from a value that is missing
+    return orjson.dumps(_exact(row), default=_as_json) if b"null" in line else line
 
 
 def _as_json(value: Any) -> Any:
