@@ -13,9 +13,14 @@ import pytest
 
 from servers import free_port
 
-PAGES = sorted((Path(__file__).parents[2] / "docs" / "howto").glob("*.md"))
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+PAGES = [page for page in sorted(HOWTO.glob("*.md")) if "## An example that runs" in page.read_text()]
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PORT = "8765"  # of the page's example; the test takes a free one
+
+
+def test_every_kind_of_source_has_an_example() -> None:
+    assert {page.stem for page in PAGES} >= {"sql", "files", "http", "own-source"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -183,9 +183,9 @@ def test_a_star_stands_for_files_of_the_folder_in_the_order_of_names(tmp_path: P
         ({"path": "{customer_id}.csv"}, "path: must have {date}, or {yyyy}, {mm} and {dd}"),
         ({"path": "*/{date}.csv"}, "path: * is allowed in the last part only"),
         ({"path": "{day}/{date}.csv", "folder": "/in"}, "{day} cannot be filled in (known here: {customer_id}, "),
-        ({"path": "{date}.xls", "folder": "/in"}, "queries.q.options.format: is missing: the path does not end in"),
+        ({"path": "{date}.xls", "folder": "/in"}, "queries.q.options: format: is missing, and the path"),
         ({"path": "{date}.parquet.gz", "folder": "/in"}, "Parquet is compressed inside"),
-        ({"folder": "/in"}, "queries.q.options.path: is missing"),
+        ({"folder": "/in"}, "queries.q.options: path: is missing"),
         ({"path": "{date}.csv"}, "must be absolute, or the source must say in which folder it is"),
         ({"path": "{date}.csv", "format": "xml"}, "format: input should be 'jsonl', 'csv' or 'parquet'"),
         ({"path": "{date}.csv", "encoding": "utf-9"}, "encoding: 'utf-9' is not a known encoding"),
@@ -216,6 +216,14 @@ def test_paths_start_at_the_workspace(tmp_path: Path) -> None:
         "inbox": str(tmp_path.parent / "in"),
         "far": "s3://b/p",
     }
+
+
+def test_a_file_that_cannot_be_opened_is_told_by_day(tmp_path: Path) -> None:
+    long = "x" * 300  # a name that no file can have: refused even to root, unlike a file without permissions
+    found = fetch({"folder": str(tmp_path), "path": f"{{date}}-{long}", "format": "jsonl"})
+    assert [type(found[day]) for day in DAYS] == [ConfigError] * 3
+    assert str(found[D1]).startswith("2024-06-01-xxx")
+    assert "cannot be read: cannot open" in str(found[D1])
 
 
 def test_a_bucket_that_does_not_exist_refuses_every_slice(s3_url: str) -> None:

@@ -166,6 +166,11 @@ def test_records_are_kept_as_they_were_received() -> None:
         assert fetch(here.url, BY_DAY)[D1] == [first, twice, half]
 
 
+def test_an_answer_that_says_there_is_nothing_has_no_rows() -> None:
+    with service(lambda asked: said(7) if asked.path.endswith("02") else Said(status=204)) as here:
+        assert fetch(here.url, BY_DAY) == {D1: [], D2: [b'{"n":7}'], D3: []}
+
+
 def test_a_record_over_several_lines_becomes_one() -> None:
     with service(lambda _: Said(b'[{\n "n":\r\n 1}\n,{}]')) as here:
         assert fetch(here.url, {**BY_DAY, "records": ""})[D1] == [b'{  "n":\r  1}', b"{}"]
@@ -323,11 +328,11 @@ def test_every_request_is_paid_for() -> None:
     ("own", "options", "words"),
     [
         ({"url": "items"}, {}, "queries.q.options: url or params must have {date}, or {first_date} and {last_date}"),
-        ({"url": "{first_date}/{last_date}"}, {}, "queries.q.options: date_field is missing"),
+        ({"url": "{first_date}/{last_date}"}, {}, "queries.q.options: date_field: is missing"),
         ({"url": "{date}/{first_date}"}, {}, "{first_date} cannot be filled in (known here: {customer_id}, "),
-        ({"url": "ftp://x/{date}"}, {}, "queries.q.options.url: write http:// or https:// and the address"),
-        ({"url": "http://[/{date}"}, {}, "queries.q.options.url: write http:// or https:// and the address"),
-        ({"url": "http://host:x/{date}"}, {}, "queries.q.options.url: write http:// or https:// and the address"),
+        ({"url": "ftp://x/{date}"}, {}, "queries.q.options: url: write http:// or https:// and the address"),
+        ({"url": "http://[/{date}"}, {}, "queries.q.options: url: write http:// or https:// and the address"),
+        ({"url": "http://host:x/{date}"}, {}, "queries.q.options: url: write http:// or https:// and the address"),
         ({**BY_DAY, "headers": {"A": TOKEN}}, {}, "q.options: headers: extra inputs are not permitted (known: url,"),
         ({**BY_DAY, "paging": {"kind": "scroll"}}, {}, "queries.q.options: paging: "),
         ({**BY_DAY, "paging": {"kind": "page"}}, {}, "queries.q.options: paging.page.param: field required"),

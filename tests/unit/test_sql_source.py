@@ -95,7 +95,11 @@ def test_rows_are_not_all_in_memory_at_once(tmp_path: Path) -> None:
         ),
         ("SELEKT 1", ConfigError, "syntax error"),
         ("SELECT n FROM sales WHERE day = :day", ConfigError, "there is no parameter :day (parameters: :customer_id,"),
-        ("SELECT n FROM sales", ConfigError, "date_field logical_date is not a column of the result (columns: n)"),
+        (
+            "SELECT n FROM sales",
+            ConfigError,
+            "queries.q.options: date_field: logical_date is not a column of the result (columns: n)",
+        ),
         ("SELECT n, n FROM sales", ConfigError, "the column n stands twice: rename one with AS"),
         ("DELETE FROM sales", ConfigError, "readonly database"),
         ("CREATE TABLE mine (n)", ConfigError, "readonly database"),

@@ -18,9 +18,9 @@ import pydantic
 from penstock.errors import AuthFailed, ConfigError, DataError, SourceUnavailable
 from penstock.lake import Lake, open_lake
 from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
-from penstock.settings import Customer, Query
+from penstock.settings import Customer, Field, Query
 from penstock.source.formats import Format, Reader, csv_reader, format_of, json_lines, parquet_rows
-from penstock.source.options import Options, read_options, read_query_options
+from penstock.source.options import Options, about, read_options
 from penstock.source.protocol import COMPLETE, Row, RunContext
 from penstock.source.template import filled, names_in, of_day
 
@@ -71,13 +71,20 @@ class FilesSource:
         self._common = {name: value for name, value in options.items() if name != "folder"}
         self._budget = context.budget
 
+    def refuse(self, query: Query) -> None:
+        _, place, _ = self._asked(query)
+        filled(place.template, _names("id", query, date.min))
+
+    def _asked(self, query: Query) -> tuple[Delivery, _Place, Reader]:
+        delivery = read_options(Delivery, {**self._common, **query.options})
+        place = _Place.of(self._folder, delivery.path)
+        return delivery, place, _reader(delivery, place.template, query.fields)
+
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
-        delivery = read_query_options(Delivery, query.name, {**self._common, **query.options})
-        place = _Place.of(self._folder, delivery.path, query.name)
-        reader = _reader(delivery, place.template, query)
-        names = {"customer_id": customer.id, "query_name": query.name}
-        for day in dates:
-            path = filled(place.template, names | of_day(day))
+        with about(query.name):
+            delivery, place, reader = self._asked(query)
+            paths = {day: filled(place.template, _names(customer.id, query, day)) for day in dates}
+        for day, path in paths.items():
             try:
                 for found in place.find(path):
                     self._budget.spend()
@@ -88,7 +95,7 @@ class FilesSource:
                 if delivery.missing == "fail" or error.path != path:  # one that was listed, and went away
                     yield day, SourceUnavailable(f"there is no file {error.path} in {place.lake.url} yet")
                     continue
-            except DataError as error:
+            except (DataError, ConfigError) as error:  # this day's own trouble; any other is the storage's
                 yield day, error
                 continue
             yield day, COMPLETE
@@ -103,13 +110,12 @@ class _Place:
     listed: dict[str, list[str]] = field(default_factory=dict)  # folders that were looked into, once for each span
 
     @classmethod
-    def of(cls, folder: str | None, path: str | None, query: str) -> _Place:
-        where = f"queries.{query}.options.path"
+    def of(cls, folder: str | None, path: str | None) -> _Place:
         if path is None:
-            raise ConfigError(f"{where}: is missing, and the source gives none: write for example {{date}}.jsonl")
+            raise ConfigError("path: is missing, and the source gives none: write for example {date}.jsonl")
         if "://" not in path and not os.path.isabs(path):
             if folder is None:
-                raise ConfigError(f"{where}: must be absolute, or the source must say in which folder it is")
+                raise ConfigError("path: must be absolute, or the source must say in which folder it is")
             path = f"{folder.rstrip('/')}/{path}"
         start = "s3://" if path.startswith("s3://") else ""
         parts = os.path.normpath(path.removeprefix(start)).split("/")
@@ -156,17 +162,16 @@ class _Place:
             raise SourceUnavailable(f"{path} cannot be read: {error}") from error
 
 
-def _reader(delivery: Delivery, path: str, query: Query) -> Reader:
+def _names(customer_id: str, query: Query, day: date) -> dict[str, str]:
+    return {"customer_id": customer_id, "query_name": query.name, **of_day(day)}
+
+
+def _reader(delivery: Delivery, path: str, fields: Sequence[Field]) -> Reader:
     kind = delivery.format or format_of(path)
     if kind == "csv":
-        return csv_reader(query.fields, delivery.delimiter, delivery.encoding)
+        return csv_reader(fields, delivery.delimiter, delivery.encoding)
     if kind == "parquet" and path.endswith(".gz"):
-        raise ConfigError(
-            f"queries.{query.name}.options.path: Parquet is compressed inside; it cannot be read from .gz"
-        )
+        raise ConfigError("path: Parquet is compressed inside; it cannot be read from .gz")
     if kind is None:
-        raise ConfigError(
-            f"queries.{query.name}.options.format: is missing: the path does not end in .jsonl, .csv or .parquet,"
-            " so write format: jsonl, csv or parquet"
-        )
+        raise ConfigError("format: is missing, and the path does not end in .jsonl, .csv or .parquet")
     return json_lines if kind == "jsonl" else parquet_rows

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, DataError
 from penstock.settings import Customer, Query
 from penstock.source.answer import Answer, Record, trail
 from penstock.source.days import Days
-from penstock.source.options import Options, read_options, read_query_options
+from penstock.source.options import Options, about, read_options
 from penstock.source.paging import Cursor, Page, Paging, Step
 from penstock.source.protocol import COMPLETE, Row, RunContext
 from penstock.source.template import DAY_NAMES, filled, names_in, of_day
@@ -66,10 +66,15 @@ class HttpSource:
         secrets = [*known.headers.values(), *map(str, known.params.values()), _login(known.url)]
         self._caller = Caller(known.headers, known.timeout, context.budget, secrets)
 
+    def refuse(self, query: Query) -> None:
+        _asks_by_day(self._request(query))
+
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
-        request = self._request(query)
+        with about(query.name):
+            request = self._request(query)
+            by_day = _asks_by_day(request)
         names = {"customer_id": customer.id, "query_name": query.name}
-        if _asks_by_day(request, query.name):
+        if by_day:
             for day in dates:
                 try:
                     yield from self._rows(request, query, names | of_day(day), [day])
@@ -83,13 +88,13 @@ class HttpSource:
 
     def _request(self, query: Query) -> Request:
         """The source's options with the query's over them; its url may be relative, its params are added."""
-        own = read_query_options(Request, query.name, query.options)
+        own = read_options(Request, query.options)
         merged = {**self._common, **query.options, "params": {**self._options.params, **own.params}}
         if own.url is not None:
             merged["url"] = _joined(self._options.url or "", own.url)
-        request = read_query_options(Request, query.name, merged)
+        request = read_options(Request, merged)
         if request.url is None or not is_address(request.url):
-            raise ConfigError(f"queries.{query.name}.options.url: write http:// or https:// and the address")
+            raise ConfigError("url: write http:// or https:// and the address")
         return request
 
     def _rows(
@@ -125,6 +130,8 @@ class HttpSource:
                 )
             asked.add(step.key)
             reply = self._caller.ask(step.url or url, {} if step.url else {**params, **step.params}, number)
+            if reply.body is None:
+                return
             answer = _answer(reply.body, trail(request.records), also, number)
             if answer.records and reply.body == before:
                 raise DataError(f"page {number} is the same as the one before: {shown(url)} does not turn the page")
@@ -147,17 +154,19 @@ def _joined(base: str, url: str) -> str:
         return ""
 
 
-def _asks_by_day(request: Request, query: str) -> bool:
+def _asks_by_day(request: Request) -> bool:
     """Whether every day is a request of its own, because the address or a parameter names the day."""
-    names = names_in(str(request.url)).union(*(names_in(str(value)) for value in request.params.values()))
-    if names & set(DAY_NAMES):
-        return True
-    where = f"queries.{query}.options"
-    if not {"first_date", "last_date"} <= names:
-        raise ConfigError(f"{where}: url or params must have {{date}}, or {{first_date}} and {{last_date}}")
-    if request.date_field is None:
-        raise ConfigError(f"{where}: date_field is missing: it says to which of the days a record belongs")
-    return False
+    texts = [str(request.url), *map(str, request.params.values())]
+    names = set().union(*map(names_in, texts))
+    by_day = bool(names & set(DAY_NAMES))
+    if not by_day and not {"first_date", "last_date"} <= names:
+        raise ConfigError("url or params must have {date}, or {first_date} and {last_date}")
+    if not by_day and request.date_field is None:
+        raise ConfigError("date_field: is missing: it says to which of the days a record belongs")
+    known = ("customer_id", "query_name", *(DAY_NAMES if by_day else ("first_date", "last_date")))
+    for text in texts:
+        filled(text, dict.fromkeys(known, ""))
+    return by_day
 
 
 def _answer(body: bytes, records: tuple[str, ...], also: tuple[str, ...] | None, number: int) -> Answer:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pydantic
@@ -19,19 +20,24 @@ class Options(pydantic.BaseModel):
 T = TypeVar("T", bound=pydantic.BaseModel)
 
 
-def read_options(model: type[T], written: Mapping[str, Any], where: str = "") -> T:
-    """The options as a value of the model; `where` says in the error which map is meant."""
+def read_options(model: type[T], written: Mapping[str, Any]) -> T:
+    """The options as a value of the model, or a ConfigError with everything that is wrong with them."""
     try:
         return model.model_validate(dict(written))
     except pydantic.ValidationError as error:
         known = ", ".join(model.model_fields)
         said = "; ".join(_said(problem, known) for problem in error.errors(include_url=False))
         # without the cause, because its text may hold what was written
-        raise ConfigError(f"{where}: {said}" if where else said) from None
+        raise ConfigError(said) from None
 
 
-def read_query_options(model: type[T], query: str, written: Mapping[str, Any]) -> T:
-    return read_options(model, written, f"queries.{query}.options")
+@contextmanager
+def about(query: str) -> Iterator[None]:
+    """What is wrong with the options of a query, said with its name."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"queries.{query}.options: {error}") from error
 
 
 def _said(problem: Any, known: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
 from penstock.errors import ConfigError
-from penstock.settings import SourceSettings
+from penstock.settings import Query, SourceSettings
 from penstock.source.protocol import RunContext, Source
 
 GROUP = "penstock.sources"
@@ -37,3 +38,15 @@ def make_source(settings: SourceSettings, context: RunContext) -> Source:
         return kind(settings.options, context)
     except ConfigError as error:
         raise ConfigError(f"sources.{settings.name}: {error}") from error
+
+
+def refuse_queries(source: Source, queries: Iterable[Query]) -> None:
+    """Let the source look at its queries, if it does that, before anything is issued for them."""
+    refuse = getattr(source, "refuse", None)
+    if refuse is None:
+        return
+    for query in queries:
+        try:
+            refuse(query)
+        except ConfigError as error:
+            raise ConfigError(f"queries.{query.name}.options: {error}") from error

@@ -16,7 +16,7 @@ import pydantic
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
 from penstock.settings import Customer, Query
 from penstock.source.days import Days
-from penstock.source.options import Options, read_options, read_query_options
+from penstock.source.options import Options, about, read_options
 from penstock.source.protocol import Row, RunContext
 from penstock.source.values import json_line
 
@@ -31,7 +31,7 @@ _PARAMETERS = ("customer_id", "first_date", "last_date", "dates")
 _IN_BRACKETS = re.compile(r"\(\s*(:dates)\s*\)")
 _SECRET_NAMES = re.compile(r"pass|pwd|secret|token|key", re.IGNORECASE)
 
-# What SQLSTATE says about a failure; the longest beginning that fits decides. All else is the statement's own fault.
+# What the beginning of a SQLSTATE says about a failure. All else is the statement's own fault.
 _BY_STATE: dict[str, type[PenstockError]] = {
     "08": SourceUnavailable,  # connection
     "22": DataError,  # a value that the database cannot work with
@@ -82,9 +82,13 @@ class SqlSource:
         self._url = _parsed(read_options(SqlOptions, options).url)
         self._budget = context.budget
 
+    def refuse(self, query: Query) -> None:
+        _statement(read_options(SqlQueryOptions, query.options).sql)
+
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
-        asked = read_query_options(SqlQueryOptions, query.name, query.options)
-        statement = _statement(query.name, asked.sql, customer, dates)
+        with about(query.name):
+            asked = read_options(SqlQueryOptions, query.options)
+            statement = _bound(_statement(asked.sql), customer, dates)
         self._budget.spend()
         days = Days(dates, asked.date_field)
         with self._speaking(query.name), self._connection() as connection, connection.execute(statement) as result:
@@ -173,18 +177,24 @@ def _engine(process: int, url: URL) -> Engine:
     return engine
 
 
-def _statement(query: str, sql: str, customer: Customer, dates: Sequence[date]) -> TextClause:
-    """The SELECT with its parameters bound: values never become part of the text."""
+def _statement(sql: str) -> TextClause:
+    """The SELECT with its parameters, which must be ours."""
     import sqlalchemy as sa
 
     statement = sa.text(_IN_BRACKETS.sub(r"\1", sql.strip().rstrip(";")))
-    named = set(statement.compile().params)
-    if unknown := sorted(named - set(_PARAMETERS)):
+    if unknown := sorted(set(statement.compile().params) - set(_PARAMETERS)):
         known = ", ".join(f":{name}" for name in _PARAMETERS)
         raise ConfigError(
-            f"queries.{query}.options.sql: there is no parameter :{unknown[0]} (parameters: {known});"
-            f" write \\:{unknown[0]} if a colon is meant"
+            f"sql: there is no parameter :{unknown[0]} (parameters: {known}); write \\:{unknown[0]} if a colon is meant"
         )
+    return statement
+
+
+def _bound(statement: TextClause, customer: Customer, dates: Sequence[date]) -> TextClause:
+    """With the values of one span, which never become part of the text."""
+    import sqlalchemy as sa
+
+    named = statement.compile().params
     bound = (
         sa.bindparam("customer_id", customer.id, sa.String()),
         sa.bindparam("first_date", min(dates), sa.Date()),
@@ -195,16 +205,8 @@ def _statement(query: str, sql: str, customer: Customer, dates: Sequence[date]) 
 
 
 def _rows(result: CursorResult[Any], query: Query, date_field: str, days: Days) -> Iterator[tuple[date, Row]]:
-    if not result.returns_rows:
-        raise ConfigError(f"queries.{query.name}.options.sql: must be a SELECT: this statement returns no rows")
-    columns = list(result.keys())
-    if twice := [name for name in columns if columns.count(name) > 1]:
-        raise ConfigError(f"queries.{query.name}.options.sql: the column {twice[0]} stands twice: rename one with AS")
-    if date_field not in columns:
-        raise ConfigError(
-            f"queries.{query.name}.options: date_field {date_field} is not a column of the result"
-            f" (columns: {', '.join(columns)}); it says to which day a row belongs"
-        )
+    with about(query.name):
+        columns = _columns(result, date_field)
     place = columns.index(date_field)
     keeps_day = any(field.name == date_field for field in query.fields)
     for number, values in enumerate(result, start=1):
@@ -222,20 +224,34 @@ def _rows(result: CursorResult[Any], query: Query, date_field: str, days: Days) 
             raise DataError(f"row {number} of the answer: {error}; cast it to text in the SQL") from error
 
 
+def _columns(result: CursorResult[Any], date_field: str) -> list[str]:
+    if not result.returns_rows:
+        raise ConfigError("sql: must be a SELECT: this statement returns no rows")
+    columns = list(result.keys())
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise ConfigError(f"sql: the column {twice[0]} stands twice: rename one with AS")
+    if date_field not in columns:
+        raise ConfigError(
+            f"date_field: {date_field} is not a column of the result (columns: {', '.join(columns)});"
+            " it says to which day a row belongs"
+        )
+    return columns
+
+
 def _kind_of(error: Exception) -> type[PenstockError]:
     from sqlalchemy import exc
 
     original = getattr(error, "orig", None)
     if original is None:
         return ConfigError
-    if _REFUSED_LOGIN.search(str(original)):
-        return AuthFailed
-    if _NO_DATABASE.search(str(original)):
-        return ConfigError
     if state := getattr(original, "sqlstate", None):
         return _BY_STATE.get(state[:2], ConfigError)
     if code := getattr(original, "sqlite_errorcode", None):
         return _BY_SQLITE_CODE.get(code & 0xFF, ConfigError)
+    if _REFUSED_LOGIN.search(str(original)):
+        return AuthFailed
+    if _NO_DATABASE.search(str(original)):
+        return ConfigError
     if "Could not decode" in str(original):  # sqlite3 gives no code for text that is not UTF-8
         return DataError
     if isinstance(error, exc.DataError):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from penstock import __version__
-from penstock.clock import utc_now
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, QuotaExceeded, SourceUnavailable
 from penstock.source.budget import Budget
 
@@ -26,14 +25,15 @@ _MOST_REDIRECTS = 5
 _SHOWN = 300  # characters of a refusal's text
 _IDLE_SECONDS = 2.0  # shorter than what servers allow: a connection that the server closes meanwhile is no trouble
 _UNAVAILABLE = (408, 425)
+_NOTHING = 204
 _SECRET_LENGTH = 4  # shorter words are no secrets
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer's bytes, and the address that its header gives for the next page."""
+    """The answer's bytes (None if the service says that there are none), and the next page's address in its header."""
 
-    body: bytes
+    body: bytes | None
     link: str | None
 
 
@@ -72,6 +72,8 @@ class Caller:
             yield response
 
     def _reply(self, response: httpx.Response, number: int) -> Reply:
+        if response.status_code == _NOTHING:
+            return Reply(None, None)
         if not response.is_success:
             raise self._refusal(response)
         body = bytearray()
@@ -89,7 +91,7 @@ class Caller:
         url, status = shown(str(response.url)), response.status_code
         if status in (401, 403):
             return AuthFailed(f"{url} refuses our credentials ({status}): check the headers of the source")
-        after = _seconds(response.headers.get("retry-after"))
+        after = _seconds(response.headers.get("retry-after"), response.headers.get("date"))
         if status == 429:
             return QuotaExceeded(f"{url} asks for a pause (429)", after)
         if status >= 500 or status in _UNAVAILABLE:
@@ -146,14 +148,12 @@ def _next_link(response: httpx.Response) -> str | None:
     return target
 
 
-def _seconds(after: str | None) -> float | None:
-    """Retry-After in seconds, written as a number or as a date; None if it is neither."""
-    if after is None:
-        return None
-    if after.strip().isdecimal():
-        return float(after)
+def _seconds(after: str | None, now: str | None) -> float | None:
+    """Retry-After in seconds, written as a number, or as a date by the clock of the service; None if it is neither."""
+    if after is None or after.strip().isdecimal():
+        return None if after is None else float(after)
     try:
-        return max(0.0, (parsedate_to_datetime(after) - utc_now()).total_seconds())
+        return max(0.0, (parsedate_to_datetime(after) - parsedate_to_datetime(now or "")).total_seconds())
     except (ValueError, TypeError):
         return None
 
