@@ -25,6 +25,7 @@ from penstock.raw.reader import RawReader
 from penstock.settings import Customer, Query, SourceSettings
 from penstock.source.budget import Budget
 from penstock.source.protocol import COMPLETE, Row, RunContext, Source
+from penstock.source.registry import refuse_queries
 
 __all__ = ["SourceSuite"]
 
@@ -56,6 +57,9 @@ class SourceSuite:
             refused = error
         assert refused, "the option no_such_option was accepted: raise a ConfigError in __init__"
         assert "no_such_option" in str(refused), f"the refusal does not name the option: {refused}"
+
+    def test_its_query_is_not_refused(self) -> None:
+        refuse_queries(self._source(), [self.query])
 
     def test_every_row_is_one_of_a_day_that_was_asked_for(self) -> None:
         found = {day for day, _ in self._extract()}

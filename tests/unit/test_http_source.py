@@ -11,12 +11,13 @@ from typing import Any
 import orjson
 import pytest
 
+from fetching import by_day
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, QuotaExceeded, SourceUnavailable
 from penstock.partition import new_run_id
-from penstock.settings import Customer, Field, Query, SourceSettings
+from penstock.settings import Field, Query, SourceSettings
 from penstock.source.budget import Budget
 from penstock.source.http import HttpSource
-from penstock.source.protocol import COMPLETE, RunContext
+from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
 from servers import free_port
 from web import Asked, Said, service
@@ -35,15 +36,7 @@ BY_SPAN = {"url": "items?from={first_date}&to={last_date}", "records": "items", 
 def fetch(url: str, own: dict[str, Any], budget: Budget | None = None, **options: Any) -> dict[date, Any]:
     """The lines of each day, or its error."""
     source = HttpSource({"url": f"{url}/", **options}, RunContext(new_run_id(), budget or Budget()))
-    found: dict[date, Any] = {}
-    for day, row in source.extract(Query(name="q", source="s", fields=FIELDS, options=own), Customer(id="c"), DAYS):
-        if isinstance(row, PenstockError):
-            found[day] = row
-        elif row is not COMPLETE:
-            found.setdefault(day, []).append(row)
-        else:
-            found.setdefault(day, [])
-    return found
+    return by_day(source, Query(name="q", source="s", fields=FIELDS, options=own), DAYS)
 
 
 def said(*numbers: int, **more: Any) -> Said:
@@ -148,8 +141,7 @@ def test_a_record_of_no_day_is_named(row: Any, words: str) -> None:
         with pytest.raises(DataError) as refused:
             fetch(here.url, BY_SPAN)
         assert str(refused.value).startswith(words)
-        by_day = {**BY_DAY, "date_field": "day"}
-        assert "page 1, record " in str(fetch(here.url, by_day)[D2])
+        assert "page 1, record " in str(fetch(here.url, {**BY_DAY, "date_field": "day"})[D2])
 
 
 def test_records_are_kept_as_they_were_received() -> None:

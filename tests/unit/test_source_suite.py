@@ -134,6 +134,11 @@ class Unshakable(Orderly):
         super().__init__({name: value for name, value in options.items() if name != "down"}, context)
 
 
+class Picky(Orderly):
+    def refuse(self, query: Query) -> None:
+        raise ConfigError("never")
+
+
 class TestOrderly(SourceSuite):
     source = Orderly
     options: Mapping[str, Any] = {}
@@ -172,6 +177,12 @@ def test_a_source_that_does_one_thing_wrong_is_told_so(source: type[Orderly], te
     with pytest.raises(AssertionError) as told:
         getattr(suite, test)()
     assert words in str(told.value)
+
+
+def test_a_source_that_refuses_the_query_it_is_tested_with_is_told_so() -> None:
+    suite = type("Suite", (TestOrderly,), {"source": Picky})()
+    with pytest.raises(ConfigError, match=r"queries\.q\.options: never"):
+        suite.test_its_query_is_not_refused()
 
 
 def test_the_suite_needs_no_spark() -> None:

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import IO, TYPE_CHECKING, Any, AnyStr, BinaryIO, Literal
 
 import orjson
 
@@ -34,8 +34,9 @@ _EXTENSIONS: dict[str, Format] = {
 }
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_LOOSE_WHOLE = re.compile(r"([+-]?)0*([0-9]+)")
-_LOOSE_NUMBER = re.compile(r"([+-]?)0*([0-9]*)\.?([0-9]*)([eE][+-]?[0-9]+)?")
+# No two parts of these can take the same character: a long cell must not be tried in every way there is.
+_LOOSE_WHOLE = re.compile(r"([+-]?)([0-9]+)")
+_LOOSE_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eE][+-]?[0-9]+)?")
 
 
 def format_of(path: str) -> Format | None:
@@ -57,12 +58,14 @@ def json_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
             yield line.removesuffix(b"\n")
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+def _lines(file: IO[AnyStr], name: str) -> Iterator[AnyStr]:
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
-            raise _too_long(name, number)
+            raise DataError(
+                f"{name}, line {number}: longer than {LONGEST_LINE // 2**20} MB, the most that a line may have"
+            )
         yield line
 
 
@@ -76,7 +79,7 @@ def csv_reader(fields: Sequence[Field], delimiter: str, encoding: str) -> Reader
     def read(file: BinaryIO, name: str) -> Iterator[bytes]:
         # Bytes that are not of this encoding become half characters, which no line of JSON can hold: so they are found.
         with io.TextIOWrapper(file, encoding=encoding, errors="surrogateescape", newline="") as text:
-            rows = csv.reader(_text_lines(text, name), delimiter=delimiter, strict=True)
+            rows = csv.reader(_lines(text, name), delimiter=delimiter, strict=True)
             try:
                 yield from _csv_rows(rows, converters, name)
             except csv.Error as error:
@@ -98,19 +101,6 @@ def _csv_rows(rows: CsvRows, converters: Mapping[str, Converter], name: str) -> 
             raise DataError(f"{name}, line {rows.line_num}: {found}")
         pairs = zip(columns, cells, strict=True)
         yield orjson.dumps({column: convert(cell) if cell else None for (column, convert), cell in pairs})
-
-
-def _text_lines(text: io.TextIOWrapper, name: str) -> Iterator[str]:
-    number = 0
-    while line := text.readline(LONGEST_LINE + 1):
-        number += 1
-        if len(line) > LONGEST_LINE:
-            raise _too_long(name, number)
-        yield line
-
-
-def _too_long(name: str, number: int) -> DataError:
-    return DataError(f"{name}, line {number}: longer than {LONGEST_LINE // 2**20} MB, the most that a line may have")
 
 
 def _header(cells: Sequence[str], name: str) -> list[str]:
@@ -147,7 +137,7 @@ def _as_whole(cell: str) -> Any:
     if _WHOLE.fullmatch(cell):
         return orjson.Fragment(cell)
     if found := _LOOSE_WHOLE.fullmatch(cell):  # +7, 007
-        return orjson.Fragment(found[1].strip("+") + found[2])
+        return orjson.Fragment(found[1].strip("+") + (found[2].lstrip("0") or "0"))
     return cell
 
 
@@ -157,7 +147,8 @@ def _as_number(cell: str) -> Any:
         return orjson.Fragment(cell)
     found = _LOOSE_NUMBER.fullmatch(cell)  # +7, 007.5, .5, 7.
     if found and (found[2] or found[3]):
-        sign, whole, fraction, exponent = found[1].strip("+"), found[2] or "0", found[3] or "0", found[4] or ""
+        whole, fraction = found[2].lstrip("0") or "0", found[3] or "0"
+        sign, exponent = found[1].strip("+"), found[4] or ""
         return orjson.Fragment(f"{sign}{whole}.{fraction}{exponent}")
     return cell
 

@@ -20,7 +20,9 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     except TypeError:  # an integer of more than 64 bits, say
         return orjson.dumps(_exact(row), default=_as_json)
     # orjson writes null for what is not a number, and nobody could tell it from a value that is missing
-    return orjson.dumps(_exact(row), default=_as_json) if b"null" in line else line
+    if b"null" in line and any(type(value) is float and not isfinite(value) for value in row.values()):
+        return orjson.dumps(_exact(row), default=_as_json)
+    return line
 
 
 def _as_json(value: Any) -> Any:
