@@ -389,6 +389,7 @@ def _shaped(document: Document) -> dict[str, Any]:
         common = SourceSettings.keys_in_yaml()
         options = {key: value for key, value in body.items() if key not in common}
         ours = {key: value for key, value in body.items() if key in common}
+        options |= _from_the_root(ours.get("kind"), options, root)
         shaped["sources"][name] = {"name": name, "options": options, **ours}
     for section, model in (("queries", Query), ("models", Model)):
         for name, body in _maps(document, section):
@@ -399,6 +400,23 @@ def _shaped(document: Document) -> dict[str, Any]:
     return shaped
 
 
+def _from_the_root(kind: object, options: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Options that name a place on this machine, made absolute: a worker's own folder is another one."""
+    url, folder = options.get("url"), options.get("folder", ".")
+    if kind == "sql" and isinstance(url, str):
+        return {"url": _absolute_sqlite(url, root)}
+    if kind == "files" and isinstance(folder, str) and "://" not in folder:
+        return {"folder": os.path.abspath(root / folder)}
+    return {}
+
+
+def _absolute_sqlite(url: str, root: Path) -> str:
+    file, mark, options = url.removeprefix(_SQLITE).partition("?")
+    if not url.startswith(_SQLITE) or file in ("", ":memory:"):
+        return url
+    return f"{_SQLITE}{os.path.abspath(root / file)}{mark}{options}"
+
+
 def _shaped_state(document: Document) -> dict[str, Any]:
     state = document.values["state"]
     shaped = dict(state) if isinstance(state, Mapping) else {"url": state}
@@ -407,10 +425,8 @@ def _shaped_state(document: Document) -> dict[str, Any]:
             document.refuse(("schema",), f"is already given at {document.place(('state', 'schema'))}")
         shaped["schema"] = document.values["schema"]
     url = shaped.get("url")
-    if isinstance(url, str) and url.startswith(_SQLITE):
-        file, mark, options = url.removeprefix(_SQLITE).partition("?")
-        if file not in ("", ":memory:"):
-            shaped["url"] = f"{_SQLITE}{os.path.abspath(document.file.parent / file)}{mark}{options}"
+    if isinstance(url, str):
+        shaped["url"] = _absolute_sqlite(url, document.file.parent)
     return shaped
 
 

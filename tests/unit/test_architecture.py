@@ -20,6 +20,7 @@ LAYERS = (
     "cli",
     "console",
     "app",
+    "testing",
     "control",
     "flow",
     "pipeline",

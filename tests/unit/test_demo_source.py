@@ -102,6 +102,24 @@ def test_an_unknown_kind_is_refused_with_the_installed_ones() -> None:
         make_source(SourceSettings(name="shop", kind="fax", options={}), RunContext(new_run_id()))
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("no_such_module:Source", "kind 'no_such_module:Source' cannot be loaded: No module named 'no_such_module'"),
+        ("penstock.source.demo:Source", "cannot be loaded: module 'penstock.source.demo' has no attribute 'Source'"),
+    ],
+)
+def test_a_class_that_is_not_there_is_refused(kind: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_source(SourceSettings(name="shop", kind=kind, options={}), RunContext(new_run_id()))
+    assert words in str(refused.value)
+
+
+def test_a_kind_may_be_a_class() -> None:
+    settings = SourceSettings(name="shop", kind="penstock.source.demo:DemoSource", options={"rows": 1})
+    assert isinstance(make_source(settings, RunContext(new_run_id())), DemoSource)
+
+
 def test_quota_errors_keep_their_delay_when_they_travel() -> None:
     import pickle
 

@@ -107,6 +107,14 @@ def extract(
     return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
 
 
+def extract_here(
+    extraction: Extraction, source: Source, query: Query, customer: Customer, dates: Sequence[date]
+) -> list[Extracted]:
+    """One span in this process, without Spark, by an object that the caller made; for tests and measurements."""
+    span = _Span(extraction, RawSink(open_lake(extraction.lake)), source, query, customer, dates)
+    return [_extracted(row, extraction.source.name, extraction.run_id) for row in span.fetch()]
+
+
 def _shared_out(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
     """What the source may be asked at once and per second, divided among worker tasks that all run at the same time."""
     together, rate = extraction.source.parallelism, extraction.source.rate
@@ -314,10 +322,10 @@ def _extracted(row: dict[str, Any], source: str, run_id: RunId) -> Extracted:
     key = PartitionKey(source, row["customer_id"], row["query"], row["logical_date"])
     return Extracted(
         AttemptKey(key, run_id),
-        row["record_count"],
-        row["payload_sha256"],
-        row["payload_bytes"],
-        ErrorClass(row["error_class"]) if row["error_class"] else None,
-        row["error_message"],
-        row["retry_after"],
+        row.get("record_count"),
+        row.get("payload_sha256"),
+        row.get("payload_bytes"),
+        ErrorClass(row["error_class"]) if row.get("error_class") else None,
+        row.get("error_message"),
+        row.get("retry_after"),
     )

@@ -19,8 +19,9 @@ from typing import Any
 import orjson
 import pydantic
 
-from penstock.errors import AuthFailed, ConfigError, QuotaExceeded, SourceUnavailable
+from penstock.errors import AuthFailed, QuotaExceeded, SourceUnavailable
 from penstock.settings import Customer, Field, Query
+from penstock.source.options import Options, read_options
 from penstock.source.protocol import COMPLETE, Row, RunContext
 
 
@@ -43,10 +44,8 @@ class Fault(StrEnum):
 _AT_RANDOM = (Fault.TRANSIENT, Fault.WRONG_TYPE, Fault.DUPLICATE_KEY, Fault.TRUNCATED)
 
 
-class FaultRule(pydantic.BaseModel):
+class FaultRule(Options):
     """Where a fault strikes: every slice that matches all that is given."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     fault: Fault
     customer: str | None = None
@@ -66,10 +65,8 @@ class FaultRule(pydantic.BaseModel):
         )
 
 
-class Options(pydantic.BaseModel):
+class DemoOptions(Options):
     """What `sources.<name>` may say for kind demo."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 7
     rows: int = pydantic.Field(default=20, ge=0)
@@ -94,10 +91,7 @@ class DemoSource:
     api_version = "demo-1"
 
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
-        try:
-            self._options = Options.model_validate(dict(options))
-        except pydantic.ValidationError as error:
-            raise ConfigError("; ".join(_said(problem) for problem in error.errors())) from error
+        self._options = read_options(DemoOptions, options)
         self._run_id = context.run_id
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[dt.date]) -> Iterator[tuple[dt.date, Row]]:
@@ -210,8 +204,3 @@ def _maker(field: Field) -> _Maker:
         return lambda chance, _number, _row: f"{chance:.{scale}f}"
     known = _KNOWN.get(field.name)
     return known if known and field.type in ("long", "double", "string") else _BY_TYPE[field.type]
-
-
-def _said(problem: Any) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
-    return f"{where}: {problem['msg'].lower()}"

@@ -43,6 +43,9 @@ class Source(Protocol):
 
     Several objects of the class may work at once, in threads of one process: what they share must allow that. Before
     each request a source calls `context.budget.spend()`, which waits as long as the workspace file's `rate` asks for.
+
+    A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is asked
+    before anything is issued.
     """
 
     in_date_order: bool

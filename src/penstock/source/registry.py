@@ -1,32 +1,52 @@
-"""Finding a source's class by the `kind` in the workspace file, through its entry point."""
+"""Finding a source's class by the `kind` in the workspace file: its entry point's name, or `module:Class`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
 from penstock.errors import ConfigError
-from penstock.settings import SourceSettings
+from penstock.settings import Query, SourceSettings
 from penstock.source.protocol import RunContext, Source
 
 GROUP = "penstock.sources"
 
 # Our own kinds are found without installation too: on a cluster the package arrives as a zip, without its metadata.
-_OWN = {"demo": EntryPoint("demo", "penstock.source.demo:DemoSource", GROUP)}
+_OWN = {
+    "demo": EntryPoint("demo", "penstock.source.demo:DemoSource", GROUP),
+    "files": EntryPoint("files", "penstock.source.files:FilesSource", GROUP),
+    "http": EntryPoint("http", "penstock.source.http:HttpSource", GROUP),
+    "sql": EntryPoint("sql", "penstock.source.sql:SqlSource", GROUP),
+}
 
 
 def make_source(settings: SourceSettings, context: RunContext) -> Source:
     """The source that `settings` describes, ready to extract."""
     found = _OWN | {point.name: point for point in entry_points(group=GROUP)}
+    if ":" in settings.kind:
+        found[settings.kind] = EntryPoint(settings.kind, settings.kind, GROUP)
     if settings.kind not in found:
         raise ConfigError(
             f"sources.{settings.name}: there is no source of kind {settings.kind!r}"
-            f" (installed: {', '.join(sorted(found))})"
+            f" (installed: {', '.join(sorted(found))}); a class of your own is written module:Class"
         )
     try:
         kind: type[Source] = found[settings.kind].load()
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         raise ConfigError(f"sources.{settings.name}: kind {settings.kind!r} cannot be loaded: {error}") from error
     try:
         return kind(settings.options, context)
     except ConfigError as error:
         raise ConfigError(f"sources.{settings.name}: {error}") from error
+
+
+def refuse_queries(source: Source, queries: Iterable[Query]) -> None:
+    """Let the source look at its queries, if it does that, before anything is issued for them."""
+    refuse = getattr(source, "refuse", None)
+    if refuse is None:
+        return
+    for query in queries:
+        try:
+            refuse(query)
+        except ConfigError as error:
+            raise ConfigError(f"queries.{query.name}.options: {error}") from error

@@ -1,0 +1,142 @@
+"""One page of a web service's answer: its records, each as the text that was received, found in a single pass."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import orjson
+
+from penstock.errors import DataError
+
+Trail = tuple[str, ...]
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+# Only looked through: the numbers in it are of no interest, and may have any length.
+_GLANCE = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+
+
+def trail(dotted: str) -> Trail:
+    """`data.items` as the names that lead there; the empty text leads to the document itself."""
+    return tuple(dotted.split(".")) if dotted else ()
+
+
+class Record(NamedTuple):
+    """The record as it was received, and as it reads; there, numbers are texts."""
+
+    text: str
+    value: Any
+
+    def line(self, without: str | None = None) -> bytes:
+        """One line of JSON. A field is left out by writing the others anew, with all their digits; a record that would
+        change by that is passed on whole, for the validator to refuse."""
+        if without is not None and isinstance(self.value, dict) and without in self.value:
+            try:
+                row = _EXACT.decode(self.text)
+                del row[without]
+                return orjson.dumps(row)
+            except (ValueError, TypeError):
+                pass
+        # in valid JSON a line break stands between values only
+        return self.text.replace("\n", " ").encode()
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        raise ValueError("a field stands twice")
+    return row
+
+
+_EXACT = json.JSONDecoder(
+    parse_int=orjson.Fragment,
+    parse_float=orjson.Fragment,
+    parse_constant=orjson.Fragment,
+    object_pairs_hook=_unrepeated,
+)
+
+
+class Answer:
+    """The list at `records`, and what stands at `also` (the next page's cursor, say); a DataError if there is none."""
+
+    def __init__(self, text: str, records: Trail, also: Trail | None = None) -> None:
+        self._text = text
+        self._wanted = records
+        self._also = also
+        self._has_list = False
+        self.records: list[Record] = []
+        self.also: Any = None
+        try:
+            end = self._value(self._skip(0), ())
+        except RecursionError as error:
+            raise DataError("is nested too deeply") from error
+        except ValueError as error:
+            raise DataError(f"is not valid JSON: {error}") from error
+        if self._skip(end) != len(text):
+            raise DataError(f"is not valid JSON: something follows its end at character {end + 1}")
+        if not self._has_list:
+            raise DataError(f"has no list at {self._place}")
+
+    @property
+    def _place(self) -> str:
+        return ".".join(self._wanted) or "its top"
+
+    def _value(self, at: int, where: Trail) -> int:
+        """Reads the value that starts here; returns where it ends."""
+        if where == self._wanted:
+            return self._list(at)
+        if where == self._wanted[: len(where)] and self._text.startswith("{", at):
+            return self._object(at, where)
+        value, end = _GLANCE.raw_decode(self._text, at)
+        if self._also is not None and where == self._also[: len(where)]:
+            self.also = _inside(value, self._also[len(where) :])
+        return end
+
+    def _object(self, at: int, where: Trail) -> int:
+        at = self._skip(at + 1)
+        if self._text.startswith("}", at):
+            return at + 1
+        while True:
+            if not self._text.startswith('"', at):
+                raise json.JSONDecodeError("expected the name of a field", self._text, at)
+            name, at = _GLANCE.raw_decode(self._text, at)
+            at = self._skip(self._after(":", self._skip(at)))
+            at = self._skip(self._value(at, (*where, name)))
+            if not self._text.startswith(",", at):
+                return self._after("}", at)
+            at = self._skip(at + 1)
+
+    def _list(self, at: int) -> int:
+        if self._has_list:
+            raise DataError(f"has two lists at {self._place}")
+        if not self._text.startswith("[", at):
+            raise DataError(f"has no list at {self._place}, but something else")
+        self._has_list = True
+        at = self._skip(at + 1)
+        if self._text.startswith("]", at):
+            return at + 1
+        while True:
+            value, end = _GLANCE.raw_decode(self._text, at)
+            self.records.append(Record(self._text[at:end], value))
+            at = self._skip(end)
+            if not self._text.startswith(",", at):
+                return self._after("]", at)
+            at = self._skip(at + 1)
+
+    def _skip(self, at: int) -> int:
+        if not self._text[at : at + 1].isspace():
+            return at
+        found = _SPACE.match(self._text, at)
+        return found.end() if found else at
+
+    def _after(self, mark: str, at: int) -> int:
+        if not self._text.startswith(mark, at):
+            raise json.JSONDecodeError(f"expected {mark!r}", self._text, at)
+        return at + 1
+
+
+def _inside(value: Any, where: Trail) -> Any:
+    for name in where:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,45 @@
+"""To which of the days that were asked for a row belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, time
+
+from penstock.errors import DataError, UsageError
+from penstock.partition import day as parsed_day
+
+
+class Days:
+    """The days of one span. They may have gaps, which one request from the first to the last day cannot leave out."""
+
+    def __init__(self, dates: Sequence[date], field: str) -> None:
+        self.first, self.last = min(dates), max(dates)
+        self._field = field
+        self._known: dict[object, date | None] = {day: day for day in dates}
+
+    def of(self, cell: object) -> date | None:
+        """The day, always as the same object; None for one in a gap, whose rows nobody wants now."""
+        try:
+            return self._known[cell]
+        except (KeyError, TypeError):  # seen for the first time, or nothing that could be a day
+            day = self._parsed(cell)
+        if not self.first <= day <= self.last:
+            raise DataError(
+                f"{self._field} is {day}, outside of the days that were asked for, {self.first} to {self.last}:"
+                " let the source choose the rows by day"
+            )
+        found = self._known.get(day)
+        self._known[cell] = found
+        return found
+
+    def _parsed(self, cell: object) -> date:
+        if cell is None:
+            raise DataError(f"{self._field} is missing, which says to what day a row belongs")
+        if isinstance(cell, datetime) and cell.time() == time():  # as databases without a type for days say it
+            return cell.date()
+        if isinstance(cell, date) and not isinstance(cell, datetime):
+            return cell
+        try:
+            return parsed_day(cell if isinstance(cell, str) else repr(cell), self._field)
+        except UsageError as error:
+            raise DataError(str(error)) from error

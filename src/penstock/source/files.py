@@ -1,0 +1,177 @@
+"""Rows from files that somebody else delivers: one or more for each day, in a folder or in S3-compatible storage."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os.path
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, BinaryIO, Literal, cast
+
+import pydantic
+
+from penstock.errors import AuthFailed, ConfigError, DataError, SourceUnavailable
+from penstock.lake import Lake, open_lake
+from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
+from penstock.settings import Customer, Field, Query
+from penstock.source.formats import Format, Reader, csv_reader, format_of, json_lines, parquet_rows
+from penstock.source.options import Options, about, read_options
+from penstock.source.protocol import COMPLETE, Row, RunContext
+from penstock.source.template import filled, names_in, of_day
+
+
+class Delivery(Options):
+    """What a source or one of its queries may say about its files; the query's word counts."""
+
+    path: str | None = None
+    format: Format | None = None
+    missing: Literal["fail", "empty"] = "fail"
+    delimiter: str = pydantic.Field(default=",", min_length=1, max_length=1)
+    encoding: str = "utf-8-sig"
+
+    @pydantic.field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, name: str) -> str:
+        try:
+            "x".encode(name)
+        except LookupError:
+            raise ValueError(f"{name!r} is not a known encoding: write for example utf-8-sig or cp1252") from None
+        return name
+
+    @pydantic.field_validator("path")
+    @classmethod
+    def _names_a_day(cls, path: str) -> str:
+        names = names_in(path)
+        if "date" not in names and not {"yyyy", "mm", "dd"} <= names:
+            raise ValueError("must have {date}, or {yyyy}, {mm} and {dd}: every day has files of its own")
+        if "*" in os.path.dirname(path):
+            raise ValueError("* is allowed in the last part only")
+        return path
+
+
+class FilesOptions(Delivery):
+    """What `sources.<name>` may say for kind files. `folder` is where paths start; by default the workspace's."""
+
+    folder: str | None = None
+
+
+class FilesSource:
+    """Implements the source protocol over a folder that it only reads."""
+
+    in_date_order = True
+    api_version = "files-1"
+
+    def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
+        self._folder = read_options(FilesOptions, options).folder
+        self._common = {name: value for name, value in options.items() if name != "folder"}
+        self._budget = context.budget
+
+    def refuse(self, query: Query) -> None:
+        _, place, _ = self._asked(query)
+        filled(place.template, _names("id", query, date.min))
+
+    def _asked(self, query: Query) -> tuple[Delivery, _Place, Reader]:
+        delivery = read_options(Delivery, {**self._common, **query.options})
+        place = _Place.of(self._folder, delivery.path)
+        return delivery, place, _reader(delivery, place.template, query.fields)
+
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
+        with about(query.name):
+            delivery, place, reader = self._asked(query)
+            paths = {day: filled(place.template, _names(customer.id, query, day)) for day in dates}
+        for day, path in paths.items():
+            try:
+                for found in place.find(path):
+                    self._budget.spend()
+                    with place.open(found) as file:
+                        for row in reader(file, found):
+                            yield day, row
+            except LakeObjectMissing as error:
+                if delivery.missing == "fail" or error.path != path:  # one that was listed, and went away
+                    yield day, SourceUnavailable(f"there is no file {error.path} in {place.lake.url} yet")
+                    continue
+            except (DataError, ConfigError) as error:  # this day's own trouble; any other is the storage's
+                yield day, error
+                continue
+            yield day, COMPLETE
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the files are: the part of the path that is the same for all of them, and the rest."""
+
+    lake: Lake
+    template: str
+    listed: dict[str, list[str]] = field(default_factory=dict)  # folders that were looked into, once for each span
+
+    @classmethod
+    def of(cls, folder: str | None, path: str | None) -> _Place:
+        if path is None:
+            raise ConfigError("path: is missing, and the source gives none: write for example {date}.jsonl")
+        if "://" not in path and not os.path.isabs(path):
+            if folder is None:
+                raise ConfigError("path: must be absolute, or the source must say in which folder it is")
+            path = f"{folder.rstrip('/')}/{path}"
+        start = "s3://" if path.startswith("s3://") else ""
+        parts = os.path.normpath(path.removeprefix(start)).split("/")
+        fixed = next(number for number, part in enumerate(parts) if "{" in part or "*" in part)
+        return cls(open_lake(start + "/".join(parts[:fixed]) or "/"), "/".join(parts[fixed:]))
+
+    def find(self, path: str) -> list[str]:
+        """The path itself, or what its `*` stands for, in the order of names; LakeObjectMissing if that is nothing."""
+        folder, _, pattern = path.rpartition("/")
+        if "*" not in pattern:
+            return [path]
+        if folder not in self.listed:
+            with self._speaking(folder):
+                entries = [entry.path for entry in self.lake.list(folder)]
+            self.listed[folder] = sorted(entry for entry in entries if entry.rpartition("/")[0] == folder)
+        fits = re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
+        found = [entry for entry in self.listed[folder] if fits.fullmatch(entry.rpartition("/")[2])]
+        if not found:
+            raise LakeObjectMissing(self.lake.url, path)
+        return found
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[BinaryIO]:
+        """The bytes inside, uncompressed as they are read."""
+        with self._speaking(path), self.lake.open(path) as file:
+            if not path.endswith(".gz"):
+                yield file
+                return
+            try:
+                yield cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file))))
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise DataError(f"{path}: not a whole gzip file: {error}") from error
+
+    @contextmanager
+    def _speaking(self, path: str) -> Iterator[None]:
+        """The seam: the lake's errors speak of our own storage, and this one is somebody else's."""
+        try:
+            yield
+        except LakeRefused as error:
+            # a bucket that refuses us refuses every slice; a local file may be the only one
+            kind = AuthFailed if self.lake.url.startswith("s3://") else ConfigError
+            raise kind(f"{path} cannot be read: {error}") from error
+        except (LakeUnavailable, OSError) as error:
+            raise SourceUnavailable(f"{path} cannot be read: {error}") from error
+
+
+def _names(customer_id: str, query: Query, day: date) -> dict[str, str]:
+    return {"customer_id": customer_id, "query_name": query.name, **of_day(day)}
+
+
+def _reader(delivery: Delivery, path: str, fields: Sequence[Field]) -> Reader:
+    kind = delivery.format or format_of(path)
+    if kind == "csv":
+        return csv_reader(fields, delivery.delimiter, delivery.encoding)
+    if kind == "parquet" and path.endswith(".gz"):
+        raise ConfigError("path: Parquet is compressed inside; it cannot be read from .gz")
+    if kind is None:
+        raise ConfigError("format: is missing, and the path does not end in .jsonl, .csv or .parquet")
+    return json_lines if kind == "jsonl" else parquet_rows

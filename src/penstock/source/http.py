@@ -1,0 +1,182 @@
+"""Rows from a web service that answers with JSON, page by page. Records are kept as they were received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from importlib.util import find_spec
+from typing import Annotated, Any
+from urllib.parse import urljoin, urlsplit
+
+import pydantic
+
+from penstock.errors import ConfigError, DataError
+from penstock.settings import Customer, Query
+from penstock.source.answer import Answer, Record, trail
+from penstock.source.days import Days
+from penstock.source.options import Options, about, read_options
+from penstock.source.paging import Cursor, Page, Paging, Step
+from penstock.source.protocol import COMPLETE, Row, RunContext
+from penstock.source.template import DAY_NAMES, filled, names_in, of_day
+from penstock.source.web import Caller, is_address, shown
+
+
+def _header_text(text: str) -> str:
+    if not text.isascii() or not text.isprintable():  # the client would repeat it in its complaint
+        raise ValueError("must be one line of plain ASCII text")
+    return text
+
+
+def _as_text(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+Header = Annotated[str, pydantic.AfterValidator(_header_text)]
+Parameter = Annotated[str | int | float | bool, pydantic.AfterValidator(_as_text)]
+
+
+class Request(Options):
+    """What a source or one of its queries may say about a request; the query's word counts."""
+
+    url: str | None = None
+    params: dict[str, Parameter] = pydantic.Field(default_factory=dict, repr=False)
+    records: str = ""
+    date_field: str | None = None
+    paging: Paging | None = None
+
+
+class HttpOptions(Request):
+    """What `sources.<name>` may say for kind http. Headers belong here: what a query says is kept with its contract."""
+
+    headers: dict[str, Header] = pydantic.Field(default_factory=dict, repr=False)
+    timeout: float = pydantic.Field(default=60.0, gt=0)
+
+
+class HttpSource:
+    """Implements the source protocol with GET requests: one for a span or one for each day, and their further pages."""
+
+    in_date_order = False
+    api_version = "http-1"
+
+    def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
+        if find_spec("httpx") is None:
+            raise ConfigError("kind http needs the package httpx: pip install 'penstock[http]'")
+        self._options = known = read_options(HttpOptions, options)
+        self._common = {name: value for name, value in options.items() if name not in ("headers", "timeout")}
+        secrets = [*known.headers.values(), *map(str, known.params.values()), _login(known.url)]
+        self._caller = Caller(known.headers, known.timeout, context.budget, secrets)
+
+    def refuse(self, query: Query) -> None:
+        _asks_by_day(self._request(query))
+
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
+        with about(query.name):
+            request = self._request(query)
+            by_day = _asks_by_day(request)
+        names = {"customer_id": customer.id, "query_name": query.name}
+        if by_day:
+            for day in dates:
+                try:
+                    yield from self._rows(request, query, names | of_day(day), [day])
+                except (DataError, ConfigError) as error:  # this day's own trouble; any other is the service's
+                    yield day, error
+                else:
+                    yield day, COMPLETE
+            return
+        names |= {"first_date": min(dates).isoformat(), "last_date": max(dates).isoformat()}
+        yield from self._rows(request, query, names, dates)
+
+    def _request(self, query: Query) -> Request:
+        """The source's options with the query's over them; its url may be relative, its params are added."""
+        own = read_options(Request, query.options)
+        merged = {**self._common, **query.options, "params": {**self._options.params, **own.params}}
+        if own.url is not None:
+            merged["url"] = _joined(self._options.url or "", own.url)
+        request = read_options(Request, merged)
+        if request.url is None or not is_address(request.url):
+            raise ConfigError("url: write http:// or https:// and the address")
+        return request
+
+    def _rows(
+        self, request: Request, query: Query, names: Mapping[str, str], dates: Sequence[date]
+    ) -> Iterator[tuple[date, Row]]:
+        """Every record with its day: the day that was asked for, or what its `date_field` says."""
+        field = request.date_field
+        surplus = None if field is None or any(known.name == field for known in query.fields) else field
+        days = Days(dates, field or "")
+        for number, answer in enumerate(self._pages(request, names), start=1):
+            for place, record in enumerate(answer.records, start=1):
+                try:
+                    day = dates[0] if field is None else days.of(_cell(record, field))
+                except DataError as error:
+                    raise DataError(f"page {number}, record {place}: {error}") from error
+                if day is not None:
+                    yield day, record.line(without=surplus)
+
+    def _pages(self, request: Request, names: Mapping[str, str]) -> Iterator[Answer]:
+        paging = request.paging
+        url = filled(str(request.url), names)
+        params = {name: filled(str(value), names) for name, value in request.params.items()}
+        also = trail(paging.next) if isinstance(paging, Cursor) else None
+        step: Step | None = paging.first() if paging else Step()
+        asked: set[tuple[object, ...]] = set()
+        before = b""
+        number = 0
+        while step is not None:
+            number += 1
+            if step.key in asked:
+                raise DataError(
+                    f"page {number} is one that came before: the pages of {shown(url)} go round in a circle"
+                )
+            asked.add(step.key)
+            reply = self._caller.ask(step.url or url, {} if step.url else {**params, **step.params}, number)
+            if reply.body is None:
+                return
+            answer = _answer(reply.body, trail(request.records), also, number)
+            if answer.records and reply.body == before:
+                raise DataError(f"page {number} is the same as the one before: {shown(url)} does not turn the page")
+            before = reply.body
+            yield answer
+            step = paging.after(step, Page(len(answer.records), answer.also, reply.link)) if paging else None
+
+
+def _login(url: str | None) -> str:
+    try:
+        return urlsplit(url or "").password or ""
+    except ValueError:
+        raise ConfigError("url: is not the address of a web service") from None
+
+
+def _joined(base: str, url: str) -> str:
+    try:
+        return urljoin(base, url)
+    except ValueError:
+        return ""
+
+
+def _asks_by_day(request: Request) -> bool:
+    """Whether every day is a request of its own, because the address or a parameter names the day."""
+    texts = [str(request.url), *map(str, request.params.values())]
+    names = set().union(*map(names_in, texts))
+    by_day = bool(names & set(DAY_NAMES))
+    if not by_day and not {"first_date", "last_date"} <= names:
+        raise ConfigError("url or params must have {date}, or {first_date} and {last_date}")
+    if not by_day and request.date_field is None:
+        raise ConfigError("date_field: is missing: it says to which of the days a record belongs")
+    known = ("customer_id", "query_name", *(DAY_NAMES if by_day else ("first_date", "last_date")))
+    for text in texts:
+        filled(text, dict.fromkeys(known, ""))
+    return by_day
+
+
+def _answer(body: bytes, records: tuple[str, ...], also: tuple[str, ...] | None, number: int) -> Answer:
+    try:
+        return Answer(body.decode("utf-8"), records, also)
+    except UnicodeDecodeError as error:
+        raise DataError(f"page {number} is not UTF-8 text (at byte {error.start + 1})") from error
+    except DataError as error:
+        raise DataError(f"page {number} {error}") from error
+
+
+def _cell(record: Record, field: str) -> object:
+    return record.value.get(field) if isinstance(record.value, dict) else None

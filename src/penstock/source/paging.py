@@ -1,0 +1,109 @@
+"""How a web service hands out a long answer: by page, by offset, by a cursor in the answer, or by a link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+
+from penstock.source.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is asked next: more parameters, or another address in place of all."""
+
+    params: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for two steps that ask the same."""
+        return (self.url, *sorted(self.params.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What an answer says about the next one."""
+
+    records: int
+    cursor: Any
+    link: str | None
+
+
+class _Sized(Options):
+    size_param: str | None = None
+    size: int | None = pydantic.Field(default=None, ge=1)
+
+    @pydantic.model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if self.size_param is not None and self.size is None:
+            raise ValueError("size_param needs size: how many records are asked for")
+        return self
+
+    def sized(self, params: Mapping[str, str]) -> Step:
+        return Step({**params, **({self.size_param: str(self.size)} if self.size_param else {})})
+
+    def is_last(self, page: Page) -> bool:
+        return page.records < (self.size or 1)
+
+
+class PageNumbers(_Sized):
+    """Pages have numbers; the first one that is empty, or not full, is the last."""
+
+    kind: Literal["page"]
+    param: str
+    start: int = 1
+
+    def first(self) -> Step:
+        return self.sized({self.param: str(self.start)})
+
+    def after(self, step: Step, page: Page) -> Step | None:
+        return None if self.is_last(page) else self.sized({self.param: str(int(step.params[self.param]) + 1)})
+
+
+class Offsets(_Sized):
+    """The answer starts after as many records as have come already."""
+
+    kind: Literal["offset"]
+    param: str
+    start: int = 0
+
+    def first(self) -> Step:
+        return self.sized({self.param: str(self.start)})
+
+    def after(self, step: Step, page: Page) -> Step | None:
+        return (
+            None if self.is_last(page) else self.sized({self.param: str(int(step.params[self.param]) + page.records)})
+        )
+
+
+class Cursor(Options):
+    """Each answer names the next one, at the dotted path `next`, until it names none."""
+
+    kind: Literal["cursor"]
+    param: str
+    next: str = pydantic.Field(min_length=1)
+
+    def first(self) -> Step:
+        return Step()
+
+    def after(self, step: Step, page: Page) -> Step | None:
+        return None if page.cursor in (None, "", False) else Step({self.param: str(page.cursor)})
+
+
+class Links(Options):
+    """Each answer has the next one's address in its header `Link` (RFC 8288), as rel=next, until it has none."""
+
+    kind: Literal["link"]
+
+    def first(self) -> Step:
+        return Step()
+
+    def after(self, step: Step, page: Page) -> Step | None:
+        return None if page.link is None else Step(url=page.link)
+
+
+Paging = Annotated[PageNumbers | Offsets | Cursor | Links, pydantic.Field(discriminator="kind")]

@@ -1,0 +1,198 @@
+"""A suite that a source must pass: subclass it, name your source, and pytest runs it. It needs no Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import orjson
+
+from penstock.contract.complaint import summary
+from penstock.contract.contract import Contract
+from penstock.contract.counts import count_complaints
+from penstock.contract.parse import Parsed, parse_many
+from penstock.contract.plain import plain
+from penstock.contract.rules import row_rules
+from penstock.errors import ConfigError, ErrorClass, PenstockError
+from penstock.lake import open_lake
+from penstock.partition import new_run_id
+from penstock.pipeline.extract import Extracted, Extraction, extract_here
+from penstock.raw.reader import RawReader
+from penstock.settings import Customer, Query, SourceSettings
+from penstock.source.budget import Budget
+from penstock.source.protocol import COMPLETE, Row, RunContext, Source
+from penstock.source.registry import refuse_queries
+
+__all__ = ["SourceSuite"]
+
+Rows = dict[date, list[bytes]]
+
+
+class SourceSuite:
+    """What Penstock relies on in every source, as tests.
+
+    `options` are those of `sources.<name>`; `query` is one that succeeds for `customer` on all `dates` and brings some
+    rows. With each of `failing_options` (a wrong password, a port where nobody listens) `extract` must end in an error
+    that says whose trouble it is. What is known only when a test runs, such as the port of a server, may be set on
+    `self` by an autouse fixture.
+    """
+
+    source: Callable[[Mapping[str, Any], RunContext], Source]
+    options: Mapping[str, Any]
+    query: Query
+    customer: Customer = Customer(id="1")
+    dates: Sequence[date]
+    failing_options: Sequence[Mapping[str, Any]] = ()
+    asks_a_service: ClassVar[bool] = True  # False for a source that sends no requests, and has no rate to keep
+
+    def test_unknown_options_are_refused(self) -> None:
+        refused: ConfigError | None = None
+        try:
+            self._source({**self.options, "no_such_option": 1})
+        except ConfigError as error:
+            refused = error
+        assert refused, "the option no_such_option was accepted: raise a ConfigError in __init__"
+        assert "no_such_option" in str(refused), f"the refusal does not name the option: {refused}"
+
+    def test_its_query_is_not_refused(self) -> None:
+        refuse_queries(self._source(), [self.query])
+
+    def test_every_row_is_one_of_a_day_that_was_asked_for(self) -> None:
+        found = {day for day, _ in self._extract()}
+        assert found <= set(self.dates), f"rows for {sorted(found - set(self.dates))}, which were not asked for"
+
+    def test_it_brings_rows(self) -> None:
+        assert any(self._rows().values()), "no row came for any day: the suite would prove nothing"
+
+    def test_a_second_fetch_brings_the_same_rows(self) -> None:
+        source = self._source()
+        _same(self._rows(source), self._rows(source), "a second fetch by the same object")
+
+    def test_an_object_made_elsewhere_brings_the_same_rows(self) -> None:
+        """Options travel to the workers of Spark; every worker makes its own object."""
+        options = pickle.loads(pickle.dumps(dict(self.options)))  # noqa: S301 - our own bytes
+        _same(self._rows(), self._rows(self._source(options)), "another object")
+
+    def test_a_day_alone_brings_the_same_rows_as_in_a_span(self) -> None:
+        whole = self._rows()
+        alone = {day: self._rows(dates=[day])[day] for day in self.dates}
+        _same(whole, alone, "each day on its own")
+
+    def test_days_in_between_may_be_left_out(self) -> None:
+        """The days of a span may have gaps: what its request brings for others must not come out."""
+        outer = sorted({self.dates[0], self.dates[-1]})
+        whole = self._rows()
+        _same({day: whole[day] for day in outer}, self._rows(dates=outer), "the first and the last day without others")
+
+    def test_objects_may_work_at_once(self) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: self._rows(), range(4)))
+        for other in found[1:]:
+            _same(found[0], other, "objects in four threads")
+
+    def test_nothing_comes_after_a_day_is_complete(self) -> None:
+        source = self._source()
+        complete: set[date] = set()
+        last: date | None = None
+        for day, row in self._extract(source):
+            assert day not in complete, f"{row!r} came for {day}, which was complete"
+            if source.in_date_order:
+                assert last is None or day >= last, f"{day} came after {last}, but in_date_order is true"
+                last = day
+            if row is COMPLETE:
+                complete.add(day)
+
+    def test_every_row_fits_the_contract(self) -> None:
+        contract = Contract.of(self.query)
+        for day, lines in self._rows().items():
+            parsed = parse_many([b"".join(line + b"\n" for line in lines)], contract)
+            _expect_no_complaints(day, contract, parsed, len(lines))
+
+    def test_rows_are_sealed_and_read_back(self) -> None:
+        contract = Contract.of(self.query)
+        with TemporaryDirectory() as folder:
+            reader = RawReader(open_lake(folder))
+            for found in self._sealed(folder):
+                day = found.attempt.partition.logical_date
+                assert found.ok, f"{day} was not sealed: {found.error_class}: {found.error_message}"
+                seal = reader.seal(found.attempt)
+                assert seal is not None, f"{day} has no seal"
+                parsed = parse_many([reader.payload(seal)], contract)
+                _expect_no_complaints(day, contract, parsed, seal.record_count)
+
+    def test_it_asks_within_its_budget(self) -> None:
+        budget = _Counted()
+        for _ in self._extract(self._source(context=RunContext(new_run_id(), budget))):
+            pass
+        if self.asks_a_service:
+            assert budget.spent > 0, "no request was counted: call context.budget.spend() before each request"
+
+    def test_trouble_is_told_by_its_class(self) -> None:
+        for options in self.failing_options:
+            errors = list(self._errors(options))
+            assert errors, "options that cannot work brought rows, and no error"
+            for error in errors:
+                assert isinstance(error, PenstockError), f"{error!r} is not one of penstock.errors"
+                known = isinstance(error, PenstockError) and error.error_class is not ErrorClass.INTERNAL
+                assert known, f"{error!r} does not say whose trouble it is"
+
+    def _source(self, options: Mapping[str, Any] | None = None, context: RunContext | None = None) -> Source:
+        make = type(self).source
+        return make(self.options if options is None else options, context or RunContext(new_run_id()))
+
+    def _extract(self, source: Source | None = None, dates: Sequence[date] | None = None) -> Iterator[tuple[date, Row]]:
+        yield from (source or self._source()).extract(self.query, self.customer, dates or self.dates)
+
+    def _rows(self, source: Source | None = None, dates: Sequence[date] | None = None) -> Rows:
+        found: Rows = {day: [] for day in dates or self.dates}
+        for day, row in self._extract(source, dates):
+            if isinstance(row, PenstockError):
+                raise AssertionError(f"{day} failed: {row}")
+            assert day in found, f"a row came for {day}, which was not asked for"
+            if row is not COMPLETE:
+                found[day].append(row if isinstance(row, bytes) else orjson.dumps(row))
+        return found
+
+    def _errors(self, options: Mapping[str, Any]) -> Iterator[Exception]:
+        try:
+            for _, row in self._extract(self._source(options)):
+                if isinstance(row, PenstockError):
+                    yield row
+        except Exception as error:  # noqa: BLE001 - which kind it is is the question
+            yield error
+
+    def _sealed(self, folder: str) -> list[Extracted]:
+        settings = SourceSettings(name=self.query.source, kind="under_test")
+        name = self.query.name
+        extraction = Extraction(folder, new_run_id(), settings, {name: self.query}, {name: "under_test"})
+        return extract_here(extraction, self._source(), self.query, self.customer, self.dates)
+
+
+class _Counted(Budget):
+    """A budget without a limit that knows how much of it was spent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spent = 0
+
+    def spend(self, requests: int = 1) -> None:
+        self.spent += requests
+
+
+def _same(expected: Rows, found: Rows, who: str) -> None:
+    for day, rows in expected.items():
+        assert sorted(rows) == sorted(found[day]), f"{who} brought other rows for {day}: {found[day]}, not {rows}"
+
+
+def _expect_no_complaints(day: date, contract: Contract, parsed: Parsed, count: int) -> None:
+    """Types, fields, and every check that can be made without Spark."""
+    complaints = [*parsed.complaints.get(0, ()), *count_complaints(contract, count, previous=None)]
+    assert not complaints, f"{day} is not what the contract says: {summary(complaints)}"
+    for rule in row_rules(contract):
+        if (broken := plain(rule, contract)) is not None:
+            rows = broken(parsed.table).to_pylist()
+            assert not any(rows), f"{day}: {rule.message} (line {rows.index(True) + 1 if any(rows) else 0})"

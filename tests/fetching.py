@@ -1,0 +1,24 @@
+"""What a source says about each day, as the tests of sources look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.settings import Customer, Query
+from penstock.source.protocol import COMPLETE, Source
+
+
+def by_day(source: Source, query: Query, dates: Sequence[date]) -> dict[date, Any]:
+    """The rows of each day, or its error; nothing for a day of which nothing was said."""
+    found: dict[date, Any] = {}
+    for day, row in source.extract(query, Customer(id="c"), dates):
+        if isinstance(row, PenstockError):
+            found[day] = row
+        elif row is COMPLETE:
+            found.setdefault(day, [])
+        else:
+            found.setdefault(day, []).append(row)
+    return found

@@ -1,0 +1,191 @@
+"""The suite for third-party sources finds what is wrong with one: each of its tests fails for somebody."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+
+from penstock.errors import ConfigError, PenstockError, SourceUnavailable
+from penstock.settings import Customer, Field, Query, Rows
+from penstock.source.protocol import COMPLETE, Row, RunContext
+from penstock.testing import SourceSuite
+
+D1, D2, D3 = DAYS = [date(2024, 6, day) for day in (1, 2, 3)]
+SERIAL = count()
+
+
+class Orderly:
+    """A source that does everything right; the others each do one thing wrong."""
+
+    in_date_order = True
+    api_version = "1"
+
+    def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
+        if unknown := set(options) - {"down"}:
+            raise ConfigError(f"unknown option {', '.join(unknown)}")
+        self._down = options.get("down", False)
+        self.budget = context.budget
+
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        self.budget.spend()
+        if self._down:
+            raise SourceUnavailable("it is down")
+        for day in dates:
+            yield day, {"n": day.day}
+            yield day, COMPLETE
+
+
+class Lax(Orderly):
+    def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
+        super().__init__({}, context)
+
+
+class Curt(Orderly):
+    def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
+        if options:
+            raise ConfigError("no")
+        super().__init__(options, context)
+
+
+class Generous(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        yield from super().extract(query, customer, [*dates, dates[-1] + timedelta(days=1)])
+
+
+class Gapless(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        all_of_them = [dates[0] + timedelta(days=n) for n in range((dates[-1] - dates[0]).days + 1)]
+        yield from super().extract(query, customer, all_of_them)
+
+
+class Empty(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        return [(day, COMPLETE) for day in dates]
+
+
+class Fickle(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        self.budget.spend()
+        return [(day, {"n": next(SERIAL)}) for day in dates]
+
+
+class Greedy(Orderly):
+    """Gives a day more rows when it comes with others."""
+
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        self.budget.spend()
+        return [(day, {"n": n}) for day in dates for n in range(len(dates))]
+
+
+class Backwards(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        yield from super().extract(query, customer, dates[::-1])
+
+
+class Talkative(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        for day, row in super().extract(query, customer, dates):
+            yield day, row
+            if row is COMPLETE:
+                yield day, {"n": 9}
+
+
+class Wordy(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        for day, row in super().extract(query, customer, dates):
+            yield day, row if row is COMPLETE else {"n": "one"}
+
+
+class Huge(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        for day, row in super().extract(query, customer, dates):
+            yield day, row if row is COMPLETE else b'{"n":\n1}'
+
+
+class Spendthrift(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        return [(day, {"n": 1}) for day in dates]
+
+
+class Vague(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        try:
+            yield from super().extract(query, customer, dates)
+        except SourceUnavailable as error:
+            raise ValueError("?") from error
+
+
+class Internal(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        try:
+            yield from super().extract(query, customer, dates)
+        except SourceUnavailable:
+            yield dates[0], PenstockError("?")
+
+
+class Unshakable(Orderly):
+    def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
+        super().__init__({name: value for name, value in options.items() if name != "down"}, context)
+
+
+class Picky(Orderly):
+    def refuse(self, query: Query) -> None:
+        raise ConfigError("never")
+
+
+class TestOrderly(SourceSuite):
+    source = Orderly
+    options: Mapping[str, Any] = {}
+    query = Query(name="q", source="s", fields=(Field(name="n", type="long", required=True),), checks=(Rows(min=1),))
+    dates = DAYS
+    failing_options = [{"down": True}]  # noqa: RUF012 - as users of the suite write it
+
+
+@pytest.mark.parametrize(
+    ("source", "test", "words"),
+    [
+        (Lax, "test_unknown_options_are_refused", "was accepted"),
+        (Curt, "test_unknown_options_are_refused", "does not name the option"),
+        (Generous, "test_every_row_is_one_of_a_day_that_was_asked_for", "which were not asked for"),
+        (Gapless, "test_days_in_between_may_be_left_out", "2024-06-02, which was not asked for"),
+        (Empty, "test_it_brings_rows", "no row came"),
+        (Fickle, "test_a_second_fetch_brings_the_same_rows", "brought other rows"),
+        (Fickle, "test_an_object_made_elsewhere_brings_the_same_rows", "brought other rows"),
+        (Fickle, "test_objects_may_work_at_once", "brought other rows"),
+        (Greedy, "test_a_day_alone_brings_the_same_rows_as_in_a_span", "brought other rows"),
+        (Backwards, "test_nothing_comes_after_a_day_is_complete", "but in_date_order is true"),
+        (Talkative, "test_nothing_comes_after_a_day_is_complete", "which was complete"),
+        (Talkative, "test_rows_are_sealed_and_read_back", "after that day was complete"),
+        (Wordy, "test_every_row_fits_the_contract", "n is not a whole number"),
+        (Wordy, "test_rows_are_sealed_and_read_back", "n is not a whole number"),
+        (Empty, "test_every_row_fits_the_contract", "at least 1 expected"),
+        (Huge, "test_rows_are_sealed_and_read_back", "a line break inside"),
+        (Spendthrift, "test_it_asks_within_its_budget", "no request was counted"),
+        (Vague, "test_trouble_is_told_by_its_class", "is not one of penstock.errors"),
+        (Internal, "test_trouble_is_told_by_its_class", "does not say whose trouble it is"),
+        (Unshakable, "test_trouble_is_told_by_its_class", "brought rows, and no error"),
+    ],
+)
+def test_a_source_that_does_one_thing_wrong_is_told_so(source: type[Orderly], test: str, words: str) -> None:
+    suite = type("Suite", (TestOrderly,), {"source": source})()
+    with pytest.raises(AssertionError) as told:
+        getattr(suite, test)()
+    assert words in str(told.value)
+
+
+def test_a_source_that_refuses_the_query_it_is_tested_with_is_told_so() -> None:
+    suite = type("Suite", (TestOrderly,), {"source": Picky})()
+    with pytest.raises(ConfigError, match=r"queries\.q\.options: never"):
+        suite.test_its_query_is_not_refused()
+
+
+def test_the_suite_needs_no_spark() -> None:
+    probe = "import sys, penstock.testing; print(*{'pyspark', 'pytest', 'py4j'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
