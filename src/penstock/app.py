@@ -6,7 +6,7 @@ import getpass
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date as Day
@@ -157,6 +157,23 @@ class Workspace:
         due = due_range(self.settings, key, self.now())
         if not due.first <= key.logical_date <= due.last:
             raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
+        if due.is_frozen(key.logical_date):
+            raise UsageError(
+                f"{key} is frozen: {key.source} can only be asked for {due.frozen_before} and later, so nothing may"
+                f" replace what is known of that day (sources.{key.source}.keeps says for how long it keeps days)"
+            )
+
+    def frozen(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
+        """Those of these partitions that their sources cannot be asked for any more."""
+        now = self.now()
+        return {key for key in keys if due_range(self.settings, key, now).is_frozen(key.logical_date)}
+
+    def frozen_in(self, selection: Selection) -> int:
+        """How many expected partitions of a selection are frozen."""
+        from penstock.control import spans
+
+        ranges = self.ranges(selection)
+        return spans.count(ranges) - spans.count(spans.thawed(ranges))
 
     def _refuse_what_cannot_run(self, ranges: Sequence[ExpectedRange]) -> None:
         """Before anything is issued: fields that changed without a new version, sources with bad options."""
@@ -455,7 +472,7 @@ class Workspace:
         from penstock.control import spans
         from penstock.state.backfills import Backfill
 
-        ranges = self.ranges(selection)
+        ranges = spans.thawed(self.ranges(selection))
         for key in selection.keys:
             self._refuse_what_is_not_due(key)
         # Days that come later are fresh work, not part of this backfill.
@@ -533,10 +550,13 @@ class Workspace:
             return [], {}
         failed = self.reader.views(ranges, status=PartitionStatus.FAILED)
         nothing = set() if without_raw else self.reader.left_nothing(ranges)
-        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": []}
+        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": [], "frozen": []}
+        frozen = self.frozen(view.key for view in failed)
         wanted = []
         for view in failed:
-            if view.control.terminal_at is not None:
+            if view.key in frozen:
+                refused["frozen"].append(view.key)
+            elif view.control.terminal_at is not None:
                 refused["terminal"].append(view.key)
             elif view.key in nothing:
                 refused["no_raw"].append(view.key)

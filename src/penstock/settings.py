@@ -32,6 +32,8 @@ from penstock.specification import (
     Expression,
     Field,
     Freshness,
+    Keeps,
+    Kept,
     Model,
     Name,
     Query,
@@ -60,6 +62,7 @@ __all__ = [
     "Expression",
     "Field",
     "Freshness",
+    "Keeps",
     "Model",
     "Query",
     "Range",
@@ -212,6 +215,7 @@ class SourceSettings(Declared):
     kind: Annotated[str, pydantic.Field(min_length=1)]
     parallelism: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = None  # requests at a time, over all workers
     rate: Rate | None = None  # requests per second, over all workers
+    keeps: Kept | None = None  # for how long it can be asked for a day; older ones are frozen (default: by its kind)
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.contract.contract import Contract
+from penstock.control.spans import thawed
 from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
@@ -53,9 +54,10 @@ def make_plan(
 
     What failed is due again only when the retry policy or an operator says so. `restated` says at which ages the days
     of a query are fetched again. With `judged_before` success partitions count only if their last verdict is older.
+    What is frozen is never attempted, for whatever reason.
     """
     found = reader.candidates(
-        ranges,
+        thawed(ranges),
         reasons,
         now,
         restated,
@@ -87,7 +89,7 @@ def preview(
 ) -> Plan:
     """The plan with its counts, and with at most `limit` of its items: a million partitions are counted, not listed."""
     plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
-    found = reader.reasons(ranges, now, restated, status)
+    found = reader.reasons(thawed(ranges), now, restated, status)
     counts = Counter({_WORDS.get(reason, reason): 0 for reason in reasons})
     for reason in reasons:
         counts[_WORDS.get(reason, reason)] += found.get(reason, 0)

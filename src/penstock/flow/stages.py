@@ -134,7 +134,12 @@ class Stages:
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
             self._go_on()
             work = Extraction(
-                bench.settings.lake, self.run_id, bench.settings.sources[source], bench.settings.queries, hashes
+                bench.settings.lake,
+                self.run_id,
+                bench.settings.sources[source],
+                bench.settings.queries,
+                hashes,
+                clock=bench.clock,
             )
             found = extract(bench.spark, work, customers, attempts, report)
             bench.guard.observe(source, observation(found))
