@@ -176,14 +176,15 @@ class Workspace:
         return spans.count(ranges) - spans.count(spans.thawed(ranges))
 
     def _refuse_what_cannot_run(self, ranges: Sequence[ExpectedRange]) -> None:
-        """Before anything is issued: fields that changed without a new version, sources with bad options."""
+        """Before anything is issued: fields that changed without a new version, bad options of sources and queries."""
         from penstock.control.plan import refuse_changed_fields
         from penstock.source.protocol import RunContext
-        from penstock.source.registry import make_source
+        from penstock.source.registry import make_source, refuse_queries
 
         refuse_changed_fields(self.reader, self.contracts)
         for name in sorted({found.source for found in ranges}):
-            make_source(self.settings.sources[name], RunContext(new_run_id()))
+            source = make_source(self.settings.sources[name], RunContext(new_run_id()))
+            refuse_queries(source, self.settings.queries_of(name))
 
     def schedule_retries(self) -> None:
         """Let the retry policy speak about every failure that it has not judged yet."""

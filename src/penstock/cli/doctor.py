@@ -92,10 +92,10 @@ def _lake(ws: Workspace) -> str:
 def _sources(ws: Workspace) -> str:
     from penstock.partition import new_run_id
     from penstock.source.protocol import RunContext
-    from penstock.source.registry import make_source
+    from penstock.source.registry import make_source, refuse_queries
 
-    for settings in ws.settings.sources.values():
-        make_source(settings, RunContext(new_run_id()))
+    for name, settings in ws.settings.sources.items():
+        refuse_queries(make_source(settings, RunContext(new_run_id())), ws.settings.queries_of(name))
     return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
 
 

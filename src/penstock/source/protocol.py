@@ -35,6 +35,15 @@ class RunContext:
     budget: Budget = field(default_factory=Budget, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A customer as its source knows it."""
+
+    id: str
+    name: str
+    time_zone: str
+
+
 class Source(Protocol):
     """Made once per worker task, from the options of the workspace file; refuses bad options with a ConfigError.
 
@@ -43,6 +52,9 @@ class Source(Protocol):
 
     Several objects of the class may work at once, in threads of one process: what they share must allow that. Before
     each request a source calls `context.budget.spend()`, which waits as long as the workspace file's `rate` asks for.
+
+    A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is asked
+    before anything is issued. And `accounts(levels, statuses)`, if it can list the customers that it serves.
     """
 
     in_date_order: bool

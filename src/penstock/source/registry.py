@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
 from penstock.errors import ConfigError
-from penstock.settings import SourceSettings
+from penstock.settings import Query, SourceSettings
 from penstock.source.protocol import RunContext, Source
 
 GROUP = "penstock.sources"
 
 # Our own kinds are found without installation too: on a cluster the package arrives as a zip, without its metadata.
-_OWN = {"demo": EntryPoint("demo", "penstock.source.demo:DemoSource", GROUP)}
+_OWN = {
+    "demo": EntryPoint("demo", "penstock.source.demo:DemoSource", GROUP),
+    "google_ads": EntryPoint("google_ads", "penstock.source.google_ads.source:GoogleAdsSource", GROUP),
+}
 
 
 def make_source(settings: SourceSettings, context: RunContext) -> Source:
@@ -30,3 +34,15 @@ def make_source(settings: SourceSettings, context: RunContext) -> Source:
         return kind(settings.options, context)
     except ConfigError as error:
         raise ConfigError(f"sources.{settings.name}: {error}") from error
+
+
+def refuse_queries(source: Source, queries: Iterable[Query]) -> None:
+    """Let the source look at its queries, if it does that, before anything is issued for them."""
+    refuse = getattr(source, "refuse", None)
+    if refuse is None:
+        return
+    for query in queries:
+        try:
+            refuse(query)
+        except ConfigError as error:
+            raise ConfigError(f"queries.{query.name}.options: {error}") from error
