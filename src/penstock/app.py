@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.contract.contract import Contract
+    from penstock.control.customers import CustomerPlan
     from penstock.control.plan import Plan
     from penstock.control.why import Why
     from penstock.db.engine import Database
@@ -185,6 +186,31 @@ class Workspace:
         for name in sorted({found.source for found in ranges}):
             source = make_source(self.settings.sources[name], RunContext(new_run_id()))
             refuse_queries(source, self.settings.queries_of(name))
+
+    def customer_changes(self, source: str | None, levels: int, statuses: Sequence[str]) -> tuple[str, CustomerPlan]:
+        """The source that was asked (the only one that lists accounts, if none is named), and what a sync would
+        write."""
+        from penstock.control.customers import plan_customers
+        from penstock.source.protocol import Lister, RunContext
+        from penstock.source.registry import lists_accounts, make_source
+
+        able = [name for name, found in self.settings.sources.items() if lists_accounts(found)]
+        if source is None and len(able) != 1:
+            raise UsageError(f"name the --source whose accounts are meant (sources that list them: {_listed(able)})")
+        name = source or able[0]
+        if name not in able:
+            raise UsageError(f"{name!r} does not list accounts (sources that do: {_listed(able)})")
+        lister = make_source(self.settings.sources[name], RunContext(new_run_id()))
+        assert isinstance(lister, Lister)
+        found = lister.accounts(levels, statuses)
+        return name, plan_customers(self.settings, name, found, self.now())
+
+    def sync_customers(self, plan: CustomerPlan, entry: AuditEntry) -> None:
+        """Write the list of customers anew, with a line in the audit log."""
+        from penstock.control.customers import write_customers
+
+        write_customers(plan)
+        self.note(entry, len(plan.changes), "done")
 
     def schedule_retries(self) -> None:
         """Let the retry policy speak about every failure that it has not judged yet."""
@@ -1041,6 +1067,10 @@ def os_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _day(value: str | Day | None) -> Day | None:

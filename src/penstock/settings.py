@@ -248,7 +248,7 @@ class LedgerSettings(Declared):
 class Settings(Declared):
     """Everything the workspace file says, checked as a whole."""
 
-    not_in_yaml = frozenset({"root"})
+    not_in_yaml = frozenset({"root", "customer_files"})
     also_in_yaml = ("schema", "include")
 
     root: Path
@@ -260,6 +260,7 @@ class Settings(Declared):
     control: ControlSettings = ControlSettings()
     ledger: LedgerSettings = LedgerSettings()
     customers: Annotated[tuple[Customer, ...], pydantic.Field(strict=False)] = ()
+    customer_files: tuple[Path, ...] = pydantic.Field(default=(), repr=False)
     sources: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
     queries: dict[str, Query] = pydantic.Field(default_factory=dict)
     models: dict[str, Model] = pydantic.Field(default_factory=dict)
@@ -342,9 +343,9 @@ def _shaped(document: Document) -> dict[str, Any]:
     """What is written, in the shape of the models: names inside, short forms spelled out, paths made absolute."""
     written, root = document.values, document.file.parent
     shaped = {key: value for key, value in written.items() if key != "schema" and (key, value) != ("spark", None)}
-    if "root" in written:
-        document.refuse(("root",), f"unknown key 'root' (known: {', '.join(Settings.keys_in_yaml())})")
-    shaped["root"] = root
+    for key in sorted(Settings.not_in_yaml & set(written)):
+        document.refuse((key,), f"unknown key {key!r} (known: {', '.join(Settings.keys_in_yaml())})")
+    shaped |= {"root": root, "customer_files": tuple(document.customer_files)}
     if "state" in written:
         shaped["state"] = _shaped_state(document)
     lake = written.get("lake")

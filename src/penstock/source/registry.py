@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from penstock.errors import ConfigError
 from penstock.settings import Query, SourceSettings
-from penstock.source.protocol import RunContext, Source
+from penstock.source.protocol import Lister, RunContext, Source
 
 GROUP = "penstock.sources"
 
@@ -20,6 +20,19 @@ _OWN = {
 
 def make_source(settings: SourceSettings, context: RunContext) -> Source:
     """The source that `settings` describes, ready to extract."""
+    kind = _kind(settings)
+    try:
+        return kind(settings.options, context)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{settings.name}: {error}") from error
+
+
+def lists_accounts(settings: SourceSettings) -> bool:
+    """Whether the source can say which customers it serves."""
+    return issubclass(_kind(settings), Lister)
+
+
+def _kind(settings: SourceSettings) -> type[Source]:
     found = _OWN | {point.name: point for point in entry_points(group=GROUP)}
     if settings.kind not in found:
         raise ConfigError(
@@ -30,10 +43,7 @@ def make_source(settings: SourceSettings, context: RunContext) -> Source:
         kind: type[Source] = found[settings.kind].load()
     except ImportError as error:
         raise ConfigError(f"sources.{settings.name}: kind {settings.kind!r} cannot be loaded: {error}") from error
-    try:
-        return kind(settings.options, context)
-    except ConfigError as error:
-        raise ConfigError(f"sources.{settings.name}: {error}") from error
+    return kind
 
 
 def refuse_queries(source: Source, queries: Iterable[Query]) -> None:

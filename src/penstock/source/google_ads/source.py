@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
-from penstock.errors import ConfigError, DataError
+from penstock.errors import ConfigError, DataError, UsageError
 from penstock.settings import Customer, Query
 from penstock.source.google_ads import gaql
 from penstock.source.google_ads.client import Connection, login_from
@@ -18,6 +18,7 @@ from penstock.specification import did_you_mean
 
 # Days that nobody asked for cost rows, a further request costs quota: so much of a gap is asked for as well.
 _GAP = timedelta(days=7)
+_STATUSES = ("ENABLED", "CANCELED", "SUSPENDED", "CLOSED")
 
 
 class GoogleAdsSource:
@@ -43,6 +44,8 @@ class GoogleAdsSource:
 
     def accounts(self, levels: int, statuses: Sequence[str]) -> list[Account]:
         """The accounts below the login's manager that can have reports of their own."""
+        if unknown := sorted(set(statuses) - set(_STATUSES)):
+            raise UsageError(f"an account is never {', '.join(unknown)} (statuses: {', '.join(_STATUSES)})")
         manager = self._options.login_customer_id
         if manager is None:
             raise ConfigError("login_customer_id is missing: it names the manager whose accounts are meant")
