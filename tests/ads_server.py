@@ -163,7 +163,7 @@ class AdsServer:
         days = sorted(day for customer, day in self.rows if customer == customer_id and first <= day <= last)
         if not self.ordered or not order.startswith("segments.date"):
             days.reverse()  # so that nobody is in order by luck
-        return [{**row, "segments.date": day.isoformat()} for day in days for row in self.rows[customer_id, day]]
+        return [{"segments.date": day.isoformat(), **row} for day in days for row in self.rows[customer_id, day]]
 
     def _message(self, rows: list[dict[str, Any]]) -> Any:
         message = self._part("services.types.google_ads_service").SearchGoogleAdsStreamResponse.pb()()

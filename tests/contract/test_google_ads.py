@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -18,13 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from ads_server import MANAGER, AdsServer, Client, Fault, campaign, quota, serve
-from penstock.errors import AuthFailed, ConfigError
+from penstock.errors import AuthFailed, ConfigError, SourceUnavailable
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.pipeline.extract import Extraction, _Span
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
-from penstock.settings import Customer, Query, SourceSettings
+from penstock.settings import Customer, Query, SourceSettings, load_settings
 from penstock.source.google_ads.source import GoogleAdsSource, stretches
 from penstock.source.protocol import Account, RunContext
 from penstock.source.registry import make_source, refuse_queries
@@ -228,6 +229,15 @@ def test_days_out_of_order_are_never_vouched_for(ads: AdsServer, tmp_path: Path)
     assert all(text.startswith("data: ") for text in outcomes.values()), outcomes
 
 
+@pytest.mark.parametrize("day", [D1 - timedelta(days=1), D3 + timedelta(days=1)])
+def test_rows_of_days_that_were_not_asked_for_are_not_dropped_in_silence(
+    ads: AdsServer, tmp_path: Path, day: date
+) -> None:
+    ads.rows[ALICE, D2] = [campaign(1, more={"segments.date": day.isoformat()})]
+    outcomes = fetched(ads, tmp_path)
+    assert all(text.startswith("data: ") for text in outcomes.values()), outcomes
+
+
 def test_a_server_that_says_nothing_is_left_after_the_timeout(ads: AdsServer, tmp_path: Path) -> None:
     ads.silent = True
     outcomes = fetched(ads, tmp_path, timeout="1s")
@@ -292,6 +302,13 @@ def test_each_refusal_says_whose_trouble_it_is(
         assert outcomes[D1].endswith("(the source asks to wait 12.5 s)")
 
 
+def test_after_so_many_requests_each_further_one_is_told_to_wait(ads: AdsServer, tmp_path: Path) -> None:
+    ads.allowance = 1
+    assert fetched(ads, tmp_path) == dict.fromkeys(DAYS, "3")
+    assert fetched(ads, tmp_path)[D1].endswith("(the source asks to wait 7 s)")
+    assert len(ads.requests) == 2
+
+
 def test_one_bad_account_does_not_spoil_another(ads: AdsServer, tmp_path: Path) -> None:
     denied = Fault(grpc.StatusCode.PERMISSION_DENIED, ("authorization_error", "CUSTOMER_NOT_ENABLED"), customer=BOB)
     ads.faults = [denied]
@@ -346,6 +363,18 @@ def test_queries_that_cannot_be_asked_are_refused(ads: AdsServer, query: Query, 
     assert ads.requests == []
 
 
+def test_the_workspace_of_the_guide_can_be_asked_as_it_stands(ads: AdsServer, tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "howto" / "google-ads.md").read_text()
+    [workspace] = re.findall(r"```yaml\n(.+?)```", guide, re.DOTALL)
+    [header] = re.findall(r"```\n(id,.+?\n)```", guide)
+    (tmp_path / "penstock.yaml").write_text(workspace)
+    (tmp_path / "customers.csv").write_text(header)
+    settings = load_settings(tmp_path, {})
+    written = settings.sources["google_ads"].options
+    refuse_queries(opened(ads, **written), settings.queries.values())
+    assert len(settings.queries) == 2
+
+
 def test_units_need_room_for_six_digits(ads: AdsServer) -> None:
     select = {"cost": {"path": "metrics.cost_micros", "as": "units"}}
     with pytest.raises(ConfigError, match="six digits after the point"):
@@ -391,10 +420,13 @@ def test_missing_credentials_are_named_and_present_ones_are_not_shown(
 
 def test_a_key_file_stands_in_for_the_other_three(nobody: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nobody.setenv("GOOGLE_ADS_DEVELOPER_TOKEN", "token-of-ours")
-    nobody.setenv("GOOGLE_ADS_JSON_KEY_FILE_PATH", str(tmp_path / "gone.json"))
-    source = make_source(SourceSettings(name="ads", kind="google_ads"), RunContext(new_run_id()))
-    with pytest.raises(ConfigError, match="does not name a key file that can be read"):
-        list(source.extract(report(), Customer(id=ALICE), DAYS))
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "other.json").write_text("{}")
+    for name in ("gone.json", "broken.json", "other.json"):
+        nobody.setenv("GOOGLE_ADS_JSON_KEY_FILE_PATH", str(tmp_path / name))
+        source = make_source(SourceSettings(name="ads", kind="google_ads"), RunContext(new_run_id()))
+        with pytest.raises(ConfigError, match="does not name a key file that can be read"):
+            list(source.extract(report(), Customer(id=ALICE), DAYS))
 
 
 def test_secrets_are_struck_from_whatever_a_server_says(ads: AdsServer, nobody: pytest.MonkeyPatch) -> None:
@@ -500,6 +532,14 @@ def test_credentials_that_google_refuses_are_the_sources_trouble(nobody: pytest.
         source = make_source(SourceSettings(name="ads", kind="google_ads"), RunContext(new_run_id()))
         with pytest.raises(AuthFailed, match="Google refuses these credentials: invalid_grant: Token has been revoked"):
             list(source.extract(report(), Customer(id=ALICE), DAYS))
+
+
+def test_a_sign_in_that_cannot_be_reached_is_trouble_that_passes(nobody: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nobody.setenv("GOOGLE_ADS_DEVELOPER_TOKEN", "token-of-ours")
+    nobody.setenv("GOOGLE_ADS_JSON_KEY_FILE_PATH", str(key_file(tmp_path, "http://127.0.0.1:1/token")))
+    source = make_source(SourceSettings(name="ads", kind="google_ads"), RunContext(new_run_id()))
+    with pytest.raises(SourceUnavailable, match="sign-in did not answer"):
+        list(source.extract(report(), Customer(id=ALICE), DAYS))
 
 
 # --- customers -------------------------------------------------------------------------------------------------------

@@ -82,8 +82,7 @@ class Connection:
             for answer in call:
                 yield answer.results
         except (GoogleAdsException, GoogleAPICallError) as error:
-            ours = translated(error, customer_id, self.version)
-            raise type(ours)(*(self._login.hidden(a) if isinstance(a, str) else a for a in ours.args)) from None
+            raise translated(error, customer_id, self.version, self._login.hidden) from None
         finally:
             if call is not None:
                 call.cancel()
@@ -112,16 +111,17 @@ class Connection:
     def _credentials(self) -> Any:
         """Signs in, so that bad credentials are known before the first request and not taken for a broken network."""
         from google.ads.googleads import oauth2
-        from google.auth.exceptions import GoogleAuthError
+        from google.auth.exceptions import GoogleAuthError, TransportError
 
         given = self._login.variables
         try:
             if _KEY_FILE in given:
                 return oauth2.get_service_account_credentials(given[_KEY_FILE], given.get(_SUBJECT))
             return oauth2.get_installed_app_credentials(*(given[name] for name in _INSTALLED))
-        except GoogleAuthError as error:
-            raise refused_credentials(error) from None
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{_KEY_FILE} does not name a key file that can be read: {type(error).__name__}"
             ) from None
+        except GoogleAuthError as error:
+            words = self._login.hidden(str(error.args[0] if error.args else error))
+            raise refused_credentials(words, passing=isinstance(error, TransportError) or error.retryable) from None

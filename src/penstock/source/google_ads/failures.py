@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.errors import (
@@ -65,25 +65,23 @@ _OF_THE_QUERY = {"authorization_error": {"METRIC_ACCESS_DENIED"}}
 _BAD_CREDENTIALS = ("invalid_grant", "invalid_client", "unauthorized_client", "RefreshError")
 
 
-def translated(error: Exception, customer_id: str, version: str) -> PenstockError:
-    """Our error for one of the client library's."""
+def translated(error: Exception, customer_id: str, version: str, hide: Callable[[str], str]) -> PenstockError:
+    """Our error for one of the client library's; `hide` strikes secrets from what a server says."""
     call = _call(error)
     if call is None:
-        return SourceUnavailable(f"Google Ads did not answer for {customer_id}: {error}")
+        return SourceUnavailable(f"Google Ads did not answer for {customer_id}: {hide(str(error))}")
     metadata = call.trailing_metadata() or ()
     where = _where(customer_id, metadata)
-    faults = _faults(metadata, version)
-    if faults:
+    if faults := [fault._replace(message=hide(fault.message)) for fault in _faults(metadata, version)]:
         return _by_fault(faults, where)
-    return _by_status(call.code().name, call.details() or "", where, version)
+    return _by_status(call.code().name, hide(call.details() or ""), where, version)
 
 
-def refused_credentials(error: Exception) -> PenstockError:
-    """Our error for one that came from signing in. Only the gist of it: the rest quotes the answer of a server."""
-    gist = str(error.args[0] if error.args else error)
-    if getattr(error, "retryable", True):
-        return SourceUnavailable(f"Google's sign-in did not answer: {gist}")
-    return AuthFailed(f"Google refuses these credentials: {gist}; renew what GOOGLE_ADS_* hold, then run again")
+def refused_credentials(words: str, *, passing: bool) -> PenstockError:
+    """Our error for one that came from signing in, which the sign-in service or only the way to it may have caused."""
+    if passing:
+        return SourceUnavailable(f"Google's sign-in did not answer: {words}")
+    return AuthFailed(f"Google refuses these credentials: {words}; renew what GOOGLE_ADS_* hold, then run again")
 
 
 def _call(error: Exception) -> Any:

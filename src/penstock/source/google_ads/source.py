@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
@@ -78,16 +78,16 @@ class GoogleAdsSource:
         """The rows of neighbouring days. A day is complete when a later one has come, or the end."""
         wanted = {day.isoformat(): day for day in days}
         waiting = list(reversed(days))
-        current = ""
+        current, due, last = "", days[0].isoformat(), days[-1].isoformat()
         self._budget.spend()
         for rows in self._connection.stream(customer_id, gaql.between(statement, days[0], days[-1])):
             for row in rows:
                 text = row.segments.date
                 if text != current:
-                    if text < current or not text:
-                        yield from _out_of_order(days, text, current)
+                    if not due <= text <= last:
+                        yield from _out_of_order(days, text, due)
                         return
-                    current = text
+                    current = due = text
                     while waiting and waiting[-1].isoformat() < text:
                         yield waiting.pop(), COMPLETE
                 if text in wanted:
@@ -107,13 +107,13 @@ def stretches(dates: Sequence[date]) -> list[list[date]]:
     return groups
 
 
-def _out_of_order(days: Iterable[date], text: str, after: str) -> Iterator[tuple[date, Row]]:
+def _out_of_order(days: Sequence[date], text: str, due: str) -> Iterator[tuple[date, Row]]:
     """Every day fails: those that seemed complete may lack rows that would have come later."""
-    words = (
-        f"Google Ads sent a row of {text or 'no day'} after rows of {after or 'no day'}, although it was asked in order"
-    )
     for day in days:
-        yield day, DataError(words)
+        yield (
+            day,
+            DataError(f"Google Ads sent a row of {text or 'no day'} where {due} to {days[-1]} were due, in order"),
+        )
 
 
 def _statement(options: QueryOptions) -> gaql.Statement:
