@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,7 +23,7 @@ from ads_server import MANAGER, AdsServer, Client, Fault, campaign, quota, serve
 from penstock.errors import AuthFailed, ConfigError, SourceUnavailable
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
-from penstock.pipeline.extract import Extraction, _Span
+from penstock.pipeline.extract import Extraction, _Span, _worker
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
 from penstock.settings import Customer, Query, SourceSettings, load_settings
@@ -135,6 +136,19 @@ def test_days_far_apart_are_asked_for_apart(ads: AdsServer) -> None:
     found = list(opened(ads).extract(report(), Customer(id=ALICE), dates))
     assert {day for day, _ in found} == {D1, D3, far}  # the second of June was not asked for, so it is left out
     assert len(ads.requests) == 2
+
+
+def test_threads_of_a_worker_fetch_each_account_once(ads: AdsServer, tmp_path: Path) -> None:
+    accounts = [str(1_000_000_000 + number) for number in range(12)]
+    ads.rows = {(id_, D1): [campaign(n) for n in range(5)] for id_ in accounts}
+    query = report()
+    extraction = Extraction(
+        str(tmp_path), new_run_id(), source_settings(ads), {query.name: query}, {query.name: "hash"}, threads=4
+    )
+    spans = [{"query": query.name, "customer": Customer(id=id_).model_dump_json(), "dates": [D1]} for id_ in accounts]
+    [found] = _worker(extraction)(iter(pa.Table.from_pylist(spans).to_batches()))
+    assert {row["customer_id"]: row["record_count"] for row in found.to_pylist()} == dict.fromkeys(accounts, 5)
+    assert sorted(request.customer_id for request in ads.requests) == accounts
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -444,10 +458,11 @@ class TokenServer:
 
     def __init__(self, answer: tuple[int, dict[str, Any]]) -> None:
         status, body = answer
+        asked = self.asked = list[str]()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
+                asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.end_headers()
@@ -516,9 +531,15 @@ def test_a_login_signs_in_once_and_asks_over_tls(nobody: pytest.MonkeyPatch, tmp
         nobody.setenv("GOOGLE_ADS_DEVELOPER_TOKEN", "token-of-ours")
         nobody.setenv("GOOGLE_ADS_JSON_KEY_FILE_PATH", str(key_file(tmp_path, sign_in.url)))
         settings = SourceSettings(name="ads", kind="google_ads", options={"endpoint": state.address})
-        source = make_source(settings, RunContext(new_run_id()))
         for _ in range(2):
+            source = make_source(settings, RunContext(new_run_id()))
             assert len([row for _, row in source.extract(report(), Customer(id=ALICE), DAYS) if type(row) is dict]) == 1
+        assert len(sign_in.asked) == 1
+        state.faults = [Fault(grpc.StatusCode.UNAUTHENTICATED, message="revoked", times=1)]
+        with pytest.raises(AuthFailed):
+            list(source.extract(report(), Customer(id=ALICE), DAYS))
+        list(source.extract(report(), Customer(id=ALICE), DAYS))
+        assert len(sign_in.asked) == 2  # the key file may have been renewed meanwhile
     assert {request.metadata["authorization"] for request in state.requests} == {"Bearer access-of-ours"}
     assert {request.metadata["developer-token"] for request in state.requests} == {"token-of-ours"}
     server.stop(None).wait()

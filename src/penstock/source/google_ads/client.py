@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from penstock.errors import ConfigError
+from penstock.errors import AuthFailed, ConfigError
 from penstock.source.google_ads.failures import refused_credentials, translated
 from penstock.source.google_ads.options import Options
 from penstock.source.google_ads.version import known_version, part
@@ -28,11 +29,11 @@ class Login:
     """Who asks. Never shown, logged or kept."""
 
     developer_token: str = field(repr=False)
-    variables: Mapping[str, str] = field(repr=False)
+    variables: tuple[tuple[str, str], ...] = field(repr=False)
 
     def hidden(self, text: str) -> str:
         """The text without any of the secrets."""
-        for secret in (self.developer_token, *self.variables.values()):
+        for secret in (self.developer_token, *(value for _, value in self.variables)):
             if len(secret) > 3:
                 text = text.replace(secret, "***")
         return text
@@ -43,7 +44,7 @@ def login_from(environ: Mapping[str, str], options: Options) -> Login:
     given = {name: environ[name] for name in (_TOKEN, *_INSTALLED, _KEY_FILE, _SUBJECT) if environ.get(name)}
     token = given.pop(_TOKEN, "")
     if options.insecure:
-        return Login(token or "none", {})
+        return Login(token or "none", ())
     missing = [] if token else [_TOKEN]
     if _KEY_FILE not in given:
         missing += [name for name in _INSTALLED if name not in given]
@@ -52,7 +53,7 @@ def login_from(environ: Mapping[str, str], options: Options) -> Login:
             f"the environment lacks {', '.join(missing)}: Google Ads is asked with {_TOKEN} and either"
             f" {', '.join(_INSTALLED)} or {_KEY_FILE}"
         )
-    return Login(token, given)
+    return Login(token, tuple(given.items()))
 
 
 class Connection:
@@ -61,7 +62,6 @@ class Connection:
     def __init__(self, options: Options, login: Login) -> None:
         self._options = options
         self._login = login
-        self._service: Any = None
         self.version = known_version(options.api_version)
 
     @property
@@ -76,52 +76,52 @@ class Connection:
 
         call: Any = None
         try:
-            call = self._opened().search_stream(
+            call = _service(self._options, self._login, self.version).search_stream(
                 customer_id=customer_id, query=query, retry=None, timeout=self._options.timeout.total_seconds()
             )
             for answer in call:
                 yield answer.results
         except (GoogleAdsException, GoogleAPICallError) as error:
-            raise translated(error, customer_id, self.version, self._login.hidden) from None
+            ours = translated(error, customer_id, self.version, self._login.hidden)
+            if isinstance(ours, AuthFailed):
+                _service.cache_clear()  # a key file may be renewed where it lies: whoever asks next signs in anew
+            raise ours from None
         finally:
             if call is not None:
                 call.cancel()
 
-    def _opened(self) -> Any:
-        if self._service is None:
-            self._service = self._open()
-        return self._service
 
-    def _open(self) -> Any:
-        import grpc
-        from google.ads.googleads.interceptors import ExceptionInterceptor, MetadataInterceptor
+@lru_cache(maxsize=8)
+def _service(options: Options, login: Login, version: str) -> Any:
+    """One signed-in channel for each login of a process, however many tasks and threads ask through it."""
+    import grpc
+    from google.ads.googleads.interceptors import ExceptionInterceptor, MetadataInterceptor
 
-        client = part(self.version, "services.services.google_ads_service").GoogleAdsServiceClient
-        transport = client.get_transport_class("grpc")
-        address = self._options.endpoint or client.DEFAULT_ENDPOINT
-        if self._options.insecure:
-            channel = grpc.insecure_channel(address, options=_CHANNEL)
-        else:
-            channel = transport.create_channel(host=address, credentials=self._credentials(), options=_CHANNEL)
-        # without the client's logging: requests hold customers' names, and whoever debugs has ours
-        asking = MetadataInterceptor(self._login.developer_token, self._options.login_customer_id, None)
-        failing = ExceptionInterceptor(self.version, use_proto_plus=False)
-        return client(transport=transport(channel=grpc.intercept_channel(channel, asking, failing)))
+    client = part(version, "services.services.google_ads_service").GoogleAdsServiceClient
+    transport = client.get_transport_class("grpc")
+    address = options.endpoint or client.DEFAULT_ENDPOINT
+    if options.insecure:
+        channel = grpc.insecure_channel(address, options=_CHANNEL)
+    else:
+        channel = transport.create_channel(host=address, credentials=_credentials(login), options=_CHANNEL)
+    # without the client's logging: requests hold customers' names, and whoever debugs has ours
+    asking = MetadataInterceptor(login.developer_token, options.login_customer_id, None)
+    failing = ExceptionInterceptor(version, use_proto_plus=False)
+    return client(transport=transport(channel=grpc.intercept_channel(channel, asking, failing)))
 
-    def _credentials(self) -> Any:
-        """Signs in, so that bad credentials are known before the first request and not taken for a broken network."""
-        from google.ads.googleads import oauth2
-        from google.auth.exceptions import GoogleAuthError, TransportError
 
-        given = self._login.variables
-        try:
-            if _KEY_FILE in given:
-                return oauth2.get_service_account_credentials(given[_KEY_FILE], given.get(_SUBJECT))
-            return oauth2.get_installed_app_credentials(*(given[name] for name in _INSTALLED))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{_KEY_FILE} does not name a key file that can be read: {type(error).__name__}"
-            ) from None
-        except GoogleAuthError as error:
-            words = self._login.hidden(str(error.args[0] if error.args else error))
-            raise refused_credentials(words, passing=isinstance(error, TransportError) or error.retryable) from None
+def _credentials(login: Login) -> Any:
+    """Signs in, so that bad credentials are known before the first request and not taken for a broken network."""
+    from google.ads.googleads import oauth2
+    from google.auth.exceptions import GoogleAuthError, TransportError
+
+    given = dict(login.variables)
+    try:
+        if _KEY_FILE in given:
+            return oauth2.get_service_account_credentials(given[_KEY_FILE], given.get(_SUBJECT))
+        return oauth2.get_installed_app_credentials(*(given[name] for name in _INSTALLED))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{_KEY_FILE} does not name a key file that can be read: {type(error).__name__}") from None
+    except GoogleAuthError as error:
+        words = login.hidden(str(error.args[0] if error.args else error))
+        raise refused_credentials(words, passing=isinstance(error, TransportError) or error.retryable) from None
