@@ -141,3 +141,16 @@ def test_a_backfill_leaves_frozen_days_out_and_ends(office: Office) -> None:
         workspace.new_backfill(
             Selection(keys=(key(1),)), reprocess=True, chunk_size=2, priority=0, max_chunks=9, actor="ada"
         )
+
+
+def test_a_customer_whose_days_are_all_frozen_has_nothing_to_plan(office: Office) -> None:
+    folder = office.workspace.settings.root
+    written = (folder / "penstock.yaml").read_text()
+    (folder / "penstock.yaml").write_text(
+        written.replace("- id: '1000000001'", "- {id: '1000000001', active_to: 2024-06-05}")
+    )
+    frozen = open_at(folder, NOW)
+    assert len(frozen.ranges(Selection())) == 1
+    plan = frozen.plan(Selection(), reprocess=True)
+    assert (plan.items, plan.reasons) == ([], {})
+    frozen.database.close()
