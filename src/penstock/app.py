@@ -6,7 +6,7 @@ import getpass
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date as Day
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.contract.contract import Contract
+    from penstock.control.customers import CustomerPlan
     from penstock.control.models import ModelPlan, ModelPlanner
     from penstock.control.plan import Plan
     from penstock.control.why import Why
@@ -193,6 +194,23 @@ class Workspace:
         due = due_range(self.settings, key, self.now())
         if not due.first <= key.logical_date <= due.last:
             raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
+        if due.is_frozen(key.logical_date):
+            raise UsageError(
+                f"{key} is frozen: {key.source} can only be asked for {due.frozen_before} and later, so nothing may"
+                f" replace what is known of that day (sources.{key.source}.keeps says for how long it keeps days)"
+            )
+
+    def frozen(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
+        """Those of these partitions that their sources cannot be asked for any more."""
+        now = self.now()
+        return {key for key in keys if due_range(self.settings, key, now).is_frozen(key.logical_date)}
+
+    def frozen_in(self, selection: Selection) -> int:
+        """How many expected partitions of a selection are frozen."""
+        from penstock.control import spans
+
+        ranges = self.ranges(selection)
+        return spans.count(ranges) - spans.count(spans.thawed(ranges))
 
     def _refuse_what_cannot_run(self, ranges: Sequence[ExpectedRange]) -> None:
         """Before anything is issued: fields that changed without a new version, bad options of sources and queries."""
@@ -204,6 +222,31 @@ class Workspace:
         for name in sorted({found.source for found in ranges} - {MODELS}):
             source = make_source(self.settings.sources[name], RunContext(new_run_id()))
             refuse_queries(source, self.settings.queries_of(name))
+
+    def customer_changes(self, source: str | None, levels: int, statuses: Sequence[str]) -> tuple[str, CustomerPlan]:
+        """The source that was asked (the only one that lists accounts, if none is named), and what a sync would
+        write."""
+        from penstock.control.customers import plan_customers
+        from penstock.source.protocol import Lister, RunContext
+        from penstock.source.registry import lists_accounts, make_source
+
+        able = [name for name, found in self.settings.sources.items() if lists_accounts(found)]
+        if source is None and len(able) != 1:
+            raise UsageError(f"name the --source whose accounts are meant (sources that list them: {_listed(able)})")
+        name = source or able[0]
+        if name not in able:
+            raise UsageError(f"{name!r} does not list accounts (sources that do: {_listed(able)})")
+        lister = make_source(self.settings.sources[name], RunContext(new_run_id()))
+        assert isinstance(lister, Lister)
+        found = lister.accounts(levels, statuses)
+        return name, plan_customers(self.settings, name, found, self.now())
+
+    def sync_customers(self, plan: CustomerPlan, entry: AuditEntry) -> None:
+        """Write the list of customers anew, with a line in the audit log."""
+        from penstock.control.customers import write_customers
+
+        write_customers(plan)
+        self.note(entry, len(plan.changes), "done")
 
     def schedule_retries(self) -> None:
         """Let the retry policy speak about every failure that it has not judged yet."""
@@ -573,7 +616,7 @@ class Workspace:
         from penstock.control import spans
         from penstock.state.backfills import Backfill
 
-        ranges = self.ranges(selection)
+        ranges = spans.thawed(self.ranges(selection))
         for key in selection.keys:
             self._refuse_what_is_not_due(key)
         # Days that come later are fresh work, not part of this backfill.
@@ -651,10 +694,13 @@ class Workspace:
             return [], {}
         failed = self.reader.views(ranges, status=PartitionStatus.FAILED)
         nothing = set() if without_raw else self.reader.left_nothing(ranges)
-        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": []}
+        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": [], "frozen": []}
+        frozen = self.frozen(view.key for view in failed)
         wanted = []
         for view in failed:
-            if view.control.terminal_at is not None:
+            if view.key in frozen:
+                refused["frozen"].append(view.key)
+            elif view.control.terminal_at is not None:
                 refused["terminal"].append(view.key)
             elif view.key in nothing:
                 refused["no_raw"].append(view.key)
@@ -1155,6 +1201,10 @@ def os_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _day(value: str | Day | None) -> Day | None:

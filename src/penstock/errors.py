@@ -94,6 +94,10 @@ class AuthFailed(TerminalError):
     error_class = ErrorClass.AUTH
 
 
+class VersionRefused(AuthFailed):
+    """The source no longer speaks the version that we ask in: like bad credentials, this stops every request."""
+
+
 class RawError(DataError):
     """A raw partition is missing, unsealed or not what its seal says."""
 

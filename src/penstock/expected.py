@@ -16,9 +16,15 @@ class ExpectedRange:
     first: date
     last: date
     # The last day that has ended where the account lives (`last`, if not given), and how many seconds its clock is
-    # ahead of UTC. They belong to the moment of asking, not to the range.
+    # ahead of UTC; and the oldest day that the source can still be asked for, if it forgets. They belong to the moment
+    # of asking, not to the range.
     over: date | None = field(default=None, compare=False)
     utc_offset: int = field(default=0, compare=False)
+    frozen_before: date | None = field(default=None, compare=False)
 
     def __len__(self) -> int:
         return max(0, (self.last - self.first).days + 1)
+
+    def is_frozen(self, day: date) -> bool:
+        """True when the source cannot be asked for this day any more: what is known about it stays as it is."""
+        return self.frozen_before is not None and day < self.frozen_before

@@ -33,6 +33,8 @@ from penstock.specification import (
     Expression,
     Field,
     Freshness,
+    Keeps,
+    Kept,
     Model,
     Name,
     Query,
@@ -62,6 +64,7 @@ __all__ = [
     "Expression",
     "Field",
     "Freshness",
+    "Keeps",
     "LineageSettings",
     "Model",
     "Query",
@@ -215,6 +218,7 @@ class SourceSettings(Declared):
     kind: Annotated[str, pydantic.Field(min_length=1)]
     parallelism: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = None  # requests at a time, over all workers
     rate: Rate | None = None  # requests per second, over all workers
+    keeps: Kept | None = None  # for how long it can be asked for a day; older ones are frozen (default: by its kind)
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
 
 
@@ -267,7 +271,7 @@ class LineageSettings(Declared):
 class Settings(Declared):
     """Everything the workspace file says, checked as a whole."""
 
-    not_in_yaml = frozenset({"root"})
+    not_in_yaml = frozenset({"root", "customer_files"})
     also_in_yaml = ("schema", "include")
 
     root: Path
@@ -280,6 +284,7 @@ class Settings(Declared):
     ledger: LedgerSettings = LedgerSettings()
     lineage: LineageSettings | None = None
     customers: Annotated[tuple[Customer, ...], pydantic.Field(strict=False)] = ()
+    customer_files: tuple[Path, ...] = pydantic.Field(default=(), repr=False)
     sources: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
     queries: dict[str, Query] = pydantic.Field(default_factory=dict)
     models: dict[str, Model] = pydantic.Field(default_factory=dict)
@@ -373,9 +378,9 @@ def _shaped(document: Document) -> dict[str, Any]:
     """What is written, in the shape of the models: names inside, short forms spelled out, paths made absolute."""
     written, root = document.values, document.file.parent
     shaped = {key: value for key, value in written.items() if key != "schema" and (key, value) != ("spark", None)}
-    if "root" in written:
-        document.refuse(("root",), f"unknown key 'root' (known: {', '.join(Settings.keys_in_yaml())})")
-    shaped["root"] = root
+    for key in sorted(Settings.not_in_yaml & set(written)):
+        document.refuse((key,), f"unknown key {key!r} (known: {', '.join(Settings.keys_in_yaml())})")
+    shaped |= {"root": root, "customer_files": tuple(document.customer_files)}
     if "state" in written:
         shaped["state"] = _shaped_state(document)
     lake = written.get("lake")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from calendar import monthrange
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -22,6 +24,7 @@ FIELD_TYPES = ("long", "double", "string", "boolean", "date", "timestamp", "deci
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _DURATION = re.compile(r"(\d+)([smhd])")
 _RATE = re.compile(r"(\d+)/([smhd])")
+_KEEPS = re.compile(r"(\d{1,5}) ?(d|days?|months?|years?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}([T ].+)?")
 _WORDS = {
@@ -146,6 +149,40 @@ def _rate(value: object) -> object:
     return int(found[1]) / timedelta(**{_UNITS[found[2]]: 1}).total_seconds()
 
 
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """For how long a source can be asked for a day: so many calendar months and days, or for ever if both are 0."""
+
+    months: int = 0
+    days: int = 0
+
+    def first_day(self, today: date) -> date | None:
+        """The oldest day that can still be asked for; None if every day can."""
+        if not self.months and not self.days:
+            return None
+        months = today.year * 12 + today.month - 1 - self.months
+        if months < 12:
+            return None
+        year, month = months // 12, months % 12 + 1
+        return date(year, month, min(today.day, monthrange(year, month)[1])) - timedelta(days=self.days)
+
+    def __str__(self) -> str:
+        parts = [f"{number} {unit}" for number, unit in ((self.months, "months"), (self.days, "days")) if number]
+        return " and ".join(parts) or "forever"
+
+
+def _keeps(value: object) -> object:
+    if isinstance(value, Keeps):
+        return value
+    found = _KEEPS.fullmatch(value) if isinstance(value, str) else None
+    if value == "forever":
+        return Keeps()
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"{value!r} is not a time that a source keeps its days: write 37 months, 400 days or forever")
+    number, unit = int(found[1]), found[2][0]
+    return Keeps(days=number) if unit == "d" else Keeps(months=number * (12 if unit == "y" else 1))
+
+
 def filled(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not values:
         raise ValueError("must not be empty")
@@ -168,6 +205,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Day = Annotated[date, BeforeValidator(_day)]
 Rate = Annotated[float, BeforeValidator(_rate)]  # requests per second
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Kept = Annotated[Keeps, BeforeValidator(_keeps)]
 # YAML has lists only, and strict mode would refuse a list for a tuple; what is in the list stays strict
 _LIST = pydantic.Field(strict=False)
 Names = Annotated[tuple[str, ...], _LIST, AfterValidator(distinct)]

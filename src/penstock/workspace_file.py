@@ -71,6 +71,7 @@ class Document:
         self.file = file.absolute()
         self.values: dict[str, Any] = {}
         self.places: dict[Trail, Place] = {(): Place(file.name, 1)}
+        self.customer_files: list[Path] = []
         self.incomplete = False  # a whole file could not be read, so "unknown name" would be a guess
         self._refused: dict[tuple[str, int, str], None] = {}
         self._unreadable: set[Trail] = set()
@@ -227,6 +228,7 @@ class _YamlFile:
         path = self._build(node, ("customers",), node)
         if isinstance(path, str) and path.endswith(".csv"):
             name = os.path.join(os.path.dirname(self._name), path)
+            document.customer_files.append(self._file.parent / path)
             _read_customers_csv(document, self._file.parent / path, name)
         else:
             document.refuse_file(("customers",), "must be a list of customers, or the path of a .csv file")

@@ -64,13 +64,20 @@ def create(
         chosen, reprocess=reprocess, chunk_size=chunk_size, priority=priority, max_chunks=max_chunks, actor=who
     )
     if not new.total:
-        raise UsageError("no expected partition matches: see what the configuration expects with `penstock status`")
+        raise UsageError(
+            "no expected partition that its source can be asked for matches: see what the configuration expects with"
+            " `penstock status`"
+        )
     if not dry_run:
         confirm("backfilling", new.total, yes=yes, force=force)
         flags = {"reprocess": reprocess, "chunk_size": chunk_size, "priority": priority, "max_chunks": max_chunks}
         ws.backfills.create(new, AuditEntry(who, "backfill create", chosen.as_dict(), flags))
     words = f"{new.total:,} partitions would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
-    show({**_item(ws, new, dry_run), "dry_run": dry_run}, as_json, lambda console: console.print(words))
+    frozen = ws.frozen_in(chosen)
+    if frozen:
+        words += f"; {frozen:,} are left out because they are frozen: their sources no longer have those days"
+    document = {**_item(ws, new, dry_run), "frozen": frozen, "dry_run": dry_run}
+    show(document, as_json, lambda console: console.print(words))
 
 
 @backfill.command("list")
@@ -152,7 +159,8 @@ def retry_failed(
 ) -> None:
     """A new backfill of exactly the partitions that failed in this one and that nothing has mended since.
 
-    Those that were marked terminal are left out. While such a backfill is under way, no second one is made.
+    Those that were marked terminal or are frozen are left out. While such a backfill is under way, no second one is
+    made.
     """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
@@ -161,6 +169,8 @@ def retry_failed(
     ws = open_workspace(workspace)
     marked = {view.key for view, _ in ws.terminal(Selection()) if view.control.terminal_at is not None}
     failed = [key for key in ws.backfills.failed(backfill_id) if key not in marked]
+    frozen = ws.frozen(failed)
+    failed = [key for key in failed if key not in frozen]
     document: dict[str, Any] = {**listing([key_fields(key) for key in failed], len(failed)), "dry_run": dry_run}
     if failed and not dry_run:
         confirm("retrying", len(failed), yes=yes, force=force)

@@ -13,6 +13,7 @@ from penstock.cli import (
     audit,
     backfill,
     control,
+    customers,
     db,
     doctor,
     init,
@@ -57,7 +58,7 @@ def root(
     pass
 
 
-_WORK = (init, doctor, run, runs, validate, state, status, backfill, control)
+_WORK = (init, doctor, customers, run, runs, validate, state, status, backfill, control)
 _DATA = (warehouse, read, ready, raw)
 for _module in (*_WORK, *_DATA, ledger, lineage, audit, db):
     _module.register(app)

@@ -124,6 +124,7 @@ def retry(
         "dry_run": dry_run,
         "refused": [str(key) for key in turned_down.get("no_raw", ())],
         "terminal": [str(key) for key in turned_down.get("terminal", ())],
+        "frozen": [str(key) for key in turned_down.get("frozen", ())],
     }
     show(document, as_json, lambda console: _draw_retry(console, len(failed), moved, turned_down, dry_run))
     if any(turned_down.values()) and not failed:
@@ -141,6 +142,10 @@ def _draw_retry(console: Console, failed: int, moved: int, turned_down: dict[str
         console.print(
             f"[yellow]refused {len(marked):,}[/]: they were given up for good, as {marked[0]};"
             " take that back with `penstock state clear-terminal`"
+        )
+    if frozen := turned_down.get("frozen"):
+        console.print(
+            f"[yellow]refused {len(frozen):,}[/]: they are frozen, as {frozen[0]}: the source no longer has those days"
         )
     if refused := turned_down.get("no_raw"):
         console.print(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.contract.contract import Contract
+from penstock.control.spans import thawed
 from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
@@ -63,9 +64,10 @@ def make_plan(
 
     What failed is due again only when the retry policy or an operator says so. `restated` says at which ages the days
     of a query are fetched again. With `judged_before` success partitions count only if their last verdict is older.
+    What is frozen is never attempted, for whatever reason.
     """
     found = reader.candidates(
-        ranges,
+        thawed(ranges),
         reasons,
         now,
         restated,
@@ -100,7 +102,7 @@ def preview(
 ) -> Plan:
     """The plan with its counts, and with at most `limit` of its items: a million partitions are counted, not listed."""
     plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
-    found = reader.reasons(ranges, now, restated, status)
+    found = reader.reasons(thawed(ranges), now, restated, status)
     counts = Counter({in_words(reason): 0 for reason in reasons})
     for reason in reasons:
         counts[in_words(reason)] += found.get(reason, 0)

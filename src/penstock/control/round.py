@@ -70,7 +70,7 @@ class Planner:
         """
         size, share = self.settings.control.round, self.settings.control.backfill_share
         gates = {source: self.gate(source) for source in self.settings.sources}
-        everything = spans.in_order(_fetched(expected(self.settings, Selection(), now)))
+        everything = spans.in_order(spans.thawed(_fetched(expected(self.settings, Selection(), now))))
         probes = [
             item
             for source, found in gates.items()
@@ -178,20 +178,21 @@ class Planner:
 
 
 def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) -> list[ExpectedRange]:
-    """The partitions that a stored selector means today: what left the configuration is left out, and days that are
-    not over are not meant yet."""
+    """The partitions that a stored selector means today: what left the configuration or is frozen is left out, and days
+    that are not over are not meant yet."""
     chosen = Selection.from_dict(selector)
     if chosen.keys:
         known = [key for key in chosen.keys if _is_known(settings, key)]
         dues = [(key, due_range(settings, key, now)) for key in known]
         keys = tuple(key for key, due in dues if due.first <= key.logical_date <= due.last)
-        return spans.in_order(_fetched(expected(settings, Selection(keys=keys), now))) if keys else []
+        return spans.in_order(spans.thawed(_fetched(expected(settings, Selection(keys=keys), now)))) if keys else []
     customers = tuple(name for name in chosen.customers if name in {customer.id for customer in settings.customers})
     queries = tuple(name for name in chosen.queries if name in settings.queries)
     gone = (chosen.customers and not customers) or (chosen.queries and not queries)
     if gone or (chosen.source and chosen.source not in settings.sources):
         return []
-    return spans.in_order(_fetched(expected(settings, replace(chosen, customers=customers, queries=queries), now)))
+    meant = _fetched(expected(settings, replace(chosen, customers=customers, queries=queries), now))
+    return spans.in_order(spans.thawed(meant))
 
 
 def _fetched(ranges: Sequence[ExpectedRange]) -> list[ExpectedRange]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, Self
 
 from penstock.clock import last_day_over, utc_offset
@@ -14,6 +14,7 @@ from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import EVERYBODY, MODELS, PartitionKey
 from penstock.settings import Customer, Model, Query, Settings
+from penstock.source.horizon import horizon
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def expected(settings: Settings, selection: Selection, now: datetime) -> list[Ex
         for customer in settings.customers:
             if not _asks(query, customer) or (selection.customers and customer.id not in selection.customers):
                 continue
-            found = _range(query, customer, selection, now)
+            found = _range(settings, query, customer, selection, now)
             if found.first <= found.last:
                 ranges.append(found)
     return [*ranges, *_of_models(settings, models, selection)]
@@ -73,7 +74,7 @@ def derived(settings: Settings, now: datetime) -> Derived:
 
     def of_query(name: str) -> dict[str, ExpectedRange]:
         query = settings.query(name)
-        found = (_range(query, one, Selection(), now) for one in settings.customers if _asks(query, one))
+        found = (_range(settings, query, one, Selection(), now) for one in settings.customers if _asks(query, one))
         return {span.customer_id: span for span in found if len(span)}
 
     return Derived(settings, of_query)
@@ -99,7 +100,7 @@ def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedR
     """The days that are due for the customer and query of `key`."""
     if key.source == MODELS:
         return _of_model(derived(settings, now), key)
-    return _range(settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
+    return _range(settings, settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
 
 
 def _of_model(models: Derived, key: PartitionKey) -> ExpectedRange:
@@ -113,13 +114,14 @@ def _only(settings: Settings, models: Derived, key: PartitionKey, now: datetime)
     if key.source == MODELS:
         return replace(_of_model(models, key), first=key.logical_date, last=key.logical_date)
     zone = settings.customer(key.customer_id).time_zone
-    day = key.logical_date
+    day, over = key.logical_date, last_day_over(now, zone)
+    frozen_before = horizon(settings.sources[key.source], over + timedelta(days=1))
     return ExpectedRange(
-        key.source, key.customer_id, key.query_name, day, day, last_day_over(now, zone), utc_offset(now, zone)
+        key.source, key.customer_id, key.query_name, day, day, over, utc_offset(now, zone), frozen_before
     )
 
 
-def _range(query: Query, customer: Customer, selection: Selection, now: datetime) -> ExpectedRange:
+def _range(settings: Settings, query: Query, customer: Customer, selection: Selection, now: datetime) -> ExpectedRange:
     first = _first_day(query, customer)
     last = last_day_over(now, customer.time_zone)
     return ExpectedRange(
@@ -130,6 +132,7 @@ def _range(query: Query, customer: Customer, selection: Selection, now: datetime
         min(day for day in (last, customer.active_to, selection.until) if day),
         last,
         utc_offset(now, customer.time_zone),
+        horizon(settings.sources[query.source], last + timedelta(days=1)),
     )
 
 

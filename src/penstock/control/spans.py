@@ -24,6 +24,12 @@ def in_order(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
     return sorted((span for span in ranges if len(span)), key=lambda span: (*_owner(span), span.first))
 
 
+def thawed(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
+    """Without what is frozen: the partitions that their sources can still be asked for."""
+    clipped = [span if span.frozen_before is None else _since(span, span.frozen_before) for span in ranges]
+    return [span for span in clipped if len(span)]
+
+
 def page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int) -> list[ExpectedRange]:
     """The next `size` partitions of `ranges` (which are in order) after a key."""
     found: list[ExpectedRange] = []
@@ -78,6 +84,10 @@ def _pieces(span: ExpectedRange, taken: Sequence[tuple[date, date]]) -> Iterator
             yield from _valid(replace(span, first=first, last=min(span.last, low - _DAY)))
         first = max(first, high + _DAY)
     yield from _valid(replace(span, first=first))
+
+
+def _since(span: ExpectedRange, day: date) -> ExpectedRange:
+    return replace(span, first=max(span.first, day))
 
 
 def _valid(span: ExpectedRange) -> Iterator[ExpectedRange]:

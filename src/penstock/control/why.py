@@ -90,6 +90,8 @@ def _blocks(view: PartitionView, around: Circumstances) -> tuple[str, ...]:
         blocks.append(f"the day is not over yet where the account lives; the last one that is, is {due.last}")
     if day < due.first:
         blocks.append(f"the configuration expects this customer and query only from {due.first} on")
+    if due.is_frozen(day):
+        blocks.append(f"frozen: its source can only be asked for {due.frozen_before} and later; what is here stays")
     if view.open_run_id:
         where = f" ({', '.join(around.tasks)})" if around.tasks else ""
         blocks.append(f"run {view.open_run_id} is working on it{where}")
@@ -119,6 +121,8 @@ def _next(view: PartitionView, around: Circumstances) -> str:
         return "its verdict; nothing to do"
     if not around.due.first <= key.logical_date <= around.due.last:
         return "nothing until the day is due"
+    if around.due.is_frozen(key.logical_date) and not around.publish_due:
+        return "nothing: the source no longer has this day, so no run touches it; `penstock state rollback` still can"
     if control.paused_at is not None:
         return f"nothing until `penstock state resume {key}`"
     if around.terminal is not None:

@@ -151,7 +151,12 @@ class Stages:
                 extracted += bench.deriver.derive(bench.spark, attempts, report)
                 continue
             work = Extraction(
-                bench.settings.lake, self.run_id, bench.settings.sources[source], bench.settings.queries, hashes
+                bench.settings.lake,
+                self.run_id,
+                bench.settings.sources[source],
+                bench.settings.queries,
+                hashes,
+                clock=bench.clock,
             )
             found = extract(bench.spark, work, customers, attempts, report)
             bench.guard.observe(source, observation(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 import pyarrow as pa
 
+from penstock.clock import Clock, last_day_over, utc_now
 from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
 from penstock.lake import open_lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
@@ -22,6 +23,7 @@ from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
 from penstock.settings import Customer, Query, SourceSettings
 from penstock.source.budget import Budget
+from penstock.source.horizon import horizon
 from penstock.source.protocol import COMPLETE, RunContext, Source
 from penstock.source.registry import make_source
 
@@ -84,6 +86,7 @@ class Extraction:
     hashes: Mapping[str, str]
     threads: int = 1  # requests at a time in one worker task
     rate: float | None = None  # requests per second of one worker task
+    clock: Clock = utc_now
 
 
 def extract(
@@ -200,7 +203,8 @@ class _Span:
 
     def fetch(self) -> list[dict[str, Any]]:
         try:
-            self._receive()
+            if dates := self._leave_out_frozen():
+                self._receive(dates)
         except (LakeUnavailable, LakeRefused):
             raise  # our own storage is in trouble: that must not count against any partition
         except PenstockError as error:
@@ -212,12 +216,25 @@ class _Span:
                 self._seal(day)
         return [self._outcomes[day] for day in self._dates]
 
-    def _receive(self) -> None:
+    def _leave_out_frozen(self) -> Sequence[date]:
+        """The days that the source can still be asked for. It would have nothing for the others, and that nothing must
+        not take the place of what was there."""
+        for day in self._dates:
+            self._fail_if_frozen(day)
+        return [day for day in self._dates if day not in self._outcomes]
+
+    def _fail_if_frozen(self, day: date) -> None:
+        today = last_day_over(self._extraction.clock(), self._customer.time_zone) + timedelta(days=1)
+        first = horizon(self._extraction.source, today)
+        if first is not None and day < first:
+            self._fail(day, DataError(f"the day is frozen: the source can only be asked for {first} and later"))
+
+    def _receive(self, dates: Sequence[date]) -> None:
         """The hot loop of extraction: a row that is a plain dict passes through as few lines as possible."""
-        wanted = set(self._dates)
+        wanted = set(dates)
         current: date | None = None
         writer: RawWriter | None = None
-        for day, row in self._source.extract(self._query, self._customer, self._dates):
+        for day, row in self._source.extract(self._query, self._customer, dates):
             if day is current and writer is not None and type(row) is dict:
                 try:
                     writer.write_row(row)
@@ -266,6 +283,8 @@ class _Span:
         return self._writers[day]
 
     def _seal(self, day: date) -> None:
+        if day not in self._outcomes:
+            self._fail_if_frozen(day)  # it may have become so while we asked
         if day in self._outcomes:
             return
         writer = self._writers.pop(day, None) or self._sink.writer(self._attempt(day))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.errors import PenstockError
 from penstock.partition import RunId
@@ -35,6 +35,15 @@ class RunContext:
     budget: Budget = field(default_factory=Budget, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A customer as its source knows it."""
+
+    id: str
+    name: str
+    time_zone: str
+
+
 class Source(Protocol):
     """Made once per worker task, from the options of the workspace file; refuses bad options with a ConfigError.
 
@@ -45,7 +54,7 @@ class Source(Protocol):
     each request a source calls `context.budget.spend()`, which waits as long as the workspace file's `rate` asks for.
 
     A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is asked
-    before anything is issued.
+    before anything is issued. And it may be a Lister.
     """
 
     in_date_order: bool
@@ -54,3 +63,10 @@ class Source(Protocol):
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None: ...
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]: ...
+
+
+@runtime_checkable
+class Lister(Protocol):
+    """A source that can list the customers it serves: those with a status, down to a level below its manager."""
+
+    def accounts(self, levels: int, statuses: Sequence[str]) -> list[Account]: ...

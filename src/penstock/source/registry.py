@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from penstock.errors import ConfigError
 from penstock.settings import Query, SourceSettings
-from penstock.source.protocol import RunContext, Source
+from penstock.source.protocol import Lister, RunContext, Source
 
 GROUP = "penstock.sources"
 
@@ -17,11 +17,25 @@ _OWN = {
     "files": EntryPoint("files", "penstock.source.files:FilesSource", GROUP),
     "http": EntryPoint("http", "penstock.source.http:HttpSource", GROUP),
     "sql": EntryPoint("sql", "penstock.source.sql:SqlSource", GROUP),
+    "google_ads": EntryPoint("google_ads", "penstock.source.google_ads.source:GoogleAdsSource", GROUP),
 }
 
 
 def make_source(settings: SourceSettings, context: RunContext) -> Source:
     """The source that `settings` describes, ready to extract."""
+    kind = _kind(settings)
+    try:
+        return kind(settings.options, context)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{settings.name}: {error}") from error
+
+
+def lists_accounts(settings: SourceSettings) -> bool:
+    """Whether the source can say which customers it serves."""
+    return issubclass(_kind(settings), Lister)
+
+
+def _kind(settings: SourceSettings) -> type[Source]:
     found = _OWN | {point.name: point for point in entry_points(group=GROUP)}
     if ":" in settings.kind:
         found[settings.kind] = EntryPoint(settings.kind, settings.kind, GROUP)
@@ -34,10 +48,7 @@ def make_source(settings: SourceSettings, context: RunContext) -> Source:
         kind: type[Source] = found[settings.kind].load()
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"sources.{settings.name}: kind {settings.kind!r} cannot be loaded: {error}") from error
-    try:
-        return kind(settings.options, context)
-    except ConfigError as error:
-        raise ConfigError(f"sources.{settings.name}: {error}") from error
+    return kind
 
 
 def refuse_queries(source: Source, queries: Iterable[Query]) -> None:

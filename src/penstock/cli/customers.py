@@ -1,0 +1,92 @@
+"""`penstock customers ...`: whose slices are fetched, and whose a source would have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import listing, show, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+customers = typer.Typer(no_args_is_help=True, help="The accounts whose slices are fetched.")
+
+_LISTED = 100
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(customers, name="customers")
+
+
+@customers.command("list")
+def list_(
+    limit: opt.Limit = 100, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
+) -> None:
+    """The customers of the workspace, with their time zones and the days on which there is anything to fetch."""
+    from penstock.app import load_workspace
+
+    found = load_workspace(workspace).settings.customers
+    names = ("id", "name", "time_zone", "active_from", "active_to")
+    items = [{name: getattr(customer, name) for name in names} for customer in found[:limit]]
+
+    def draw(console: Console) -> None:
+        console.print(table(f"{len(found):,} customers", names, [list(item.values()) for item in items]))
+
+    show(listing(items, len(found)), as_json, draw)
+
+
+@customers.command()
+def sync(
+    source: opt.SourceName = None,
+    levels: Annotated[int, typer.Option("--levels", min=0, max=20, help="How deep below the manager to look.")] = 10,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", metavar="S", help="Only accounts with this status; repeatable (default: ENABLED)."),
+    ] = None,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Bring customers.csv up to what the source lists: new accounts, new names and time zones.
+
+    An account that the source no longer lists gets an end (active_to) and is never deleted; an end that a person gave
+    stays. Repeating it changes nothing.
+    """
+    from penstock.app import open_workspace, os_user
+    from penstock.cli.confirm import confirm
+    from penstock.state.control import AuditEntry
+
+    ws = open_workspace(workspace)
+    wanted = [text.upper() for text in status or ["ENABLED"]]
+    name, plan = ws.customer_changes(source, levels, wanted)
+    changes = plan.changes
+    if changes and not dry_run:
+        confirm("changing", len(changes), yes=yes, force=force, noun="customers")
+        flags = {"levels": levels, "status": wanted, "yes": yes, "force": force}
+        ws.sync_customers(plan, AuditEntry(actor or os_user(), "customers sync", {"source": name}, flags))
+    items = [{"id": c.id, "change": c.kind, "before": c.before, "after": c.after} for c in changes[:_LISTED]]
+    written = 0 if dry_run else len(changes)
+    document: dict[str, Any] = {
+        **listing(items, len(changes)), "changed": written, "dry_run": dry_run, "ended": list(plan.ended)
+    }  # fmt: skip
+
+    def draw(console: Console) -> None:
+        if plan.ended:
+            console.print(
+                f"{len(plan.ended):,} customers, as {plan.ended[0]}, have an end (active_to) although {name} serves"
+                " them: take it out by hand if they are to be fetched again"
+            )
+        if not changes:
+            console.print(f"nothing to do: {plan.file.name} says what {name} says")
+            return
+        console.print(table(None, ("customer", "change", "before", "after"), [list(item.values()) for item in items]))
+        console.print(f"{len(changes):,} changes {'would be' if dry_run else 'are'} written to {plan.file}")
+
+    show(document, as_json, draw)

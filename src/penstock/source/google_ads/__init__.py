@@ -1,0 +1,1 @@
+"""Google Ads: reports of many accounts through the official client."""

@@ -1,0 +1,179 @@
+"""What Google Ads answers when it does not answer, in our own words: whose trouble it is, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.errors import (
+    AuthFailed,
+    ConfigError,
+    DataError,
+    PenstockError,
+    QuotaExceeded,
+    SourceUnavailable,
+    VersionRefused,
+)
+from penstock.source.google_ads.version import part
+
+_FAILURE = "errors.googleadsfailure-bin"
+_REQUEST_ID = "request-id"
+
+
+class Fault(NamedTuple):
+    """One error of an answer: the family and name of its code, its words, and the pause it asks for."""
+
+    family: str
+    name: str
+    message: str
+    retry_delay: float | None = None
+
+    @property
+    def code(self) -> str:
+        return f"{self.family}.{self.name}"
+
+
+# Trouble of one account: the others go on. A person must give access to it, or end it in the list of customers.
+_OF_THE_CUSTOMER = {
+    "authentication_error": {"CUSTOMER_NOT_FOUND", "CLIENT_CUSTOMER_ID_INVALID"},
+    "authorization_error": {
+        "USER_PERMISSION_DENIED",
+        "CUSTOMER_NOT_ENABLED",
+        "INCOMPLETE_SIGNUP",
+        "ACTION_NOT_PERMITTED_FOR_SUSPENDED_ACCOUNT",
+        "ACCESS_DENIED_FOR_ACCOUNT_TYPE",
+        "INVALID_LOGIN_CUSTOMER_ID_SERVING_CUSTOMER_ID_COMBINATION",
+    },
+    "request_error": {"INVALID_CUSTOMER_ID"},
+}
+# Trouble of everybody who comes with this login: every request would be refused alike.
+_OF_THE_LOGIN = {
+    "quota_error": {"ACCESS_PROHIBITED"},
+    "request_error": {
+        "DEVELOPER_TOKEN_PARAMETER_MISSING",
+        "LOGIN_CUSTOMER_ID_PARAMETER_MISSING",
+        "CLOUD_PROJECT_NOT_FOUND",
+    },
+    "header_error": {"INVALID_LOGIN_CUSTOMER_ID"},
+}
+_PASSING = {
+    "internal_error": None,
+    "database_error": {"CONCURRENT_MODIFICATION"},
+    "request_error": {"RPC_DEADLINE_TOO_SHORT"},
+}
+_OF_THE_QUERY = {"authorization_error": {"METRIC_ACCESS_DENIED"}}
+_BAD_CREDENTIALS = ("invalid_grant", "invalid_client", "unauthorized_client", "RefreshError")
+
+
+def translated(error: Exception, customer_id: str, version: str, hide: Callable[[str], str]) -> PenstockError:
+    """Our error for one of the client library's; `hide` strikes secrets from what a server says."""
+    call = _call(error)
+    if call is None:
+        return SourceUnavailable(f"Google Ads did not answer for {customer_id}: {hide(str(error))}")
+    metadata = call.trailing_metadata() or ()
+    where = _where(customer_id, metadata)
+    if faults := [fault._replace(message=hide(fault.message)) for fault in _faults(metadata, version)]:
+        return _by_fault(faults, where)
+    return _by_status(call.code().name, hide(call.details() or ""), where, version)
+
+
+def refused_credentials(words: str, *, passing: bool) -> PenstockError:
+    """Our error for one that came from signing in, which the sign-in service or only the way to it may have caused."""
+    if passing:
+        return SourceUnavailable(f"Google's sign-in did not answer: {words}")
+    return AuthFailed(f"Google refuses these credentials: {words}; renew what GOOGLE_ADS_* hold, then run again")
+
+
+def _call(error: Exception) -> Any:
+    """The gRPC call that failed; the client library keeps it in one of three places."""
+    candidates = [getattr(error, "error", None), *(getattr(error, "errors", None) or ()), error]
+    return next((found for found in candidates if hasattr(found, "trailing_metadata")), None)
+
+
+def _where(customer_id: str, metadata: Iterable[tuple[str, Any]]) -> str:
+    request = next((value for name, value in metadata if name == _REQUEST_ID), None)
+    return f"customer {customer_id}" + (f", request {request}" if request else "")
+
+
+def _faults(metadata: Iterable[tuple[str, Any]], version: str) -> list[Fault]:
+    from google.protobuf.message import DecodeError
+
+    packed = next((value for name, value in metadata if name.endswith(_FAILURE)), None)
+    if packed is None:
+        return []
+    failure = part(version, "errors.types.errors").GoogleAdsFailure.pb()()
+    try:
+        failure.ParseFromString(packed)
+    except DecodeError:
+        return []
+    return [_fault(error) for error in failure.errors]
+
+
+def _fault(error: Any) -> Fault:
+    [family, *_] = [field for field, _ in error.error_code.ListFields()] or [None]
+    if family is None:
+        return Fault("unknown", "UNKNOWN", error.message)
+    number = getattr(error.error_code, family.name)
+    value = family.enum_type.values_by_number.get(number)
+    details = error.details.quota_error_details
+    delay = details.retry_delay.ToTimedelta().total_seconds() if details.HasField("retry_delay") else None
+    return Fault(family.name, value.name if value else str(number), error.message, delay)
+
+
+def _by_fault(faults: Sequence[Fault], where: str) -> PenstockError:
+    """One answer may list several errors: what concerns everybody comes first."""
+    words = "; ".join(f"{fault.message.rstrip('.')} ({fault.code})" for fault in faults)
+    for fault in faults:
+        if fault.code == "request_error.UNSUPPORTED_VERSION":
+            return _sunset(words, where)
+    if any(_of_the_login(fault) for fault in faults):
+        return AuthFailed(f"Google Ads refuses this login: {words} ({where}); mend it, then run again")
+    quota = [fault for fault in faults if fault.family == "quota_error"]
+    if quota:
+        delays = [fault.retry_delay for fault in quota if fault.retry_delay is not None]
+        return QuotaExceeded(f"Google Ads asks for a pause: {words} ({where})", max(delays) if delays else None)
+    if any(_listed(fault, _PASSING) for fault in faults):
+        return SourceUnavailable(f"Google Ads failed: {words} ({where})")
+    if any(_listed(fault, _OF_THE_CUSTOMER) for fault in faults):
+        return ConfigError(
+            f"Google Ads does not serve this account: {words} ({where}); give the login access to it, or end it with"
+            " active_to"
+        )
+    return ConfigError(f"Google Ads does not accept the query: {words} ({where})")
+
+
+def _of_the_login(fault: Fault) -> bool:
+    if _listed(fault, _OF_THE_LOGIN):
+        return True
+    families = ("authentication_error", "authorization_error")
+    return fault.family in families and not _listed(fault, _OF_THE_CUSTOMER) and not _listed(fault, _OF_THE_QUERY)
+
+
+def _listed(fault: Fault, table: dict[str, Any]) -> bool:
+    if fault.family not in table:
+        return False
+    names = table[fault.family]
+    return names is None or fault.name in names
+
+
+def _by_status(status: str, details: str, where: str, version: str) -> PenstockError:
+    """What the transport says, when Google Ads itself did not."""
+    words = f"{details or 'no details'} ({status}, {where})"
+    if status in ("UNAUTHENTICATED", "PERMISSION_DENIED") or any(word in details for word in _BAD_CREDENTIALS):
+        return AuthFailed(f"Google Ads refuses this login: {words}; mend it, then run again")
+    if status == "UNIMPLEMENTED":
+        return _sunset(f"nobody answers in version {version}: {words}", where)
+    if status == "RESOURCE_EXHAUSTED" and "larger than max" in details:
+        return DataError(f"an answer of Google Ads is too large for one message: {words}")
+    if status == "RESOURCE_EXHAUSTED":
+        return QuotaExceeded(f"Google Ads asks for a pause: {words}")
+    if status in ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"):
+        return ConfigError(f"Google Ads does not accept the request: {words}")
+    return SourceUnavailable(f"Google Ads did not answer, or broke off: {words}")
+
+
+def _sunset(words: str, where: str) -> VersionRefused:
+    return VersionRefused(
+        f"Google Ads has switched this API version off: {words} ({where}); set api_version to a newer one, or take it"
+        " out and upgrade google-ads"
+    )

@@ -1,0 +1,94 @@
+"""What the workspace file may say to Google Ads: once for the source, and once for each query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator
+
+from penstock.errors import ConfigError
+from penstock.specification import Declared, Duration
+from penstock.workspace_file import dotted
+
+_ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
+_PATH = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+
+
+def _account(value: object) -> object:
+    digits = str(value).replace("-", "") if isinstance(value, str | int) else ""
+    if not re.fullmatch(r"\d{10}", digits):
+        raise ValueError("must be the ten digits of a manager account, for example 123-456-7890")
+    return digits
+
+
+def _endpoint(text: str) -> str:
+    if not _ENDPOINT.fullmatch(text):
+        raise ValueError(f"{text!r} is not an address: write host:port")
+    return text
+
+
+class Options(Declared):
+    """What `sources.<name>` may say for kind google_ads. Credentials come from the environment, never from a file."""
+
+    login_customer_id: Annotated[str, BeforeValidator(_account)] | None = None
+    api_version: str | None = None
+    endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
+    insecure: bool = False
+    timeout: Duration = timedelta(minutes=30)
+
+    @pydantic.model_validator(mode="after")
+    def _plain_text_is_for_test_servers(self) -> Self:
+        if self.insecure and self.endpoint is None:
+            raise ValueError("insecure is for a test server: give its endpoint, or leave insecure out")
+        return self
+
+
+def _path(text: str) -> str:
+    if not _PATH.fullmatch(text):
+        raise ValueError(f"{text!r} is not the name of a Google Ads field: write for example metrics.clicks")
+    return text
+
+
+class Column(Declared):
+    """Where the values of one field come from. Micros stay whole numbers unless they are wanted as units."""
+
+    path: Annotated[str, AfterValidator(_path)]
+    unit: Annotated[Literal["units"] | None, pydantic.Field(validation_alias="as")] = None
+
+
+def _column(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
+
+
+class QueryOptions(Declared):
+    """What `queries.<name>.options` may say: a resource with conditions, or a whole query."""
+
+    resource: str | None = None
+    conditions: Annotated[tuple[str, ...], pydantic.Field(strict=False)] = ()
+    gaql: str | None = None
+    select: dict[str, Annotated[Column, BeforeValidator(_column)]]
+    enums: Literal["names", "numbers"] = "names"
+
+    @pydantic.model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.resource is None) == (self.gaql is None):
+            raise ValueError("give either resource (with conditions, if need be) or gaql")
+        if self.gaql is not None and self.conditions:
+            raise ValueError("conditions belong beside resource; in gaql write them after WHERE")
+        return self
+
+
+_Model = TypeVar("_Model", bound=Declared)
+
+
+def parsed(model: type[_Model], written: Mapping[str, Any]) -> _Model:
+    """The options as a value, or a ConfigError with every problem."""
+    try:
+        return model.model_validate(dict(written))
+    except pydantic.ValidationError as error:
+        problems = [(dotted(item["loc"]), item["msg"]) for item in error.errors(include_url=False)]
+        raise ConfigError("; ".join(f"{where}: {text}" if where else text for where, text in problems)) from None

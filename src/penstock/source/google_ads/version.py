@@ -1,0 +1,39 @@
+"""Which versions of the Google Ads API the installed client speaks, and the modules of one of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError
+
+DEFAULT = "v26"
+
+_PACKAGE = "google.ads.googleads"
+
+
+def versions() -> list[str]:
+    """The API versions that the installed client speaks, oldest first."""
+    try:
+        found = find_spec(_PACKAGE)
+    except ModuleNotFoundError:
+        found = None
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError("kind google_ads needs Google's client: install penstock[google-ads]")
+    folders = [entry for root in found.submodule_search_locations for entry in Path(root).glob("v[0-9]*")]
+    return sorted((folder.name for folder in folders), key=lambda name: (len(name), name))
+
+
+def known_version(wanted: str | None) -> str:
+    """The version to ask in; refuses one that the installed client does not speak."""
+    known, version = versions(), wanted or DEFAULT
+    if version not in known:
+        raise ConfigError(f"api_version: the installed client does not speak {version} (known: {', '.join(known)})")
+    return version
+
+
+def part(version: str, name: str) -> Any:
+    """A module of the client library for one API version. The first one takes about two seconds to load."""
+    return import_module(f"{_PACKAGE}.{version}.{name}")
