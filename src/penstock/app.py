@@ -616,7 +616,9 @@ class Workspace:
         from penstock.control import spans
         from penstock.state.backfills import Backfill
 
-        ranges = spans.thawed(self.ranges(selection))
+        ranges = [span for span in spans.thawed(self.ranges(selection)) if span.source != MODELS]
+        if selection.source == MODELS or any(key.source == MODELS for key in selection.keys):
+            raise UsageError("models are not backfilled: `penstock run` makes what is due, `--reprocess` all again")
         for key in selection.keys:
             self._refuse_what_is_not_due(key)
         # Days that come later are fresh work, not part of this backfill.
@@ -636,6 +638,22 @@ class Workspace:
             self.now(),
             actor,
         )
+
+    def of_version(self, selection: Selection) -> int:
+        """How many trusted runs are of the schema version that a selection names, and can be fetched again. Refuses a
+        version that none is of, and the one that is fetched anyway."""
+        from penstock.control import spans
+
+        ranges = [span for span in spans.thawed(self.ranges(selection)) if span.source != MODELS]
+        versions = self.reader.versions(ranges)
+        wanted = selection.schema_version
+        if wanted not in versions:
+            known = ", ".join(f"{name} ({count:,})" for name, count in sorted(versions.items())) or "none"
+            raise UsageError(f"no trusted run here is of schema version {wanted} (there are: {known})")
+        queries = {span.query_name for span in ranges}
+        if all(self.contracts[name].schema_version == wanted for name in queries):
+            raise UsageError(f"{wanted} is the schema version that is fetched today: change it in the workspace file")
+        return versions[wanted]
 
     def retry_backfill(self, old: Backfill, failed: Sequence[PartitionKey], actor: str) -> str:
         """A new backfill of these partitions, with the manners of the old one; those that are failed become pending.

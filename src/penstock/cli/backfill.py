@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,10 @@ def create(
     since: opt.Since = None,
     until: opt.Until = None,
     reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
+    schema_version: Annotated[
+        str | None,
+        typer.Option("--schema-version", metavar="OLD", help="Move what is trusted in this version to today's."),
+    ] = None,
     chunk_size: Annotated[
         int, typer.Option("--chunk-size", min=1, max=100_000, help="Partitions issued together.")
     ] = 1000,
@@ -52,13 +57,19 @@ def create(
     debug: opt.Debug = False,
 ) -> None:
     """Ask for old partitions to be fetched by the control loop, chunk by chunk, in the share of each round that is
-    reserved for old data. One row, however many partitions; nothing is fetched before `control tick` or `serve`."""
+    reserved for old data. One row, however many partitions; nothing is fetched before `control tick` or `serve`.
+
+    After the fields of a query and its `schema_version` were changed, `--schema-version OLD` fetches history again
+    under the new version; each slice moves from the old table to the new one when its new run is accepted.
+    """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = replace(opt.selection(keys, source, customer, query, date, since, until), schema_version=schema_version)
+    moved = ws.of_version(chosen) if schema_version else None
+    reprocess = reprocess or moved is not None
     who = actor or os_user()
     new = ws.new_backfill(
         chosen, reprocess=reprocess, chunk_size=chunk_size, priority=priority, max_chunks=max_chunks, actor=who
@@ -69,14 +80,16 @@ def create(
             " `penstock status`"
         )
     if not dry_run:
-        confirm("backfilling", new.total, yes=yes, force=force)
+        confirm("backfilling", new.total if moved is None else moved, yes=yes, force=force)
         flags = {"reprocess": reprocess, "chunk_size": chunk_size, "priority": priority, "max_chunks": max_chunks}
         ws.backfills.create(new, AuditEntry(who, "backfill create", chosen.as_dict(), flags))
     words = f"{new.total:,} partitions would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
+    if moved is not None:
+        words += f", of which {moved:,} are of version {schema_version} and move"
     frozen = ws.frozen_in(chosen)
     if frozen:
         words += f"; {frozen:,} are left out because they are frozen: their sources no longer have those days"
-    document = {**_item(ws, new, dry_run), "frozen": frozen, "dry_run": dry_run}
+    document = {**_item(ws, new, dry_run), "moved": moved, "frozen": frozen, "dry_run": dry_run}
     show(document, as_json, lambda console: console.print(words))
 
 

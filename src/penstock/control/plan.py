@@ -57,6 +57,7 @@ def make_plan(
     reasons: Sequence[str] = DUE,
     status: PartitionStatus | None = None,
     judged_before: datetime | None = None,
+    schema_version: str | None = None,
     limit: int | None = None,
     newest_first: bool = False,
 ) -> Plan:
@@ -73,6 +74,7 @@ def make_plan(
         restated,
         status=status,
         judged_before=judged_before,
+        schema_version=schema_version,
         limit=limit,
         newest_first=newest_first,
     )

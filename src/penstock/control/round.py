@@ -158,7 +158,9 @@ class Planner:
         self, backfill: Backfill, ranges: Sequence[ExpectedRange], now: datetime, also: Sequence[str] = ()
     ) -> list[Planned]:
         """What is to be attempted for the backfill in these ranges; `also` for further reasons."""
-        reasons = ["missing", "requeued", *(["success", "restate", "retry"] if backfill.reprocess else []), *also]
+        version = backfill.selector.get("schema_version")
+        again = ["success", "restate", "retry"] if backfill.reprocess else []
+        reasons = [*([] if version else ["missing", "requeued"]), *again, *also]
         plan = make_plan(
             self.reader,
             ranges,
@@ -167,6 +169,7 @@ class Planner:
             restated=schedules(self.settings.queries),
             reasons=reasons,
             judged_before=backfill.created_at,
+            schema_version=version,
         )
         return [replace(item, reason="backfill", backfill_id=backfill.backfill_id) for item in plan.items]
 

@@ -28,6 +28,7 @@ class Selection:
     since: date | None = None
     until: date | None = None
     status: PartitionStatus | None = None
+    schema_version: str | None = None  # of the trusted run; for backfills that move history to another version
 
     def as_dict(self) -> dict[str, Any]:
         """What was given, for the audit log."""
@@ -47,6 +48,7 @@ class Selection:
             _date(given.get("since")),
             _date(given.get("until")),
             PartitionStatus(given["status"]) if given.get("status") else None,
+            given.get("schema_version"),
         )
 
 

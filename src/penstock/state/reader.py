@@ -206,10 +206,12 @@ class StateReader:
         *,
         status: PartitionStatus | None = None,
         judged_before: datetime | None = None,
+        schema_version: str | None = None,
         limit: int | None = None,
         newest_first: bool = False,
     ) -> list[Candidate]:
-        """The partitions that would be attempted for these reasons, in key order or the newest days first."""
+        """The partitions that would be attempted for these reasons, in key order or the newest days first. With
+        `schema_version`, only those whose trusted run is of that version."""
         marks = ", ".join(f"'{reason}'" for reason in reasons)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         order = ("logical_date DESC, " if newest_first else "") + "source, query_name, customer_id, logical_date"
@@ -217,15 +219,18 @@ class StateReader:
         old_enough = (
             f" AND (status <> 'success' OR {_judged_at('q')} < :judged_before)" if judged_before is not None else ""
         )
+        of_version = "" if schema_version is None else " AND schema_version = :schema_version"
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
             " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held"
             f" FROM ({self._reasoned(restated)}) q"
-            f" WHERE reason IN ({marks}){of_status}{old_enough} ORDER BY {order}{tail}"
+            f" WHERE reason IN ({marks}){of_status}{old_enough}{of_version} ORDER BY {order}{tail}"
         )
-        parameters = {"now": now}
+        parameters: dict[str, Any] = {"now": now}
         if judged_before is not None:
             parameters["judged_before"] = judged_before
+        if schema_version is not None:
+            parameters["schema_version"] = schema_version
         rows = self._query(select, ranges, parameters, {"logical_date": sa.Date()})
         return [
             Candidate(_key(row), PartitionStatus(row.status), row.reason, row.last_attempt_no, bool(row.held))
@@ -235,6 +240,11 @@ class StateReader:
     def _reasoned(self, restated: Mapping[str, Sequence[int]]) -> str:
         due = _restatement_due(self._database.dialect, restated)
         return f"SELECT *, {_REASON.format(restatement_due=due)} AS reason FROM view"
+
+    def versions(self, ranges: Sequence[ExpectedRange]) -> dict[str, int]:
+        """How many trusted runs are of which schema version."""
+        select = "SELECT schema_version, COUNT(*) AS n FROM view WHERE status = 'success' GROUP BY 1"
+        return {row.schema_version: row.n for row in self._query(select, ranges, {}, {})}
 
     def keys_in(self, ranges: Sequence[ExpectedRange], status: PartitionStatus) -> pa.Table:
         """The expected partitions with this status, as a table of their keys."""
