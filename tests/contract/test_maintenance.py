@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -152,6 +153,13 @@ def vacuum(house: House, keep: set[int], retention: timedelta = timedelta(hours=
     )
 
 
+def grow_old(house: House) -> None:
+    """Every data file was written two days ago."""
+    past = (house.now() - timedelta(days=2)).timestamp()
+    for path in Path(house.workspace.lake.url).glob("warehouse/**/*.parquet"):
+        os.utime(path, (past, past))
+
+
 def test_vacuum_refuses_a_retention_that_readers_could_notice(house: House) -> None:
     publish_each(house, 1)
     with pytest.raises(UsageError, match="at least 1:00:00"):
@@ -174,6 +182,30 @@ def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: House) 
     assert {path.rsplit("/", 1)[-1] for path in vacuum(house, {then.version})} == {second[0].rsplit("/", 1)[-1]}
     gone = {path.rsplit("/", 1)[-1] for path in vacuum(house, set())}
     assert gone == {path.rsplit("/", 1)[-1] for path in (*first, *second)}
+
+
+def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_commit(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_each(house, 1)
+    house.deliver(days(1, clicks=2))
+    slow, token = house.publisher()
+
+    def sleep_for_hours(point: str) -> None:
+        """Its files are staged and old, its lease is over, and somebody cleans up."""
+        if point == "publish.staged":
+            monkeypatch.setattr("penstock.warehouse.publish.reach", lambda _: None)
+            house.workers.stop(token)
+            grow_old(house)
+            [deleted] = house.workspace.vacuum((), timedelta(hours=1), dry_run=False).values()
+            assert len(deleted) == 1
+
+    monkeypatch.setattr("penstock.warehouse.publish.reach", sleep_for_hours)
+    with pytest.raises(LeaseLost):
+        slow.publish()
+    assert house.clicks() == {key(1): {1}}
+    house.publish()
+    assert house.clicks() == {key(1): {2}}
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------
