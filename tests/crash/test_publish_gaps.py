@@ -9,10 +9,12 @@ import pytest
 import sqlalchemy as sa
 from deltalake import DeltaTable
 
+from builders import audit_entry
 from house import House
 from penstock.db import schema
 from penstock.errors import LeaseLost
-from penstock.partition import PartitionKey
+from penstock.partition import PartitionKey, RunId
+from penstock.state.authority import AuthorityStore
 from penstock.warehouse import publish as protocol
 from penstock.warehouse.lease import TableLeases
 from workspaces import key
@@ -116,6 +118,54 @@ def test_a_run_accepted_while_we_stage_is_published_and_the_older_one_is_not(
     monkeypatch.setattr(house, "stage", overtaken)
     house.publish()
     assert house.clicks() == {key(1): {2}, key(2): {1}}
+
+
+def commit_and_die(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publication that reaches the table, and of which the database knows only that it was prepared."""
+    publisher, token = house.publisher()
+    with monkeypatch.context() as patch:
+        stop_at("publish.committed", patch)
+        with pytest.raises(Killed):
+            publisher.publish()
+    house.workers.stop(token)
+
+
+def deliver_what_cannot_be_read(house: House, clicks: int) -> RunId:
+    run_id = house.deliver({key(): clicks})
+    [payload] = (house.folder / "lake/raw").rglob(f"run_id={run_id}/payload-*.jsonl")
+    payload.write_bytes(b"{}\n")
+    return run_id
+
+
+def test_a_run_that_was_replaced_while_it_was_published_is_read_until_its_successor_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.deliver({key(): 1})
+    house.publish()
+    house.deliver({key(): 2})
+    commit_and_die(house, monkeypatch)
+    deliver_what_cannot_be_read(house, 3)
+    assert key() in house.publish().broken
+    assert house.clicks() == {key(): {2}}
+    house.deliver({key(): 4})
+    assert house.clicks() == {key(): {2}}
+    house.publish()
+    assert house.clicks() == {key(): {4}}
+
+
+def test_a_run_that_was_abandoned_while_it_was_published_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    first = house.deliver({key(): 1})
+    house.publish()
+    house.deliver({key(): 2})
+    commit_and_die(house, monkeypatch)
+    AuthorityStore(house.workspace.database, house.now).rollback(key(), first, audit_entry())
+    deliver_what_cannot_be_read(house, 3)
+    house.publish()
+    assert house.clicks() == {}
 
 
 def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(tmp_path: Path) -> None:

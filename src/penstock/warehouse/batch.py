@@ -146,12 +146,21 @@ FROM load_batch_item WHERE batch_id = :batch_id AND act = 'load'
 ON CONFLICT DO NOTHING
 """
 
+# A run that newer ones replaced while it was published stays readable until one of them is published, as the run before
+# it was. That it was replaced, and not withdrawn, is certain when nothing but acceptances moved authority since.
+_ONLY_REPLACED = f"""s.status = 'success' AND EXISTS (
+    SELECT 1 FROM warehouse_pointer p JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = i.run_id
+    WHERE {same_key("p", "i")} AND p.available AND s.authority_version - i.authority_version = (
+        SELECT count(*) FROM partition_attempt n
+        WHERE {same_key("n", "i")} AND n.outcome = 'SUCCEEDED' AND n.attempt_no > a.attempt_no))"""
+
 # A pointer follows authority: what was withdrawn while we published is in the table, but not available.
 _POINT = f"""
 INSERT INTO warehouse_pointer (source, customer_id, query_name, logical_date, run_id, schema_version, table_name,
     table_version, available, record_count, loaded_at, hidden_at)
 SELECT i.source, i.customer_id, i.query_name, i.logical_date, i.run_id, i.schema_version, i.table_name, t.version,
-    s.status = 'success' AND s.current_run_id = i.run_id AND s.schema_version = i.schema_version,
+    (s.status = 'success' AND s.current_run_id = i.run_id AND s.schema_version = i.schema_version)
+        OR ({_ONLY_REPLACED}),
     i.record_count, r.loaded_at, NULL
 FROM load_batch_item i
 JOIN partition_state s ON {same_key("s", "i")}
