@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,19 @@ class House:
         done = publisher.publish()
         self.workers.stop(token)
         return done
+
+    def grow_old(self) -> None:
+        """Every data file was written two days ago, so that vacuum may take it."""
+        past = (datetime.now(UTC) - timedelta(days=2)).timestamp()
+        for path in Path(self.workspace.lake.url).glob("warehouse/**/*.parquet"):
+            os.utime(path, (past, past))
+
+    def unfinished(self) -> set[str]:
+        """The tables of publications that were prepared, and that nobody has finished or forgotten."""
+        batch = tables.load_batch
+        with self.workspace.database.snapshot() as connection:
+            bodies = connection.scalars(sa.select(batch.c.body).where(batch.c.status == "prepared")).all()
+        return {name for body in bodies for name in body}
 
     def clicks(self, query: str = "campaign_daily") -> dict[PartitionKey, set[int]]:
         """What readers see: for each slice the different values of clicks (more than one would be a mixture)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -153,13 +152,6 @@ def vacuum(house: House, keep: set[int], retention: timedelta = timedelta(hours=
     )
 
 
-def grow_old(house: House) -> None:
-    """Every data file was written two days ago."""
-    past = (house.now() - timedelta(days=2)).timestamp()
-    for path in Path(house.workspace.lake.url).glob("warehouse/**/*.parquet"):
-        os.utime(path, (past, past))
-
-
 def test_vacuum_refuses_a_retention_that_readers_could_notice(house: House) -> None:
     publish_each(house, 1)
     with pytest.raises(UsageError, match="at least 1:00:00"):
@@ -196,7 +188,7 @@ def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_c
         if point == "publish.staged":
             monkeypatch.setattr("penstock.warehouse.publish.reach", lambda _: None)
             house.workers.stop(token)
-            grow_old(house)
+            house.grow_old()
             [deleted] = house.workspace.vacuum((), timedelta(hours=1), dry_run=False).values()
             assert len(deleted) == 1
 

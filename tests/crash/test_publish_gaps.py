@@ -168,6 +168,49 @@ def test_a_run_that_was_abandoned_while_it_was_published_is_not_read(
     assert house.clicks() == {}
 
 
+def test_what_a_dead_publisher_left_in_the_table_of_another_schema_version_is_finished_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    newer = house.under("v2")
+    house.deliver({key(1): 1})
+    commit_and_die(house, monkeypatch)
+    newer.deliver({key(1): 2})
+    newer.publish()
+    assert house.unfinished() == set()
+    house.deliver({key(2): 3})
+    house.publish()
+    assert house.clicks() == {key(1): {2}, key(2): {3}}
+    assert house.workspace.differences() == ([], {})
+    assert plain_rows(house, "campaign_daily") == 3
+
+
+def test_publishers_of_two_schema_versions_of_a_query_do_not_overtake_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that slept with a slice of v1 in its hands finds that the slice is in v2 now."""
+    house = House(tmp_path)
+    newer = house.under("v2")
+    house.deliver({key(1): 1})
+    slow, token = house.publisher()
+
+    def sleep(point: str) -> None:
+        if point == "publish.staged":
+            monkeypatch.setattr(protocol, "reach", lambda _: None)
+            house.workers.stop(token)
+            newer.deliver({key(1): 2})
+            newer.publish()
+
+    monkeypatch.setattr(protocol, "reach", sleep)
+    with pytest.raises(LeaseLost):
+        slow.publish()
+    house.deliver({key(2): 3})
+    house.publish()
+    assert house.clicks() == {key(1): {2}, key(2): {3}}
+    assert house.workspace.differences() == ([], {})
+    assert plain_rows(house, "campaign_daily") == 3
+
+
 def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.deliver({key(1): 1, key(2): 1})
