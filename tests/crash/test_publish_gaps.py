@@ -211,6 +211,47 @@ def test_publishers_of_two_schema_versions_of_a_query_do_not_overtake_each_other
     assert plain_rows(house, "campaign_daily") == 3
 
 
+@pytest.mark.parametrize("gap", ["publish.prepared", "publish.committed"])
+def test_what_was_withdrawn_before_it_was_ever_read_is_taken_out_of_the_table_by_the_next(
+    gap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.deliver({key(): 1})
+    publisher, token = house.publisher()
+    with monkeypatch.context() as patch:
+        stop_at(gap, patch)
+        with pytest.raises(Killed):
+            publisher.publish()
+    assert not house.workspace.pointers.interrupted(), "its worker lives"
+    house.workers.stop(token)
+    AuthorityStore(house.workspace.database, house.now).demote(key(), "wrong", audit_entry())
+    assert house.workspace.pointers.interrupted()
+    house.publish()
+    assert not house.workspace.pointers.interrupted()
+    assert house.clicks() == {}
+    assert plain_rows(house, "campaign_daily") == 0
+
+
+def test_what_was_struck_from_the_list_while_another_published_it_is_due_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.deliver({key(1): 1, key(2): 1})
+    publisher, _ = house.publisher()
+
+    def withdraw(point: str) -> None:
+        """Nothing of the slice is in any pointer yet, so that others believe that there is nothing to hide."""
+        if point == "publish.committed":
+            monkeypatch.setattr(protocol, "reach", lambda _: None)
+            AuthorityStore(house.workspace.database, house.now).demote(key(1), "wrong", audit_entry())
+            house.workspace.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
+
+    monkeypatch.setattr(protocol, "reach", withdraw)
+    publisher.publish()
+    assert house.clicks() == {key(2): {1}}
+    assert plain_rows(house, "campaign_daily") == 3
+
+
 def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.deliver({key(1): 1, key(2): 1})

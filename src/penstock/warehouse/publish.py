@@ -107,7 +107,7 @@ class Publisher:
         self._workers = workers
 
     def publish(self, run_id: RunId | None = None) -> Publication:
-        """Publish everything that is due, batch by batch."""
+        """Finish or forget what the dead left prepared, and publish everything that is due, batch by batch."""
         done = Publication()
         while True:
             leases = TableLeases(self._database, self._worker)
@@ -160,7 +160,7 @@ class Publisher:
 
     def _publish_batch(self, run_id: RunId | None, leases: TableLeases, done: Publication) -> bool:
         with self._database.snapshot() as connection:
-            involved = due_work.due_tables(connection)
+            involved = due_work.due_tables(connection).with_losing(batches.abandoned_tables(connection))
         if not involved.names:
             return self._settle(done)
         tables = self._lease(leases, involved)
