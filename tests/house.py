@@ -118,9 +118,9 @@ class House:
         digest = content_digest(pa.table(columns, schema=arrow_schema(contract.fields)), version)
         return Accepted(attempt, token, version, rows, seal.payload_sha256, seal.payload_bytes, digest)
 
-    def publisher(self) -> tuple[Publisher, str]:
-        """A publisher of a worker of its own, and the worker's token."""
-        token = self.workers.register()
+    def publisher(self, token: str | None = None) -> tuple[Publisher, str]:
+        """A publisher of a worker of its own, or of the one that is named, and the worker's token."""
+        token = token or self.workers.register()
         kept = [Contract.from_body(row.body) for row in self.workspace.reader.contracts()]
         contracts = {c.fingerprint: c for c in kept}
         fields = {c.table: arrow_schema(c.fields) for c in kept}
@@ -159,6 +159,12 @@ class House:
         with self.workspace.database.snapshot() as connection:
             bodies = connection.scalars(sa.select(batch.c.body).where(batch.c.status == "prepared")).all()
         return {name for body in bodies for name in body}
+
+    def batches(self) -> dict[str, str]:
+        """Every publication there ever was, and what became of it."""
+        batch = tables.load_batch.c
+        with self.workspace.database.snapshot() as connection:
+            return {row.batch_id: row.status for row in connection.execute(sa.select(batch.batch_id, batch.status))}
 
     def clicks(self, query: str = "campaign_daily") -> dict[PartitionKey, set[int]]:
         """What readers see: for each slice the different values of clicks (more than one would be a mixture)."""
