@@ -29,7 +29,12 @@ from penstock.warehouse.publish import PartStaged, Publication, Publisher, Stage
 from workspaces import CAMPAIGNS, open_at, rows_by_partition, write_workspace
 
 FIELDS = [{"name": "campaign_id", "type": "long"}, {"name": "clicks", "type": "long"}]
-FIELDS_OF = {"v1": FIELDS, "v2": [*FIELDS, {"name": "cost_micros", "type": "long"}]}
+FIELDS_OF = {
+    "v1": FIELDS,
+    "v2": [*FIELDS, {"name": "cost_micros", "type": "long"}],
+    "wide": [*FIELDS, {"name": "campaign_name", "type": "string"}],
+}
+WIDE_BYTES = 1000
 
 
 def content_digest(rows: pa.Table, version: str = "v1") -> str:
@@ -107,7 +112,7 @@ class House:
 
     def _accepted(self, attempt: AttemptKey, clicks: int, rows: int, token: str) -> Accepted:
         contract = self._contracts[attempt.partition.query_name]
-        fixed = {"clicks": clicks, "cost_micros": 10 * clicks}
+        fixed = {"clicks": clicks, "cost_micros": 10 * clicks, "campaign_name": "n" * WIDE_BYTES}
         names = [field.name for field in contract.fields]
         columns = {name: [fixed[name]] * rows if name in fixed else list(range(rows)) for name in names}
         writer = RawSink(self.workspace.lake).writer(attempt)
