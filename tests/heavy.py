@@ -20,7 +20,7 @@ from workspaces import key
 def examine(house: House) -> str:
     """The digest of the rows, by the functions that Spark's workers run."""
     contract = house.workspace.contracts["campaign_daily"]
-    [attempt] = house.workspace.reader.attempts(key())
+    [attempt, *_] = house.workspace.reader.attempts(key())
     item = ToValidate(AttemptKey(key(), attempt.run_id), attempt.payload_bytes or 0, None)
     add_up = summariser(len(row_rules(contract)), [rule.fields for rule in unique_rules(contract)])
     batches = iter(_item_table([item]).to_batches())
