@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 from builders import audit_entry
 from house import House
 from penstock.db import schema
-from penstock.errors import LeaseLost
+from penstock.errors import LeaseLost, UsageError
 from penstock.partition import PartitionKey, RunId
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse import publish as protocol
@@ -230,6 +231,26 @@ def test_what_was_withdrawn_before_it_was_ever_read_is_taken_out_of_the_table_by
     assert not house.workspace.pointers.interrupted()
     assert house.clicks() == {}
     assert plain_rows(house, "campaign_daily") == 0
+
+
+def test_what_vacuum_advises_after_an_interrupted_publication_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    house = House(tmp_path)
+    ws = house.workspace
+    house.deliver({key(1): 1})
+    house.publish()
+    house.deliver({key(2): 1})
+    commit_and_die(house, monkeypatch)
+    AuthorityStore(ws.database, house.now).demote(key(2), "wrong", audit_entry())
+    ws.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
+    with pytest.raises(UsageError, match="penstock warehouse reconcile"):
+        ws.vacuum((), timedelta(hours=1), dry_run=False)
+    assert ws.differences() == ([], {})
+    assert ws.reconcile(spark=spark).hidden == 1
+    ws.vacuum((), timedelta(hours=1), dry_run=False)
+    assert house.clicks() == {key(1): {1}}
+    assert plain_rows(house, "campaign_daily") == 3
 
 
 def test_what_was_struck_from_the_list_while_another_published_it_is_due_again(
