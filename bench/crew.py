@@ -22,13 +22,13 @@ class Crew:
     def __init__(self, workspace: Workspace) -> None:
         database, clock = workspace.database, workspace.now
         self._control, self._validator = ControlStore(database, clock), ValidatorStore(database, clock)
-        self._token, self._run_id, self._batches = WorkerStore(database, clock).register(), new_run_id(), count()
+        self.token, self._run_id, self._batches = WorkerStore(database, clock).register(), new_run_id(), count()
         self._control.keep_contracts(
             [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in workspace.contracts.values()]
         )
 
     def issue(self, planned: Sequence[Planned]) -> list[AttemptKey]:
-        issued, refused = self._control.issue(self._run_id, self._token, next(self._batches), planned)
+        issued, refused = self._control.issue(self._run_id, self.token, next(self._batches), planned)
         if refused:
             raise RuntimeError(f"{len(refused)} partitions were not issued, the first: {refused[0]}")
         return [item.attempt for item in issued]
@@ -40,11 +40,11 @@ class Crew:
 
     def accepted(self, attempt: AttemptKey) -> Accepted:
         digest = sha256(str(attempt).encode()).hexdigest()
-        return Accepted(attempt, self._token, "v1", 100, digest, 12_000, digest)
+        return Accepted(attempt, self.token, "v1", 100, digest, 12_000, digest)
 
     def rejected(self, attempt: AttemptKey) -> Rejected:
         """A refusal of the source, which the retry policy takes up."""
-        return Rejected(attempt, self._token, Stage.EXTRACT, ErrorClass.TRANSIENT, "the source did not answer: 503")
+        return Rejected(attempt, self.token, Stage.EXTRACT, ErrorClass.TRANSIENT, "the source did not answer: 503")
 
     def fill(self, planned: Sequence[Planned], batch: int) -> None:
         """State for all of these: one in ten is failed, the others are success."""

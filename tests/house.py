@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
+import sqlalchemy as sa
 
 from penstock.app import Workspace
 from penstock.contract.content import row_hashes
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
+from penstock.db import schema as tables
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.pipeline.load import stage_part
 from penstock.pipeline.verify import Content
@@ -26,19 +29,25 @@ from penstock.warehouse.publish import PartStaged, Publication, Publisher, Stage
 from workspaces import CAMPAIGNS, open_at, rows_by_partition, write_workspace
 
 FIELDS = [{"name": "campaign_id", "type": "long"}, {"name": "clicks", "type": "long"}]
+FIELDS_OF = {
+    "v1": FIELDS,
+    "v2": [*FIELDS, {"name": "cost_micros", "type": "long"}],
+    "wide": [*FIELDS, {"name": "campaign_name", "type": "string"}],
+}
+WIDE_BYTES = 1000
 
 
-def content_digest(rows: pa.Table) -> str:
+def content_digest(rows: pa.Table, version: str = "v1") -> str:
     """As the validator makes it."""
     content = Content(rows.num_rows)
     for number in row_hashes(rows).tolist():
         content.total = (content.total + number) % 2**64
         content.xor ^= number - 2**64 if number >= 2**63 else number
-    return content.digest("v1")
+    return content.digest(version)
 
 
 class House:
-    """Delivers accepted slices and publishes them."""
+    """Delivers accepted slices and publishes them. One that stands in the folder already is entered as it is."""
 
     def __init__(
         self,
@@ -46,12 +55,17 @@ class House:
         queries: Sequence[str] = ("campaign_daily",),
         state: str | None = None,
         schema: str | None = None,
+        version: str = "v1",
+        lake: str = "./lake",
     ) -> None:
-        body = {**CAMPAIGNS, "fields": FIELDS, "checks": []}
-        settings: dict[str, Any] = {"queries": dict.fromkeys(queries, body), "customers": 9}
-        if state:
-            settings |= {"state": state, "schema": schema}
-        self.workspace: Workspace = open_at(write_workspace(folder, **settings))
+        if not (folder / "penstock.yaml").exists():
+            body = {**CAMPAIGNS, "schema_version": version, "fields": FIELDS_OF[version], "checks": []}
+            settings: dict[str, Any] = {"queries": dict.fromkeys(queries, body), "customers": 9, "lake": lake}
+            if state:
+                settings |= {"state": state, "schema": schema}
+            write_workspace(folder, **settings)
+        self.folder = folder
+        self.workspace: Workspace = open_at(folder)
         self.control = ControlStore(self.workspace.database, self.now)
         self.validator = ValidatorStore(self.workspace.database, self.now)
         self.workers = WorkerStore(self.workspace.database, self.now)
@@ -60,37 +74,61 @@ class House:
             [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in self._contracts.values()]
         )
 
+    def under(self, version: str) -> House:
+        """The same state and lake, as somebody sees them whose workspace file says another schema version."""
+        database = self.workspace.database
+        url = database.url.render_as_string(hide_password=False)
+        queries = tuple(self._contracts)
+        return House(self.folder / version, queries, url, database.schema, version, self.workspace.lake.url)
+
     def now(self) -> datetime:
         return datetime.now(UTC)
 
     def deliver(self, slices: Mapping[PartitionKey, int], rows: int = 3) -> RunId:
         """A run in which each slice has `rows` rows with these clicks, received, sealed and accepted."""
-        token, run_id = self.workers.register(), new_run_id()
-        contracts = {key: self._contracts[key.query_name] for key in slices}
-        seen = {key: max((a.attempt_no for a in self.workspace.reader.attempts(key)), default=0) for key in slices}
-        planned = [Planned(k, seen[k], "missing", c.fingerprint, c.schema_version) for k, c in contracts.items()]
-        issued, refused = self.control.issue(run_id, token, 0, planned)
-        assert not refused
-        verdicts = [self._accepted(i.attempt, slices[i.attempt.partition], rows, token) for i in issued]
-        assert len(self.validator.accept(verdicts).applied) == len(slices)
-        self.workers.stop(token)
+        run_id, delivered = self.offer(slices, rows)
+        assert delivered == set(slices)
         return run_id
 
-    def _accepted(self, attempt: AttemptKey, clicks: int, rows: int, token: str) -> Accepted:
-        writer = RawSink(self.workspace.lake).writer(attempt)
-        for number in range(rows):
-            writer.write(orjson.dumps({"campaign_id": number, "clicks": clicks}))
-        seal = writer.seal(self.now(), "v1", "1", "q", "UTC")
-        numbers = pa.table(
-            {"campaign_id": pa.array(range(rows), pa.int64()), "clicks": pa.array([clicks] * rows, pa.int64())}
-        )
-        return Accepted(attempt, token, "v1", rows, seal.payload_sha256, seal.payload_bytes, content_digest(numbers))
+    def offer(self, slices: Mapping[PartitionKey, int], rows: int = 3) -> tuple[RunId, set[PartitionKey]]:
+        """The same where others deliver, too: what somebody else is at work on is left out."""
+        token, run_id = self.workers.register(), new_run_id()
+        contracts = {key: self._contracts[key.query_name] for key in slices}
+        seen = self._last_attempts()
+        planned = [Planned(k, seen.get(k, 0), "missing", c.fingerprint, c.schema_version) for k, c in contracts.items()]
+        issued, _ = self.control.issue(run_id, token, 0, planned)
+        verdicts = [self._accepted(i.attempt, slices[i.attempt.partition], rows, token) for i in issued]
+        applied = self.validator.accept(verdicts).applied
+        assert len(applied) == len(issued)
+        self.workers.stop(token)
+        return run_id, {attempt.partition for attempt in applied}
 
-    def publisher(self) -> tuple[Publisher, str]:
-        """A publisher of a worker of its own, and the worker's token."""
-        token = self.workers.register()
-        contracts = {c.fingerprint: c for c in self._contracts.values()}
-        fields = {c.table: arrow_schema(c.fields) for c in self._contracts.values()}
+    def _last_attempts(self) -> dict[PartitionKey, int]:
+        c = tables.partition_attempt.c
+        keys = [c[name] for name in tables.KEY]
+        with self.workspace.database.snapshot() as connection:
+            rows = connection.execute(sa.select(*keys, sa.func.max(c.attempt_no)).group_by(*keys)).all()
+        return {PartitionKey(*row[:4]): row[4] for row in rows}
+
+    def _accepted(self, attempt: AttemptKey, clicks: int, rows: int, token: str) -> Accepted:
+        contract = self._contracts[attempt.partition.query_name]
+        fixed = {"clicks": clicks, "cost_micros": 10 * clicks, "campaign_name": "n" * WIDE_BYTES}
+        names = [field.name for field in contract.fields]
+        columns = {name: [fixed[name]] * rows if name in fixed else list(range(rows)) for name in names}
+        writer = RawSink(self.workspace.lake).writer(attempt)
+        for values in zip(*columns.values(), strict=True):
+            writer.write(orjson.dumps(dict(zip(names, values, strict=True))))
+        version = contract.schema_version
+        seal = writer.seal(self.now(), version, "1", "q", "UTC")
+        digest = content_digest(pa.table(columns, schema=arrow_schema(contract.fields)), version)
+        return Accepted(attempt, token, version, rows, seal.payload_sha256, seal.payload_bytes, digest)
+
+    def publisher(self, token: str | None = None) -> tuple[Publisher, str]:
+        """A publisher of a worker of its own, or of the one that is named, and the worker's token."""
+        token = token or self.workers.register()
+        kept = [Contract.from_body(row.body) for row in self.workspace.reader.contracts()]
+        contracts = {c.fingerprint: c for c in kept}
+        fields = {c.table: arrow_schema(c.fields) for c in kept}
         publisher = Publisher(
             self.workspace.database,
             self.workspace.lake,
@@ -113,6 +151,25 @@ class House:
         done = publisher.publish()
         self.workers.stop(token)
         return done
+
+    def grow_old(self) -> None:
+        """Every data file was written two days ago, so that vacuum may take it."""
+        past = (datetime.now(UTC) - timedelta(days=2)).timestamp()
+        for path in Path(self.workspace.lake.url).glob("warehouse/**/*.parquet"):
+            os.utime(path, (past, past))
+
+    def unfinished(self) -> set[str]:
+        """The tables of publications that were prepared, and that nobody has finished or forgotten."""
+        batch = tables.load_batch
+        with self.workspace.database.snapshot() as connection:
+            bodies = connection.scalars(sa.select(batch.c.body).where(batch.c.status == "prepared")).all()
+        return {name for body in bodies for name in body}
+
+    def batches(self) -> dict[str, str]:
+        """Every publication there ever was, and what became of it."""
+        batch = tables.load_batch.c
+        with self.workspace.database.snapshot() as connection:
+            return {row.batch_id: row.status for row in connection.execute(sa.select(batch.batch_id, batch.status))}
 
     def clicks(self, query: str = "campaign_daily") -> dict[PartitionKey, set[int]]:
         """What readers see: for each slice the different values of clicks (more than one would be a mixture)."""

@@ -1099,14 +1099,15 @@ class Workspace:
         return differences(self.database, limit)
 
     def reconcile(self, report: Report | None = None, spark: SparkSession | None = None) -> Publication:
-        """Compare all of authority with all pointers, and publish what differs."""
+        """Compare all of authority with all pointers, and publish what differs; also finishes or forgets what somebody
+        who died left half published."""
         from penstock.flow.heartbeat import Heartbeat
         from penstock.pipeline.session import start_session
         from penstock.warehouse.compare import queue_differences
         from penstock.warehouse.publish import Publication
 
         queue_differences(self.database, self.now())
-        if not self.pointers.waiting():
+        if not self.pointers.waiting() and not self.pointers.interrupted():
             return Publication()
         session = spark or start_session(self.settings.spark)
         with Heartbeat(WorkerStore(self.database, self._clock)) as heart:

@@ -176,6 +176,30 @@ def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: House) 
     assert gone == {path.rsplit("/", 1)[-1] for path in (*first, *second)}
 
 
+def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_commit(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_each(house, 1)
+    house.deliver(days(1, clicks=2))
+    slow, token = house.publisher()
+
+    def sleep_for_hours(point: str) -> None:
+        """Its files are staged and old, its lease is over, and somebody cleans up."""
+        if point == "publish.staged":
+            monkeypatch.setattr("penstock.warehouse.publish.reach", lambda _: None)
+            house.workers.stop(token)
+            house.grow_old()
+            [deleted] = house.workspace.vacuum((), timedelta(hours=1), dry_run=False).values()
+            assert len(deleted) == 1
+
+    monkeypatch.setattr("penstock.warehouse.publish.reach", sleep_for_hours)
+    with pytest.raises(LeaseLost):
+        slow.publish()
+    assert house.clicks() == {key(1): {1}}
+    house.publish()
+    assert house.clicks() == {key(1): {2}}
+
+
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 import sqlalchemy as sa
 from deltalake import DeltaTable
 
+from builders import audit_entry
 from house import House
 from penstock.db import schema
-from penstock.errors import LeaseLost
-from penstock.partition import PartitionKey
+from penstock.errors import LeaseLost, UsageError
+from penstock.partition import PartitionKey, RunId
+from penstock.state.authority import AuthorityStore
 from penstock.warehouse import publish as protocol
 from penstock.warehouse.lease import TableLeases
 from workspaces import key
@@ -116,6 +119,158 @@ def test_a_run_accepted_while_we_stage_is_published_and_the_older_one_is_not(
     monkeypatch.setattr(house, "stage", overtaken)
     house.publish()
     assert house.clicks() == {key(1): {2}, key(2): {1}}
+
+
+def commit_and_die(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publication that reaches the table, and of which the database knows only that it was prepared."""
+    publisher, token = house.publisher()
+    with monkeypatch.context() as patch:
+        stop_at("publish.committed", patch)
+        with pytest.raises(Killed):
+            publisher.publish()
+    house.workers.stop(token)
+
+
+def deliver_what_cannot_be_read(house: House, clicks: int) -> RunId:
+    run_id = house.deliver({key(): clicks})
+    [payload] = (house.folder / "lake/raw").rglob(f"run_id={run_id}/payload-*.jsonl")
+    payload.write_bytes(b"{}\n")
+    return run_id
+
+
+def test_a_run_that_was_replaced_while_it_was_published_is_read_until_its_successor_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.deliver({key(): 1})
+    house.publish()
+    house.deliver({key(): 2})
+    commit_and_die(house, monkeypatch)
+    deliver_what_cannot_be_read(house, 3)
+    assert key() in house.publish().broken
+    assert house.clicks() == {key(): {2}}
+    house.deliver({key(): 4})
+    assert house.clicks() == {key(): {2}}
+    house.publish()
+    assert house.clicks() == {key(): {4}}
+
+
+def test_a_run_that_was_abandoned_while_it_was_published_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    first = house.deliver({key(): 1})
+    house.publish()
+    house.deliver({key(): 2})
+    commit_and_die(house, monkeypatch)
+    AuthorityStore(house.workspace.database, house.now).rollback(key(), first, audit_entry())
+    deliver_what_cannot_be_read(house, 3)
+    house.publish()
+    assert house.clicks() == {}
+
+
+def test_what_a_dead_publisher_left_in_the_table_of_another_schema_version_is_finished_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    newer = house.under("v2")
+    house.deliver({key(1): 1})
+    commit_and_die(house, monkeypatch)
+    newer.deliver({key(1): 2})
+    newer.publish()
+    assert house.unfinished() == set()
+    house.deliver({key(2): 3})
+    house.publish()
+    assert house.clicks() == {key(1): {2}, key(2): {3}}
+    assert house.workspace.differences() == ([], {})
+    assert plain_rows(house, "campaign_daily") == 3
+
+
+def test_publishers_of_two_schema_versions_of_a_query_do_not_overtake_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that slept with a slice of v1 in its hands finds that the slice is in v2 now."""
+    house = House(tmp_path)
+    newer = house.under("v2")
+    house.deliver({key(1): 1})
+    slow, token = house.publisher()
+
+    def sleep(point: str) -> None:
+        if point == "publish.staged":
+            monkeypatch.setattr(protocol, "reach", lambda _: None)
+            house.workers.stop(token)
+            newer.deliver({key(1): 2})
+            newer.publish()
+
+    monkeypatch.setattr(protocol, "reach", sleep)
+    with pytest.raises(LeaseLost):
+        slow.publish()
+    house.deliver({key(2): 3})
+    house.publish()
+    assert house.clicks() == {key(1): {2}, key(2): {3}}
+    assert house.workspace.differences() == ([], {})
+    assert plain_rows(house, "campaign_daily") == 3
+
+
+@pytest.mark.parametrize("gap", ["publish.prepared", "publish.committed"])
+def test_what_was_withdrawn_before_it_was_ever_read_is_taken_out_of_the_table_by_the_next(
+    gap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.deliver({key(): 1})
+    publisher, token = house.publisher()
+    with monkeypatch.context() as patch:
+        stop_at(gap, patch)
+        with pytest.raises(Killed):
+            publisher.publish()
+    assert not house.workspace.pointers.interrupted(), "its worker lives"
+    house.workers.stop(token)
+    AuthorityStore(house.workspace.database, house.now).demote(key(), "wrong", audit_entry())
+    assert house.workspace.pointers.interrupted()
+    house.publish()
+    assert not house.workspace.pointers.interrupted()
+    assert house.clicks() == {}
+    assert plain_rows(house, "campaign_daily") == 0
+
+
+def test_what_vacuum_advises_after_an_interrupted_publication_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    house = House(tmp_path)
+    ws = house.workspace
+    house.deliver({key(1): 1})
+    house.publish()
+    house.deliver({key(2): 1})
+    commit_and_die(house, monkeypatch)
+    AuthorityStore(ws.database, house.now).demote(key(2), "wrong", audit_entry())
+    ws.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
+    with pytest.raises(UsageError, match="penstock warehouse reconcile"):
+        ws.vacuum((), timedelta(hours=1), dry_run=False)
+    assert ws.differences() == ([], {})
+    assert ws.reconcile(spark=spark).hidden == 1
+    ws.vacuum((), timedelta(hours=1), dry_run=False)
+    assert house.clicks() == {key(1): {1}}
+    assert plain_rows(house, "campaign_daily") == 3
+
+
+def test_what_was_struck_from_the_list_while_another_published_it_is_due_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.deliver({key(1): 1, key(2): 1})
+    publisher, _ = house.publisher()
+
+    def withdraw(point: str) -> None:
+        """Nothing of the slice is in any pointer yet, so that others believe that there is nothing to hide."""
+        if point == "publish.committed":
+            monkeypatch.setattr(protocol, "reach", lambda _: None)
+            AuthorityStore(house.workspace.database, house.now).demote(key(1), "wrong", audit_entry())
+            house.workspace.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
+
+    monkeypatch.setattr(protocol, "reach", withdraw)
+    publisher.publish()
+    assert house.clicks() == {key(2): {1}}
+    assert plain_rows(house, "campaign_daily") == 3
 
 
 def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(tmp_path: Path) -> None:

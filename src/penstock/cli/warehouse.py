@@ -126,7 +126,8 @@ def reconcile(
     document: dict[str, Any] = {**listing(items, sum(counts.values())), "counts": counts}
     if not dry_run:
         with RunProgress() as progress:
-            published = ws.reconcile(progress.stage("load", sum(counts.values()))) if counts else None
+            needed = counts or ws.pointers.interrupted()
+            published = ws.reconcile(progress.stage("load", sum(counts.values()))) if needed else None
         broken = {str(key): words for key, words in published.broken.items()} if published else {}
         done = (published.loaded, published.hidden) if published else (0, 0)
         document |= {"loaded": done[0], "hidden": done[1], "broken": broken}

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from penstock.db import schema
 from penstock.db.bulk import insert, key_values, same_key, timed
+from penstock.db.lease import worker_lives
 from penstock.db.schema import KEY
 from penstock.errors import LeaseLost
 from penstock.ledger.append import append
@@ -96,6 +97,15 @@ def prepared_batches(connection: Connection, tables: Sequence[str]) -> list[Batc
     return [batch for batch in batches if set(batch.tables) & set(tables)]
 
 
+def abandoned_tables(connection: Connection) -> set[str]:
+    """The tables of publications that somebody prepared who is gone."""
+    table = schema.load_batch
+    lives = worker_lives(connection.dialect.name, "t.lease_worker")
+    alone = f"NOT EXISTS (SELECT 1 FROM warehouse_table t WHERE t.lease_token = load_batch.lease_token AND {lives})"
+    bodies = connection.scalars(sa.select(table.c.body).where(table.c.status == "prepared", sa.text(alone)))
+    return {name for body in bodies for name in body}
+
+
 def adopt(connection: Connection, batch: Batch, token: str) -> None:
     """From now on this batch is ours to finish; whoever prepared it can not publish it any more."""
     table = schema.load_batch
@@ -125,6 +135,7 @@ def record_published(
     connection.execute(sa.text(_POINT), parameters)
     connection.execute(timed(_HIDE), parameters)
     connection.execute(sa.text(_STRIKE), parameters)
+    connection.execute(timed(_STILL_DUE), parameters)
     events = _events(connection, batch)
     append(connection, events, "loader", now)
     _finish(connection, batch, token, "published", now)
@@ -146,12 +157,21 @@ FROM load_batch_item WHERE batch_id = :batch_id AND act = 'load'
 ON CONFLICT DO NOTHING
 """
 
+# A run that newer ones replaced while it was published stays readable until one of them is published, as the run before
+# it was. That it was replaced, and not withdrawn, is certain when nothing but acceptances moved authority since.
+_ONLY_REPLACED = f"""s.status = 'success' AND EXISTS (
+    SELECT 1 FROM warehouse_pointer p JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = i.run_id
+    WHERE {same_key("p", "i")} AND p.available AND s.authority_version - i.authority_version = (
+        SELECT count(*) FROM partition_attempt n
+        WHERE {same_key("n", "i")} AND n.outcome = 'SUCCEEDED' AND n.attempt_no > a.attempt_no))"""
+
 # A pointer follows authority: what was withdrawn while we published is in the table, but not available.
 _POINT = f"""
 INSERT INTO warehouse_pointer (source, customer_id, query_name, logical_date, run_id, schema_version, table_name,
     table_version, available, record_count, loaded_at, hidden_at)
 SELECT i.source, i.customer_id, i.query_name, i.logical_date, i.run_id, i.schema_version, i.table_name, t.version,
-    s.status = 'success' AND s.current_run_id = i.run_id AND s.schema_version = i.schema_version,
+    (s.status = 'success' AND s.current_run_id = i.run_id AND s.schema_version = i.schema_version)
+        OR ({_ONLY_REPLACED}),
     i.record_count, r.loaded_at, NULL
 FROM load_batch_item i
 JOIN partition_state s ON {same_key("s", "i")}
@@ -174,6 +194,15 @@ _STRIKE = f"""
 DELETE FROM publish_due AS d WHERE EXISTS (
     SELECT 1 FROM load_batch_item i WHERE i.batch_id = :batch_id AND {same_key("i", "d")}
     AND d.authority_version <= i.authority_version)
+"""
+
+# What moved on while we published may have been struck from the list before the table held anything of it.
+_STILL_DUE = f"""
+INSERT INTO publish_due (source, customer_id, query_name, logical_date, authority_version, since)
+SELECT s.source, s.customer_id, s.query_name, s.logical_date, s.authority_version, :now
+FROM load_batch_item i JOIN partition_state s ON {same_key("s", "i")}
+WHERE i.batch_id = :batch_id AND s.authority_version > i.authority_version
+ON CONFLICT (source, customer_id, query_name, logical_date) DO NOTHING
 """
 
 _ITEMS = """

@@ -98,6 +98,9 @@ class DueTables:
     def names(self) -> set[str]:
         return {*self.gaining, *self.losing}
 
+    def with_losing(self, tables: set[str]) -> DueTables:
+        return DueTables(self.gaining, self.losing | tables)
+
 
 def due_tables(connection: Connection) -> DueTables:
     """Which tables the due work is about, without reading the work itself."""

@@ -125,10 +125,13 @@ class _Bounds:
 
 
 def read_rows(lake: Lake, table_path: str, files: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of these files, one table per file, in the columns of `schema`."""
+    """The rows of these files in the columns of `schema`, a row group at a time: in memory a file may be far larger."""
     filesystem, root = lake.filesystem()
     for path in files:
-        yield pq.read_table(f"{root}/{table_path}/{path}", filesystem=filesystem, schema=schema, partitioning=None)
+        with filesystem.open_input_file(f"{root}/{table_path}/{path}") as stream:
+            file = pq.ParquetFile(stream)
+            for number in range(file.num_row_groups):
+                yield file.read_row_group(number).select(schema.names).cast(schema)
 
 
 def without(rows: pa.Table, dropped: set[SortKey]) -> pa.Table:

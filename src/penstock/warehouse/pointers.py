@@ -14,6 +14,7 @@ from penstock.db.bulk import key_values
 from penstock.db.engine import Database
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, RunId
+from penstock.warehouse.batch import abandoned_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class PointerReader:
     def waiting(self) -> int:
         with self._database.snapshot() as connection:
             return int(connection.scalar(sa.select(sa.func.count()).select_from(schema.publish_due)) or 0)
+
+    def interrupted(self) -> bool:
+        """True when a publication was prepared by somebody who is gone, and nobody has finished or forgotten it yet."""
+        with self._database.snapshot() as connection:
+            return bool(abandoned_tables(connection))
 
     def find(
         self,

@@ -107,7 +107,7 @@ class Publisher:
         self._workers = workers
 
     def publish(self, run_id: RunId | None = None) -> Publication:
-        """Publish everything that is due, batch by batch."""
+        """Finish or forget what the dead left prepared, and publish everything that is due, batch by batch."""
         done = Publication()
         while True:
             leases = TableLeases(self._database, self._worker)
@@ -160,7 +160,7 @@ class Publisher:
 
     def _publish_batch(self, run_id: RunId | None, leases: TableLeases, done: Publication) -> bool:
         with self._database.snapshot() as connection:
-            involved = due_work.due_tables(connection)
+            involved = due_work.due_tables(connection).with_losing(batches.abandoned_tables(connection))
         if not involved.names:
             return self._settle(done)
         tables = self._lease(leases, involved)
@@ -191,18 +191,20 @@ class Publisher:
         return [d for d in found if d.key not in done.broken]
 
     def _lease(self, leases: TableLeases, involved: due_work.DueTables) -> list[str]:
-        """The leases of all tables involved, and of those that an unfinished publication ties to them."""
-        wanted = involved.names
+        """The leases of every table of the queries involved, whatever its schema version: a slice may be on its way
+        from one to another. Says which tables the work is about: these, and those of unfinished publications."""
         self._database.transact(lambda connection: _register(connection, involved))
+        wanted = involved.names
+        with self._database.snapshot() as connection:
+            siblings = _siblings(connection, wanted)
         while True:
-            leases.acquire(sorted(wanted))
+            leases.acquire(siblings)
             with self._database.snapshot() as connection:
-                unfinished = batches.prepared_batches(connection, sorted(wanted))
-            tied = {name for batch in unfinished for name in batch.tables}
-            if tied <= wanted:
+                wanted |= {name for batch in batches.prepared_batches(connection, siblings) for name in batch.tables}
+                held, siblings = siblings, _siblings(connection, wanted)
+            if set(siblings) <= set(held):
                 return sorted(wanted)
             leases.release()
-            wanted |= tied
 
     def _recover(self, leases: TableLeases, tables: Sequence[str], done: Publication) -> dict[str, Table]:
         """Fence every table, then finish or forget what others left prepared. The tables, opened behind the fence."""
@@ -240,9 +242,12 @@ class Publisher:
         batch = Batch(new_ulid(), staging.changes())
         self._lake.sync()
         reach("publish.staged")
-        self._database.transact(
-            lambda connection: batches.prepare(connection, batch, leases.token, run_id, loads, hides, self._clock())
-        )
+
+        def prepare(connection: sa.Connection) -> None:
+            leases.require(connection, batch.tables)
+            batches.prepare(connection, batch, leases.token, run_id, loads, hides, self._clock())
+
+        self._database.transact(prepare)
         reach("publish.prepared")
         done.add(self._finish(leases, batch, opened))
 
@@ -387,6 +392,13 @@ def _register(connection: sa.Connection, involved: due_work.DueTables) -> None:
                 ),
                 {"name": name, "source": source, "query": query, "version": version, "location": _path(name)},
             )
+
+
+def _siblings(connection: sa.Connection, tables: Collection[str]) -> list[str]:
+    """Every table of the queries that these tables belong to."""
+    queries = {name.rpartition(".")[0] for name in tables}
+    known = connection.scalars(sa.select(schema.warehouse_table.c.table_name))
+    return sorted(name for name in known if name.rpartition(".")[0] in queries)
 
 
 def _path(table: str) -> str:

@@ -26,19 +26,23 @@ def vacuum_table(
     *,
     dry_run: bool,
 ) -> list[str]:
-    """Under the table's lease, so that no publication is staging files meanwhile. An unfinished publication is left to
-    the next publisher: until then nothing is deleted, for it may need the files that it staged."""
+    """Under the table's lease, so that no publication is staging files meanwhile, and behind the fence, so that one
+    that slept through its lease cannot commit files that are deleted here. An unfinished publication is left to the
+    next publisher: until then nothing is deleted, for it may need the files that it staged."""
     if retention < LEAST:
         raise UsageError(f"--retention must be at least {LEAST}: readers may still be reading what was replaced")
     leases = TableLeases(database, worker_token)
     try:
         leases.acquire([head.name])
+        table = Table(lake, head.name, head.location)
+        if not dry_run:
+            table = table.fence()
         with database.snapshot() as connection:
             if batches.prepared_batches(connection, [head.name]):
                 raise UsageError(
                     f"a publication to {head.name} was interrupted: run `penstock warehouse reconcile` first"
                 )
         hours = int(retention.total_seconds() // 3600)
-        return Table(lake, head.name, head.location).vacuum(sorted(keep), hours, dry_run=dry_run)
+        return table.vacuum(sorted(keep), hours, dry_run=dry_run)
     finally:
         leases.release()

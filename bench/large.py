@@ -1,0 +1,114 @@
+"""One partition of 2 GB through validation and load, and through its replacement: peak memory, and time beside a plain
+read of the same file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.compute as pc
+from rich.console import Console
+
+from bench.crew import Crew
+from bench.measure import Memory, Stopwatch
+from bench.options import positive
+from bench.report import circumstances
+from bench.workload import ASSET, CONTRACT, QUERY, Workload
+from penstock.app import Workspace
+from penstock.control.select import Selection
+from penstock.partition import AttemptKey
+from penstock.pipeline.session import start_session
+from penstock.pipeline.validate import ToValidate, validate
+from penstock.raw.seal import Seal
+from penstock.raw.sink import RawSink
+from penstock.state.records import Accepted
+
+_MEGABYTE = 1024 * 1024
+# A check on unique keys is left out: it holds the keys of a slice until all of them have come, and is meant to.
+_CHECKS = [{"expression": "clicks <= impressions"}, {"rows": {"min": 1}}]
+_LINE = {"campaign_name": "Brand search, all markets", "impressions": 1900, "clicks": 7, "conversions": 0.25}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    say, known = Console(stderr=True).print, circumstances()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
+        queries = {QUERY: {**CONTRACT, "checks": _CHECKS}}
+        workspace = Workload(1, 1).workspace(Path(name) / "workspace", queries=queries)
+        with Memory() as memory:
+            spark = start_session(workspace.settings.spark)
+            try:
+                for size in (
+                    8,
+                    options.megabytes,
+                    options.megabytes,
+                ):  # the first is the baseline, the last a replacement
+                    fact = _measured(workspace, spark, size) | {"peak_mb": memory.peaks()}
+                    say(fact)
+                    print(json.dumps({**fact, **known}, default=str), flush=True)
+            finally:
+                spark.stop()
+
+
+def _measured(workspace: Workspace, spark: Any, megabytes: int) -> dict[str, Any]:
+    crew, watch = Crew(workspace), Stopwatch()
+    [attempt] = crew.issue(workspace.plan(Selection(), reprocess=True).items)
+    watch.begin("write")
+    seal = _written(workspace, attempt, megabytes * _MEGABYTE)
+    watch.begin("plain")
+    clicks = _plainly_read(workspace, seal)
+    watch.begin("validate")
+    item = ToValidate(attempt, seal.payload_bytes, None)
+    [found] = validate(spark, workspace.settings.lake, workspace.contracts[QUERY], [item])
+    watch.end()
+    if found.complaints or found.payload_digest is None:
+        raise SystemExit(f"the slice was not accepted: {found.complaints}")
+    facts = (found.record_count, found.payload_digest, seal.payload_bytes, found.content_digest)
+    crew.judge([Accepted(attempt, crew.token, "v1", *facts)])
+    watch.begin("load")
+    published = workspace.reconcile(spark=spark)
+    watch.end()
+    if published.loaded != 1 or _clicks(workspace) != clicks:
+        raise SystemExit("what can be read is not what was written")
+    seconds = {name: round(value, 1) for name, value in watch.seconds.items()}
+    ratio = (watch.seconds["validate"] + watch.seconds["load"]) / watch.seconds["plain"]
+    return {"megabytes": megabytes, "rows": seal.record_count, "seconds": seconds, "in_plain_reads": round(ratio, 2)}
+
+
+def _written(workspace: Workspace, attempt: AttemptKey, size: int) -> Seal:
+    with RawSink(workspace.lake).writer(attempt) as writer:
+        written, number = 0, 0
+        while written < size:
+            line = orjson.dumps({"campaign_id": number, "cost_micros": 37 * number, **_LINE})
+            writer.write(line)
+            written, number = written + len(line) + 1, number + 1
+        return writer.seal(workspace.now(), "v1", "bench", "bench", "UTC")
+
+
+def _plainly_read(workspace: Workspace, seal: Seal) -> int:
+    """What everybody does who reads such a file line by line."""
+    [path] = [
+        entry.path for entry in workspace.lake.list("raw") if entry.path.endswith(f"{seal.run_id}/{seal.payload}")
+    ]
+    with workspace.lake.open(path) as file:
+        return sum(orjson.loads(line)["clicks"] for line in file)
+
+
+def _clicks(workspace: Workspace) -> int:
+    vouched = workspace.vouched(ASSET, columns=["clicks"])
+    return sum(int(pc.sum(batch.column(0)).as_py() or 0) for batch in vouched.batches())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.large", description=__doc__)
+    parser.add_argument("--megabytes", type=positive, default=2048, metavar="N")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

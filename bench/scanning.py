@@ -1,0 +1,57 @@
+"""Reading what is vouched for, beside Spark and DuckDB on the very same packed files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import duckdb
+
+from bench.measure import Stopwatch
+from bench.workload import ASSET
+from penstock.app import Workspace
+
+_SUMS = "sum(clicks), sum(impressions), sum(cost_micros), sum(conversions)"
+
+
+def measure_scanning(workspace: Workspace, spark: Any, customer: str) -> Iterator[dict[str, object]]:
+    """A sum over everything, and all rows of one customer; each is the median of a few."""
+    files = [workspace.lake.uri(path) for share in workspace.vouched(ASSET).shares() for path in share.files]
+    one = f"customer_id = '{customer}'"
+    sums = [part.strip() for part in _SUMS.split(",")]
+
+    def spark_plain() -> Any:
+        return spark.read.parquet(*files)
+
+    def spark_ours(*customers: str) -> Any:
+        return workspace.vouched(ASSET, customers=customers).spark(spark)
+
+    def duck_plain(where: str) -> Any:
+        statement = f"SELECT {_SUMS} FROM read_parquet({files!r}) WHERE {where}"  # noqa: S608 - constants and our files
+        return duckdb.connect().execute(statement).fetchall()
+
+    def duck_ours(*customers: str) -> Any:
+        return workspace.vouched(ASSET, customers=customers).duckdb().aggregate(_SUMS).fetchall()
+
+    yield _pair(
+        "scan, Spark",
+        lambda: spark_ours().selectExpr(*sums).collect(),
+        lambda: spark_plain().selectExpr(*sums).collect(),
+    )
+    yield _pair(
+        "one customer, Spark",
+        lambda: spark_ours(customer).selectExpr(*sums).collect(),
+        lambda: spark_plain().where(one).selectExpr(*sums).collect(),
+    )
+    yield _pair("scan, DuckDB", lambda: duck_ours(), lambda: duck_plain("true"))
+    yield _pair("one customer, DuckDB", lambda: duck_ours(customer), lambda: duck_plain(one))
+
+
+def _pair(what: str, ours: Callable[[], Any], plain: Callable[[], Any]) -> dict[str, object]:
+    ours(), plain()  # neither side pays for the first look at the files
+    watch = Stopwatch()
+    mine, theirs = watch.ask("penstock", ours), watch.ask("plain", plain)
+    if [tuple(row)[:3] for row in mine] != [tuple(row)[:3] for row in theirs]:
+        raise SystemExit(f"{what}: the sides do not find the same: {mine}, {theirs}")
+    seconds = {name: round(value, 3) for name, value in watch.seconds.items()}
+    return {"what": what, "seconds": seconds, "in plain": round(watch.seconds["penstock"] / watch.seconds["plain"], 2)}

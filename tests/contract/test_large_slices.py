@@ -1,0 +1,61 @@
+"""A slice of any size goes through validation and load in blocks: memory does not grow with the payload."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+
+import builders
+from house import WIDE_BYTES, House
+from penstock.pipeline.slices import LARGE_BYTES
+from workspaces import key
+
+_MEGABYTE = 1024 * 1024
+_SMALL, _LARGE = 96, 320  # megabytes of payload; both are many blocks and row groups
+_SOME_BLOCKS = 128  # megabytes; how many row groups are decoded at a time is up to Arrow's threads
+
+
+def examined_and_published(house: House, clicks: int, megabytes: int) -> dict[str, Any]:
+    """In a process of its own: what it used at most, in megabytes."""
+    rows = megabytes * _MEGABYTE // WIDE_BYTES
+    house.deliver({key(): clicks}, rows)
+    [attempt, *_] = house.workspace.reader.attempts(key())
+    assert (attempt.payload_bytes or 0) > LARGE_BYTES
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    # Arrow's own allocator keeps much of what was freed; what matters is what is held.
+    surroundings = {**os.environ, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    done = subprocess.run(
+        [sys.executable, "-m", "heavy", str(house.folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=surroundings,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["digest"] == attempt.content_digest
+    assert found["loaded"] == 1
+    shares = [share.dataset() for share in house.workspace.vouched("demo.campaign_daily").shares()]
+    assert sum(share.count_rows(filter=ds.field("clicks") == clicks) for share in shares) == rows
+    assert sum(share.count_rows() for share in shares) == rows
+    return found
+
+
+def loaded_and_replaced(megabytes: int) -> list[dict[str, Any]]:
+    with builders.quick_folder() as name:
+        house = House(Path(name), version="wide")
+        found = [examined_and_published(house, clicks, megabytes) for clicks in (1, 2)]
+        house.workspace.database.close()
+    return found
+
+
+def test_memory_is_bounded_by_blocks_and_not_by_the_payload() -> None:
+    for small, large in zip(loaded_and_replaced(_SMALL), loaded_and_replaced(_LARGE), strict=True):
+        assert large["examined"] - small["examined"] < _SOME_BLOCKS, (small, large)
+        assert large["peak"] - small["peak"] < _SOME_BLOCKS, (small, large)

@@ -1,0 +1,47 @@
+"""Validates and publishes what was delivered, as a worker does it, and prints what that took of memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from house import House
+from penstock.contract.content import content_digest
+from penstock.contract.rules import row_rules, unique_rules
+from penstock.partition import AttemptKey
+from penstock.pipeline.summarise import summariser
+from penstock.pipeline.validate import ToValidate, _Examiner, _item_table
+from workspaces import key
+
+
+def examine(house: House) -> str:
+    """The digest of the rows, by the functions that Spark's workers run."""
+    contract = house.workspace.contracts["campaign_daily"]
+    [attempt, *_] = house.workspace.reader.attempts(key())
+    item = ToValidate(AttemptKey(key(), attempt.run_id), attempt.payload_bytes or 0, None)
+    add_up = summariser(len(row_rules(contract)), [rule.fields for rule in unique_rules(contract)])
+    batches = iter(_item_table([item]).to_batches())
+    [found] = pa.Table.from_batches(add_up(_Examiner(house.workspace.lake.url, contract)(batches))).to_pylist()
+    return content_digest(contract.schema_version, found["rows"], found["hash_xor"], found["hash_sum"] % 2**64)
+
+
+def peak() -> int:
+    """Megabytes, as the kernel counts them since this program began; what getrusage says includes the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def main(folder: str) -> None:
+    house = House(Path(folder))
+    started = peak()
+    digest = examine(house)
+    examined = peak()
+    loaded = house.publish().loaded
+    print(json.dumps({"digest": digest, "loaded": loaded, "started": started, "examined": examined, "peak": peak()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
