@@ -105,8 +105,8 @@ class House:
     def stage(
         self, parts: Sequence[StagePart], prints: Mapping[PartitionKey, str], contracts: Mapping[str, Contract]
     ) -> list[PartStaged]:
-        used = [contracts[prints[p.part.slices[0].key]] if p.part.slices else None for p in parts]
-        return [stage_part(self.workspace.lake, p, contract) for p, contract in zip(parts, used, strict=True)]
+        used = [[contracts[prints[piece.key]] for piece in p.part.slices] for p in parts]
+        return [stage_part(self.workspace.lake, p, mine) for p, mine in zip(parts, used, strict=True)]
 
     def publish(self) -> Publication:
         publisher, token = self.publisher()

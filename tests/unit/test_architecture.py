@@ -35,6 +35,7 @@ LAYERS = (
     "settings",
     "specification",
     "workspace_file",
+    "field_types",
     "lifecycle",
     "expected",
     "slices",

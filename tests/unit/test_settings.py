@@ -61,7 +61,7 @@ QUERY_KEYS = (
     "source, schema_version, start_date, fields, checks, unknown_fields, missing_fields, freshness, restate, retry, "
     "options, customers"
 )
-CHECKS = "required, unique, expression, rows, shrink, range, allowed"
+CHECKS = "required, unique, expression, rows, shrink, range, allowed, not_null_share, freshness, references, compare"
 
 Files = Mapping[str, str]
 
@@ -554,7 +554,7 @@ queries:
     }
     lines = refusals(tmp_path, HEAD + text, secrets)
     assert not [line for line in lines for secret in secrets.values() if secret in line.split(":", 2)[2]]
-    types = "long, double, string, boolean, date, timestamp, decimal(p,s)"
+    types = "long, double, string, boolean, date, timestamp, decimal(p,s), array<T>, struct<name: T, ...>"
     name_rule = "use lower-case letters, digits and underscores, starting with a letter, at most 63 of them"
     assert lines == [
         "penstock.yaml:6: customers[0].id: customer id '${ID}' is not valid: "
@@ -918,7 +918,7 @@ def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: str, w
             "start_date",
             "date 'June' is not a date: write YYYY-MM-DD, for example 2024-06-01",
         ),
-        ("unknown_fields: rejct", "unknown_fields", "must be 'reject' or 'ignore'; did you mean 'reject'?"),
+        ("unknown_fields: rejct", "unknown_fields", "must be 'reject', 'ignore' or 'keep'; did you mean 'reject'?"),
         ("missing_fields: no", "missing_fields", "must be 'reject' or 'ignore'"),
         ("freshness: {max_lag: 36}", "freshness.max_lag", "36 is not a duration: write 30s, 5m, 2h or 30d"),
         ("freshness: {max_lag: 0h}", "freshness.max_lag", "'0h' is not a duration: write 30s, 5m, 2h or 30d"),
@@ -981,7 +981,7 @@ def test_an_unknown_customer_of_a_query_is_refused_with_the_known_ones(tmp_path:
 
 # Fields
 
-TYPES = "long, double, string, boolean, date, timestamp, decimal(p,s)"
+TYPES = "long, double, string, boolean, date, timestamp, decimal(p,s), array<T>, struct<name: T, ...>"
 RESERVED = "Penstock adds columns of its own: customer_id, logical_date, schema_version and names that start with _"
 
 
@@ -1021,7 +1021,7 @@ RESERVED = "Penstock adds columns of its own: customer_id, logical_date, schema_
         (
             "{name: a, type: long, typ: x}",
             ".typ",
-            "unknown key 'typ' (known: name, type, required); did you mean 'type'?",
+            "unknown key 'typ' (known: name, type, required, default); did you mean 'type'?",
         ),
         ("clicks", "", "must be a map"),
     ],
@@ -1034,7 +1034,7 @@ def test_a_decimal_that_a_comma_cut_in_two_is_refused_with_the_way_out(tmp_path:
     assert refused_field(tmp_path, "{name: a, type: decimal(10,2)}") == [
         "penstock.yaml:16: queries.daily.fields[5].type: "
         f"'decimal(10' is not a type (types: {TYPES}); inside {{ }} put it in quotes",
-        "penstock.yaml:16: queries.daily.fields[5].2): unknown key '2)' (known: name, type, required)",
+        "penstock.yaml:16: queries.daily.fields[5].2): unknown key '2)' (known: name, type, required, default)",
     ]
 
 
@@ -1076,8 +1076,8 @@ def test_a_field_listed_twice_is_refused_on_its_line(tmp_path: Path) -> None:
         ("rows: {min: 2, max: 1}", ".rows", "max 1 is below min 2"),
         ("rows: 5", "", "rows takes a map of min, max"),
         ("rows: {minimum: 5}", ".rows.minimum", "unknown key 'minimum' (known: min, max); did you mean 'min'?"),
-        ("rows: {min: 1, name: x}", "", "'name' does not belong inside rows; a name stands beside it"),
-        ("rows: {min: 1, kind: unique}", "", "'kind' does not belong inside rows; a name stands beside it"),
+        ("rows: {min: 1, name: x}", "", "'name' does not belong inside rows; name and severity stand beside it"),
+        ("rows: {min: 1, kind: unique}", "", "'kind' does not belong inside rows; name and severity stand beside it"),
         ("shrink: {max_drop: 0}", ".shrink.max_drop", "must be greater than 0"),
         ("shrink: {max_drop: 1.1}", ".shrink.max_drop", "must be less than or equal to 1"),
         ("shrink: {max_drop: .nan}", ".shrink.max_drop", "must be less than or equal to 1"),

@@ -43,6 +43,7 @@ class RunSummary:
     skipped: int = 0
     blocked: int = 0  # not issued, because the source is in trouble
     cancelled: int = 0
+    warnings: int = 0  # complaints about accepted slices
     seconds: float = 0.0
     end: str = "done"
     failures: list[Failure] = field(default_factory=list)
