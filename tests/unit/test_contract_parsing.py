@@ -360,7 +360,10 @@ def test_the_fingerprint_of_a_contract_that_says_nothing_new_stays_what_it_was()
             name="campaign_daily",
             source="demo",
             fields=(Field(name="campaign_id", type="long", required=True), Field(name="clicks", type="long")),
-            checks=tuple(map(check_from_mapping, ({"unique": ["campaign_id"]}, {"shrink": {"max_drop": 0.5}}))),
+            checks=(
+                check_from_mapping({"unique": ["campaign_id"]}),
+                check_from_mapping({"shrink": {"max_drop": 0.5}}),
+            ),
         )
     )
     assert old.fingerprint == "7533a4593b9c7a1b7ccd7fb392cc3634"

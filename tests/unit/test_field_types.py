@@ -7,24 +7,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.contract.schema import arrow_type, spark_type
-from penstock.field_types import ArrayOf, DecimalOf, Kind, Simple, StructOf, kind_of, reader
+from penstock.field_types import Kind, kind_of, reader
 from penstock.settings import Field
-
-names = st.sampled_from(["a", "b", "long", "struct", "x_1"])
-kinds: st.SearchStrategy[Kind] = st.recursive(
-    st.sampled_from([Simple(name) for name in ("long", "double", "string", "boolean", "date", "timestamp")])
-    | st.integers(1, 38).flatmap(lambda p: st.builds(DecimalOf, st.just(p), st.integers(0, p))),
-    lambda inner: (
-        st.builds(ArrayOf, inner)
-        | st.builds(
-            lambda members: StructOf(tuple(members.items())), st.dictionaries(names, inner, min_size=1, max_size=3)
-        )
-    ),
-    max_leaves=6,
-)
+from strategies import kinds
 
 
 @given(kinds)

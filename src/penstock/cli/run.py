@@ -97,6 +97,7 @@ def document(summary: RunSummary) -> dict[str, Any]:
     return {
         "run_id": summary.run_id,
         **summary.counts(),
+        "warnings": summary.warnings,
         "end": summary.end,
         "blocked": summary.blocked,
         "seconds": summary.seconds,
@@ -124,6 +125,8 @@ def draw(console: Console, summary: RunSummary) -> None:
         f"[{'red' if summary.rejected else 'default'}]{summary.rejected:,} rejected[/], {summary.loaded:,} loaded, "
         f"{summary.cancelled:,} cancelled, {summary.skipped:,} skipped, {summary.seconds:.1f} s"
     )
+    if summary.warnings:
+        console.print(f"[yellow]{summary.warnings:,} warnings[/] about accepted partitions: penstock state history KEY")
 
 
 def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:

@@ -241,6 +241,9 @@ def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authorit
     ]
     columns = ("no", "run", "outcome", "stage", "class", "rows", "started (UTC)", "finished (UTC)", "why")
     console.print(table(f"{key}   (* = the run that consumers read)", columns, rows))
+    for attempt in attempts:
+        for warning in attempt.warnings:
+            console.print(f"  attempt {attempt.attempt_no}, warning: {warning['message']}", markup=False)
     for complaint in attempts[0].complaints or []:
         if complaint.get("example"):
             console.print(f"  {complaint['check']}: line {complaint['line']}: {complaint['example']}", markup=False)

@@ -56,6 +56,11 @@ class Attempt:
     measures: dict[str, float | None] | None = None  # what later runs are compared with
 
     @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """The complaints that did not reject it."""
+        return [complaint for complaint in self.complaints or [] if complaint.get("severity") == "warn"]
+
+    @property
     def was_vouched_for(self) -> bool:
         return self.outcome is Outcome.SUCCEEDED or self.approved_at is not None
 
