@@ -46,8 +46,9 @@ class House:
         queries: Sequence[str] = ("campaign_daily",),
         state: str | None = None,
         schema: str | None = None,
+        query: Mapping[str, Any] | None = None,
     ) -> None:
-        body = {**CAMPAIGNS, "fields": FIELDS, "checks": []}
+        body = {**CAMPAIGNS, "fields": FIELDS, "checks": [], **(query or {})}
         settings: dict[str, Any] = {"queries": dict.fromkeys(queries, body), "customers": 9}
         if state:
             settings |= {"state": state, "schema": schema}
@@ -89,8 +90,8 @@ class House:
     def publisher(self) -> tuple[Publisher, str]:
         """A publisher of a worker of its own, and the worker's token."""
         token = self.workers.register()
-        contracts = {c.fingerprint: c for c in self._contracts.values()}
-        fields = {c.table: arrow_schema(c.fields) for c in self._contracts.values()}
+        contracts = {row.fingerprint: Contract.from_body(row.body) for row in self.workspace.reader.contracts()}
+        fields = {c.table: arrow_schema(c.columns) for c in self._contracts.values()}
         publisher = Publisher(
             self.workspace.database,
             self.workspace.lake,

@@ -1142,6 +1142,45 @@ def test_a_field_listed_twice_is_refused_on_its_line(tmp_path: Path) -> None:
             f"a check is a map with one of the keys {CHECKS}, for example {{unique: [campaign_id]}}",
         ),
         ("{unique: [clicks], name: ''}", ".name", "must not be empty"),
+        (
+            "{unique: [clicks], severity: warning}",
+            ".severity",
+            "must be 'reject' or 'warn'; did you mean 'warn'?",
+        ),
+        ("not_null_share: {field: clicks, min: 0}", ".not_null_share.min", "must be greater than 0"),
+        ("not_null_share: {field: clicks}", ".not_null_share", "'min' is missing"),
+        (
+            "freshness: {field: day, max_lag: 2h}",
+            "",
+            "freshness does not suit day, which is a date; it needs a timestamp",
+        ),
+        (
+            "freshness: {field: day, max_lag: soon}",
+            ".freshness.max_lag",
+            "'soon' is not a duration: write 30s, 5m, 2h or 30d",
+        ),
+        (
+            "compare: {field: status, function: sum, max_change: 0.5}",
+            "",
+            "compare does not suit status, which is a string; sum needs numbers",
+        ),
+        (
+            "compare: {function: avg, max_change: 0.5}",
+            ".compare",
+            "avg needs a field; only count can do without one, it counts rows then",
+        ),
+        ("compare: {function: count, max_change: 0}", ".compare.max_change", "must be greater than 0"),
+        (
+            "references: {field: clicks, fields: [clicks], to: demo.daily}",
+            ".references",
+            "field and fields exclude each other",
+        ),
+        (
+            "references: {fields: [clicks, status], to: demo.daily, to_field: clicks}",
+            ".references",
+            "2 fields cannot be found in 1 of demo.daily",
+        ),
+        ("references: {field: clicks}", ".references", "'to' is missing"),
     ],
 )
 def test_a_check_that_cannot_hold_is_refused(tmp_path: Path, check: str, where: str, complaint: str) -> None:
@@ -1153,6 +1192,90 @@ def test_checks_on_fields_are_refused_even_when_a_field_is_wrong_too(tmp_path: P
         f"penstock.yaml:16: queries.daily.fields[5].type: 'money' is not a type (types: {TYPES})",
         "penstock.yaml:18: queries.daily.checks[0]: "
         f"'clickz' is not a field of daily (fields: {FIELDS}, cost); did you mean 'clicks'?",
+    ]
+
+
+OTHER = "  other: {source: demo, fields: [{name: clicks, type: double}, {name: word, type: string}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("check", "where", "complaint"),
+    [
+        (
+            "references: {field: clicks, to: demo.othr}",
+            ".references.to",
+            "'demo.othr' is not a known table (known: demo.daily, demo.other); did you mean 'demo.other'?",
+        ),
+        (
+            "references: {field: status, to: demo.other, to_field: wrd}",
+            ".references",
+            "'wrd' is not a field of demo.other (fields: clicks, word); did you mean 'word'?",
+        ),
+        (
+            "references: {field: clicks, to: demo.other}",
+            ".references",
+            "clicks is a long, clicks of demo.other is a double: they are never equal",
+        ),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_refused(tmp_path: Path, check: str, where: str, complaint: str) -> None:
+    text = HEAD + QUERY + f"    checks:\n      - {check}\n" + OTHER
+    assert refusals(tmp_path, text) == [f"penstock.yaml:17: queries.daily.checks[0]{where}: {complaint}"]
+
+
+def test_tables_that_refer_to_each_other_are_refused(tmp_path: Path) -> None:
+    mine = "    checks:\n      - references: {field: status, to: demo.other, to_field: word}\n"
+    back = "    checks: [{references: {field: word, to: demo.daily, to_field: status}}]\n"
+    other = "  other:\n    source: demo\n    fields: [{name: word, type: string}]\n"
+    assert refusals(tmp_path, HEAD + QUERY + mine + other + back) == [
+        "penstock.yaml:16: queries.daily.checks: tables refer to each other in a circle:"
+        " demo.daily -> demo.other -> demo.daily"
+    ]
+    assert load(tmp_path, HEAD + QUERY + mine + other).queries["daily"].checks[0].kind == "references"
+    itself = "    checks:\n      - references: {field: status, to: demo.daily}\n"
+    assert "in a circle: demo.daily -> demo.daily" in refusals(tmp_path, HEAD + QUERY + itself)[0]
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "unique: [tags]",
+        "range: {field: tags, min: 0}",
+        "allowed: {field: tags, values: [a]}",
+        "references: {field: tags, to: demo.daily}",
+        "compare: {field: tags, function: count, max_change: 1}",
+    ],
+)
+def test_what_is_inside_nested_fields_is_for_expressions(tmp_path: Path, check: str) -> None:
+    kind = check.partition(":")[0]
+    words = f"{kind} does not suit tags, which is a array<string>; use expression"
+    assert refused_query(tmp_path, "  - {name: tags, type: array<string>}", "checks:", f"  - {check}") == [
+        f"penstock.yaml:18: queries.daily.checks[0]: {words}"
+    ]
+
+
+def test_nested_types_and_defaults_are_read(tmp_path: Path) -> None:
+    more = """\
+      - {name: tags, type: array<string>, default: [a]}
+      - name: geo
+        type: "struct<zone:long,since: date>"
+        default: {zone: 1, since: 2024-06-01}
+      - {name: seen, type: timestamp, default: 2024-06-01T10:00:00Z}
+    checks:
+      - required: [geo]
+      - not_null_share: {field: tags, min: 0.5}
+      - expression: size(tags) > 0
+"""
+    *_, tags, geo, seen = load(tmp_path, HEAD + QUERY + more).queries["daily"].fields
+    assert (tags.default, geo.type) == (["a"], "struct<zone: long, since: date>")
+    assert geo.default == {"zone": 1, "since": "2024-06-01"}
+    assert seen.default == "2024-06-01T10:00:00+00:00"
+    assert refused_field(tmp_path, "{name: a, type: long, default: x}") == [
+        "penstock.yaml:16: queries.daily.fields[5].default: 'x' is not a value of the type long"
+    ]
+    assert refused_field(tmp_path, "{name: a, type: 'array<long'}") == [
+        f"penstock.yaml:16: queries.daily.fields[5].type: 'array<long' is not a type (types: {TYPES});"
+        " inside { } put it in quotes"
     ]
 
 

@@ -14,6 +14,7 @@ import pyarrow.types as kinds
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.settings import Compare, NotNullShare, Recent
+from penstock.specification import spelled
 
 Measures = Mapping[str, float | None]  # by what was worked out: {"sum(clicks)": 12.0}
 
@@ -115,8 +116,8 @@ def _old(check: Recent, slice_of: Worked) -> Iterator[tuple[int, str]]:
     if found < end - check.max_lag:
         yield (
             slice_of.rows,
-            f"the newest {check.field} is {found:%Y-%m-%d %H:%M:%S} UTC, older than {check.max_lag} at the end of"
-            f" {slice_of.day}",
+            f"the newest {check.field} is {found:%Y-%m-%d %H:%M:%S} UTC, older than {spelled(check.max_lag)} at the"
+            f" end of {slice_of.day}",
         )
 
 
