@@ -68,7 +68,7 @@ def test_a_contract_is_tried_on_a_file_without_a_workspace(files: tuple[Path, Pa
 
 def test_without_expressions_no_jvm_is_started(files: tuple[Path, Path]) -> None:
     contract, payload = (str(file) for file in files)
-    without_java = {"JAVA_HOME": "/none", "PATH": "/none"}
+    without_java: dict[str, Any] = {"JAVA_HOME": "/none", "PATH": "/none"}
     done = penstock("contract", "check", contract, "--payload", payload, "--no-expressions", "--json", **without_java)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -309,6 +309,11 @@ def test_a_default_stands_in_for_a_field_that_is_missing_and_not_for_null() -> N
     for policy in ("ignore", "keep"):
         parsed = parse_many([payload, lines({})], contract(fields=fields, unknown_fields=policy))
         assert parsed.table.column("country").to_pylist() == ["DE", None, "FR", None, "DE", "DE"]
+    hidden = lines(
+        b'{"x": 1, "x": "\\"country\\""}', b'{"y": "\\"country\\"", "x": ' + b"[" * 99_999 + b"]" * 99_999 + b"}"
+    )
+    complaints = parse_many([hidden], contract(fields=fields, unknown_fields="ignore")).complaints[0]
+    assert [(c.line, c.check) for c in complaints] == [(1, "json"), (2, "json")]
     strict = contract(fields=fields, unknown_fields="ignore", missing_fields="reject")
     assert parse_many([payload], strict).complaints == {}
     assert [c.message for c in parse_many([lines({})], strict).complaints[0]] == ["field 'id' is missing"]

@@ -67,7 +67,7 @@ def queries(draw: st.DrawFn) -> Query:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(query=queries())
 def test_a_query_survives_its_spellings(query: Query) -> None:
     assert checked_query("q", yaml.safe_load(dumped(query_to_mapping(query))), "test") == query

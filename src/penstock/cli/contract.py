@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -202,8 +203,9 @@ def _one(queries: dict[str, Query], name: str | None, file: Path) -> tuple[str, 
     return next((n, q) for n, q in queries.items() if name in (None, n))
 
 
-def _lines(payload: Path) -> Any:
+def _lines(payload: Path) -> Iterator[bytes]:
     try:
-        return payload.read_bytes().splitlines()
+        with payload.open("rb") as file:
+            yield from (line.rstrip(b"\r\n") for line in file)
     except OSError as error:
         raise UsageError(f"cannot read {payload}: {error.strerror}") from error

@@ -209,6 +209,7 @@ def _attempt_item(attempt: Attempt, authority: str | None, next_run_at: datetime
         "error_message": attempt.error_message,
         "complaints": attempt.complaints or [],
         "record_count": attempt.record_count,
+        "measures": attempt.measures,
         "schema_version": attempt.schema_version,
         "contract_fingerprint": attempt.contract_fingerprint,
         "payload_digest": attempt.payload_digest,

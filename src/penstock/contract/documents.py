@@ -35,7 +35,7 @@ def checked_query(name: str, body: Mapping[str, Any], where: str) -> Query:
 
 def as_yaml(queries: Mapping[str, Mapping[str, Any]], notes: list[str]) -> str:
     """A file that a workspace can include, with the notes as comments on top."""
-    comments = "".join(f"# {note}\n" for note in notes)
+    comments = "".join(f"# {' '.join(note.split())}\n" for note in notes)
     return comments + dumped({"queries": {name: dict(body) for name, body in queries.items()}})
 
 

@@ -41,7 +41,7 @@ class _Findings:
 def explain(lines: Iterable[bytes], contract: Contract, first_line: int = 1) -> list[Complaint]:
     """Every way in which these lines are not rows of the contract."""
     findings = _Findings()
-    examiner = _Examiner(contract, findings)
+    examiner = _RowExaminer(contract, findings)
     for number, line in enumerate(lines, start=first_line):
         try:
             row = read_row(line)
@@ -61,7 +61,7 @@ def read_row(line: bytes) -> Any:
     )
 
 
-class _Examiner:
+class _RowExaminer:
     """Holds rows against the contract. Its policies hold inside structs as they do outside."""
 
     def __init__(self, contract: Contract, findings: _Findings) -> None:

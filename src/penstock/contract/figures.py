@@ -18,7 +18,9 @@ from penstock.specification import spelled
 
 Measures = Mapping[str, float | None]  # by what was worked out: {"sum(clicks)": 12.0}
 
+_ROUNDING = 1e-9  # 0.07 of 100 rows are 7, whatever floats say
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)  # floats near it may lie beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,10 @@ class Figures:
 
     def answer(self, function: str) -> float | None:
         """One of sum, count, avg, min and max; None where there is no number to name."""
-        if function == "count":
-            return float(self.count)
-        if function == "sum" and not self.count:
-            return 0.0
-        found = {"sum": self.total, "avg": self.total / (self.count or 1), "min": self.least, "max": self.most}
-        return found[function] if math.isfinite(found[function]) else None
+        if function == "count" or not self.count:
+            return float(self.count) if function in ("count", "sum") else None
+        found = {"sum": self.total, "avg": self.total / self.count, "min": self.least, "max": self.most}[function]
+        return found if math.isfinite(found) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _problems(check: NotNullShare | Recent | Compare, slice_of: Worked) -> Itera
 
 def _thin(check: NotNullShare, slice_of: Worked) -> Iterator[tuple[int, str]]:
     rows, there = slice_of.rows, slice_of.figures[check.field].count
-    if rows and there < rows * check.min:
+    if there < rows * check.min - _ROUNDING:
         yield (
             rows - there,
             f"{check.field} has a value in {there / rows:.1%} of {rows:,} rows, at least {check.min:.1%} expected",
@@ -112,8 +112,8 @@ def _old(check: Recent, slice_of: Worked) -> Iterator[tuple[int, str]]:
     if newest is None:
         yield slice_of.rows, f"{check.field} has no value in any row, so nothing says how fresh the slice is"
         return
-    found = _EPOCH + timedelta(microseconds=newest)
-    if found < end - check.max_lag:
+    found = _EPOCH + timedelta(microseconds=min(newest, _LATEST))
+    if end - found > check.max_lag:
         yield (
             slice_of.rows,
             f"the newest {check.field} is {found:%Y-%m-%d %H:%M:%S} UTC, older than {spelled(check.max_lag)} at the"

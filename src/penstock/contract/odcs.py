@@ -129,7 +129,7 @@ def from_odcs(document: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], l
     if not isinstance(tables, list) or not tables or not all(isinstance(table, Mapping) for table in tables):
         raise ConfigError("the data contract has no schema: there is nothing to make queries of")
     notes: list[str] = []
-    ours = _ours(document, "query") or {}
+    ours = _map(_ours(document, "query"))
     latency = [sla for sla in _maps(document.get("slaProperties")) if sla.get("property") == "latency"]
     queries = {}
     for table in tables:
@@ -158,6 +158,10 @@ def _ours(owner: Mapping[str, Any], name: str) -> Any:
 
 def _maps(items: Any) -> list[Mapping[str, Any]]:
     return [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _source(table: Mapping[str, Any]) -> str:
@@ -197,7 +201,7 @@ class _Table:
             pass  # the type of some other system; its logical type must do
         logical = item.get("logicalType")
         if logical == "array":
-            return f"array<{self._type(item.get('items') or {}, f'{path}[]')}>"
+            return f"array<{self._type(_map(item.get('items')), f'{path}[]')}>"
         if logical == "object" and (inside := _maps(item.get("properties"))):
             members = (f"{part.get('name')}: {self._type(part, path + '.' + str(part.get('name')))}" for part in inside)
             return f"struct<{', '.join(members)}>"
@@ -214,7 +218,7 @@ class _Table:
         if keys:
             yield {"unique": [item.get("name") for item in keys]}
         for item in items:
-            name, options = item.get("name"), item.get("logicalTypeOptions") or {}
+            name, options = item.get("name"), _map(item.get("logicalTypeOptions"))
             if item.get("unique"):
                 yield {"unique": [name]}
             bounds = {
@@ -244,7 +248,7 @@ def _check(rule: Mapping[str, Any], field: str | None) -> dict[str, Any] | None:
     implementation = rule.get("implementation")
     if rule.get("engine") == _OURS and isinstance(implementation, Mapping):
         return dict(implementation)
-    metric, arguments = rule.get("metric") or rule.get("rule"), rule.get("arguments") or {}
+    metric, arguments = rule.get("metric") or rule.get("rule"), _map(rule.get("arguments"))
     if metric == "rowCount":
         return _row_count(rule)
     if rule.get("mustBe") != 0:  # shares and other limits of such rules are not what our checks say

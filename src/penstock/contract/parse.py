@@ -203,11 +203,14 @@ def _with_extras(table: pa.Table, extras: list[str | None] | None, contract: Con
 
 def _with_defaults(table: pa.Table, lines: Sequence[bytes], contract: Contract) -> pa.Table:
     """A field that a row does not have gets its default; one that is there and null stays null."""
-    (stand_in, _) = _parse_rows([{}], 0, replace(contract, unknown_fields="ignore"))
+    stand_in, _ = _parse_rows([{}], 0, replace(contract, unknown_fields="ignore"))
     for name in contract.defaults:
         column = table.column(name)
         empty = np.flatnonzero(np.asarray(column.is_null()))
-        absent = [row for row in empty.tolist() if _lacks(lines[row], name)]
+        try:
+            absent = [row for row in empty.tolist() if _lacks(lines[row], name)]
+        except (ValueError, RecursionError) as error:  # what Arrow was told to ignore may be no JSON to anybody else
+            raise pa.ArrowInvalid(f"some rows need a closer look: {error}") from error
         if absent:
             order = np.arange(table.num_rows)
             order[absent] = table.num_rows

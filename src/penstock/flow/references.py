@@ -21,7 +21,7 @@ def waiting_for_references(keys: Sequence[PartitionKey], contracts: Mapping[str,
     planned = set(keys)
     found = []
     for key in keys:
-        named = (to.partition(".") for to in tables[key.query_name])
+        named = (to.partition(".") for to in tables.get(key.query_name, ()))
         others = [PartitionKey(source, key.customer_id, query, key.logical_date) for source, _, query in named]
         if inside := [other for other in others if other in planned]:
             found.append(FanIn(key, "references", _WHATEVER_BECOMES_OF_THEM, inside, stage=Stage.VALIDATE))

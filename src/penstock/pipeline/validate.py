@@ -20,7 +20,7 @@ from penstock.contract.counts import count_complaints
 from penstock.contract.figures import Measures, Worked, figure_complaints, figured_fields, gathered, measures
 from penstock.contract.rules import Rule, UniqueRule, row_rules, unique_rules
 from penstock.contract.schema import spark_ddl
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey
 from penstock.pipeline.examine import Examiner, slice_of
@@ -94,7 +94,9 @@ def validate(
         slices = spread(spark, _item_table(items), _task_numbers(spark, len(items)))
         summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake)).to_pylist()}
         found = Found({}, {})
-        if look is not None and any(isinstance(check, References) for check in contract.checks):
+        if any(isinstance(check, References) for check in contract.checks):
+            if look is None:
+                raise PenstockError(f"{contract.asset} refers to other tables, and there is no way to look into them")
             found = look_up(spark, lake, contract, slices, [item.attempt for item in items], look)
         wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
         examples = _examples(spark, lake, contract, items, wanted)
