@@ -9,27 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json
 
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.explain import explain, read_row
 from penstock.contract.extra import EXTRA, as_written, extra_text
+from penstock.contract.meaning import meant
 from penstock.contract.schema import arrow_schema, is_text_in_json, json_type
 from penstock.field_types import ArrayOf, Kind, Simple, StructOf, kind_of, moment
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 _MARKER = "_payload"
-# Beyond these Arrow knows moments, but nobody who reads the rows in Python does.
-_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +261,7 @@ def _typed(table: pa.Table, contract: Contract) -> pa.Table:
     for field in contract.fields:
         column = table.column(field.name)
         if is_text_in_json(field.type):
-            column = _meant(column.combine_chunks(), kind_of(field.type))
+            column = meant(column.combine_chunks(), kind_of(field.type))
         columns.append(column)
     if contract.missing_fields == "reject" and any(
         _has_nulls(chunk) for column in columns for chunk in _chunks(column)
@@ -272,38 +269,6 @@ def _typed(table: pa.Table, contract: Contract) -> pa.Table:
         # A null and an absent field look alike here; the slow reading tells them apart.
         raise pa.ArrowInvalid("some fields are missing or null")
     return pa.table(columns, schema=arrow_schema(contract.fields))
-
-
-def _meant(column: pa.Array, kind: Kind) -> pa.Array:
-    """Dates and times, which JSON writes as strings, as what they mean; wherever they stand inside the column."""
-    match kind:
-        case Simple("date"):
-            return _in_the_calendar(column.cast(pa.date32()))
-        case Simple("timestamp"):
-            try:
-                return _in_the_calendar(column.cast(pa.timestamp("us", tz="UTC")))
-            except pa.ArrowInvalid:  # times without an offset are UTC
-                return _in_the_calendar(pc.assume_timezone(column.cast(pa.timestamp("us")), "UTC"))
-        case ArrayOf(element):
-            lengths = np.asarray(pc.list_value_length(column).fill_null(0))
-            offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
-            values = _meant(column.flatten(), element)
-            return pa.ListArray.from_arrays(offsets, values, mask=column.is_null()).cast(
-                pa.list_(pa.field("element", values.type))
-            )
-        case StructOf(members):
-            parts = [_meant(part, kind) for part, (_, kind) in zip(column.flatten(), members, strict=True)]
-            return pa.StructArray.from_arrays(parts, [name for name, _ in members], mask=column.is_null())
-        case _:
-            return column
-
-
-def _in_the_calendar(column: pa.Array) -> pa.Array:
-    bounds = [pa.scalar(bound, column.type) for bound in (_FIRST, _LAST)]
-    outside = pc.or_(pc.less(column, bounds[0]), pc.greater(column, bounds[1]))
-    if pc.any(outside).as_py():
-        raise pa.ArrowInvalid("a date lies outside the years 1 to 9999")
-    return column
 
 
 def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
