@@ -87,6 +87,7 @@ __all__ = [
     "find_workspace",
     "load_queries",
     "load_settings",
+    "name_after",
     "query_to_mapping",
 ]
 
@@ -338,7 +339,8 @@ def load_queries(path: Path, environ: Mapping[str, str]) -> dict[str, Query]:
         return load_settings(path, environ).queries
     alone = "queries" not in written
     found = {}
-    for name, body in [(_name_of(path, written), written)] if alone else list(_maps(document, "queries")):
+    own_name = str(written.get("name") or name_after(path))
+    for name, body in [(own_name, written)] if alone else _maps(document, "queries"):
         where: Trail = () if alone else ("queries", name)
         try:
             context = {"field_names": {name: list(_strings(body.get("fields"), "name"))}}
@@ -350,9 +352,9 @@ def load_queries(path: Path, environ: Mapping[str, str]) -> dict[str, Query]:
     return found
 
 
-def _name_of(path: Path, written: Mapping[str, Any]) -> str:
-    name = written.get("name")
-    return name if isinstance(name, str) else re.sub(r"[^a-z0-9_]", "_", path.stem.lower())
+def name_after(file: Path) -> str:
+    """How a query is called that only a file describes."""
+    return re.sub(r"[^a-z0-9_]", "_", file.stem.lower())
 
 
 def _validated(document: Document) -> Settings | None:

@@ -530,24 +530,24 @@ def _fits_the_fields(check: _AnyCheck, info: ValidationInfo) -> _AnyCheck:
 def _type_problems(check: _AnyCheck, name: str, type_: str) -> list[str]:
     if isinstance(check, Required | NotNullShare):
         return []
-    unfit = [f"{check.kind} does not suit {name}, which is a {type_}"]
+    unfit = f"{check.kind} does not suit {name}, which is a {type_}"
     if field_types.is_nested(type_):
-        return [f"{unfit[0]}; use expression"]
+        return [f"{unfit}; use expression"]
     match check:
         case Allowed():
             wrong = [value for value in check.values if not _suits(type_, value)]
             return [f"{value!r} cannot be a value of {name}, which is a {type_}" for value in wrong]
         case Range() if type_ in ("string", "boolean"):
-            return [f"{unfit[0]}; use allowed or expression"]
+            return [f"{unfit}; use allowed or expression"]
         case Range():
             # a fraction is a fair bound for whole numbers
             compared = "double" if type_ == "long" else type_
             bounds = [bound for bound in (check.min, check.max) if bound is not None and not _suits(compared, bound)]
             return [f"{bound!r} cannot be a bound of {name}, which is a {type_}" for bound in bounds]
         case Recent() if type_ != "timestamp":
-            return [f"{unfit[0]}; it needs a timestamp"]
+            return [f"{unfit}; it needs a timestamp"]
         case Compare() if check.function != "count" and not _is_numeric(type_):
-            return [f"{unfit[0]}; {check.function} needs numbers"]
+            return [f"{unfit}; {check.function} needs numbers"]
     return []
 
 

@@ -102,17 +102,15 @@ def infer(
     debug: opt.Debug = False,
 ) -> None:
     """Propose fields and checks from the rows of a raw run, or of a file; the answer can be included in a workspace."""
-    import re
-
     from penstock.contract.documents import as_yaml, checked_query
     from penstock.contract.infer import infer as propose
-    from penstock.settings import query_to_mapping
+    from penstock.settings import name_after, query_to_mapping
 
     if (key is None) == (payload is None):
         raise UsageError("name either a partition or a --payload file")
     if payload is not None:
         proposal = propose(_lines(payload))
-        called, from_ = re.sub(r"[^a-z0-9_]", "_", payload.stem.lower()), "source"
+        called, from_ = name_after(payload), "source"
     else:
         from penstock.app import open_workspace
         from penstock.partition import run_id
