@@ -56,9 +56,10 @@ def explain(lines: Iterable[bytes], contract: Contract, first_line: int = 1) -> 
 
 def read_row(line: bytes) -> Any:
     """One line as strict JSON: UTF-8, no byte order mark, no field twice, no NaN; numbers as they are written."""
-    return json.loads(
-        line.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=Fraction
-    )
+    text = line.decode("utf-8")
+    if text.startswith("\ufeff"):
+        raise ValueError("Unexpected UTF-8 BOM")
+    return _STRICT.decode(text)
 
 
 class _RowExaminer:
@@ -119,6 +120,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=Fraction)
 
 
 def _reason(error: Exception) -> str:

@@ -36,7 +36,7 @@ def as_written(value: Any) -> Any:
 def _left_over(row: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
     found = {name: value for name, value in row.items() if name not in kinds}
     for name, kind in kinds.items():
-        if inside := _inside(row.get(name), kind):
+        if isinstance(kind, ArrayOf | StructOf) and (inside := _inside(row.get(name), kind)):
             found[name] = inside
     return found
 
