@@ -57,9 +57,10 @@ class House:
         schema: str | None = None,
         version: str = "v1",
         lake: str = "./lake",
+        query: Mapping[str, Any] | None = None,
     ) -> None:
-        if not (folder / "penstock.yaml").exists():
-            body = {**CAMPAIGNS, "schema_version": version, "fields": FIELDS_OF[version], "checks": []}
+        if query or not (folder / "penstock.yaml").exists():
+            body = {**CAMPAIGNS, "schema_version": version, "fields": FIELDS_OF[version], "checks": [], **(query or {})}
             settings: dict[str, Any] = {"queries": dict.fromkeys(queries, body), "customers": 9, "lake": lake}
             if state:
                 settings |= {"state": state, "schema": schema}
@@ -128,7 +129,7 @@ class House:
         token = token or self.workers.register()
         kept = [Contract.from_body(row.body) for row in self.workspace.reader.contracts()]
         contracts = {c.fingerprint: c for c in kept}
-        fields = {c.table: arrow_schema(c.fields) for c in kept}
+        fields = {c.table: arrow_schema(c.columns) for c in kept}
         publisher = Publisher(
             self.workspace.database,
             self.workspace.lake,
@@ -143,8 +144,8 @@ class House:
     def stage(
         self, parts: Sequence[StagePart], prints: Mapping[PartitionKey, str], contracts: Mapping[str, Contract]
     ) -> list[PartStaged]:
-        used = [contracts[prints[p.part.slices[0].key]] if p.part.slices else None for p in parts]
-        return [stage_part(self.workspace.lake, p, contract) for p, contract in zip(parts, used, strict=True)]
+        used = [[contracts[prints[piece.key]] for piece in p.part.slices] for p in parts]
+        return [stage_part(self.workspace.lake, p, mine) for p, mine in zip(parts, used, strict=True)]
 
     def publish(self) -> Publication:
         publisher, token = self.publisher()

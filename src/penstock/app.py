@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.flow.summary import RunSummary, Watcher
     from penstock.lake import Lake
     from penstock.ledger.read import LedgerReader
+    from penstock.pipeline.references import Referenced
     from penstock.pipeline.verify import Verification
     from penstock.pipeline.work import Report
     from penstock.projections.board import Board
@@ -497,6 +498,7 @@ class Workspace:
             worker_token,
             BreakerGuard(self.breakers, self._clock, by_hand),
             self._clock,
+            self._referenced,
         )
         return Runner(bench, self.ledger.news_of_run, stopping)
 
@@ -689,7 +691,7 @@ class Workspace:
         trusted = self.to_recheck(selection)
         session = spark or start_session(self.settings.spark)
         validator = ValidatorStore(self.database, self._clock)
-        found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher)
+        found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher, self._referenced)
         entry = AuditEntry(actor or os_user(), "validate", selection.as_dict(), {})
         ControlStore(self.database, self._clock).note(entry, len(found.demoted), "done")
         if found.demoted:
@@ -790,7 +792,7 @@ class Workspace:
     def approve(
         self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry, *, rehearsal: bool = False
     ) -> bool:
-        """Trust a run that only the shrink guard held back; False if it is the trusted one."""
+        """Trust a run that only guards (shrink, compare) held back; False if it is the trusted one."""
         from penstock.contract.contract import Contract
         from penstock.control.approval import refuse_other_complaints, refuse_without_raw
         from penstock.raw.reader import RawReader
@@ -989,7 +991,19 @@ class Workspace:
             else self._heads_as_of(contract.source, contract.query_name, as_of)
         )
         wanted = Filter(since, until, tuple(customers), tuple(columns))
-        return Vouched(self.lake, file_schema(arrow_schema(contract.fields)), found, wanted)
+        return Vouched(self.lake, file_schema(arrow_schema(contract.columns)), found, wanted)
+
+    def _referenced(self, table: str, first: Day, last: Day, customers: Sequence[str]) -> Referenced:
+        """The vouched slices of these days, for contracts that refer to them."""
+        from penstock.contract.schema import arrow_schema
+        from penstock.pipeline.references import Referenced
+        from penstock.warehouse.reader import Filter, Vouched, heads_and_slices
+        from penstock.warehouse.tables import file_schema
+
+        contract = next(c for c in self.contracts.values() if c.asset == table)
+        found, slices = heads_and_slices(self.database, contract.source, contract.query_name, first, last)
+        fields = file_schema(arrow_schema(contract.columns))
+        return Referenced(slices, Vouched(self.lake, fields, found, Filter(first, last, tuple(customers))))
 
     @property
     def snapshots(self) -> SnapshotStore:
@@ -1126,7 +1140,7 @@ class Workspace:
         from penstock.warehouse.publish import Publisher
 
         kept = {row.fingerprint: Contract.from_body(row.body) for row in self.reader.contracts()}
-        fields = {contract.table: arrow_schema(contract.fields) for contract in kept.values()}
+        fields = {contract.table: arrow_schema(contract.columns) for contract in kept.values()}
         return Publisher(
             self.database,
             self.lake,

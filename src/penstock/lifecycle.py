@@ -54,7 +54,7 @@ class Act(StrEnum):
     REQUEUE = "requeue"  # a failed partition may be tried again
     DEMOTE = "demote"  # an operator withdraws the authoritative run
     ROLLBACK = "rollback"  # an operator returns to an earlier accepted run
-    APPROVE = "approve"  # an operator accepts a run that only the shrink guard held back
+    APPROVE = "approve"  # an operator accepts a run that only guards held back
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from penstock.specification import (
     Allowed,
     Asset,
     Check,
+    Compare,
     Day,
     Declared,
     Duration,
@@ -37,9 +38,12 @@ from penstock.specification import (
     Kept,
     Model,
     Name,
+    NotNullShare,
     Query,
     Range,
     Rate,
+    Recent,
+    References,
     Required,
     Restate,
     Retry,
@@ -50,6 +54,7 @@ from penstock.specification import (
     check_to_mapping,
     did_you_mean,
     in_words,
+    query_to_mapping,
 )
 from penstock.workspace_file import MERGED_MAPS, Document, Trail, read_workspace_file
 
@@ -60,6 +65,7 @@ __all__ = [
     "Allowed",
     "Asset",
     "Check",
+    "Compare",
     "Customer",
     "Expression",
     "Field",
@@ -67,8 +73,11 @@ __all__ = [
     "Keeps",
     "LineageSettings",
     "Model",
+    "NotNullShare",
     "Query",
     "Range",
+    "Recent",
+    "References",
     "Required",
     "Restate",
     "Retry",
@@ -82,7 +91,10 @@ __all__ = [
     "check_from_mapping",
     "check_to_mapping",
     "find_workspace",
+    "load_queries",
     "load_settings",
+    "name_after",
+    "query_to_mapping",
 ]
 
 WORKSPACE_FILE = "penstock.yaml"
@@ -345,6 +357,8 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     if document.incomplete:
         document.raise_if_refused()
     settings = _validated(document)
+    if settings is not None:
+        _refuse_broken_references(document, settings.queries)
     # These look at what is written, not at the models, so that one bad value does not hide the next problem.
     _refuse_repeated_customers(document)
     _refuse_unknown_names(document)
@@ -353,6 +367,34 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     document.raise_if_refused()
     assert settings is not None  # whatever the models refused was raised in the line above
     return settings
+
+
+def load_queries(path: Path, environ: Mapping[str, str]) -> dict[str, Query]:
+    """The queries of a workspace file, of a file that it could include, or the single query that a file describes."""
+    document = read_workspace_file(path, environ)
+    if document.incomplete:
+        document.raise_if_refused()
+    written = document.values
+    if "tenant" in written or "state" in written:
+        return load_settings(path, environ).queries
+    alone = "queries" not in written
+    found = {}
+    own_name = str(written.get("name") or name_after(path))
+    for name, body in [(own_name, written)] if alone else _maps(document, "queries"):
+        where: Trail = () if alone else ("queries", name)
+        try:
+            context = {"field_names": {name: list(_strings(body.get("fields"), "name"))}}
+            found[name] = Query.model_validate({"source": "local", **body, "name": name}, context=context)
+        except pydantic.ValidationError as error:
+            for problem in error.errors(include_url=False):
+                document.refuse(_as_written(document, (*where, *problem["loc"])), in_words(problem))
+    document.raise_if_refused()
+    return found
+
+
+def name_after(file: Path) -> str:
+    """How a query is called that only a file describes."""
+    return re.sub(r"[^a-z0-9_]", "_", file.stem.lower())
 
 
 def _validated(document: Document) -> Settings | None:
@@ -369,8 +411,8 @@ def _as_written(document: Document, trail: Trail) -> Trail:
     """Where the file has what the models have elsewhere: a schema beside the state, a name beside the check."""
     if trail == ("state", "schema") and trail not in document.places:
         return ("schema",)
-    if "checks" in trail and trail[-1] == "name":
-        return (*trail[:-2], "name")
+    if "checks" in trail and trail[-1] in ("name", "severity"):
+        return (*trail[:-2], trail[-1])
     return trail
 
 
@@ -488,6 +530,36 @@ def _refuse_ids_that_google_ads_would(document: Document) -> None:
         if asker and not re.fullmatch("[0-9]+", customer_id):
             text = f"{customer_id!r} must be digits without hyphens, because {asker} asks Google Ads for it"
             document.refuse(("customers", index, "id"), text)
+
+
+def _refuse_broken_references(document: Document, queries: Mapping[str, Query]) -> None:
+    """A value can be looked for only in another table that exists, in fields of the same type."""
+    tables = {f"{query.source}.{query.name}": query for query in queries.values()}
+    needs: dict[str, set[str]] = {name: set() for name in tables}
+    for table, query in tables.items():
+        for index, check in enumerate(query.checks):
+            if not isinstance(check, References):
+                continue
+            needs[table].add(check.to)
+            trail: Trail = ("queries", query.name, "checks", index, "references")
+            if check.to not in tables:
+                document.refuse((*trail, "to"), _unknown("table", check.to, sorted(tables)))
+            else:
+                for text in _mismatches(check, query, tables[check.to]):
+                    document.refuse(trail, text)
+    for cycle in _cycles(needs):
+        trail = ("queries", tables[cycle[0]].name, "checks")
+        document.refuse(trail, f"tables refer to each other in a circle: {' -> '.join(cycle)}")
+
+
+def _mismatches(check: References, query: Query, other: Query) -> Iterator[str]:
+    ours = {field.name: field.type for field in query.fields}
+    theirs = {field.name: field.type for field in other.fields}
+    for mine, name in zip(check.fields, check.their_fields, strict=True):
+        if name not in theirs:
+            yield f"{name!r} is not a field of {check.to} (fields: {', '.join(theirs)}){did_you_mean(name, theirs)}"
+        elif ours[mine] != theirs[name]:
+            yield f"{mine} is a {ours[mine]}, {name} of {check.to} is a {theirs[name]}: they are never equal"
 
 
 def _refuse_broken_models(document: Document) -> None:

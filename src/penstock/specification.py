@@ -12,16 +12,23 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, ModelWrapValidatorHandler, TypeAdapter, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationInfo,
+)
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from penstock import partition
+from penstock import field_types, partition
 from penstock.errors import ConfigError, UsageError
 
 RESERVED_FIELDS = ("customer_id", "logical_date", "schema_version")
-FIELD_TYPES = ("long", "double", "string", "boolean", "date", "timestamp", "decimal(p,s)")
+FIELD_TYPES = field_types.WRITTEN
 
-_DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _DURATION = re.compile(r"(\d+)([smhd])")
 _RATE = re.compile(r"(\d+)/([smhd])")
 _KEEPS = re.compile(r"(\d{1,5}) ?(d|days?|months?|years?)")
@@ -140,6 +147,13 @@ def duration(text: str) -> timedelta:
         raise UsageError(str(error)) from None
 
 
+def spelled(length: timedelta) -> str:
+    """A length of time as `duration` reads it, in the largest unit that divides it."""
+    seconds = int(length.total_seconds())
+    size, unit = next((n, u) for n, u in ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")) if seconds % n == 0)
+    return f"{seconds // size}{unit}"
+
+
 def _rate(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
@@ -204,7 +218,7 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 Name = Annotated[str, AfterValidator(_name)]
 Day = Annotated[date, BeforeValidator(_day)]
 Rate = Annotated[float, BeforeValidator(_rate)]  # requests per second
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(spelled, when_used="json")]
 Kept = Annotated[Keeps, BeforeValidator(_keeps)]
 # YAML has lists only, and strict mode would refuse a list for a tuple; what is in the list stays strict
 _LIST = pydantic.Field(strict=False)
@@ -219,15 +233,24 @@ def _field_name(text: str) -> str:
 
 
 def _field_type(text: str) -> str:
-    if text in FIELD_TYPES[:-1]:
-        return text
-    if found := _DECIMAL.fullmatch(text):
-        precision, scale = int(found[1]), int(found[2])
-        if not (1 <= precision <= 38 and scale <= precision):
-            raise ValueError(f"{text!r} is not possible: decimal(p,s) needs 1 <= p <= 38 and 0 <= s <= p")
-        return f"decimal({precision},{scale})"
-    hint = "; inside { } put it in quotes" if text.startswith("decimal(") else did_you_mean(text, FIELD_TYPES)
+    """The type in its one spelling."""
+    try:
+        return str(field_types.kind_of(text))
+    except ValueError as error:
+        if not str(error).endswith("is not a type"):
+            raise
+    brackets = text.startswith(("decimal(", "array<", "struct<"))
+    hint = "; inside { } put it in quotes" if brackets else did_you_mean(text, FIELD_TYPES)
     raise ValueError(f"{text!r} is not a type (types: {', '.join(FIELD_TYPES)}){hint}")
+
+
+def _as_json(value: object) -> object:
+    """A value of the workspace file as JSON has it: dates and times are text."""
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    return {str(name): _as_json(item) for name, item in value.items()} if isinstance(value, Mapping) else value
 
 
 class Field(Declared):
@@ -236,6 +259,16 @@ class Field(Declared):
     name: Annotated[str, AfterValidator(_field_name)]
     type: Annotated[str, AfterValidator(_field_type)]
     required: bool = False
+    # stands in where a row does not have the field at all; a null that was sent stays null
+    default: Annotated[Any, BeforeValidator(_as_json)] = None
+
+    @pydantic.field_validator("default")
+    @classmethod
+    def _of_its_type(cls, value: Any, info: ValidationInfo) -> Any:
+        type_ = info.data.get("type")
+        if value is not None and type_ is not None and not field_types.reader(field_types.kind_of(type_))(value):
+            raise ValueError(f"{value!r} is not a value of the type {type_}")
+        return value
 
 
 def _scalar(value: object) -> object:
@@ -262,14 +295,16 @@ def _moment(text: str) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
+Severity = Literal["reject", "warn"]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 Bound = Annotated[int | float | str | None, BeforeValidator(_bound)]
 
 
 class _Check(Declared):
-    not_in_yaml = frozenset({"kind", "name"})
+    not_in_yaml = frozenset({"kind", "name", "severity"})
 
     name: Annotated[str, pydantic.Field(min_length=1)] | None = None
+    severity: Severity = "reject"
 
     @property
     def named_fields(self) -> tuple[str, ...]:
@@ -365,10 +400,86 @@ class Allowed(_FieldCheck):
     values: Annotated[tuple[Scalar, ...], _LIST, AfterValidator(distinct)]
 
 
-_AnyCheck = Required | Unique | Expression | Rows | Shrink | Range | Allowed
+class NotNullShare(_FieldCheck):
+    """At least this share of the rows has a value in the field."""
+
+    kind: Literal["not_null_share"] = "not_null_share"
+    min: Annotated[float, pydantic.Field(gt=0, le=1)]
+
+
+class Recent(_FieldCheck):
+    """The newest time in the field is not older than max_lag at the end of the logical date, in UTC."""
+
+    kind: Literal["freshness"] = "freshness"
+    max_lag: Duration
+
+
+class References(_Check):
+    """Every value exists in the vouched slice of another table, of the same customer and day."""
+
+    also_in_yaml = ("field", "to_field")
+
+    kind: Literal["references"] = "references"
+    fields: Names
+    to: str
+    to_fields: Names | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _one_or_many(cls, written: dict[str, Any]) -> dict[str, Any]:
+        body = dict(written)
+        for one, many in (("field", "fields"), ("to_field", "to_fields")):
+            if one in body and many in body:
+                raise ValueError(f"{one} and {many} exclude each other")
+            if isinstance(body.get(one), str):
+                body[many] = [body.pop(one)]
+        return body
+
+    @pydantic.model_validator(mode="after")
+    def _as_many(self) -> Self:
+        if self.to_fields is not None and len(self.to_fields) != len(self.fields):
+            raise ValueError(f"{len(self.fields)} fields cannot be found in {len(self.to_fields)} of {self.to}")
+        return self
+
+    @property
+    def named_fields(self) -> tuple[str, ...]:
+        return self.fields
+
+    @property
+    def their_fields(self) -> tuple[str, ...]:
+        return self.to_fields or self.fields
+
+
+class Compare(_Check):
+    """A figure of the slice differs from that of the trusted run by at most this share."""
+
+    kind: Literal["compare"] = "compare"
+    field: str | None = None
+    function: Literal["sum", "count", "avg", "min", "max"]
+    max_change: Annotated[float, pydantic.Field(gt=0)]
+
+    @pydantic.model_validator(mode="after")
+    def _of_something(self) -> Self:
+        if self.field is None and self.function != "count":
+            raise ValueError(f"{self.function} needs a field; only count can do without one, it counts rows then")
+        return self
+
+    @property
+    def named_fields(self) -> tuple[str, ...]:
+        return () if self.field is None else (self.field,)
+
+    @property
+    def figure(self) -> str:
+        return f"{self.function}({self.field or '*'})"
+
+
+_AnyCheck = (
+    Required | Unique | Expression | Rows | Shrink | Range | Allowed | NotNullShare | Recent | References | Compare
+)
 _KINDS: dict[str, type[_Check]] = {kind.model_fields["kind"].default: kind for kind in get_args(_AnyCheck)}
 # these hold one thing, so their value in YAML is that thing and not a map
 _SINGLE = {"required": "fields", "unique": "fields", "expression": "expression"}
+_BESIDE = ("name", "severity")  # said of a check, not by it
 
 
 def _spread(written: object) -> object:
@@ -379,9 +490,9 @@ def _spread(written: object) -> object:
     if not isinstance(written, Mapping):
         raise ValueError(f"a check is a map with one of the keys {kinds}, for example {{unique: [campaign_id]}}")
     for key in written:
-        if key not in _KINDS and key != "name":
-            raise ValueError(f"{key!r} is not a check (checks: {kinds}){did_you_mean(key, _KINDS)}")
-    kind, *more = [key for key in written if key != "name"] or [None]
+        if key not in _KINDS and key not in _BESIDE:
+            raise ValueError(f"{key!r} is not a check (checks: {kinds}){did_you_mean(key, [*_KINDS, *_BESIDE])}")
+    kind, *more = [key for key in written if key not in _BESIDE] or [None]
     if kind is None or more:
         raise ValueError(f"a check has exactly one of the keys {kinds}")
     body = written[kind]
@@ -390,8 +501,8 @@ def _spread(written: object) -> object:
     elif not isinstance(body, Mapping):
         raise ValueError(f"{kind} takes a map of {', '.join(_KINDS[kind].keys_in_yaml())}")
     elif misplaced := [key for key in body if key in _Check.not_in_yaml]:
-        raise ValueError(f"{misplaced[0]!r} does not belong inside {kind}; a name stands beside it")
-    return {**body, "kind": kind} | ({"name": written["name"]} if "name" in written else {})
+        raise ValueError(f"{misplaced[0]!r} does not belong inside {kind}; name and severity stand beside it")
+    return {**body, "kind": kind} | {key: written[key] for key in _BESIDE if key in written}
 
 
 Check = Annotated[_AnyCheck, pydantic.Field(discriminator="kind"), BeforeValidator(_spread)]
@@ -408,10 +519,11 @@ def check_from_mapping(mapping: Mapping[str, Any]) -> _AnyCheck:
 
 def check_to_mapping(check: _AnyCheck) -> dict[str, Any]:
     """The spelling of a check that JSON can hold and `check_from_mapping` reads back."""
-    body: Any = check.model_dump(mode="json", exclude={"kind", "name"}, exclude_none=True)
+    body: Any = check.model_dump(mode="json", exclude={"kind", *_BESIDE}, exclude_none=True)
     if check.kind in _SINGLE:
         body = body[_SINGLE[check.kind]]
-    return {check.kind: body} | ({} if check.name is None else {"name": check.name})
+    beside = check.model_dump(include=set(_BESIDE), exclude_defaults=True)
+    return {check.kind: body} | {key: beside[key] for key in _BESIDE if key in beside}
 
 
 def _suits(type_: str, value: object) -> bool:
@@ -419,7 +531,7 @@ def _suits(type_: str, value: object) -> bool:
     if isinstance(value, bool):
         return type_ == "boolean"
     if isinstance(value, int):
-        return type_ in ("long", "double") or type_.startswith("decimal")
+        return _is_numeric(type_)
     if isinstance(value, float):
         return type_ == "double" or type_.startswith("decimal")
     moment = _moment(value) if isinstance(value, str) else None
@@ -445,23 +557,40 @@ def _fits_the_fields(check: _AnyCheck, info: ValidationInfo) -> _AnyCheck:
         if name not in names
     ]
     types = {field.name: field.type for field in fields or ()}
-    if isinstance(check, Range | Allowed) and check.field in types:
-        problems += _type_problems(check, types[check.field])
+    problems += [
+        text for name in check.named_fields if name in types for text in _type_problems(check, name, types[name])
+    ]
     if problems:
         raise ValueError("; ".join(problems))
     return check
 
 
-def _type_problems(check: Range | Allowed, type_: str) -> list[str]:
-    if isinstance(check, Allowed):
-        wrong = [value for value in check.values if not _suits(type_, value)]
-        return [f"{value!r} cannot be a value of {check.field}, which is a {type_}" for value in wrong]
-    if type_ in ("string", "boolean"):
-        return [f"range does not suit {check.field}, which is a {type_}; use allowed or expression"]
-    # a fraction is a fair bound for whole numbers
-    compared = "double" if type_ == "long" else type_
-    wrong = [bound for bound in (check.min, check.max) if bound is not None and not _suits(compared, bound)]
-    return [f"{bound!r} cannot be a bound of {check.field}, which is a {type_}" for bound in wrong]
+def _type_problems(check: _AnyCheck, name: str, type_: str) -> list[str]:
+    if isinstance(check, Required | NotNullShare):
+        return []
+    unfit = f"{check.kind} does not suit {name}, which is a {type_}"
+    if field_types.is_nested(type_):
+        return [f"{unfit}; use expression"]
+    match check:
+        case Allowed():
+            wrong = [value for value in check.values if not _suits(type_, value)]
+            return [f"{value!r} cannot be a value of {name}, which is a {type_}" for value in wrong]
+        case Range() if type_ in ("string", "boolean"):
+            return [f"{unfit}; use allowed or expression"]
+        case Range():
+            # a fraction is a fair bound for whole numbers
+            compared = "double" if type_ == "long" else type_
+            bounds = [bound for bound in (check.min, check.max) if bound is not None and not _suits(compared, bound)]
+            return [f"{bound!r} cannot be a bound of {name}, which is a {type_}" for bound in bounds]
+        case Recent() if type_ != "timestamp":
+            return [f"{unfit}; it needs a timestamp"]
+        case Compare() if check.function != "count" and not _is_numeric(type_):
+            return [f"{unfit}; {check.function} needs numbers"]
+    return []
+
+
+def _is_numeric(type_: str) -> bool:
+    return type_ in ("long", "double") or type_.startswith("decimal")
 
 
 class Freshness(Declared):
@@ -514,13 +643,21 @@ class Query(Declared):
     start_date: Day | None = None
     fields: Annotated[tuple[Field, ...], _LIST, AfterValidator(_distinct_fields)]
     checks: Annotated[tuple[Annotated[Check, AfterValidator(_fits_the_fields)], ...], _LIST] = ()
-    unknown_fields: Literal["reject", "ignore"] = "reject"
+    unknown_fields: Literal["reject", "ignore", "keep"] = "reject"
     missing_fields: Literal["reject", "ignore"] = "ignore"
     freshness: Freshness | None = None
     restate: Restate | None = None
     retry: Retry = Retry()
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
     customers: Names | None = None
+
+
+def query_to_mapping(query: Query) -> dict[str, Any]:
+    """What a workspace file says under the name of the query; what has its default is left out."""
+    written: dict[str, Any] = query.model_dump(mode="json", exclude_defaults=True, exclude={"name", "checks"})
+    if query.checks:
+        written["checks"] = [check_to_mapping(check) for check in query.checks]
+    return {key: written[key] for key in Query.keys_in_yaml() if key in written}
 
 
 def _joined(value: object) -> object:

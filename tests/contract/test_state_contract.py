@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -32,7 +33,7 @@ from builders import (
     race,
     rejected,
 )
-from penstock.control.plan import DUE
+from penstock.control.plan import DUE, refuse_changed_fields
 from penstock.control.rescue import Rescued, rescue
 from penstock.db import schema
 from penstock.db.engine import Database
@@ -236,6 +237,38 @@ def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actor
     assert [event["outcome"] for event in actors.events("TaskFinished")] == ["FAILED"]
     assert actors.events("AuthorityChanged") == []
     assert actors.rows(schema.publish_due) == []
+
+
+def test_warnings_stay_with_the_accepted_attempt(actors: Actors) -> None:
+    attempt = actors.issue_one()
+    warning = {"check": "few", "message": "few rows\0", "count": 1, "line": None, "example": None, "severity": "warn"}
+    actors.validator.accept([replace(accepted(attempt, actors.token), warnings=[warning])])
+    [found] = actors.reader.attempts(key())
+    assert found.outcome is Outcome.SUCCEEDED
+    assert found.warnings == [{**warning, "message": "few rows\\x00"}]
+    assert actors.reader.state(key()).error_message is None  # type: ignore[union-attr]
+
+
+def test_an_attempt_is_issued_with_what_was_measured_of_the_trusted_run(actors: Actors) -> None:
+    """Of the run that is trusted now, whichever way it came to be: later ones that failed do not count."""
+    first = actors.issue_one()
+    actors.validator.accept([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
+    [second], _ = actors.try_to_issue(*actors.plan())
+    assert second.previous_measures == {"sum(clicks)": 10.5, "avg(x)": None}
+    actors.validator.reject([rejected(second.attempt, actors.token, measures={"sum(clicks)": 99.0})])
+    [third], _ = actors.try_to_issue(*actors.plan())
+    assert third.previous_measures == second.previous_measures
+    assert [a.measures for a in actors.reader.attempts(key())][1] == {"sum(clicks)": 99.0}
+    actors.control.cancel([cancelled(third.attempt, actors.token)])
+    actors.demote()
+    [fourth], _ = actors.try_to_issue(*actors.plan())
+    assert (fourth.previous_measures, fourth.previous_record_count) == (None, None)
+
+
+def test_keeping_unknown_fields_changes_the_table_and_so_its_version(actors: Actors) -> None:
+    refuse_changed_fields(actors.reader, {"campaign_daily": builders.contract(unknown_fields="ignore")})
+    with pytest.raises(ConfigError, match="_extra string was added"):
+        refuse_changed_fields(actors.reader, {"campaign_daily": builders.contract(unknown_fields="keep")})
 
 
 def test_a_failed_refetch_leaves_the_partition_success_on_its_old_run(actors: Actors) -> None:

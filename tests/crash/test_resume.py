@@ -18,8 +18,9 @@ from penstock.app import Workspace, load_workspace
 from penstock.control.select import Selection
 from penstock.errors import ActRefused
 from penstock.lifecycle import Outcome
-from penstock.partition import RunId
+from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.projections.system import system_table
+from penstock.raw.reader import RawReader
 from workspaces import Silent, customer_id, rows_by_partition, write_workspace
 
 YESTERDAY = datetime.now(UTC).date() - timedelta(days=1)
@@ -118,6 +119,23 @@ def test_what_was_fetched_under_another_contract_is_not_judged_by_todays(tmp_pat
     for view in ws.reader.views(ws.ranges(Selection())):
         outcomes = [(a.outcome, a.lost_count) for a in ws.reader.attempts(view.key)]
         assert outcomes == [(Outcome.SUCCEEDED, 0), (Outcome.CANCELLED, 0)]
+
+
+def test_a_slice_that_waited_for_another_goes_on_with_what_was_fetched(tmp_path: Path, spark: Any) -> None:
+    """It was fetched, but not judged, because the slice that it refers to was not loaded yet when the run died."""
+    fields = [{"name": "network", "type": "string"}]
+    common = {"source": "demo", "start_date": YESTERDAY.isoformat(), "fields": fields}
+    refers = {**common, "checks": [{"references": {"field": "network", "to": "demo.networks"}}]}
+    queries = {"campaign_daily": refers, "networks": common}
+    folder = workspace(tmp_path, customers=1, rows=40, faults=[], query=None, queries=queries)
+    assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT="publish.prepared").returncode == -signal.SIGKILL
+    ws = load_workspace(folder)
+    summary = ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    assert (summary.accepted, summary.rejected) == (1, 0)
+    [attempt] = ws.reader.attempts(PartitionKey("demo", customer_id(1), "campaign_daily", YESTERDAY))
+    seal = RawReader(ws.lake).seal(AttemptKey(attempt.key, attempt.run_id))
+    assert seal is not None
+    assert attempt.payload_bytes == seal.payload_bytes > 0
 
 
 def test_a_later_run_takes_back_what_a_dead_one_left(tmp_path: Path, spark: Any) -> None:

@@ -174,6 +174,19 @@ def test_a_model_may_be_a_python_function(tmp_path: Path, spark: Any) -> None:
     assert dict(rows(ws, "models.peak", "logical_date", "most")) == clicks
 
 
+def test_nested_columns_and_exact_numbers_are_kept(tmp_path: Path, spark: Any) -> None:
+    code = """SELECT logical_date, sum(CAST(cost_micros AS DECIMAL(20, 0))) / 1000000 AS cost,
+        timestamp(logical_date) AS at,
+        collect_list(named_struct('campaign', campaign_id, 'clicks', clicks)) AS campaigns
+        FROM demo.campaign_daily GROUP BY logical_date"""
+    ws = open_at(write_workspace(tmp_path, models={"rich": {"code": code, "depends_on": ["demo.campaign_daily"]}}))
+    assert run(ws, spark).accepted == 4
+    for row in ws.vouched("models.rich").arrow().to_pylist():
+        assert row["cost"] * 1_000_000 == costs(ws)[row["logical_date"]]
+        assert sum(item["clicks"] for item in row["campaigns"]) > 0
+        assert len(row["campaigns"]) == 5
+
+
 def test_a_slice_without_rows_is_a_slice(tmp_path: Path, spark: Any) -> None:
     code = "SELECT logical_date, clicks FROM demo.campaign_daily WHERE logical_date = DATE '2024-06-09'"
     ws = open_at(write_workspace(tmp_path, models={"some": {"code": code, "depends_on": ["demo.campaign_daily"]}}))

@@ -37,6 +37,7 @@ LAYERS = (
     "settings",
     "specification",
     "workspace_file",
+    "field_types",
     "lifecycle",
     "expected",
     "slices",

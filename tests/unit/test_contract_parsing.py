@@ -24,6 +24,8 @@ FIELDS = (
     Field(name="day", type="date"),
     Field(name="at", type="timestamp"),
     Field(name="price", type="decimal(10,2)"),
+    Field(name="tags", type="array<string>"),
+    Field(name="geo", type="struct<zone: long, stops: array<struct<at: timestamp, day: date, price: decimal(10,2)>>>"),
 )
 
 
@@ -46,6 +48,8 @@ def test_every_type_is_read_as_declared() -> None:
         "day": "2024-06-01",
         "at": "2024-06-01T10:00:00+02:00",
         "price": "1.50",
+        "tags": ["a", None, "\0"],
+        "geo": {"stops": [{"at": "2024-06-01", "price": 2}, None]},
     }
     parsed = parse_many([lines(row, {})], contract())
     assert parsed.complaints == {}
@@ -58,6 +62,11 @@ def test_every_type_is_read_as_declared() -> None:
             "day": date(2024, 6, 1),
             "at": datetime(2024, 6, 1, 8, tzinfo=UTC),
             "price": Decimal("1.50"),
+            "tags": ["a", None, "\0"],
+            "geo": {
+                "zone": None,
+                "stops": [{"at": datetime(2024, 6, 1, tzinfo=UTC), "day": None, "price": Decimal("2.00")}, None],
+            },
         },
         dict.fromkeys(row),
     ]
@@ -88,6 +97,18 @@ BAD: dict[bytes, tuple[str, str]] = {
     b'{"label": "\\ud800"}': ("type", "label is not a string"),
     b'{"surprise": 1}': ("unknown_fields", "field 'surprise' is not in the contract"),
     b"[" * 100_000: ("json", "not valid JSON (nested too deeply)"),
+    b'{"tags": "a"}': ("type", "tags is not a JSON array"),
+    b'{"tags": ["a", 1]}': ("type", "tags[] is not a string"),
+    b'{"geo": [1]}': ("type", "geo is not a JSON object"),
+    b'{"geo": {"zone": "x"}}': ("type", "geo.zone is not a whole number"),
+    b'{"geo": {"stops": [{"at": "2024-06-01"}, {"at": "noon"}]}}': ("type", "geo.stops[].at is not a time like"),
+    b'{"geo": {"stops": [{"price": "1.505"}]}}': ("type", "geo.stops[].price is not a decimal(10,2)"),
+    b'{"geo": {"zone": 99999999999999999999}}': ("type", "geo.zone is not a whole number of at most 64 bits"),
+    b'{"geo": {"zone": 1, "zone": 2}}': ("json", "a field stands twice in one row"),
+    b'{"geo": {"surprise": 1}}': ("unknown_fields", "field 'geo.surprise' is not in the contract"),
+    b'{"tags": ' + b"[" * 100_000 + b"]" * 100_000 + b"}": ("json", "not valid JSON (nested too deeply)"),
+    b'{"day": "0000-01-01"}': ("type", "day is not a date"),
+    b'{"at": "9999-12-31T23:00:00-05:00"}': ("type", "at is not a time"),
 }
 
 
@@ -171,6 +192,12 @@ def test_a_contract_survives_the_database() -> None:
         {"rows": {"min": 1}},
         {"shrink": {"max_drop": 0.5}},
         {"required": ["id"]},
+        {"not_null_share": {"field": "label", "min": 0.9}, "severity": "warn"},
+        {"freshness": {"field": "at", "max_lag": "36h"}},
+        {"references": {"field": "id", "to": "demo.other"}},
+        {"references": {"fields": ["id", "label"], "to": "demo.other", "to_fields": ["x", "y"]}, "name": "both"},
+        {"compare": {"field": "share", "function": "avg", "max_change": 0.5}, "severity": "warn", "name": "steady"},
+        {"compare": {"function": "count", "max_change": 1.5}},
     ]
     known = contract(checks=tuple(check_from_mapping(check) for check in checks), options={"gaql": "SELECT x"})
     again = Contract.from_body(json.loads(json.dumps(known.body())))
@@ -202,3 +229,146 @@ def test_numbers_read_patiently_keep_every_digit() -> None:
     parsed = parse_many([b'{"price": 12345678901234567.89, "x": null}\n'], wide)
     assert parsed.complaints == {}
     assert parsed.table.column("price").to_pylist() == [Decimal("12345678901234567.89")]
+
+
+def optional(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+days = st.dates().map(str)
+moments = st.builds(
+    lambda day, clock, zone: f"{day}{clock}{zone if clock else ''}",
+    st.dates(datetime(2, 1, 1, tzinfo=UTC).date(), datetime(9998, 12, 31, tzinfo=UTC).date()),
+    st.sampled_from(["", "T10", " 23:59", "T10:00:00", "T10:00:00.5", "T23:59:59.999999"]),
+    st.sampled_from(["", "Z", "+02", "-0330", "+23:59"]),
+)
+prices = st.decimals(-(10**7), 10**7, places=2).map(str) | st.integers(-1000, 1000) | st.sampled_from([0.5, 1e3])
+stops = st.fixed_dictionaries({}, optional={"at": optional(moments), "day": optional(days), "price": optional(prices)})
+anything = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": optional(st.integers(-(2**63), 2**63 - 1)),
+        "share": optional(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70)),
+        "label": optional(st.text(max_size=4)),
+        "live": optional(st.booleans()),
+        "day": optional(days),
+        "at": optional(moments),
+        "price": optional(prices),
+        "tags": optional(st.lists(optional(st.text(max_size=2)), max_size=3)),
+        "geo": optional(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "zone": optional(st.integers(-5, 5)),
+                    "stops": optional(st.lists(optional(stops), max_size=2)),
+                },
+            )
+        ),
+    },
+)
+surprises = st.dictionaries(
+    st.sampled_from(["new", "été", "a.b", "ident"]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(-1, 1) | st.text(max_size=2),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=1), inner, max_size=2),
+        max_leaves=4,
+    ),
+    max_size=2,
+)
+POLICIES: list[dict[str, Any]] = [
+    {},
+    {"unknown_fields": "keep"},
+    {"fields": tuple(f.model_copy(update={"default": d}) for f, d in zip(FIELDS, (7, 0.5, "ü", False, "2024-06-01",
+     "2024-06-01T10:00:00+02:00", "1.50", ["a"], {"zone": 1, "stops": []}), strict=True)), "unknown_fields": "keep"},
+]  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(anything, surprises), min_size=1, max_size=4), st.sampled_from(POLICIES))
+def test_the_fast_and_the_patient_reading_agree(found: list[tuple[Any, Any]], policies: dict[str, Any]) -> None:
+    """A word that looks like a number Arrow should not see sends a payload to the patient reading."""
+    keeps = policies.get("unknown_fields") == "keep"
+    word = Field(name="word", type="string")
+    judged = contract(**{**policies, "fields": (*policies.get("fields", FIELDS), word)})
+    rows_ = [{**row, **(extra if keeps else {})} for row, extra in found]
+    fast, patient = (parse_many([lines(*({**row, "word": text} for row in rows_))], judged) for text in ("Nan", "NaN"))
+    assert fast.complaints == patient.complaints == {}
+    assert fast.table.drop_columns(["word"]).equals(patient.table.drop_columns(["word"]))
+    loaded = parse_many([lines(*({**row, "word": "NaN"} for row in rows_))], judged, accepted_before=True)
+    assert loaded.table.equals(patient.table)
+    if keeps:
+        extras = [json.loads(text) if text else {} for text in fast.table.column("_extra").to_pylist()]
+        assert extras == [extra for _, extra in found]
+
+
+def test_a_default_stands_in_for_a_field_that_is_missing_and_not_for_null() -> None:
+    fields = (Field(name="id", type="long"), Field(name="country", type="string", default="DE"))
+    payload = lines({"id": 1}, {"id": 2, "country": None}, {"id": 3, "country": "FR"},
+                    b'{"id": 4, "c\\u006funtry": null}',
+                    {"id": 5, "other": "\"country\""})  # fmt: skip
+    for policy in ("ignore", "keep"):
+        parsed = parse_many([payload, lines({})], contract(fields=fields, unknown_fields=policy))
+        assert parsed.table.column("country").to_pylist() == ["DE", None, "FR", None, "DE", "DE"]
+    hidden = lines(
+        b'{"x": 1, "x": "\\"country\\""}', b'{"y": "\\"country\\"", "x": ' + b"[" * 99_999 + b"]" * 99_999 + b"}"
+    )
+    complaints = parse_many([hidden], contract(fields=fields, unknown_fields="ignore")).complaints[0]
+    assert [(c.line, c.check) for c in complaints] == [(1, "json"), (2, "json")]
+    strict = contract(fields=fields, unknown_fields="ignore", missing_fields="reject")
+    assert parse_many([payload], strict).complaints == {}
+    assert [c.message for c in parse_many([lines({})], strict).complaints[0]] == ["field 'id' is missing"]
+
+
+def test_what_the_contract_does_not_name_is_kept_where_it_stands() -> None:
+    payload = lines(
+        b'{"id": 1, "z": 123456789012345678901234567890, "a": 1.10, "geo": {"zone": 1, "n": [1]}}',
+        {"id": 2},
+        {"geo": {"stops": [{}, {"b": "\0"}]}},
+    )
+    parsed = parse_many([payload, lines({"id": 3})], contract(unknown_fields="keep"))
+    assert parsed.table.column("_extra").to_pylist() == [
+        '{"a":1.10,"geo":{"n":[1]},"z":123456789012345678901234567890}',
+        None,
+        '{"geo":{"stops":{"1":{"b":"\\u0000"}}}}',
+        None,
+    ]
+    hostile = lines(b'{"x": "\\ud800"}', b'{"x": ' + b"[" * 400 + b"]" * 400 + b"}", b'{"x": 1, "x": 2}')
+    [half, deep, twice] = parse_many([hostile], contract(unknown_fields="keep")).complaints[0]
+    assert (half.check, half.line) == ("unknown_fields", 1)
+    assert "cannot be kept" in half.message
+    assert deep.line == 2
+    assert twice.message == "not valid JSON (a field stands twice in one row)"
+
+
+def test_policies_hold_inside_structs() -> None:
+    payload = lines({"geo": {"surprise": 1}})
+    ignored = parse_many([payload], contract(unknown_fields="ignore"))
+    assert ignored.table.column("geo").to_pylist() == [{"zone": None, "stops": None}]
+    fields = (Field(name="geo", type="struct<zone: long, day: date>"),)
+    strict = contract(fields=fields, missing_fields="reject")
+    assert parse_many([lines({"geo": {"zone": None, "day": None}}, {"geo": None})], strict).complaints == {}
+    [complaint] = parse_many([lines({"geo": {"zone": 1}})], strict).complaints[0]
+    assert complaint.message == "field 'geo.day' is missing"
+
+
+def test_a_payload_full_of_different_faults_is_not_retold_in_full() -> None:
+    payload = lines(*({f"field{n}": 1} for n in range(5_000)))
+    complaints = parse_many([payload], contract()).complaints[0]
+    assert len(complaints) == 101
+    assert (complaints[-1].check, complaints[-1].count) == ("more", 4_900)
+
+
+def test_the_fingerprint_of_a_contract_that_says_nothing_new_stays_what_it_was() -> None:
+    """Attempts name contracts by their fingerprints: a release must not make every slice look outdated."""
+    old = Contract.of(
+        Query(
+            name="campaign_daily",
+            source="demo",
+            fields=(Field(name="campaign_id", type="long", required=True), Field(name="clicks", type="long")),
+            checks=(
+                check_from_mapping({"unique": ["campaign_id"]}),
+                check_from_mapping({"shrink": {"max_drop": 0.5}}),
+            ),
+        )
+    )
+    assert old.fingerprint == "7533a4593b9c7a1b7ccd7fb392cc3634"

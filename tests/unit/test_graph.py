@@ -6,13 +6,16 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from builders import key
+from builders import contract, key
 from penstock.flow.graph import FanIn, Graph, GraphRefused
+from penstock.flow.references import waiting_for_references
+from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_ulids
 from penstock.projections import codes
 from penstock.projections.fact import Fact
 from penstock.projections.graph import needed
 from penstock.projections.run_fold import RunFold
+from penstock.settings import check_from_mapping
 from penstock.slices import brief, each
 
 RUN = RunId("01J00000000000000000000000")
@@ -134,3 +137,13 @@ def test_a_skipped_task_is_revived_when_a_later_word_says_success() -> None:
     fold.fold([finished(3, "extract", key(1), "SUCCEEDED")])
     assert fold.tasks_in(codes.READY) == [f"validate:{key(1)}"]
     assert fold.tasks_in(codes.BLOCKED) == [f"load:{key(1)}"]
+
+
+def test_a_slice_waits_only_for_the_slice_of_its_customer_and_day_and_only_inside_the_run() -> None:
+    refers = check_from_mapping({"references": {"field": "clicks", "to": "demo.clicks"}})
+    contracts = {"campaign_daily": contract(checks=(refers,)), "clicks": contract(name="clicks")}
+    keys = [key(1), key(2), key(1, query="clicks"), key(3, query="clicks"), key(1, "1000000002"), model("spend")]
+    [fan_in] = waiting_for_references(keys, contracts)
+    assert (fan_in.waiting, fan_in.inside, fan_in.stage) == (key(1), [key(1, query="clicks")], Stage.VALIDATE)
+    [group] = Graph(keys, [fan_in]).event(RUN).groups
+    assert group["task"] == f"validate:{key(1)}"

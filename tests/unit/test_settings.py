@@ -62,7 +62,7 @@ QUERY_KEYS = (
     "options, customers"
 )
 MODEL_KEYS = "sql, python, schema_version, depends_on, per, needs, require, refresh, checks, freshness, retry"
-CHECKS = "required, unique, expression, rows, shrink, range, allowed"
+CHECKS = "required, unique, expression, rows, shrink, range, allowed, not_null_share, freshness, references, compare"
 
 Files = Mapping[str, str]
 
@@ -556,7 +556,7 @@ queries:
     }
     lines = refusals(tmp_path, HEAD + text, secrets)
     assert not [line for line in lines for secret in secrets.values() if secret in line.split(":", 2)[2]]
-    types = "long, double, string, boolean, date, timestamp, decimal(p,s)"
+    types = "long, double, string, boolean, date, timestamp, decimal(p,s), array<T>, struct<name: T, ...>"
     name_rule = "use lower-case letters, digits and underscores, starting with a letter, at most 63 of them"
     assert lines == [
         "penstock.yaml:6: customers[0].id: customer id '${ID}' is not valid: "
@@ -921,7 +921,7 @@ def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: str, w
             "start_date",
             "date 'June' is not a date: write YYYY-MM-DD, for example 2024-06-01",
         ),
-        ("unknown_fields: rejct", "unknown_fields", "must be 'reject' or 'ignore'; did you mean 'reject'?"),
+        ("unknown_fields: rejct", "unknown_fields", "must be 'reject', 'ignore' or 'keep'; did you mean 'reject'?"),
         ("missing_fields: no", "missing_fields", "must be 'reject' or 'ignore'"),
         ("freshness: {max_lag: 36}", "freshness.max_lag", "36 is not a duration: write 30s, 5m, 2h or 30d"),
         ("freshness: {max_lag: 0h}", "freshness.max_lag", "'0h' is not a duration: write 30s, 5m, 2h or 30d"),
@@ -984,7 +984,7 @@ def test_an_unknown_customer_of_a_query_is_refused_with_the_known_ones(tmp_path:
 
 # Fields
 
-TYPES = "long, double, string, boolean, date, timestamp, decimal(p,s)"
+TYPES = "long, double, string, boolean, date, timestamp, decimal(p,s), array<T>, struct<name: T, ...>"
 RESERVED = "Penstock adds columns of its own: customer_id, logical_date, schema_version and names that start with _"
 
 
@@ -1024,7 +1024,7 @@ RESERVED = "Penstock adds columns of its own: customer_id, logical_date, schema_
         (
             "{name: a, type: long, typ: x}",
             ".typ",
-            "unknown key 'typ' (known: name, type, required); did you mean 'type'?",
+            "unknown key 'typ' (known: name, type, required, default); did you mean 'type'?",
         ),
         ("clicks", "", "must be a map"),
     ],
@@ -1037,7 +1037,7 @@ def test_a_decimal_that_a_comma_cut_in_two_is_refused_with_the_way_out(tmp_path:
     assert refused_field(tmp_path, "{name: a, type: decimal(10,2)}") == [
         "penstock.yaml:16: queries.daily.fields[5].type: "
         f"'decimal(10' is not a type (types: {TYPES}); inside {{ }} put it in quotes",
-        "penstock.yaml:16: queries.daily.fields[5].2): unknown key '2)' (known: name, type, required)",
+        "penstock.yaml:16: queries.daily.fields[5].2): unknown key '2)' (known: name, type, required, default)",
     ]
 
 
@@ -1079,8 +1079,8 @@ def test_a_field_listed_twice_is_refused_on_its_line(tmp_path: Path) -> None:
         ("rows: {min: 2, max: 1}", ".rows", "max 1 is below min 2"),
         ("rows: 5", "", "rows takes a map of min, max"),
         ("rows: {minimum: 5}", ".rows.minimum", "unknown key 'minimum' (known: min, max); did you mean 'min'?"),
-        ("rows: {min: 1, name: x}", "", "'name' does not belong inside rows; a name stands beside it"),
-        ("rows: {min: 1, kind: unique}", "", "'kind' does not belong inside rows; a name stands beside it"),
+        ("rows: {min: 1, name: x}", "", "'name' does not belong inside rows; name and severity stand beside it"),
+        ("rows: {min: 1, kind: unique}", "", "'kind' does not belong inside rows; name and severity stand beside it"),
         ("shrink: {max_drop: 0}", ".shrink.max_drop", "must be greater than 0"),
         ("shrink: {max_drop: 1.1}", ".shrink.max_drop", "must be less than or equal to 1"),
         ("shrink: {max_drop: .nan}", ".shrink.max_drop", "must be less than or equal to 1"),
@@ -1145,6 +1145,45 @@ def test_a_field_listed_twice_is_refused_on_its_line(tmp_path: Path) -> None:
             f"a check is a map with one of the keys {CHECKS}, for example {{unique: [campaign_id]}}",
         ),
         ("{unique: [clicks], name: ''}", ".name", "must not be empty"),
+        (
+            "{unique: [clicks], severity: warning}",
+            ".severity",
+            "must be 'reject' or 'warn'; did you mean 'warn'?",
+        ),
+        ("not_null_share: {field: clicks, min: 0}", ".not_null_share.min", "must be greater than 0"),
+        ("not_null_share: {field: clicks}", ".not_null_share", "'min' is missing"),
+        (
+            "freshness: {field: day, max_lag: 2h}",
+            "",
+            "freshness does not suit day, which is a date; it needs a timestamp",
+        ),
+        (
+            "freshness: {field: day, max_lag: soon}",
+            ".freshness.max_lag",
+            "'soon' is not a duration: write 30s, 5m, 2h or 30d",
+        ),
+        (
+            "compare: {field: status, function: sum, max_change: 0.5}",
+            "",
+            "compare does not suit status, which is a string; sum needs numbers",
+        ),
+        (
+            "compare: {function: avg, max_change: 0.5}",
+            ".compare",
+            "avg needs a field; only count can do without one, it counts rows then",
+        ),
+        ("compare: {function: count, max_change: 0}", ".compare.max_change", "must be greater than 0"),
+        (
+            "references: {field: clicks, fields: [clicks], to: demo.daily}",
+            ".references",
+            "field and fields exclude each other",
+        ),
+        (
+            "references: {fields: [clicks, status], to: demo.daily, to_field: clicks}",
+            ".references",
+            "2 fields cannot be found in 1 of demo.daily",
+        ),
+        ("references: {field: clicks}", ".references", "'to' is missing"),
     ],
 )
 def test_a_check_that_cannot_hold_is_refused(tmp_path: Path, check: str, where: str, complaint: str) -> None:
@@ -1156,6 +1195,90 @@ def test_checks_on_fields_are_refused_even_when_a_field_is_wrong_too(tmp_path: P
         f"penstock.yaml:16: queries.daily.fields[5].type: 'money' is not a type (types: {TYPES})",
         "penstock.yaml:18: queries.daily.checks[0]: "
         f"'clickz' is not a field of daily (fields: {FIELDS}, cost); did you mean 'clicks'?",
+    ]
+
+
+OTHER = "  other: {source: demo, fields: [{name: clicks, type: double}, {name: word, type: string}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("check", "where", "complaint"),
+    [
+        (
+            "references: {field: clicks, to: demo.othr}",
+            ".references.to",
+            "'demo.othr' is not a known table (known: demo.daily, demo.other); did you mean 'demo.other'?",
+        ),
+        (
+            "references: {field: status, to: demo.other, to_field: wrd}",
+            ".references",
+            "'wrd' is not a field of demo.other (fields: clicks, word); did you mean 'word'?",
+        ),
+        (
+            "references: {field: clicks, to: demo.other}",
+            ".references",
+            "clicks is a long, clicks of demo.other is a double: they are never equal",
+        ),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_refused(tmp_path: Path, check: str, where: str, complaint: str) -> None:
+    text = HEAD + QUERY + f"    checks:\n      - {check}\n" + OTHER
+    assert refusals(tmp_path, text) == [f"penstock.yaml:17: queries.daily.checks[0]{where}: {complaint}"]
+
+
+def test_tables_that_refer_to_each_other_are_refused(tmp_path: Path) -> None:
+    mine = "    checks:\n      - references: {field: status, to: demo.other, to_field: word}\n"
+    back = "    checks: [{references: {field: word, to: demo.daily, to_field: status}}]\n"
+    other = "  other:\n    source: demo\n    fields: [{name: word, type: string}]\n"
+    assert refusals(tmp_path, HEAD + QUERY + mine + other + back) == [
+        "penstock.yaml:16: queries.daily.checks: tables refer to each other in a circle:"
+        " demo.daily -> demo.other -> demo.daily"
+    ]
+    assert load(tmp_path, HEAD + QUERY + mine + other).queries["daily"].checks[0].kind == "references"
+    itself = "    checks:\n      - references: {field: status, to: demo.daily}\n"
+    assert "in a circle: demo.daily -> demo.daily" in refusals(tmp_path, HEAD + QUERY + itself)[0]
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "unique: [tags]",
+        "range: {field: tags, min: 0}",
+        "allowed: {field: tags, values: [a]}",
+        "references: {field: tags, to: demo.daily}",
+        "compare: {field: tags, function: count, max_change: 1}",
+    ],
+)
+def test_what_is_inside_nested_fields_is_for_expressions(tmp_path: Path, check: str) -> None:
+    kind = check.partition(":")[0]
+    words = f"{kind} does not suit tags, which is a array<string>; use expression"
+    assert refused_query(tmp_path, "  - {name: tags, type: array<string>}", "checks:", f"  - {check}") == [
+        f"penstock.yaml:18: queries.daily.checks[0]: {words}"
+    ]
+
+
+def test_nested_types_and_defaults_are_read(tmp_path: Path) -> None:
+    more = """\
+      - {name: tags, type: array<string>, default: [a]}
+      - name: geo
+        type: "struct<zone:long,since: date>"
+        default: {zone: 1, since: 2024-06-01}
+      - {name: seen, type: timestamp, default: 2024-06-01T10:00:00Z}
+    checks:
+      - required: [geo]
+      - not_null_share: {field: tags, min: 0.5}
+      - expression: size(tags) > 0
+"""
+    *_, tags, geo, seen = load(tmp_path, HEAD + QUERY + more).queries["daily"].fields
+    assert (tags.default, geo.type) == (["a"], "struct<zone: long, since: date>")
+    assert geo.default == {"zone": 1, "since": "2024-06-01"}
+    assert seen.default == "2024-06-01T10:00:00+00:00"
+    assert refused_field(tmp_path, "{name: a, type: long, default: x}") == [
+        "penstock.yaml:16: queries.daily.fields[5].default: 'x' is not a value of the type long"
+    ]
+    assert refused_field(tmp_path, "{name: a, type: 'array<long'}") == [
+        f"penstock.yaml:16: queries.daily.fields[5].type: 'array<long' is not a type (types: {TYPES});"
+        " inside { } put it in quotes"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from penstock.pipeline.summarise import summariser
 SCHEMA = pa.schema(
     [
         ("_item", pa.int32()), ("_line", pa.int32()), ("_header", pa.string()), ("_hash", pa.int64()),
-        ("_broken0", pa.bool_()), ("a", pa.int64()), ("b", pa.string()),
+        ("_broken0", pa.bool_()), ("a", pa.int64()), ("b", pa.string()), ("_figure0", pa.float64()),
     ]
 )  # fmt: skip
 
@@ -34,7 +35,7 @@ def batches(slices: list[list[Any]], cuts: list[int]) -> list[pa.RecordBatch]:
     flat: list[dict[str, Any]] = []
     for item, found in enumerate(slices):
         flat += [
-            {"_item": item, "_line": n, "_hash": h, "_broken0": bad, "a": a, "b": b}
+            {"_item": item, "_line": n, "_hash": h, "_broken0": bad, "a": a, "b": b, "_figure0": a}
             for n, (h, bad, a, b) in enumerate(found, start=1)
         ]
         flat.append({"_item": item, "_header": f"header {item}", "_hash": 0, "_broken0": False})
@@ -45,7 +46,7 @@ def batches(slices: list[list[Any]], cuts: list[int]) -> list[pa.RecordBatch]:
 
 @given(st.lists(rows, max_size=5), st.lists(st.integers(0, 60), max_size=5))
 def test_summaries_do_not_depend_on_where_batches_are_cut(slices: list[list[Any]], cuts: list[int]) -> None:
-    work = summariser(1, [("a",), ("a", "b")])
+    work = summariser(1, [("a",), ("a", "b")], 1)
     summaries = {row["item"]: row for batch in work(iter(batches(slices, cuts))) for row in batch.to_pylist()}
     assert set(summaries) == set(range(len(slices)))
     for item, found in enumerate(slices):
@@ -62,3 +63,6 @@ def test_summaries_do_not_depend_on_where_batches_are_cut(slices: list[list[Any]
         assert summary["broken"] == [sum(bad for _, bad, _, _ in found), *again]
         if summary["broken"][0]:
             assert summary["first_lines"][0] == next(n for n, row in enumerate(found, start=1) if row[1])
+        values = [a for _, _, a, _ in found if a is not None]
+        ends = (min(values), max(values)) if values else (math.inf, -math.inf)
+        assert summary["figures"] == [len(values), sum(values), *ends]

@@ -220,7 +220,7 @@ def rollback(
 
 def approve(
     key: opt.OneKey,
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run that the shrink guard held back.")],
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run that a guard held back.")],
     reason: NeededReason,
     actor: opt.ActorName = None,
     dry_run: opt.DryRun = False,
@@ -228,7 +228,7 @@ def approve(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Accept a run that only the shrink guard held back. Restatement then leaves it alone until `state resume`."""
+    """Accept a run that only guards (shrink, compare) held back; restatement leaves it alone until `state resume`."""
     _one(
         "approve", key, {"run": run, "reason": reason},
         lambda ws, one, entry: ws.approve(one, run_id(run), reason, entry, rehearsal=dry_run), workspace, actor,

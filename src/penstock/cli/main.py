@@ -12,6 +12,7 @@ from penstock import __version__
 from penstock.cli import (
     audit,
     backfill,
+    contract,
     control,
     customers,
     db,
@@ -59,7 +60,7 @@ def root(
 
 
 _WORK = (init, doctor, customers, run, runs, validate, state, status, backfill, control)
-_DATA = (warehouse, read, ready, raw)
+_DATA = (warehouse, read, ready, raw, contract)
 for _module in (*_WORK, *_DATA, ledger, lineage, audit, db):
     _module.register(app)
 

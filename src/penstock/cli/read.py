@@ -223,11 +223,12 @@ def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO, facts:
     if kind == "csv":
         from pyarrow import csv
 
-        if odd := [f.name for f in reader.schema if pa.types.is_nested(f.type) or pa.types.is_interval(f.type)]:
+        if odd := [f.name for f in reader.schema if pa.types.is_interval(f.type)]:
             raise UsageError(f"these columns cannot be written as csv: {', '.join(odd)}; use json, parquet or arrow")
-        with csv.CSVWriter(target, reader.schema) as writer:
+        flat = pa.schema([pa.field(f.name, pa.string()) if pa.types.is_nested(f.type) else f for f in reader.schema])
+        with csv.CSVWriter(target, flat) as writer:
             for batch in reader:
-                writer.write(batch)
+                writer.write(_flattened(batch, flat))
     elif kind == "parquet":
         from pyarrow import parquet
 
@@ -240,6 +241,25 @@ def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO, facts:
                 stream.write_batch(batch)
     else:
         _encode_json(reader, target, facts)
+
+
+def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
+    """Arrays and structs as JSON text, for formats that know neither."""
+    import pyarrow as pa
+
+    columns = [
+        pa.array([_as_json(value) for value in column.to_pylist()], field.type)
+        if pa.types.is_nested(column.type)
+        else column
+        for column, field in zip(batch.columns, flat, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=flat)
+
+
+def _as_json(value: Any) -> str | None:
+    import orjson
+
+    return None if value is None else orjson.dumps(value, default=_json_value).decode()
 
 
 def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO, facts: Mapping[str, Any] | None) -> None:
@@ -287,4 +307,6 @@ def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
 def _cell(value: Any) -> str | None:
     if value is None:
         return None
+    if isinstance(value, list | dict):
+        return _as_json(value)
     return f"{value:,.2f}" if isinstance(value, float) else str(value)

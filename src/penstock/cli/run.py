@@ -98,6 +98,7 @@ def document(summary: RunSummary) -> dict[str, Any]:
     return {
         "run_id": summary.run_id,
         **summary.counts(),
+        "warnings": summary.warnings,
         "end": summary.end,
         "blocked": summary.blocked,
         "seconds": summary.seconds,
@@ -127,6 +128,8 @@ def draw(console: Console, summary: RunSummary) -> None:
     )
     if summary.unchanged:
         console.print(f"{summary.unchanged:,} slices of models were left as they are: their inputs did not change")
+    if summary.warnings:
+        console.print(f"[yellow]{summary.warnings:,} warnings[/] about accepted partitions: penstock state history KEY")
 
 
 def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:

@@ -214,6 +214,7 @@ def _attempt_item(attempt: Attempt, authority: str | None, next_run_at: datetime
         "error_message": attempt.error_message,
         "complaints": attempt.complaints or [],
         "record_count": attempt.record_count,
+        "measures": attempt.measures,
         "schema_version": attempt.schema_version,
         "contract_fingerprint": attempt.contract_fingerprint,
         "payload_digest": attempt.payload_digest,
@@ -246,6 +247,9 @@ def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authorit
     ]
     columns = ("no", "run", "outcome", "stage", "class", "rows", "started (UTC)", "finished (UTC)", "why")
     console.print(table(f"{key}   (* = the run that consumers read)", columns, rows))
+    for attempt in attempts:
+        for warning in attempt.warnings:
+            console.print(f"  attempt {attempt.attempt_no}, warning: {warning['message']}", markup=False)
     for complaint in attempts[0].complaints or []:
         if complaint.get("example"):
             console.print(f"  {complaint['check']}: line {complaint['line']}: {complaint['example']}", markup=False)

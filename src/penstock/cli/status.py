@@ -380,6 +380,7 @@ def _why_document(found: Why) -> dict[str, Any]:
             }
             for a in found.attempts[:5]
         ],
+        "warnings": found.warnings,
         "blocks": list(found.blocks),
         "next": found.next,
     }
@@ -410,6 +411,8 @@ def _draw_why(console: Console, found: Why) -> None:
         when = shown(attempt.finished_at or attempt.issued_at)
         console.print(f"  attempt {attempt.attempt_no:<2} {attempt.outcome or 'open':<10} {when}{reason}", markup=False)
     console.print()
+    for warning in found.warnings:
+        console.print(f"  warning: {warning['message']}", markup=False)
     for reason in found.stale:
         console.print(f"  stale: {reason}", markup=False)
     for block in found.blocks:

@@ -80,5 +80,7 @@ def _draw(console: Console, found: Rechecked) -> None:
         console.print(table("Demoted", ("partition", "why"), sorted(found.demoted.items())))
     if found.unreadable:
         rows = sorted(found.unreadable.items())
-        console.print(table("Not judged: their raw data cannot be read", ("partition", "why"), rows))
+        console.print(
+            table("Not judged: their raw data, or what they refer to, cannot be read", ("partition", "why"), rows)
+        )
     console.print(f"{found.examined:,} trusted runs examined, {len(found.demoted):,} demoted")

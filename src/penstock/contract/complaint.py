@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from penstock.specification import Severity
+
 _LONGEST_EXAMPLE = 500
 
 
@@ -18,9 +20,18 @@ class Complaint:
     count: int
     line: int | None = None
     example: str | None = None
+    severity: Severity = "reject"
+
+    @property
+    def rejects(self) -> bool:
+        return self.severity == "reject"
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """As the state database keeps it; that a complaint rejects goes without saying."""
+        body = asdict(self)
+        if self.rejects:
+            del body["severity"]
+        return body
 
     def __str__(self) -> str:
         if self.line is None:
@@ -44,6 +55,11 @@ def merged(complaints: Iterable[Complaint]) -> list[Complaint]:
     return list(found.values())
 
 
+def rejections(complaints: Iterable[Complaint]) -> list[Complaint]:
+    """The complaints that stand in the way of acceptance; the others are warnings."""
+    return [complaint for complaint in complaints if complaint.rejects]
+
+
 def summary(complaints: Sequence[Complaint]) -> str:
-    """All complaints in one line, for the partition's error message."""
+    """Complaints in one line, for the partition's error message."""
     return "; ".join(str(complaint) for complaint in complaints)

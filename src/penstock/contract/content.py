@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b, sha256
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -19,10 +21,7 @@ _NULL = np.uint64(0x5851F42D4C957F2D)
 
 def row_hashes(rows: pa.Table) -> Hashes:
     """One 64-bit hash per row, of all its values in the order of the columns; stored digests depend on it."""
-    found = np.zeros(rows.num_rows, np.uint64)
-    for column in rows.columns:
-        found = _mixed(found * _STEP + _values(column.combine_chunks()))
-    return found
+    return _folded([column.combine_chunks() for column in rows.columns], rows.num_rows)
 
 
 def content_digest(schema_version: str, rows: int, xor: int, total: int) -> str:
@@ -30,6 +29,24 @@ def content_digest(schema_version: str, rows: int, xor: int, total: int) -> str:
     signed numbers, `total` their sum modulo 2**64."""
     parts = (schema_version, rows, xor, total - 2**64 if total >= 2**63 else total)
     return sha256("|".join(str(part) for part in parts).encode()).hexdigest()
+
+
+def _folded(columns: Sequence[pa.Array], rows: int) -> Hashes:
+    found = np.zeros(rows, np.uint64)
+    for column in columns:
+        found = _mixed(found * _STEP + _values(column))
+    return found
+
+
+def _list_numbers(column: pa.Array) -> Hashes:
+    """The sum of what the elements are worth at their places, and how many there are."""
+    lengths = np.asarray(pc.list_value_length(column).fill_null(0)).astype(np.int64)
+    ends = np.cumsum(lengths)
+    places = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    worth = _mixed(_values(column.flatten()) * _STEP + _mixed(places.astype(np.uint64) + _STEP))
+    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(worth, dtype=np.uint64)))  # modulo 2**64, on purpose
+    found: Hashes = sums[ends] - sums[ends - lengths] + lengths.astype(np.uint64) * _STEP
+    return found
 
 
 def _mixed(numbers: Hashes) -> Hashes:
@@ -47,6 +64,10 @@ def _values(column: pa.Array) -> Hashes:
 
 def _numbers(column: pa.Array) -> Any:
     kind = column.type
+    if kinds.is_struct(kind):
+        return _folded(column.flatten(), len(column))
+    if kinds.is_list(kind):
+        return _list_numbers(column)
     if kinds.is_string(kind) or kinds.is_decimal(kind):
         coded = column.dictionary_encode()
         words = [_digest(str(value)) for value in coded.dictionary.to_pylist()]

@@ -9,9 +9,11 @@ from typing import Any, Literal, Self
 
 import orjson
 
+from penstock.contract.extra import EXTRA
+from penstock.field_types import Kind, kind_of
 from penstock.settings import Check, Field, Query, check_from_mapping, check_to_mapping
 
-Policy = Literal["reject", "ignore"]
+Policy = Literal["reject", "ignore", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Contract:
             "source": self.source,
             "query_name": self.query_name,
             "schema_version": self.schema_version,
-            "fields": [{"name": f.name, "type": f.type, "required": f.required} for f in self.fields],
+            "fields": [_field(field) for field in self.fields],
             "checks": [check_to_mapping(check) for check in self.checks],
             "unknown_fields": self.unknown_fields,
             "missing_fields": self.missing_fields,
@@ -69,6 +71,22 @@ class Contract:
     def fingerprint(self) -> str:
         """The same contract has the same fingerprint on every machine."""
         return hashlib.sha256(orjson.dumps(self.body(), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+    @property
+    def columns(self) -> tuple[Field, ...]:
+        """The columns of its rows: the fields, and one for what is kept beside them."""
+        if self.unknown_fields != "keep":
+            return self.fields
+        return (*self.fields, Field.model_construct(name=EXTRA, type="string", required=False, default=None))
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        return {field.name: kind_of(field.type) for field in self.fields}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What stands in for fields that a row does not have."""
+        return {field.name: field.default for field in self.fields if field.default is not None}
 
     def type_of(self, field_name: str) -> str:
         return next(field.type for field in self.fields if field.name == field_name)
@@ -81,3 +99,9 @@ class Contract:
     def table(self) -> str:
         """The warehouse table of this contract: two schema versions never share one."""
         return f"{self.asset}.{self.schema_version}"
+
+
+def _field(field: Field) -> dict[str, Any]:
+    """What came later is written only where it says something: the fingerprints of older contracts stay."""
+    body = {"name": field.name, "type": field.type, "required": field.required}
+    return body if field.default is None else {**body, "default": field.default}

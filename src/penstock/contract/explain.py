@@ -6,17 +6,16 @@ Python row by row on purpose: only payloads that the fast parser refused come he
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.contract.complaint import Complaint, shortened
 from penstock.contract.contract import Contract
-from penstock.contract.schema import arrow_type, in_words
+from penstock.contract.extra import extra_text
+from penstock.contract.schema import in_words
+from penstock.field_types import ArrayOf, Fraction, Kind, StructOf, reader
 
-_LONG = 2**63
+_MOST = 100  # different complaints about one payload; who has more reads the first of them first
 
 
 class _Findings:
@@ -26,7 +25,10 @@ class _Findings:
         self._found: dict[tuple[str, str], list[Any]] = {}
 
     def add(self, check: str, message: str, line: int, example: bytes) -> None:
-        entry = self._found.setdefault((check, message), [0, line, example])
+        about = (check, message)
+        if about not in self._found and len(self._found) >= _MOST:
+            about = ("more", f"more than {_MOST} different complaints, only the first are listed")
+        entry = self._found.setdefault(about, [0, line, example])
         entry[0] += 1
 
     def complaints(self) -> list[Complaint]:
@@ -39,107 +41,74 @@ class _Findings:
 def explain(lines: Iterable[bytes], contract: Contract, first_line: int = 1) -> list[Complaint]:
     """Every way in which these lines are not rows of the contract."""
     findings = _Findings()
-    kinds = {field.name: (field.type, _reader(field.type)) for field in contract.fields}
+    examiner = _RowExaminer(contract, findings)
     for number, line in enumerate(lines, start=first_line):
         try:
             row = read_row(line)
+            if isinstance(row, dict):
+                examiner.examine(row, number, line)
+            else:
+                findings.add("json", "not a JSON object", number, line)
         except (ValueError, RecursionError) as error:
             findings.add("json", f"not valid JSON ({_reason(error)})", number, line)
-            continue
-        if not isinstance(row, dict):
-            findings.add("json", "not a JSON object", number, line)
-            continue
-        _check_row(row, number, line, contract, kinds, findings)
     return findings.complaints()
-
-
-class Fraction(str):
-    """A JSON number with a fraction or exponent, kept as it is written: a float would change it."""
 
 
 def read_row(line: bytes) -> Any:
     """One line as strict JSON: UTF-8, no byte order mark, no field twice, no NaN; numbers as they are written."""
-    return json.loads(
-        line.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=Fraction
-    )
+    text = line.decode("utf-8")
+    if text.startswith("\ufeff"):
+        raise ValueError("Unexpected UTF-8 BOM")
+    return _STRICT.decode(text)
 
 
-def _check_row(
-    row: dict[str, Any],
-    number: int,
-    line: bytes,
-    contract: Contract,
-    kinds: dict[str, tuple[str, Callable[[Any], bool]]],
-    findings: _Findings,
-) -> None:
-    for name, value in row.items():
-        if name not in kinds:
-            if contract.unknown_fields == "reject":
-                findings.add("unknown_fields", f"field {shortened(name)!r} is not in the contract", number, line)
-        elif value is not None and not kinds[name][1](value):
-            findings.add("type", f"{name} is not {in_words(kinds[name][0])}", number, line)
-    if contract.missing_fields == "reject":
-        for name in kinds:
-            if name not in row:
-                findings.add("missing_fields", f"field {name!r} is missing", number, line)
+class _RowExaminer:
+    """Holds rows against the contract. Its policies hold inside structs as they do outside."""
 
+    def __init__(self, contract: Contract, findings: _Findings) -> None:
+        self._contract = contract
+        self._kinds = contract.kinds
+        self._optional = set(contract.defaults)
+        self._findings = findings
+        self._place = (0, b"")
 
-def _reader(kind: str) -> Callable[[Any], bool]:
-    """Whether a JSON value can be read as this type."""
-    match kind:
-        case "long":
-            return lambda v: isinstance(v, int) and not isinstance(v, bool) and -_LONG <= v < _LONG
-        case "double":
-            return lambda v: _is_number(v) and _is_finite(v)
-        case "string":
-            return lambda v: type(v) is str and _is_text(v)
-        case "boolean":
-            return lambda v: isinstance(v, bool)
-        case "date":
-            return lambda v: type(v) is str and _parses(date.fromisoformat, v) and len(v) == len("2024-06-01")
-        case "timestamp":
-            return lambda v: type(v) is str and _parses(datetime.fromisoformat, v)
-        case _:
-            return lambda v: (_is_number(v) or type(v) is str) and _fits(kind, v)
+    def examine(self, row: Mapping[str, Any], number: int, line: bytes) -> None:
+        self._place = (number, line)
+        self._members(self._kinds, row, "", self._optional)
+        if self._contract.unknown_fields == "keep":
+            try:
+                extra_text(row, self._kinds)
+            except ValueError as error:
+                self._add("unknown_fields", f"what is not in the contract cannot be kept: {error}")
 
+    def _add(self, check: str, message: str) -> None:
+        self._findings.add(check, message, *self._place)
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | Fraction) and not isinstance(value, bool)
+    def _members(
+        self, kinds: Mapping[str, Kind], row: Mapping[str, Any], path: str, optional: Iterable[str] = ()
+    ) -> None:
+        for name, value in row.items():
+            if name in kinds:
+                self._value(kinds[name], value, f"{path}{name}")
+            elif self._contract.unknown_fields == "reject":
+                self._add("unknown_fields", f"field {shortened(path + name)!r} is not in the contract")
+        if self._contract.missing_fields == "reject":
+            for name in kinds:
+                if name not in row and name not in optional:
+                    self._add("missing_fields", f"field {path + name!r} is missing")
 
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except OverflowError:
-        return False
-
-
-def _is_text(value: str) -> bool:
-    """Half of a surrogate pair is a string to Python, but to nobody else."""
-    try:
-        return value.isascii() or bool(value.encode("utf-8"))
-    except UnicodeEncodeError:
-        return False
-
-
-def _fits(kind: str, value: Any) -> bool:
-    wanted = arrow_type(kind)
-    try:
-        number = Decimal(str(value))
-        exponent = int(number.as_tuple().exponent)
-    except (InvalidOperation, ValueError):
-        return False
-    return bool(
-        -exponent <= wanted.scale and len(number.as_tuple().digits) + exponent <= wanted.precision - wanted.scale
-    )
-
-
-def _parses(parse: Callable[[str], Any], text: str) -> bool:
-    try:
-        parse(text)
-    except ValueError:
-        return False
-    return True
+    def _value(self, kind: Kind, value: Any, path: str) -> None:
+        """The path says `items[]` for whichever element, so that a thousand wrong ones are one complaint."""
+        match kind:
+            case _ if value is None:
+                return
+            case ArrayOf(element) if isinstance(value, list):
+                for item in value:
+                    self._value(element, item, f"{path}[]")
+            case StructOf(members) if isinstance(value, dict):
+                self._members(dict(members), value, f"{path}.")
+            case _ if isinstance(kind, ArrayOf | StructOf) or not reader(kind)(value):
+                self._add("type", f"{path} is not {in_words(kind)}")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -151,6 +120,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=Fraction)
 
 
 def _reason(error: Exception) -> str:

@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json
 
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
-from penstock.contract.explain import Fraction, explain, read_row
-from penstock.contract.schema import arrow_schema, arrow_type
+from penstock.contract.explain import explain, read_row
+from penstock.contract.extra import EXTRA, as_written, extra_text
+from penstock.contract.meaning import meant
+from penstock.contract.schema import arrow_schema, is_text_in_json, json_type
+from penstock.field_types import ArrayOf, Kind, Simple, StructOf, kind_of, moment
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 _MARKER = "_payload"
-_TEXT_IN_JSON = ("date", "timestamp")  # types that JSON writes as strings
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class _Reading:
         try:
             payloads = [self._payloads[index] for index in indexes]
             counts = [self._counts[index] for index in indexes]
-            self._pieces.append(_parse_at_once(payloads, counts, indexes, self._contract))
+            self._pieces.append(_parse_whole(payloads, counts, indexes, self._contract))
         except pa.ArrowInvalid:
             if len(indexes) == 1:
                 self.read_patiently(indexes[0])
@@ -113,9 +114,8 @@ class _Reading:
         lines = self._payloads[index].removesuffix(b"\n").split(b"\n")
         complaints = explain(lines, self._contract, self._first_line)
         if not complaints:
-            lenient = replace(self._contract, missing_fields="ignore")
             try:
-                self._pieces.append(_parse_at_once([_plain(lines, self._contract)], [len(lines)], [index], lenient))
+                self._pieces.append(_parse_rows([read_row(line) for line in lines], index, self._contract))
             except (pa.ArrowInvalid, TypeError) as error:
                 complaints = [Complaint("json", f"the payload does not parse: {error}", 1)]
         if complaints:
@@ -124,7 +124,7 @@ class _Reading:
     def result(self) -> Parsed:
         if not self._pieces:
             empty = np.zeros(0, np.int32)
-            return Parsed(arrow_schema(self._contract.fields).empty_table(), empty, empty, self._complaints)
+            return Parsed(arrow_schema(self._contract.columns).empty_table(), empty, empty, self._complaints)
         table = pa.concat_tables([piece for piece, _ in self._pieces])
         owner = np.concatenate([owner for _, owner in self._pieces])
         if np.any(owner[1:] < owner[:-1]):  # payloads that were read patiently go back to their places
@@ -133,31 +133,106 @@ class _Reading:
         return Parsed(table, owner, _line_numbers(owner, self._first_line), self._complaints)
 
 
-def _plain(lines: Sequence[bytes], contract: Contract) -> bytes:
-    """The rows once more in the plainest JSON there is, only with the fields of the contract."""
-    names = [field.name for field in contract.fields]
-    rows = (read_row(line) for line in lines)
-    return b"".join(orjson.dumps({n: _as_written(row[n]) for n in names if n in row}) + b"\n" for row in rows)
+def _parse_whole(
+    payloads: Sequence[bytes], counts: Sequence[int], indexes: Sequence[int], contract: Contract
+) -> tuple[pa.Table, Numbers]:
+    """All columns of the contract. Only where fields are missing or unknown are lines looked at one by one."""
+    strict = replace(contract, unknown_fields="reject") if contract.unknown_fields == "keep" else contract
+    extras: list[str | None] | None = None
+    try:
+        table, owner = _parse_at_once(payloads, counts, indexes, strict)
+    except pa.ArrowInvalid:
+        if strict is contract:
+            raise
+        table, owner = _parse_at_once(payloads, counts, indexes, replace(contract, unknown_fields="ignore"))
+        extras = _extras(_lines(payloads), contract.kinds)
+    if any(table.column(name).null_count for name in contract.defaults):
+        table = _with_defaults(table, _lines(payloads), contract)
+    return _with_extras(table, extras, contract), owner
 
 
-def _as_written(value: Any) -> Any:
-    """Numbers go through as their own digits: what is validated must be what load will read."""
-    if isinstance(value, Fraction) or type(value) is int:
-        return orjson.Fragment(str(value).encode())
-    return value
+def _parse_rows(rows: Sequence[dict[str, Any]], index: int, contract: Contract) -> tuple[pa.Table, Numbers]:
+    """Rows that were read one by one, once more in the plainest JSON there is, only with the fields of the contract."""
+    kinds, defaults = contract.kinds, contract.defaults
+    text = b"".join(
+        orjson.dumps({n: as_written(_plain(row.get(n, defaults.get(n)), kind)) for n, kind in kinds.items()}) + b"\n"
+        for row in rows
+    )
+    lenient = replace(contract, unknown_fields="ignore", missing_fields="ignore")
+    table, owner = _parse_at_once([text], [len(rows)], [index], lenient)
+    extras = [extra_text(row, kinds) for row in rows] if contract.unknown_fields == "keep" else None
+    return _with_extras(table, extras, contract), owner
+
+
+def _plain(value: Any, kind: Kind) -> Any:
+    """The value without what its type does not know, times in UTC."""
+    match kind:
+        case _ if value is None:
+            return None
+        case ArrayOf(element):
+            return [_plain(item, element) for item in value]
+        case StructOf(members):
+            return {name: _plain(value.get(name), member) for name, member in members}
+        case Simple("timestamp"):
+            return moment(value).isoformat()
+        case _:
+            return value
+
+
+def _lines(payloads: Sequence[bytes]) -> list[bytes]:
+    """The lines of all payloads: each is one row."""
+    return [line for payload in payloads if payload for line in payload.removesuffix(b"\n").split(b"\n")]
+
+
+def _extras(lines: Sequence[bytes], kinds: dict[str, Kind]) -> list[str | None]:
+    try:
+        return [extra_text(read_row(line), kinds) for line in lines]
+    except (ValueError, RecursionError) as error:
+        raise pa.ArrowInvalid(f"what is not in the contract cannot be kept: {error}") from error
+
+
+def _with_extras(table: pa.Table, extras: list[str | None] | None, contract: Contract) -> pa.Table:
+    if contract.unknown_fields != "keep":
+        return table
+    column = pa.nulls(table.num_rows, pa.string()) if extras is None else pa.array(extras, pa.string())
+    return table.append_column(EXTRA, column)
+
+
+def _with_defaults(table: pa.Table, lines: Sequence[bytes], contract: Contract) -> pa.Table:
+    """A field that a row does not have gets its default; one that is there and null stays null."""
+    stand_in, _ = _parse_rows([{}], 0, replace(contract, unknown_fields="ignore"))
+    for name in contract.defaults:
+        column = table.column(name)
+        empty = np.flatnonzero(np.asarray(column.is_null()))
+        try:
+            absent = [row for row in empty.tolist() if _lacks(lines[row], name)]
+        except (ValueError, RecursionError) as error:  # what Arrow was told to ignore may be no JSON to anybody else
+            raise pa.ArrowInvalid(f"some rows need a closer look: {error}") from error
+        if absent:
+            order = np.arange(table.num_rows)
+            order[absent] = table.num_rows
+            chosen = pa.chunked_array([*column.chunks, *stand_in.column(name).chunks]).take(pa.array(order))
+            table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), chosen)
+    return table
+
+
+def _lacks(line: bytes, name: str) -> bool:
+    """Whether a row has no such field. It is read in full only if the name stands somewhere in it, or may be hidden."""
+    if b'"%s"' % name.encode() not in line and b"\\" not in line:
+        return True
+    return name not in read_row(line)
 
 
 def _parse_at_once(
     payloads: Sequence[bytes], counts: Sequence[int], indexes: Sequence[int], contract: Contract
 ) -> tuple[pa.Table, Numbers]:
+    """The fields of the contract, without defaults and without what is kept beside them."""
     text = b"".join(
         part
         for index, payload in zip(indexes, payloads, strict=True)
         for part in (b'{"_payload":%d}\n' % index, payload)
     )
-    in_json = [
-        pa.field(f.name, pa.string() if f.type in _TEXT_IN_JSON else arrow_type(f.type)) for f in contract.fields
-    ]
+    in_json = [pa.field(field.name, json_type(field.type)) for field in contract.fields]
     table = pa.json.read_json(
         pa.BufferReader(text),
         read_options=pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
@@ -185,21 +260,28 @@ def _typed(table: pa.Table, contract: Contract) -> pa.Table:
     columns = []
     for field in contract.fields:
         column = table.column(field.name)
-        columns.append(_cast_text(column, field.type) if field.type in _TEXT_IN_JSON else column)
-    if contract.missing_fields == "reject" and any(column.null_count for column in columns):
+        if is_text_in_json(field.type):
+            column = meant(column.combine_chunks(), kind_of(field.type))
+        columns.append(column)
+    if contract.missing_fields == "reject" and any(
+        _has_nulls(chunk) for column in columns for chunk in _chunks(column)
+    ):
         # A null and an absent field look alike here; the slow reading tells them apart.
         raise pa.ArrowInvalid("some fields are missing or null")
     return pa.table(columns, schema=arrow_schema(contract.fields))
 
 
-def _cast_text(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
-    wanted = arrow_type(kind)
-    if kind == "date":
-        return column.cast(wanted)
-    try:
-        return column.cast(wanted)
-    except pa.ArrowInvalid:  # times without an offset are UTC
-        return pc.assume_timezone(column.cast(pa.timestamp("us")), "UTC")
+def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _has_nulls(column: pa.Array) -> bool:
+    """Whether anything is null, in the column or inside its values."""
+    if column.null_count:
+        return True
+    if pa.types.is_struct(column.type):
+        return any(_has_nulls(part) for part in column.flatten())
+    return pa.types.is_list(column.type) and _has_nulls(column.flatten())
 
 
 def _line_numbers(owner: Numbers, first_line: int) -> Numbers:

@@ -57,7 +57,7 @@ def spark_fields(rule: Rule, contract: Contract) -> list[str]:
             return [field]
         case Expression() as check:
             text = check.expression.lower()
-            return [field.name for field in contract.fields if field.name.lower() in text]
+            return [field.name for field in contract.columns if field.name.lower() in text]
 
 
 def _expression(text: str, contract: Contract) -> Plain | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.contract.contract import Contract
 from penstock.settings import Allowed, Expression, Range, Required, Unique
+from penstock.specification import Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Rule:
     name: str
     message: str
     condition: NotNull | Expression | Range | Allowed
+    severity: Severity = "reject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class UniqueRule:
     name: str
     message: str
     fields: tuple[str, ...]
+    severity: Severity = "reject"
 
 
 def row_rules(contract: Contract) -> list[Rule]:
@@ -43,7 +46,10 @@ def row_rules(contract: Contract) -> list[Rule]:
 def unique_rules(contract: Contract) -> list[UniqueRule]:
     return [
         UniqueRule(
-            check.name or f"unique({', '.join(check.fields)})", f"{_said(check.fields)} is not unique", check.fields
+            check.name or f"unique({', '.join(check.fields)})",
+            f"{said(check.fields)} is not unique",
+            check.fields,
+            check.severity,
         )
         for check in contract.checks
         if isinstance(check, Unique)
@@ -53,24 +59,26 @@ def unique_rules(contract: Contract) -> list[UniqueRule]:
 def _rules(check: object) -> Iterator[Rule]:
     match check:
         case Required():
-            yield from (_required(name) for name in check.fields)
+            yield from (_required(name, check.severity) for name in check.fields)
         case Expression():
-            yield Rule(check.name or f"expression({check.expression})", f"not ({check.expression})", check)
+            name = check.name or f"expression({check.expression})"
+            yield Rule(name, f"not ({check.expression})", check, check.severity)
         case Range():
             limits = " and ".join(
                 f"{word} {value}"
                 for word, value in (("at least", check.min), ("at most", check.max))
                 if value is not None
             )
-            yield Rule(check.name or f"range({check.field})", f"{check.field} is not {limits}", check)
+            yield Rule(check.name or f"range({check.field})", f"{check.field} is not {limits}", check, check.severity)
         case Allowed():
             values = ", ".join(str(value) for value in check.values)
-            yield Rule(check.name or f"allowed({check.field})", f"{check.field} is not one of {values}", check)
+            words = f"{check.field} is not one of {values}"
+            yield Rule(check.name or f"allowed({check.field})", words, check, check.severity)
 
 
-def _required(name: str) -> Rule:
-    return Rule(f"required({name})", f"{name} is missing", NotNull(name))
+def _required(name: str, severity: Severity = "reject") -> Rule:
+    return Rule(f"required({name})", f"{name} is missing", NotNull(name), severity)
 
 
-def _said(fields: tuple[str, ...]) -> str:
+def said(fields: tuple[str, ...]) -> str:
     return fields[0] if len(fields) == 1 else f"({', '.join(fields)})"

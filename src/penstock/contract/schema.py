@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import pyarrow as pa
 
+from penstock.field_types import ArrayOf, DecimalOf, Kind, Simple, StructOf, kind_of
 from penstock.settings import Field
-
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 _ARROW = {
     "long": pa.int64(),
@@ -19,6 +18,8 @@ _ARROW = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
+# What JSON writes as strings is read as such, and becomes what it means afterwards.
+_IN_JSON = {**_ARROW, "date": pa.string(), "timestamp": pa.string()}
 _SPARK = {
     "long": "bigint",
     "double": "double",
@@ -37,19 +38,61 @@ _IN_WORDS = {
 }
 
 
-def arrow_type(kind: str) -> pa.DataType:
-    if match := _DECIMAL.fullmatch(kind):
-        return pa.decimal128(int(match[1]), int(match[2]))
-    return _ARROW[kind]
+@cache
+def arrow_type(text: str) -> pa.DataType:
+    return _arrow(kind_of(text), _ARROW)
 
 
-def spark_type(kind: str) -> str:
-    return kind if kind.startswith("decimal") else _SPARK[kind]
+@cache
+def json_type(text: str) -> pa.DataType:
+    """The type by which Arrow's JSON parser reads values of this one."""
+    return _arrow(kind_of(text), _IN_JSON)
 
 
-def in_words(kind: str) -> str:
+def is_text_in_json(text: str) -> bool:
+    """Whether the type is, or has inside, what JSON writes as strings."""
+    return bool(arrow_type(text) != json_type(text))
+
+
+def _arrow(kind: Kind, simple: Mapping[str, pa.DataType]) -> pa.DataType:
+    match kind:
+        case Simple(name):
+            return simple[name]
+        case DecimalOf(precision, scale):
+            return pa.decimal128(precision, scale)
+        case ArrayOf(element):
+            return pa.list_(pa.field("element", _arrow(element, simple)))  # as Delta and Spark call it
+        case StructOf(members):
+            return pa.struct([pa.field(name, _arrow(member, simple)) for name, member in members])
+
+
+def spark_type(text: str) -> str:
+    return _spark(kind_of(text))
+
+
+def _spark(kind: Kind) -> str:
+    match kind:
+        case Simple(name):
+            return _SPARK[name]
+        case ArrayOf(element):
+            return f"array<{_spark(element)}>"
+        case StructOf(members):
+            return f"struct<{', '.join(f'`{name}`: {_spark(member)}' for name, member in members)}>"
+        case _:
+            return str(kind)
+
+
+def in_words(kind: Kind) -> str:
     """What the contract expects, for a person who reads a complaint."""
-    return f"a {kind} as number or string" if kind.startswith("decimal") else _IN_WORDS[kind]
+    match kind:
+        case Simple(name):
+            return _IN_WORDS[name]
+        case DecimalOf():
+            return f"a {kind} as number or string"
+        case ArrayOf():
+            return "a JSON array"
+        case StructOf():
+            return "a JSON object"
 
 
 def arrow_schema(fields: Sequence[Field]) -> pa.Schema:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from penstock.contract.contract import Contract
+from penstock.contract.figures import figure_name
 from penstock.errors import ActRefused
 from penstock.partition import AttemptKey
 from penstock.raw.reader import RawReader
-from penstock.settings import Shrink
+from penstock.settings import Compare, Shrink
 from penstock.state.records import Attempt
 
 
@@ -20,12 +21,18 @@ def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
 
 
 def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
-    """Only the shrink guard may be overruled: what is wrong in the rows themselves stays wrong."""
-    guards = {check.name or "shrink" for check in contract.checks if isinstance(check, Shrink)}
-    others = sorted({str(c["check"]) for c in attempt.complaints or []} - guards)
-    if not attempt.complaints or others:
-        found = f"other checks found fault with it: {', '.join(others)}" if others else "the guard did not hold it back"
+    """Only guards, which compare a run with the trusted one, may be overruled: what is wrong in the rows themselves
+    stays wrong."""
+    guards = {_guard_name(check) for check in contract.checks if isinstance(check, Shrink | Compare)}
+    rejecting = {str(c["check"]) for c in attempt.complaints or [] if c.get("severity", "reject") == "reject"}
+    others = sorted(rejecting - guards)
+    if not rejecting or others:
+        found = f"other checks found fault with it: {', '.join(others)}" if others else "no guard held it back"
         raise ActRefused(f"{attempt.key}: run {attempt.run_id} cannot be approved, {found}")
+
+
+def _guard_name(check: Shrink | Compare) -> str:
+    return check.name or (figure_name(check) if isinstance(check, Compare) else "shrink")
 
 
 def _key(attempt: Attempt) -> AttemptKey:

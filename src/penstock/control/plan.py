@@ -126,8 +126,7 @@ def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]
             or (row.source, row.schema_version) != (today.source, today.schema_version)
         ):
             continue
-        before = {field["name"]: field["type"] for field in row.body["fields"]}
-        now = {field.name: field.type for field in today.fields}
+        before, now = ({c.name: c.type for c in contract.columns} for contract in (Contract.from_body(row.body), today))
         if before != now:
             raise ConfigError(
                 f"{_section(today)}.{today.query_name}: its fields changed but schema_version is still"

@@ -10,7 +10,7 @@ from penstock.contract.contract import Contract
 from penstock.control.plan import ASKED_FOR
 from penstock.errors import ActRefused, ErrorClass
 from penstock.flow.desk import Desk
-from penstock.lifecycle import Stage
+from penstock.lifecycle import Outcome, Stage
 from penstock.partition import MODELS, PartitionKey
 from penstock.settings import Settings
 from penstock.state.records import Cancelled, Issued
@@ -25,9 +25,10 @@ class LeftOver:
 def left_over(desk: Desk, adopted: Sequence[Issued]) -> LeftOver:
     """Partitions by where the run left them."""
     mine = {str(item.attempt.partition): item for item in adopted}
-    waiting = [*desk.ready(Stage.VALIDATE), *desk.running(Stage.VALIDATE)]
     unissued = [PartitionKey.parse(key) for key in desk.waiting(Stage.EXTRACT) if key not in mine]
-    return LeftOver(unissued, [mine[key] for key in waiting if key in mine])
+    # Whether its validation is ready, was begun, or still waits for another slice: what was fetched is there.
+    fetched = [item for key, item in mine.items() if desk.states(key).get(Stage.EXTRACT) == Outcome.SUCCEEDED]
+    return LeftOver(unissued, fetched)
 
 
 def still_current(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
@@ -30,6 +31,12 @@ class Why:
     @property
     def key(self) -> PartitionKey:
         return self.view.key
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """What the validator found worth saying about the run that is trusted."""
+        trusted = self.view.state.current_run_id
+        return next((attempt.warnings for attempt in self.attempts if attempt.run_id == trusted), [])
 
 
 @dataclass(frozen=True, slots=True)

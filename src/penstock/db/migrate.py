@@ -11,7 +11,7 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.errors import ConfigError
 
-HEAD = "0003"
+HEAD = "0004"
 _SCRIPTS = Path(__file__).with_name("migrations")
 # Events with transaction numbers that this cluster has not given out yet: they came with a dump of another one.
 STRANGERS = sa.text(

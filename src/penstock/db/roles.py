@@ -54,7 +54,7 @@ _ISSUE = (
 )  # fmt: skip
 _CLOSE = (
     "outcome", "stage", "error_class", "error_message", "complaints", "record_count", "payload_digest",
-    "payload_bytes", "content_digest", "finished_at", "lost_count",
+    "payload_bytes", "content_digest", "measures", "finished_at", "lost_count",
 )  # fmt: skip
 _DISPLAY = (*schema.KEY, "run_id", "attempt_no", "outcome", "error_class", "error_message", "finished_at")
 _RETRY = ("failures", "failing_since", "next_run_at", "strategy")

@@ -122,6 +122,7 @@ partition_attempt = sa.Table(
     sa.Column("approved_at", UtcTimestamp),
     sa.Column("demoted_at", UtcTimestamp),
     sa.Column("backfill_id", sa.Text),
+    sa.Column("measures", Json),
     sa.PrimaryKeyConstraint(*KEY, "run_id", name="partition_attempt_pk"),
     sa.UniqueConstraint(*KEY, "attempt_no", name="attempt_numbers_are_unique"),
     sa.ForeignKeyConstraint(["contract_fingerprint"], ["contract.fingerprint"], name="attempt_has_a_contract"),

@@ -86,7 +86,7 @@ class Deriver:
         from pyspark.sql import functions as F
 
         contract = self.contracts[table.partition(".")[2]]
-        columns = file_schema(arrow_schema(contract.fields))
+        columns = file_schema(arrow_schema(contract.columns))
         frame = Vouched(self.lake, columns, served.heads[table], Filter(first, last)).spark(spark)
         absent = [field for field in contract.fields if field.name not in frame.columns]
         return frame.withColumns({f.name: F.lit(None).cast(spark_type(f.type)) for f in absent}) if absent else frame

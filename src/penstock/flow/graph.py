@@ -29,6 +29,7 @@ class FanIn:
     rule: str  # all, at least N, share S
     inside: Sequence[PartitionKey] = ()  # loaded by this run
     published: Sequence[PartitionKey] = ()  # loaded before: satisfied from the start
+    stage: Stage = Stage.EXTRACT  # which of its tasks waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Graph:
 
 def _group(fan_in: FanIn) -> dict[str, Any]:
     return {
-        "task": task_key(Stage.EXTRACT, str(fan_in.waiting)),
+        "task": task_key(fan_in.stage, str(fan_in.waiting)),
         "name": fan_in.name,
         "rule": fan_in.rule,
         "slices": brief(fan_in.inside),

@@ -15,7 +15,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
 from penstock.derived import in_order
 from penstock.errors import ConfigError, WarehouseError
-from penstock.settings import Model, Query, check_to_mapping
+from penstock.settings import Model, Query, References, check_to_mapping
 from penstock.warehouse.reader import SCHEMA_VERSION
 from penstock.warehouse.tables import file_schema
 
@@ -74,7 +74,7 @@ def with_fields(
 
 def _columns(contract: Contract, there: Iterable[pa.Schema]) -> pa.Schema:
     try:
-        whole = pa.unify_schemas([*there, file_schema(arrow_schema(contract.fields))], promote_options="permissive")
+        whole = pa.unify_schemas([*there, file_schema(arrow_schema(contract.columns))], promote_options="permissive")
     except pa.ArrowTypeError as error:
         raise WarehouseError(f"the schema versions of {contract.asset} cannot be read together: {error}") from error
     return whole if SCHEMA_VERSION in whole.names else whole.append(pa.field(SCHEMA_VERSION, pa.string()))
@@ -82,6 +82,8 @@ def _columns(contract: Contract, there: Iterable[pa.Schema]) -> pa.Schema:
 
 def _checked(model: Model, contract: Contract) -> Contract:
     """Refuses checks that do not fit the columns, as those of a query are refused when the file is read."""
+    if any(isinstance(check, References) for check in model.checks):
+        raise ConfigError(f"models.{model.name}: references is a check of queries; join what must be there instead")
     checks = [check_to_mapping(check) for check in model.checks]
     try:
         Query(name=model.name, source=model.source, fields=contract.fields, checks=checks)  # type: ignore[arg-type]

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.contract.complaint import summary
+from penstock.contract.complaint import rejections, summary
 from penstock.contract.contract import Contract
 from penstock.flow.runner import BATCH_PARTITIONS
 from penstock.flow.summary import Watcher
 from penstock.partition import AttemptKey, PartitionKey
+from penstock.pipeline.references import Look
 from penstock.pipeline.validate import ToValidate, check_expressions, validate
 from penstock.state.recheck import FoundWanting
 from penstock.state.validator import ValidatorStore
@@ -25,7 +26,7 @@ class Rechecked:
 
     examined: int
     demoted: dict[PartitionKey, str]
-    unreadable: dict[PartitionKey, str]  # not judged: their raw data cannot be read, their published rows stand
+    unreadable: dict[PartitionKey, str]  # not judged: their raw data, or what they refer to, cannot be read
 
 
 def recheck(
@@ -35,8 +36,9 @@ def recheck(
     trusted: Sequence[tuple[AttemptKey, int]],
     validator: ValidatorStore,
     watcher: Watcher,
+    look: Look | None = None,
 ) -> Rechecked:
-    """Validate each run against today's contract. The shrink guard compares runs, so it has nothing to say here."""
+    """Validate each run against today's contract. Guards compare runs, so they have nothing to say here."""
     demoted: dict[PartitionKey, str] = {}
     unreadable: dict[PartitionKey, str] = {}
     for name in sorted({attempt.partition.query_name for attempt, _ in trusted}):
@@ -46,11 +48,12 @@ def recheck(
             batch = items[at : at + BATCH_PARTITIONS]
             report = watcher.stage("validate", len(batch))
             found = []
-            for item in validate(spark, lake, contracts[name], batch, report):
-                words = summary(item.complaints)
-                if any(complaint.check == "raw" for complaint in item.complaints):
+            for item in validate(spark, lake, contracts[name], batch, report, look):
+                wanting = rejections(item.complaints)
+                words = summary(wanting)
+                if item.only_waits or any(complaint.check == "raw" for complaint in wanting):
                     unreadable[item.attempt.partition] = words
-                elif item.complaints:
+                elif wanting:
                     found.append(FoundWanting(item.attempt, words))
             report(1.0)
             gone = set(validator.withdraw(found))

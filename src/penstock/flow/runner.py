@@ -14,6 +14,7 @@ from penstock.failpoint import reach
 from penstock.flow.desk import Desk, News
 from penstock.flow.graph import STAGES, FanIn, Graph
 from penstock.flow.guard import Gate
+from penstock.flow.references import waiting_for_references
 from penstock.flow.stages import Bench, Stages
 from penstock.flow.summary import RunSummary
 from penstock.lifecycle import Stage
@@ -50,7 +51,8 @@ class Runner:
         reasons: dict[str, int] = {}
         for item in plan:
             reasons[item.reason] = reasons.get(item.reason, 0) + 1
-        graph = Graph([item.key for item in plan], fan_ins, reasons)
+        keys = [item.key for item in plan]
+        graph = Graph(keys, [*fan_ins, *waiting_for_references(keys, bench.contracts)], reasons)
         bench.control.start_run(run_id, bench.worker_token, actor, filters, len(plan), graph.event(run_id))
         reach("run.started")
         return self._go(run_id, plan, {}, {})

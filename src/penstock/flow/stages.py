@@ -10,7 +10,7 @@ from threading import Event as Flag
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.clock import Clock
-from penstock.contract.complaint import summary
+from penstock.contract.complaint import rejections, summary
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass, PenstockError, SparkFailed
 from penstock.failpoint import reach
@@ -21,6 +21,7 @@ from penstock.ledger.events import Event, SlicesExtracted, SlicesUnchanged, Task
 from penstock.lifecycle import MAX_LOSSES, Stage
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.extract import Extracted, Extraction, extract
+from penstock.pipeline.references import Look
 from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.pipeline.work import Report
 from penstock.settings import Settings
@@ -59,6 +60,7 @@ class Bench:
     worker_token: str
     guard: Guard
     clock: Clock
+    look: Look | None = None  # opens tables that contracts refer to
 
 
 @dataclass(slots=True)
@@ -200,18 +202,24 @@ class Stages:
         found: list[Validated] = []
         for name in sorted({item.attempt.partition.query_name for item in issued}):
             items = [
-                ToValidate(item.attempt, self.sizes.get(item.attempt.partition, 0), item.previous_record_count)
+                ToValidate(
+                    item.attempt,
+                    self.sizes.get(item.attempt.partition, 0),
+                    item.previous_record_count,
+                    item.previous_measures,
+                )
                 for item in issued
                 if item.attempt.partition.query_name == name
             ]
             self._go_on()
-            found += validate(bench.spark, bench.settings.lake, bench.contracts[name], items, report)
+            found += validate(bench.spark, bench.settings.lake, bench.contracts[name], items, report, bench.look)
         report(1.0)
         return found
 
     def _verdict(self, found: Validated, tries: int) -> Verdict:
         key, token = found.attempt.partition, self.bench.worker_token
-        if not found.complaints and found.payload_digest is not None:
+        complaints = [complaint.as_dict() for complaint in found.complaints]
+        if found.is_acceptable and found.payload_digest is not None:
             return Accepted(
                 found.attempt,
                 token,
@@ -221,19 +229,22 @@ class Stages:
                 self.sizes.get(key, 0),
                 found.content_digest,
                 tries,
+                warnings=complaints,
+                measures=found.measures,
             )
         return Rejected(
             found.attempt,
             token,
             Stage.VALIDATE,
-            ErrorClass.DATA,
-            summary(found.complaints),
-            [complaint.as_dict() for complaint in found.complaints],
+            ErrorClass.TRANSIENT if found.only_waits else ErrorClass.DATA,
+            summary(rejections(found.complaints)),
+            complaints,
             found.record_count,
             found.payload_digest,
             self.sizes.get(key, 0),
             found.content_digest,
             tries,
+            found.measures,
         )
 
     # --- load -----------------------------------------------------------------------------------------------------
@@ -282,8 +293,9 @@ class Stages:
         ruling = self.bench.validator.judge(verdicts)
         applied = set(ruling.applied)
         rejected = [v for v in verdicts if isinstance(v, Rejected) and v.attempt in applied]
-        accepted = sum(isinstance(v, Accepted) and v.attempt in applied for v in verdicts)
-        self.done.count(accepted=accepted, rejected=len(rejected), skipped=len(ruling.refused))
+        accepted = [v for v in verdicts if isinstance(v, Accepted) and v.attempt in applied]
+        warnings = sum(len(v.warnings) for v in accepted)
+        self.done.count(accepted=len(accepted), rejected=len(rejected), skipped=len(ruling.refused), warnings=warnings)
         self.done.fail(Failure(v.attempt.partition, v.stage, v.error_class, v.error_message) for v in rejected)
         self._closed(v.attempt for v in verdicts)
         report(1.0)

@@ -44,6 +44,7 @@ class RunSummary:
     blocked: int = 0  # not issued, because the source is in trouble
     cancelled: int = 0
     unchanged: int = 0  # planned because its inputs might change, and they did not
+    warnings: int = 0  # complaints about accepted slices
     seconds: float = 0.0
     end: str = "done"
     failures: list[Failure] = field(default_factory=list)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.contract.complaint import summary
-from penstock.contract.contract import Contract
+from penstock.contract.contract import Contract, Policy
 from penstock.errors import DataError, RawError
 from penstock.lake import Lake, open_lake
 from penstock.partition import AttemptKey, PartitionKey
@@ -38,8 +39,7 @@ def spark_stager(
 
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
         contracts = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
-        # Contracts of one table have the same fields, so that of the first slice serves for all of a part.
-        used = [contracts[fingerprints[part.part.slices[0].key]] if part.part.slices else None for part in parts]
+        used = [[contracts[fingerprints[piece.key]] for piece in part.part.slices] for part in parts]
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):
@@ -56,17 +56,17 @@ def _worker(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column(0).to_pylist():
-                number, part, contract = pickle.loads(share)  # noqa: S301 - written by our own driver
-                answer = stage_part(open_lake(lake), part, contract)
+                number, part, contracts = pickle.loads(share)  # noqa: S301 - written by our own driver
+                answer = stage_part(open_lake(lake), part, contracts)
                 yield pa.record_batch({"share": [pickle.dumps((number, answer))]}, schema=_SHARE)
 
     return work
 
 
-def stage_part(lake: Lake, part: StagePart, contract: Contract | None) -> PartStaged:
+def stage_part(lake: Lake, part: StagePart, contracts: Sequence[Contract]) -> PartStaged:
     """Write the files of one part: the kept rows of its old files and the rows of its new slices, in table order.
 
-    `contract` says how the slices are read; a part without slices needs none.
+    `contracts` say how the slices are read, one for each: those of one table differ in defaults.
     """
     schema = file_schema(part.fields)
     old = SortedRows(_kept_rows(lake, part, schema))
@@ -74,9 +74,8 @@ def stage_part(lake: Lake, part: StagePart, contract: Contract | None) -> PartSt
     with PackedWriter(lake, part.table_path, part.part.month, schema) as writer:
         reader = RawReader(lake)
         pieces = [_slice(index, piece) for index, piece in enumerate(part.part.slices)]
-        for group in groups(pieces):
+        for group, contract in _groups(pieces, contracts):
             new = [part.part.slices[piece.item] for piece in group]
-            assert contract is not None  # there are slices
             if group[0].is_large:
                 writer.write(old.before(new[0].sort_key))
                 _stream_large(reader, contract, new[0], schema, writer, broken)
@@ -90,9 +89,17 @@ def stage_part(lake: Lake, part: StagePart, contract: Contract | None) -> PartSt
     return PartStaged(tuple(files), broken)
 
 
+def _groups(pieces: Sequence[Slice], contracts: Sequence[Contract]) -> Iterator[tuple[list[Slice], Contract]]:
+    """Neighbouring slices that are read at once: small enough, and under one contract."""
+    for group in groups(pieces):
+        for contract, some in groupby(group, key=lambda piece: contracts[piece.item]):
+            yield list(some), contract
+
+
 def _lenient(contract: Contract) -> Contract:
-    """The fields of the contract without its policies: the validator applied them, and vouched."""
-    return replace(contract, unknown_fields="ignore", missing_fields="ignore")
+    """The contract without the policies that reject: the validator applied them, and vouched."""
+    unknown: Policy = "keep" if contract.unknown_fields == "keep" else "ignore"
+    return replace(contract, unknown_fields=unknown, missing_fields="ignore")
 
 
 def _slice(index: int, piece: NewSlice) -> Slice:

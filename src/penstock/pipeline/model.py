@@ -25,6 +25,7 @@ from penstock.warehouse.sql import with_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 PARTITIONS = "penstock.partitions"  # what is to be made, as a table that the SQL of a model may name
 
@@ -64,15 +65,15 @@ def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str,
     """The columns that a model makes, as Spark understands it; nothing is computed. Refuses what cannot be kept."""
     empty = {table: spark.createDataFrame(schema.empty_table()) for table, schema in inputs.items()}
     with _described(spark, model, code, empty, _as_table([])) as frame:
-        found = {column.name: column.dataType.simpleString() for column in frame.schema.fields}
+        found = {column.name: column.dataType for column in frame.schema.fields}
     if repeated := sorted({name for name in frame.columns if frame.columns.count(name) > 1}):
         raise _refused(model, f"it makes the column {', '.join(repeated)} twice: give each a name of its own")
     for name in _KEYS if model.per_customer else _KEYS[:1]:
         if name not in found:
             made = ", ".join(found) or "none"
             raise _refused(model, f"it must make the column {name}, which says to which slice a row belongs ({made})")
-    if found["logical_date"] != "date":
-        raise _refused(model, f"its column logical_date must be a date, it is {found['logical_date']}")
+    if (kind := found["logical_date"].simpleString()) != "date":
+        raise _refused(model, f"its column logical_date must be a date, it is {kind}")
     return tuple(
         _field(model, name, kind)
         for name, kind in found.items()
@@ -80,16 +81,33 @@ def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str,
     )
 
 
-def _field(model: Model, name: str, kind: str) -> Field:
+def _field(model: Model, name: str, kind: DataType) -> Field:
     if name in RESERVED_FIELDS or name.startswith("_"):
         raise _refused(model, f"it makes the column {name}, a name that Penstock keeps for itself: choose another")
-    found = kind if kind.startswith("decimal(") else _TYPES.get(kind)
+    found = _spelled(kind)
     if found is None:
-        raise _refused(model, f"its column {name} is {kind}, which cannot be kept: cast it to something else")
+        words = f"its column {name} is {kind.simpleString()}, which cannot be kept: cast it to something else"
+        raise _refused(model, words)
     try:
         return Field(name=name, type=found)
     except ValueError as error:
         raise _refused(model, f"its column {name}: {error}") from error
+
+
+def _spelled(kind: DataType) -> str | None:
+    """The type as contracts write it; None if they cannot."""
+    from pyspark.sql.types import ArrayType, StructType
+
+    if isinstance(kind, ArrayType):
+        element = _spelled(kind.elementType)
+        return None if element is None else f"array<{element}>"
+    if isinstance(kind, StructType):
+        members = [(member.name, _spelled(member.dataType)) for member in kind.fields]
+        if any(found is None for _, found in members):
+            return None
+        return f"struct<{', '.join(f'{name}: {found}' for name, found in members)}>"
+    text = kind.simpleString()
+    return text if text.startswith("decimal(") else _TYPES.get(text)
 
 
 def make(

@@ -6,8 +6,10 @@ and digests are sums over runs of equal item numbers, and whatever a batch cuts 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,11 +27,14 @@ SUMMARY = pa.schema(
         ("hash_sum", pa.int64()),
         ("broken", pa.list_(pa.int64())),
         ("first_lines", pa.list_(pa.int32())),
+        ("figures", pa.list_(pa.float64())),
     ]
 )
 SUMMARY_DDL = (
-    "item int, header string, rows long, hash_xor long, hash_sum long, broken array<long>, first_lines array<int>"
+    "item int, header string, rows long, hash_xor long, hash_sum long, broken array<long>, first_lines array<int>,"
+    " figures array<double>"
 )
+_NO_FIGURES = (0.0, 0.0, math.inf, -math.inf)  # count, sum, least and most of nothing
 
 
 @dataclass(slots=True)
@@ -37,20 +42,28 @@ class Tally:
     """What is known about one slice so far: for each check, how many rows break it and the first line that does."""
 
     checks: int
+    measured: int = 0
     header: str | None = None
     rows: int = 0
     hash_xor: int = 0
     hash_sum: int = 0
     broken: list[int] = field(default_factory=list)
     first_lines: list[int] = field(default_factory=list)
+    figures: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.broken = [0] * self.checks
         self.first_lines = [_NEVER] * self.checks
+        self.figures = [*_NO_FIGURES] * self.measured
 
     def add(self, check: int, count: int, line: int) -> None:
         self.broken[check] += count
         self.first_lines[check] = min(self.first_lines[check], line)
+
+    def measure(self, number: int, count: float, total: float, least: float, most: float) -> None:
+        at = 4 * number
+        known = self.figures[at : at + 4]
+        self.figures[at : at + 4] = [known[0] + count, known[1] + total, min(known[2], least), max(known[3], most)]
 
     def as_row(self, item: int) -> dict[str, Any]:
         return {
@@ -61,24 +74,27 @@ class Tally:
             "hash_sum": _signed(self.hash_sum),
             "broken": self.broken,
             "first_lines": self.first_lines,
+            "figures": self.figures,
         }
 
 
 def summariser(
-    row_checks: int, uniques: Sequence[Sequence[str]]
+    row_checks: int, uniques: Sequence[Sequence[str]], measured: int = 0
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A worker for batches with the columns _item, _line, _header, _hash, _broken0, _broken1, ... and the unique keys.
+    """A worker for batches with the columns _item, _line, _header, _hash, _broken0, _broken1, ..., _figure0, ..., and
+    the unique keys.
 
     Uniqueness is exact: the keys of a slice (only those) are held until all of them have come.
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tallies: dict[int, Tally] = {}
+        fresh = partial(Tally, row_checks + len(uniques), measured)
         keys = [_Keys(fields) for fields in uniques]
         for batch in batches:
-            rows = _headers_taken(batch, tallies, row_checks + len(uniques))
+            rows = _headers_taken(batch, tallies, fresh)
             if rows.num_rows:
-                _add_rows(rows, tallies, row_checks, len(uniques))
+                _add_rows(rows, tallies, row_checks, fresh)
                 for number, unique in enumerate(keys):
                     unique.add(rows, tallies, row_checks + number)
         for number, unique in enumerate(keys):
@@ -88,25 +104,25 @@ def summariser(
     return work
 
 
-def _headers_taken(batch: pa.RecordBatch, tallies: dict[int, Tally], checks: int) -> pa.RecordBatch:
+def _headers_taken(batch: pa.RecordBatch, tallies: dict[int, Tally], fresh: Callable[[], Tally]) -> pa.RecordBatch:
     """Note the headers of the batch; what remains are rows."""
     header = batch.column("_header")
     if header.null_count == batch.num_rows:
         return batch
     given = batch.filter(header.is_valid())
     for item, text in zip(given.column("_item").to_pylist(), given.column("_header").to_pylist(), strict=True):
-        tallies.setdefault(item, Tally(checks)).header = text
+        tallies.setdefault(item, fresh()).header = text
     return batch.filter(header.is_null())
 
 
-def _add_rows(rows: pa.RecordBatch, tallies: dict[int, Tally], row_checks: int, uniques: int) -> None:
+def _add_rows(rows: pa.RecordBatch, tallies: dict[int, Tally], row_checks: int, fresh: Callable[[], Tally]) -> None:
     item = np.asarray(rows.column("_item"))
     starts = np.flatnonzero(np.concatenate(([True], item[1:] != item[:-1])))
     counts = np.diff(np.append(starts, len(item))).tolist()
     hashes = np.asarray(rows.column("_hash"))
     xors = np.bitwise_xor.reduceat(hashes, starts).tolist()
     sums = np.add.reduceat(hashes.view(np.uint64), starts).tolist()  # modulo 2**64, on purpose
-    found = [tallies.setdefault(number, Tally(row_checks + uniques)) for number in item[starts].tolist()]
+    found = [tallies.setdefault(number, fresh()) for number in item[starts].tolist()]
     for position, tally in enumerate(found):
         tally.rows += counts[position]
         tally.hash_xor ^= xors[position]
@@ -121,6 +137,19 @@ def _add_rows(rows: pa.RecordBatch, tallies: dict[int, Tally], row_checks: int, 
         first = np.minimum.reduceat(np.where(broken, line, _NEVER), starts)
         for position in np.flatnonzero(numbers).tolist():
             found[position].add(check, int(numbers[position]), int(first[position]))
+    for number in range(found[0].measured):
+        _add_figures(rows.column(f"_figure{number}"), starts, found, number)
+
+
+def _add_figures(column: pa.Array, starts: Any, found: Sequence[Tally], number: int) -> None:
+    values = column.to_numpy(zero_copy_only=False)  # null becomes NaN, which no payload can hold
+    there = ~np.isnan(values)
+    counts = np.add.reduceat(there.astype(np.float64), starts)
+    totals = np.add.reduceat(np.where(there, values, 0.0), starts)
+    least = np.minimum.reduceat(np.where(there, values, math.inf), starts)
+    most = np.maximum.reduceat(np.where(there, values, -math.inf), starts)
+    for position, tally in enumerate(found):
+        tally.measure(number, *(float(part[position]) for part in (counts, totals, least, most)))
 
 
 class _Keys:

@@ -64,7 +64,7 @@ def verify_table(
 ) -> None:
     """Hold the rows of a table against its pointers, and their content against the verdicts."""
     table = Table(lake, head.name, head.location, head.version)
-    names = [f.name for f in contract.fields]
+    names = [f.name for f in contract.columns]
     found: dict[Found, Content] = {}
     files = sorted(table.files(), key=lambda file: (file.month, file.first))
     for number, file in enumerate(files):

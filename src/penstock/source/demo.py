@@ -20,6 +20,7 @@ import orjson
 import pydantic
 
 from penstock.errors import AuthFailed, QuotaExceeded, SourceUnavailable
+from penstock.field_types import ArrayOf, DecimalOf, Kind, Simple, StructOf, kind_of
 from penstock.settings import Customer, Field, Query
 from penstock.source.options import Options, read_options
 from penstock.source.protocol import COMPLETE, Row, RunContext
@@ -199,8 +200,19 @@ _BY_TYPE: dict[str, _Maker] = {
 
 
 def _maker(field: Field) -> _Maker:
-    if field.type.startswith("decimal"):
-        scale = int(field.type.rstrip(")").partition(",")[2])
-        return lambda chance, _number, _row: f"{chance:.{scale}f}"
     known = _KNOWN.get(field.name)
-    return known if known and field.type in ("long", "double", "string") else _BY_TYPE[field.type]
+    return known if known and field.type in ("long", "double", "string") else _maker_of(kind_of(field.type))
+
+
+def _maker_of(kind: Kind) -> _Maker:
+    match kind:
+        case Simple(name):
+            return _BY_TYPE[name]
+        case DecimalOf():
+            return lambda chance, _number, _row: f"{chance:.{kind.scale}f}"
+        case ArrayOf(element):
+            make = _maker_of(element)
+            return lambda chance, number, row: [make(chance / (n + 1), number, row) for n in range(int(chance * 4))]
+        case StructOf(members):
+            makers = [(name, _maker_of(member)) for name, member in members]
+            return lambda chance, number, row: {name: make(chance, number, row) for name, make in makers}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ _COLUMNS: Columns = {
     "payload_digest": sa.Text(),
     "payload_bytes": sa.BigInteger(),
     "content_digest": sa.Text(),
+    "measures": Json(),
     "lost": sa.Integer(),
     "tries": sa.Integer(),
     "ruling": sa.Text(),
@@ -70,7 +71,8 @@ _CLOSE = f"""
 UPDATE partition_attempt AS a SET
     outcome = c.outcome, stage = c.stage, error_class = c.error_class, error_message = c.error_message,
     complaints = c.complaints, record_count = c.record_count, payload_digest = c.payload_digest,
-    payload_bytes = c.payload_bytes, content_digest = c.content_digest, finished_at = :now,
+    payload_bytes = c.payload_bytes, content_digest = c.content_digest, measures = c.measures,
+    finished_at = :now,
     lost_count = CASE WHEN c.lost = 1 THEN a.lost_count + 1 WHEN c.outcome = 'CANCELLED' THEN a.lost_count ELSE 0 END
 FROM incoming_closing c
 WHERE {_SAME_ATTEMPT} AND c.ruling = 'apply' AND a.outcome IS NULL
@@ -145,7 +147,7 @@ ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR SHARE OF s
 """
 _OVERTAKEN = f"""
 UPDATE incoming_closing AS c SET outcome = 'CANCELLED', error_class = 'transient', record_count = NULL,
-    payload_digest = NULL, payload_bytes = NULL, content_digest = NULL,
+    payload_digest = NULL, payload_bytes = NULL, content_digest = NULL, complaints = NULL, measures = NULL,
     error_message = 'a run that went into it is not the trusted one any more: it is made again'
 WHERE c.outcome = 'SUCCEEDED'
 AND EXISTS (SELECT 1 FROM partition_attempt a WHERE {_SAME_ATTEMPT} AND a.outcome IS NULL)
@@ -207,23 +209,28 @@ def _row(closing: Closing) -> tuple[Any, ...]:
     match closing:
         case Accepted():
             return (
-                *attempt, closing.worker_token, Outcome.SUCCEEDED, Stage.VALIDATE, None, None, None,
-                closing.record_count, closing.payload_digest, closing.payload_bytes, closing.content_digest, 0,
+                *attempt, closing.worker_token, Outcome.SUCCEEDED, Stage.VALIDATE, None, None,
+                [_storable(warning) for warning in closing.warnings] or None, closing.record_count,
+                closing.payload_digest, closing.payload_bytes, closing.content_digest, _measures(closing.measures), 0,
                 closing.tries, None,
             )  # fmt: skip
         case Rejected():
             return (
                 *attempt, closing.worker_token, Outcome.FAILED, closing.stage, closing.error_class,
                 _storable(closing.error_message), [_storable(complaint) for complaint in closing.complaints] or None,
-                closing.record_count, closing.payload_digest, closing.payload_bytes, closing.content_digest, 0,
-                closing.tries, None,
+                closing.record_count, closing.payload_digest, closing.payload_bytes, closing.content_digest,
+                _measures(closing.measures), 0, closing.tries, None,
             )  # fmt: skip
         case Cancelled():
             return (
                 *attempt, closing.worker_token, Outcome.CANCELLED, closing.stage, closing.error_class,
-                _storable(closing.error_message), None, None, None, None, None, int(closing.lost),
+                _storable(closing.error_message), None, None, None, None, None, None, int(closing.lost),
                 closing.tries, None,
             )  # fmt: skip
+
+
+def _measures(found: Mapping[str, float | None] | None) -> dict[str, float | None] | None:
+    return dict(found) if found else None
 
 
 def _storable(value: Any) -> Any:

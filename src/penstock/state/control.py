@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from penstock.clock import Clock
 from penstock.db import schema
 from penstock.db.bulk import KEY_COLUMNS, insert, key_values, same_key, staged, timed
 from penstock.db.engine import Database
 from penstock.db.lease import LEASE_SECONDS, seconds_ago
-from penstock.db.types import UtcTimestamp
+from penstock.db.types import Json, UtcTimestamp
 from penstock.errors import ActRefused, LeaseLost
 from penstock.ledger.append import append
 from penstock.ledger.events import Event, PlanCreated, RunCancelRequested, RunFinished, TasksDropped, TaskStarted
@@ -57,21 +57,25 @@ ON CONFLICT DO NOTHING
 
 _ISSUED = f"""
 SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.reason, a.attempt_no, a.contract_fingerprint,
-    a.lost_count, s.record_count AS previous_record_count
+    a.lost_count, s.record_count AS previous_record_count, t.measures AS previous_measures
 FROM incoming_planned p
 LEFT JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL
     AND a.worker_token = :worker_token
 LEFT JOIN partition_state s ON {same_key("s", "p")} AND s.status = 'success'
+LEFT JOIN partition_attempt t ON {same_key("t", "s")} AND t.run_id = s.current_run_id
 ORDER BY p.source, p.query_name, p.customer_id, p.logical_date
 """
 
 _ADOPTED = f"""
 SELECT a.source, a.customer_id, a.query_name, a.logical_date, a.attempt_no, a.contract_fingerprint, a.lost_count,
-    s.record_count AS previous_record_count
+    s.record_count AS previous_record_count, t.measures AS previous_measures
 FROM partition_attempt a
 LEFT JOIN partition_state s ON {same_key("s", "a")} AND s.status = 'success'
+LEFT JOIN partition_attempt t ON {same_key("t", "s")} AND t.run_id = s.current_run_id
 WHERE a.run_id = :run_id AND a.outcome IS NULL
 """
+
+_ISSUED_TYPES: dict[str, sa.types.TypeEngine[Any]] = {"logical_date": sa.Date(), "previous_measures": Json()}
 
 _REQUEUE = f"""
 UPDATE partition_state AS s SET status = 'pending', updated_at = :now, error_message = NULL
@@ -256,7 +260,7 @@ class ControlStore:
             connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
             connection.execute(timed(_REQUEUE_ISSUED), {"run_id": run_id, "now": now})
             found = connection.execute(
-                sa.text(_ISSUED).columns(logical_date=sa.Date()), {"run_id": run_id, "worker_token": worker_token}
+                sa.text(_ISSUED).columns(**_ISSUED_TYPES), {"run_id": run_id, "worker_token": worker_token}
             ).all()
         issued: list[Issued] = []
         refused: list[Refused] = []
@@ -265,9 +269,7 @@ class ControlStore:
             if row.attempt_no is None:
                 refused.append(Refused(attempt, "another run took this partition first"))
                 continue
-            issued.append(
-                Issued(attempt, row.attempt_no, row.contract_fingerprint, row.previous_record_count, row.lost_count)
-            )
+            issued.append(_issued(attempt, row))
         append(connection, _handed_out(run_id, str(batch), issued, refused), "control", now)
         return issued, refused
 
@@ -288,17 +290,22 @@ class ControlStore:
         mine = sa.and_(attempt.c.run_id == run_id, attempt.c.outcome.is_(None))
         connection.execute(sa.update(attempt).where(mine).values(worker_token=worker_token))
         connection.execute(sa.update(run).where(run.c.run_id == run_id).values(worker_token=worker_token))
-        found = connection.execute(sa.text(_ADOPTED).columns(logical_date=sa.Date()), {"run_id": run_id}).all()
+        found = connection.execute(sa.text(_ADOPTED).columns(**_ISSUED_TYPES), {"run_id": run_id}).all()
         return [
-            Issued(
-                AttemptKey(PartitionKey(r.source, r.customer_id, r.query_name, r.logical_date), run_id),
-                r.attempt_no,
-                r.contract_fingerprint,
-                r.previous_record_count,
-                r.lost_count,
-            )
+            _issued(AttemptKey(PartitionKey(r.source, r.customer_id, r.query_name, r.logical_date), run_id), r)
             for r in found
         ]
+
+
+def _issued(attempt: AttemptKey, row: Row[Any]) -> Issued:
+    return Issued(
+        attempt,
+        row.attempt_no,
+        row.contract_fingerprint,
+        row.previous_record_count,
+        row.lost_count,
+        row.previous_measures,
+    )
 
 
 def _refuse_strangers(connection: Connection, run_id: RunId, worker_token: str) -> None:

@@ -463,6 +463,7 @@ def _attempt(row: Any) -> Attempt:
         raw_deleted_at=row.raw_deleted_at,
         approved_at=row.approved_at,
         demoted_at=row.demoted_at,
+        measures=row.measures,
     )
 
 

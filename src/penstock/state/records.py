@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -53,6 +53,12 @@ class Attempt:
     raw_deleted_at: datetime | None = None
     approved_at: datetime | None = None
     demoted_at: datetime | None = None
+    measures: dict[str, float | None] | None = None  # what later runs are compared with
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """The complaints that did not reject it."""
+        return [complaint for complaint in self.complaints or [] if complaint.get("severity") == "warn"]
 
     @property
     def was_vouched_for(self) -> bool:
@@ -131,6 +137,7 @@ class Issued:
     contract_fingerprint: str
     previous_record_count: int | None
     lost_count: int = 0
+    previous_measures: Mapping[str, float | None] | None = None  # of the run that is trusted at issue
 
 
 class Consumed(NamedTuple):
@@ -153,6 +160,8 @@ class Accepted:
     payload_bytes: int
     content_digest: str
     tries: int = 1  # how often its last task was handed out inside this attempt
+    warnings: Sequence[dict[str, Any]] = ()  # complaints that do not reject
+    measures: Mapping[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,7 @@ class Rejected:
     payload_bytes: int | None = None
     content_digest: str | None = None
     tries: int = 1
+    measures: Mapping[str, float | None] | None = None  # an operator may still approve the run
 
 
 @dataclass(frozen=True, slots=True)

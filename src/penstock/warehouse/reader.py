@@ -83,6 +83,22 @@ def heads_of_all(database: Database, assets: Sequence[tuple[str, str]]) -> list[
         ]
 
 
+def heads_and_slices(
+    database: Database, source: str, query_name: str, first: date, last: date
+) -> tuple[list[Head], frozenset[SortKey]]:
+    """The tables of an asset and which slices of these days can be read in them, from one snapshot of the database."""
+    pointer = schema.warehouse_pointer
+    statement = sa.select(pointer.c.logical_date, pointer.c.customer_id).where(
+        pointer.c.source == source,
+        pointer.c.query_name == query_name,
+        pointer.c.logical_date.between(first, last),
+        pointer.c.available,
+    )
+    with database.snapshot() as connection:
+        slices = frozenset((row.logical_date, row.customer_id) for row in connection.execute(statement))
+        return table_heads(connection, source, query_name), slices
+
+
 def table_schemas(lake: Lake, database: Database, assets: Sequence[tuple[str, str]]) -> dict[str, list[pa.Schema]]:
     """The columns of the tables that exist, by asset: one for each schema version."""
     found: dict[str, list[pa.Schema]] = {}

@@ -1,0 +1,209 @@
+"""`penstock contract`: what queries promise; tried on files, proposed from rows, exchanged with others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import note, show, table
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.pipeline.trial import Trial
+    from penstock.settings import Query
+
+contract = typer.Typer(no_args_is_help=True, help="What queries promise: show, try, propose, export and import it.")
+
+QueryName = Annotated[str, typer.Argument(metavar="NAME", help="A query of the workspace.")]
+Payload = Annotated[Path | None, typer.Option("--payload", metavar="F", help="A file with one JSON object a line.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(contract, name="contract")
+
+
+@contract.command("check")
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A workspace file, a file with queries, or ODCS.")],
+    payload: Annotated[Path, typer.Option("--payload", metavar="F", help="A file with one JSON object a line.")],
+    query: Annotated[
+        str | None, typer.Option("--query", metavar="NAME", help="Which query, if there are many.")
+    ] = None,
+    date: Annotated[str | None, typer.Option("--date", metavar="D", help="The day that the rows are of.")] = None,
+    no_expressions: Annotated[
+        bool, typer.Option("--no-expressions", help="Leave out checks that need Spark, and answer at once.")
+    ] = False,
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Try a contract on a file with rows, without a workspace. *
+
+    Spark is started only for checks that need it, such as expressions. Checks against other runs and tables are named
+    and left out. Exit code 1 if the rows would be rejected.
+    """
+    from penstock.contract.contract import Contract
+    from penstock.partition import day
+    from penstock.pipeline.trial import needs_spark, try_contract
+
+    name, chosen = _one(_queries(file)[0], query, file)
+    tried = Contract.of(chosen)
+    if not payload.is_file():
+        raise UsageError(f"there is no file {payload}")
+    asking = needs_spark(tried)
+    if asking and not no_expressions:
+        note(f"starting Spark for {', '.join(asking)}; --no-expressions leaves that out")
+    trial = try_contract(tried, payload, day(date) if date else None, None if no_expressions else _session)
+    document = {
+        "query": name,
+        "fingerprint": tried.fingerprint,
+        "accepted": trial.is_acceptable,
+        "rows": trial.rows,
+        "complaints": [complaint.as_dict() for complaint in trial.complaints],
+        "skipped": list(trial.skipped),
+    }
+    show(document, as_json, lambda console: _draw_trial(console, name, trial))
+    if not trial.is_acceptable:
+        raise typer.Exit(1)
+
+
+def _session() -> Any:
+    from penstock.pipeline.session import start_session
+    from penstock.settings import SparkSettings
+
+    return start_session(SparkSettings())
+
+
+def _draw_trial(console: Console, name: str, trial: Trial) -> None:
+    if trial.complaints:
+        rows = [(c.check, c.severity, c.count, c.line, c.message, c.example) for c in trial.complaints]
+        console.print(table(None, ("check", "severity", "rows", "line", "what is wrong", "example"), rows))
+    for words in trial.skipped:
+        console.print(f"not tried: {words}", markup=False)
+    verdict = "[green]would be accepted[/]" if trial.is_acceptable else "[red]would be rejected[/]"
+    console.print(f"{trial.rows:,} rows of {name} {verdict}")
+
+
+@contract.command("infer")
+def infer(
+    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="source/customer_id/query_name/YYYY-MM-DD")] = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Another run than the trusted one.")] = None,
+    payload: Payload = None,
+    name: Annotated[str | None, typer.Option("--name", help="How to call the query (default: by key or file).")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Its source (default: that of the key).")] = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Propose fields and checks from the rows of a raw run, or of a file; the answer can be included in a workspace."""
+    from penstock.contract.documents import as_yaml, checked_query
+    from penstock.contract.infer import infer as propose
+    from penstock.settings import name_after, query_to_mapping
+
+    if (key is None) == (payload is None):
+        raise UsageError("name either a partition or a --payload file")
+    if payload is not None:
+        proposal = propose(_lines(payload))
+        called, from_ = name_after(payload), "source"
+    else:
+        from penstock.app import open_workspace
+        from penstock.partition import run_id
+
+        partition = opt.selection([str(key)]).keys[0]
+        proposal = propose(open_workspace(workspace).raw_lines(partition, run_id(run) if run else None))
+        called, from_ = partition.query_name, partition.source
+    called = name or called
+    query = query_to_mapping(checked_query(called, proposal.as_query(source or from_), "the proposal"))
+    notes = [f"proposed from {proposal.rows:,} rows", *proposal.notes]
+    text = as_yaml({called: query}, notes)
+    document = {"queries": {called: query}, "rows": proposal.rows, "notes": list(proposal.notes), "yaml": text}
+    show(document, as_json, lambda _console: typer.echo(text, nl=False))
+
+
+@contract.command("show")
+def show_contract(
+    name: QueryName, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
+) -> None:
+    """One query as it is in force, with its table and code version; what has its default is left out."""
+    from penstock.contract.contract import Contract
+    from penstock.contract.documents import as_yaml
+    from penstock.settings import query_to_mapping
+
+    query = _query(workspace, name)
+    found = Contract.of(query)
+    written = query_to_mapping(query)
+    notes = [f"table {found.table}, code version {found.fingerprint}"]
+    document = {"query": name, "table": found.table, "fingerprint": found.fingerprint, "contract": found.body()}
+    show(document, as_json, lambda _console: typer.echo(as_yaml({name: written}, notes), nl=False))
+
+
+@contract.command("export")
+def export(
+    name: QueryName,
+    kind: Annotated[str, typer.Option("--format", help="odcs, the Open Data Contract Standard.")] = "odcs",
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """A query as a data contract that other tools read."""
+    from penstock.contract.documents import dumped
+    from penstock.contract.odcs import to_odcs
+
+    if kind != "odcs":
+        raise UsageError(f"--format {kind!r} is unknown: use odcs")
+    document = to_odcs(_query(workspace, name))
+    show(document, as_json, lambda _console: typer.echo(dumped(document), nl=False))
+
+
+@contract.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A data contract in the Open Data Contract Standard.")],
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """A data contract as queries, to be included in a workspace; what has no counterpart is said in comments."""
+    from penstock.contract.documents import as_yaml
+    from penstock.settings import query_to_mapping
+
+    queries, notes = _queries(file)
+    written = {name: query_to_mapping(query) for name, query in queries.items()}
+    text = as_yaml(written, notes)
+    document = {"queries": written, "notes": notes, "yaml": text}
+    show(document, as_json, lambda _console: typer.echo(text, nl=False))
+
+
+def _query(workspace: str, name: str) -> Query:
+    from penstock.app import load_workspace
+
+    return load_workspace(workspace).settings.query(name)
+
+
+def _queries(file: Path) -> tuple[dict[str, Query], list[str]]:
+    from penstock.contract.documents import queries_in
+
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}")
+    return queries_in(file, os.environ)
+
+
+def _one(queries: dict[str, Query], name: str | None, file: Path) -> tuple[str, Query]:
+    known = ", ".join(queries) or "none"
+    if name is None and len(queries) != 1:
+        raise UsageError(f"{file} has {len(queries)} queries: say which with --query ({known})")
+    if name is not None and name not in queries:
+        raise UsageError(f"{file} has no query {name!r} (queries: {known})")
+    return next((n, q) for n, q in queries.items() if name in (None, n))
+
+
+def _lines(payload: Path) -> Iterator[bytes]:
+    try:
+        with payload.open("rb") as file:
+            yield from (line.rstrip(b"\r\n") for line in file)
+    except OSError as error:
+        raise UsageError(f"cannot read {payload}: {error.strerror}") from error

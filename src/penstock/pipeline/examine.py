@@ -1,0 +1,164 @@
+"""What a worker says about slices: it parses them and answers, row by row, what needs no Spark engine.
+
+Each slice also sends one header row, so that an empty or unreadable one still gets its verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.contract.complaint import Complaint, merged
+from penstock.contract.content import row_hashes
+from penstock.contract.contract import Contract
+from penstock.contract.figures import as_numbers, figured_fields
+from penstock.contract.parse import Parsed
+from penstock.contract.plain import plain, spark_fields
+from penstock.contract.rules import row_rules, unique_rules
+from penstock.contract.schema import arrow_type, spark_type
+from penstock.errors import RawError
+from penstock.lake import open_lake
+from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.pipeline.payloads import read_in_blocks, read_together
+from penstock.pipeline.slices import Slice, groups
+from penstock.raw.reader import RawReader
+from penstock.raw.seal import Seal
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Items = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class Examiner:
+    """A worker for work items; its answers have the columns of `ddl`. `also` are fields that somebody wants besides."""
+
+    def __init__(self, lake: str, contract: Contract, also: Sequence[str] = ()) -> None:
+        self._lake = lake
+        self._contract = contract
+        rules = row_rules(contract)
+        self.for_spark = [rule for rule in rules if plain(rule, contract) is None]
+        self.keys = sorted({name for rule in unique_rules(contract) for name in rule.fields})
+        self.figures = [f"_figure{number}" for number in range(len(figured_fields(contract)))]
+        self._plain = [number for number, rule in enumerate(rules) if rule not in self.for_spark]
+        wanted = {name for rule in self.for_spark for name in spark_fields(rule, contract)} | {*self.keys, *also}
+        self._fields = [field for field in contract.columns if field.name in wanted]
+
+    @property
+    def ddl(self) -> str:
+        flags = [f"_broken{number} boolean" for number in self._plain]
+        figures = [f"{name} double" for name in self.figures]
+        fields = [f"`{field.name}` {spark_type(field.type)}" for field in self._fields]
+        return ", ".join(["_item int", "_line int", "_header string", "_hash long", *flags, *figures, *fields])
+
+    @property
+    def schema(self) -> pa.Schema:
+        ours = [("_item", pa.int32()), ("_line", pa.int32()), ("_header", pa.string()), ("_hash", pa.int64())]
+        flags = [(f"_broken{number}", pa.bool_()) for number in self._plain]
+        figures = [(name, pa.float64()) for name in self.figures]
+        fields = [(field.name, arrow_type(field.type)) for field in self._fields]
+        return pa.schema([*ours, *flags, *figures, *fields])
+
+    def columns(self) -> list[Column]:
+        """What the summaries are made of: Spark answers the rules that were left to it, the rest goes through."""
+        from pyspark.sql import functions as F
+
+        from penstock.contract.checks import broken
+
+        flags = [
+            (broken(rule, self._contract) if rule in self.for_spark else F.col(f"_broken{number}")).alias(
+                f"_broken{number}"
+            )
+            for number, rule in enumerate(row_rules(self._contract))
+        ]
+        names = ("_item", "_line", "_header", "_hash", *self.figures, *self.keys)
+        return [*(F.col(name) for name in names), *flags]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = RawReader(open_lake(self._lake))
+        for batch in batches:
+            slices = [slice_of(row, self._contract) for row in batch.to_pylist()]
+            for group in groups(slices):
+                yield from self._large(reader, group[0]) if group[0].is_large else self._group(reader, group)
+
+    def _group(self, reader: RawReader, group: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+        found = reader.read_many([piece.attempt for piece in group])
+        whole = [(piece, *raw) for piece, raw in zip(group, found, strict=True) if not isinstance(raw, RawError)]
+        headers: dict[int, dict[str, Any]] = {
+            piece.item: {"complaints": [_raw_complaint(raw).as_dict()]}
+            for piece, raw in zip(group, found, strict=True)
+            if isinstance(raw, RawError)
+        }
+        counts = [seal.record_count for _, seal, _ in whole]
+        parsed = read_together([payload for _, _, payload in whole], self._contract, counts)
+        for position, (piece, seal, _payload) in enumerate(whole):
+            complaints = [*parsed.complaints.get(position, ()), *self._version_complaints(seal)]
+            headers[piece.item] = header(seal.payload_sha256, seal.record_count, complaints)
+        numbers = np.array([piece.item for piece, _, _ in whole], dtype=np.int32)
+        yield from self.rows(parsed, numbers)
+        yield self.headers(headers)
+
+    def _large(self, reader: RawReader, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """A slice too large for memory: parsed block by block. Its digest is known, and checked, only at the end."""
+        number = np.array([piece.item], dtype=np.int32)
+        complaints: list[Complaint] = []
+        said: dict[str, Any] = {}
+        try:
+            seal = reader.seal(piece.attempt)
+            if seal is None:
+                raise RawError(f"{piece.attempt} is not sealed")
+            said = header(seal.payload_sha256, seal.record_count, ())
+            complaints += self._version_complaints(seal)
+            for parsed in read_in_blocks(reader, seal, self._contract):
+                complaints += parsed.complaints.get(0, ())
+                yield from self.rows(parsed, number)
+        except RawError as error:
+            complaints.append(_raw_complaint(error))
+        yield self.headers({piece.item: said | {"complaints": [c.as_dict() for c in merged(complaints)]}})
+
+    def _version_complaints(self, seal: Seal) -> list[Complaint]:
+        expected = self._contract.schema_version
+        if seal.schema_version == expected:
+            return []
+        return [Complaint("schema_version", f"extracted as {seal.schema_version}, the contract says {expected}", 1)]
+
+    def rows(self, parsed: Parsed, numbers: Items) -> Iterator[pa.RecordBatch]:
+        """The answers about parsed rows; payload i is the item `numbers[i]`."""
+        table = parsed.table
+        if not table.num_rows:
+            return
+        columns = {
+            "_item": pa.array(numbers[parsed.owner]),
+            "_line": pa.array(parsed.line),
+            "_header": pa.nulls(table.num_rows, pa.string()),
+            "_hash": pa.array(row_hashes(table).view(np.int64)),
+        }
+        for number, rule in enumerate(row_rules(self._contract)):
+            if (evaluate := plain(rule, self._contract)) is not None:
+                columns[f"_broken{number}"] = evaluate(table)
+        for column, field in zip(self.figures, figured_fields(self._contract), strict=True):
+            columns[column] = as_numbers(table.column(field))
+        columns |= {field.name: table.column(field.name) for field in self._fields}
+        yield from pa.table(columns, schema=self.schema).combine_chunks().to_batches()
+
+    def headers(self, headers: Mapping[int, dict[str, Any]]) -> pa.RecordBatch:
+        rows = [{"_item": item, "_header": orjson.dumps(said).decode()} for item, said in headers.items()]
+        return pa.RecordBatch.from_pylist(rows, schema=self.schema)
+
+
+def header(digest: str, count: int, complaints: Sequence[Complaint]) -> dict[str, Any]:
+    """What is known about a slice as a whole."""
+    return {"digest": digest, "count": count, "complaints": [complaint.as_dict() for complaint in complaints]}
+
+
+def slice_of(row: dict[str, Any], contract: Contract) -> Slice:
+    key = PartitionKey(contract.source, row["customer_id"], contract.query_name, row["logical_date"])
+    return Slice(row["item"], AttemptKey(key, RunId(row["run_id"])), row["payload_bytes"])
+
+
+def _raw_complaint(error: RawError) -> Complaint:
+    return Complaint("raw", str(error), 1)

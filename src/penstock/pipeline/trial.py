@@ -1,0 +1,119 @@
+"""Trying a contract on rows that lie in a file: the same judgement as in a run, without workspace and database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.contract.complaint import Complaint, merged, rejections, shortened
+from penstock.contract.contract import Contract
+from penstock.contract.figures import Worked, figure_name, figured_fields, gathered
+from penstock.contract.parse import parse_many
+from penstock.errors import UsageError
+from penstock.pipeline.examine import Examiner, header
+from penstock.pipeline.references import reference_name
+from penstock.pipeline.slices import BLOCK_BYTES
+from penstock.pipeline.validate import adder, all_rules, check_expressions, complaints_of
+from penstock.settings import Compare, Recent, References, Shrink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the contract has to say about the rows, and which of its checks could not be tried."""
+
+    rows: int
+    complaints: Sequence[Complaint]
+    skipped: Sequence[str]
+
+    @property
+    def is_acceptable(self) -> bool:
+        return not rejections(self.complaints)
+
+
+def needs_spark(contract: Contract) -> list[str]:
+    """The checks that only Spark can answer."""
+    return [rule.name for rule in Examiner("", contract).for_spark]
+
+
+def try_contract(
+    contract: Contract, payload: Path, day: date | None, session: Callable[[], SparkSession] | None
+) -> Trial:
+    """Judge the rows of a file. Without a session the checks that need Spark are left out."""
+    skipped = list(_not_for_a_file(contract, day))
+    left = Examiner("", contract).for_spark if session is None else []
+    skipped += [f"{rule.name}: needs Spark" for rule in left]
+    out = [id(rule.condition) for rule in left]
+    contract = replace(contract, checks=tuple(check for check in contract.checks if id(check) not in out))
+    examine = Examiner("", contract)
+    batches: list[pa.RecordBatch] = []
+    complaints: list[Complaint] = []
+    lines = 0
+    for block in _blocks(payload):
+        parsed = parse_many([block], contract, first_line=lines + 1)
+        complaints += parsed.complaints.get(0, ())
+        batches += examine.rows(parsed, np.zeros(1, np.int32))
+        lines += block.count(b"\n")
+    batches.append(examine.headers({0: header("", lines, merged(complaints))}))
+    if examine.for_spark and session is not None:
+        batches = _answered(session(), contract, examine, batches)
+    [row] = next(adder(contract)(iter(batches))).to_pylist()
+    shown = sorted({line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count})
+    worked = Worked(day, row["rows"], gathered(figured_fields(contract), row["figures"]))
+    found = complaints_of(contract, all_rules(contract), row, worked, None, _examples(payload, shown))
+    return Trial(lines, found, skipped)
+
+
+def _not_for_a_file(contract: Contract, day: date | None) -> Iterator[str]:
+    for check in contract.checks:
+        match check:
+            case References():
+                yield f"{reference_name(check)}: needs the rows of {check.to}"
+            case Shrink():
+                yield f"{check.name or 'shrink'}: needs a trusted run to compare with"
+            case Compare():
+                yield f"{check.name or figure_name(check)}: needs a trusted run to compare with"
+            case Recent() if day is None:
+                yield f"{check.name or figure_name(check)}: needs the day that the rows are of (--date)"
+
+
+def _answered(
+    spark: SparkSession, contract: Contract, examine: Examiner, batches: Sequence[pa.RecordBatch]
+) -> list[pa.RecordBatch]:
+    """The batches with Spark's answers in them."""
+    check_expressions(spark, contract)
+    frame = spark.createDataFrame(pa.Table.from_batches(batches, examine.schema))
+    return list(frame.select(*examine.columns()).toArrow().combine_chunks().to_batches())
+
+
+def _blocks(payload: Path) -> Iterator[bytes]:
+    """Whole lines of the file, some megabytes at a time; the last line ends as the others do."""
+    try:
+        with payload.open("rb") as file:
+            while lines := file.readlines(BLOCK_BYTES):
+                block = b"".join(lines)
+                yield block if block.endswith(b"\n") else block + b"\n"
+    except OSError as error:
+        raise UsageError(f"cannot read {payload}: {error.strerror}") from error
+
+
+def _examples(payload: Path, numbers: Sequence[int]) -> dict[int, str]:
+    if not numbers:
+        return {}
+    wanted = set(numbers)
+    with payload.open("rb") as file:
+        lines = enumerate(islice(file, max(wanted)), start=1)
+        return {
+            number: shortened(line.rstrip(b"\n").decode("utf-8", "backslashreplace"))
+            for number, line in lines
+            if number in wanted
+        }
