@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator
 
-from penstock.errors import ConfigError
 from penstock.specification import Declared, Duration
-from penstock.workspace_file import dotted
 
 _ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
 _PATH = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -80,15 +77,3 @@ class QueryOptions(Declared):
         if self.gaql is not None and self.conditions:
             raise ValueError("conditions belong beside resource; in gaql write them after WHERE")
         return self
-
-
-_Model = TypeVar("_Model", bound=Declared)
-
-
-def parsed(model: type[_Model], written: Mapping[str, Any]) -> _Model:
-    """The options as a value, or a ConfigError with every problem."""
-    try:
-        return model.model_validate(dict(written))
-    except pydantic.ValidationError as error:
-        problems = [(dotted(item["loc"]), item["msg"]) for item in error.errors(include_url=False)]
-        raise ConfigError("; ".join(f"{where}: {text}" if where else text for where, text in problems)) from None

@@ -11,8 +11,9 @@ from penstock.errors import ConfigError, DataError, UsageError
 from penstock.settings import Customer, Query
 from penstock.source.google_ads import gaql
 from penstock.source.google_ads.client import Connection, login_from
-from penstock.source.google_ads.options import Options, QueryOptions, parsed
+from penstock.source.google_ads.options import Options, QueryOptions
 from penstock.source.google_ads.rows import Read, row_reader
+from penstock.source.options import read_options
 from penstock.source.protocol import COMPLETE, Account, Row, RunContext
 from penstock.specification import did_you_mean
 
@@ -27,7 +28,7 @@ class GoogleAdsSource:
     in_date_order = True
 
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
-        self._options = parsed(Options, options)
+        self._options = read_options(Options, options)
         self._connection = Connection(self._options, login_from(os.environ, self._options))
         self._budget = context.budget
         self._prepared: dict[str, tuple[gaql.Statement, Read]] = {}
@@ -65,7 +66,7 @@ class GoogleAdsSource:
 
     def _prepare(self, query: Query) -> tuple[gaql.Statement, Read]:
         if query.name not in self._prepared:
-            options = parsed(QueryOptions, query.options)
+            options = read_options(QueryOptions, query.options)
             _refuse_other_names(query, options)
             statement = _statement(options)
             read = row_reader(self._connection.row_type, query.fields, options.select, options.enums)
