@@ -23,6 +23,12 @@ def in_order(models: Mapping[str, Model]) -> list[Model]:
     return [models[name] for name in TopologicalSorter(needs).static_order()]
 
 
+def reads_own(model: Model, table: str, models: Mapping[str, Model]) -> bool:
+    """Whether a slice of the model reads only its own customer's slices of this table."""
+    upstream = models.get(_name(table)) if _is_model(table) else None
+    return model.per_customer and (upstream is None or upstream.per_customer)
+
+
 @dataclass(frozen=True, slots=True)
 class Derived:
     """The models of a workspace at one moment. Ranges of an asset are worked out once, whoever asks for them."""

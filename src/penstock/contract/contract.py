@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 import orjson
 
+from penstock.partition import MODELS
 from penstock.settings import Check, Field, Query, check_from_mapping, check_to_mapping
 
 Policy = Literal["reject", "ignore"]
@@ -76,6 +77,11 @@ class Contract:
     @property
     def asset(self) -> str:
         return f"{self.source}.{self.query_name}"
+
+    @property
+    def place(self) -> str:
+        """Where the workspace file says it."""
+        return f"{'models' if self.source == MODELS else 'queries'}.{self.query_name}"
 
     @property
     def table(self) -> str:
