@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.errors import ConfigError, ErrorClass
 from penstock.flow.derive import Deriver
+from penstock.flow.heartbeat import Heartbeat
 from penstock.partition import PartitionKey, new_run_id
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
 from penstock.state.worker import WorkerStore
-from workspaces import Silent, customer_id, key, open_at, run, write_workspace
+from workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, run, write_workspace
 
 D9, D10 = date(2024, 6, 9), date(2024, 6, 10)
 CLICKS = "SELECT logical_date, sum(clicks) AS clicks, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"
@@ -172,3 +174,113 @@ def test_a_broken_day_does_not_break_its_neighbours_through_a_window_function(tm
     summary = run(ws, spark)
     assert [failure.key for failure in summary.failures] == [slice_of(D9)]
     assert {day for (day,) in made(ws, "logical_date")} == {D10}
+
+
+def chain() -> dict[str, Any]:
+    """Per customer, per day with a window, per customer from both, and per day again, by a name that SQL keeps."""
+    own = "SELECT logical_date, customer_id, sum(clicks) AS clicks FROM demo.campaign_daily GROUP BY ALL"
+    whole = """
+        SELECT p.logical_date, sum(c.clicks) AS clicks FROM penstock.partitions p
+        JOIN demo.campaign_daily c ON c.logical_date BETWEEN date_sub(p.logical_date, 1) AND p.logical_date
+        GROUP BY ALL"""
+    share = """
+        SELECT o.logical_date, o.customer_id, o.clicks, o.clicks / w.clicks AS share
+        FROM models.own o JOIN models.whole w USING (logical_date)"""
+    order = "SELECT logical_date, count(*) AS customers, sum(clicks) AS clicks FROM models.share GROUP BY ALL"
+    return {
+        "own": model(own, per="customer,date"),
+        "whole": model(whole, needs="2 days"),
+        "share": {"code": share, "depends_on": ["models.own", "models.whole"], "per": "customer,date"},
+        "order": {"code": order, "depends_on": ["models.share"]},
+    }
+
+
+def changed(folder: Path, **sections: Any) -> Path:
+    """The workspace with other sections."""
+    file = folder / "penstock.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **sections}, sort_keys=False))
+    return folder
+
+
+def orders(ws: Workspace) -> dict[date, tuple[int, int]]:
+    found = ws.vouched("models.order").arrow().to_pylist()
+    return {row["logical_date"]: (row["customers"], row["clicks"]) for row in found}
+
+
+def by_hand(ws: Workspace) -> dict[date, tuple[int, int]]:
+    """What the end of the chain must say."""
+    found: dict[date, dict[str, int]] = {}
+    for row in ws.vouched("demo.campaign_daily").arrow().to_pylist():
+        clicks = found.setdefault(row["logical_date"], {})
+        clicks[row["customer_id"]] = clicks.get(row["customer_id"], 0) + row["clicks"]
+    return {day: (len(clicks), sum(clicks.values())) for day, clicks in found.items()}
+
+
+def test_models_of_models_follow_customers_that_come_and_go_in_other_time_zones(tmp_path: Path, spark: Any) -> None:
+    customers = [
+        {"id": customer_id(1), "time_zone": "Pacific/Auckland"},
+        {"id": customer_id(2), "time_zone": "America/Los_Angeles", "active_from": "2024-06-07"},
+        {"id": customer_id(3), "active_to": "2024-06-08"},
+        {"id": customer_id(4), "active_from": "2024-06-30"},
+    ]
+    query = {"start_date": "2024-06-05"}
+    folder = changed(write_workspace(tmp_path, query=query, models=chain()), customers=customers)
+    ws = open_at(folder, datetime(2024, 6, 11, 2, tzinfo=UTC))  # the 10th is over, but not in Los Angeles
+    assert run(ws, spark).failures == []
+    assert orders(ws) == {day: found for day, found in by_hand(ws).items() if day < D10}
+    assert planned(ws) == {}
+
+    # A slice in the middle is withdrawn and made again: what is behind it follows, across its window.
+    gone = slice_of(date(2024, 6, 8), "own", customer_id(1))
+    assert ws.demote(gone, "wrong", entry())
+    assert planned(ws) == {}  # what reads it waits
+    ws.retry([gone], entry())
+    assert planned(ws) == {
+        str(gone): "requeued",
+        str(slice_of(date(2024, 6, 8), "share", customer_id(1))): "stale",
+        str(slice_of(date(2024, 6, 8), "order")): "refresh",
+    }
+    assert run(ws, spark).failures == []
+    for engine in ("embedded", "spark"):
+        ws.rebuild_projections(engine, spark)
+        assert planned(ws) == {}
+    assert ws.verify([], lambda share: None, raw=True).wrong == {}
+
+
+def test_rounds_that_are_smaller_than_the_inputs_of_a_day_make_every_day(tmp_path: Path, spark: Any) -> None:
+    folder = changed(write_workspace(tmp_path, customers=4, models=chain()), control={"round": 3})
+    ws = open_at(folder)
+    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
+        while ws.tick(lambda: spark, heart.token, Silent())["planned"]:
+            pass
+    assert orders(ws) == by_hand(ws)
+    assert len(orders(ws)) == 2
+    assert planned(ws) == {}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [model(CLICKS, checks=[{"expression": "nosuch > 1"}]), model("SELECT nosuch FROM demo.campaign_daily")],
+    ids=["check", "code"],
+)
+def test_a_model_that_cannot_be_made_holds_up_no_source(tmp_path: Path, spark: Any, bad: dict[str, Any]) -> None:
+    ws = open_at(write_workspace(tmp_path, models={"made": dict(bad)}))
+    with pytest.raises(ConfigError, match=r"models\.made"):
+        run(ws, spark)
+    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
+        assert ws.tick(lambda: spark, heart.token, Silent())["accepted"] == 2
+
+
+def test_a_window_reads_two_schema_versions_of_a_table(tmp_path: Path, spark: Any) -> None:
+    code = """
+        SELECT p.logical_date, count(c.conversions) AS conversions, count(DISTINCT c.schema_version) AS versions
+        FROM penstock.partitions p
+        JOIN demo.campaign_daily c ON c.logical_date BETWEEN date_sub(p.logical_date, 1) AND p.logical_date
+        GROUP BY ALL"""
+    run(open_at(write_workspace(tmp_path, models={"made": model(code, needs="2 days")})), spark)
+    fewer = [field for field in CAMPAIGNS["fields"] if field["name"] != "conversions"]
+    query = {"schema_version": "v2", "fields": fewer}
+    folder = write_workspace(tmp_path, query=query, models={"made": model(code, needs="2 days")})
+    ws = open_at(folder, NOW + timedelta(days=1))
+    assert run(ws, spark).accepted == 2
+    assert made(ws, "logical_date", "conversions", "versions")[-1] == (date(2024, 6, 11), 5, 2)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 
 from penstock.contract.contract import Contract
 from penstock.control import spans
@@ -104,7 +104,7 @@ class ModelPlanner:
         due = self.reader.candidates(ranges, reasons, now, {}, status=status)
         if not model.refresh or "success" in reasons:
             return due
-        touched = self._touched(model, coming)
+        touched = self.derived.outputs(model.name, coming)
         again = spans.within(ranges, [*overtaken, *touched])
         made = self.reader.candidates(again, ("success",), now, {}, status=status) if again else []
         return [
@@ -115,18 +115,6 @@ class ModelPlanner:
                 if not candidate.held and (candidate.key in overtaken or candidate.key in touched)
             ),
         ]
-
-    def _touched(self, model: Model, coming: Collection[PartitionKey]) -> set[PartitionKey]:
-        """Slices of the model that something in this run goes into."""
-        customers = list(self.derived.ranges(model.name))
-        found: set[PartitionKey] = set()
-        for key in coming:
-            if key.asset not in model.depends_on:
-                continue
-            mine = [key.customer_id] if model.per_customer and key.customer_id != EVERYBODY else customers
-            for day in _after(key.logical_date, model.needs):
-                found.update(PartitionKey(model.source, customer, model.name, day) for customer in mine)
-        return found
 
 
 def _groups(
@@ -162,7 +150,3 @@ def _around(inputs: Collection[Mapping[str, Sequence[PartitionKey]]]) -> list[Ex
                 first, last = days.get((key.source, key.query_name), (key.logical_date, key.logical_date))
                 days[key.source, key.query_name] = (min(first, key.logical_date), max(last, key.logical_date))
     return [ExpectedRange(source, EVERYBODY, name, first, last) for (source, name), (first, last) in days.items()]
-
-
-def _after(first: date, days: int) -> Iterator[date]:
-    return (first + timedelta(days=number) for number in range(days))
