@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, last_day_over, utc_now
 from penstock.control.select import Selection, derived, due_range, expected
-from penstock.errors import ActRefused, ConfigError, PenstockError, UsageError
+from penstock.errors import ActRefused, ConfigError, PenstockError, UsageError, WarehouseError
 from penstock.expected import ExpectedRange
 from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, day, new_run_id, new_ulid
-from penstock.settings import Settings, find_workspace, load_settings
+from penstock.settings import Model, Settings, find_workspace, load_settings
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.reader import StateReader
@@ -312,7 +312,7 @@ class Workspace:
             spark = session()
             try:
                 made = self._under_todays_models(spark, models.items)
-            except ConfigError as error:  # a model that cannot be made holds up no source
+            except (ConfigError, WarehouseError) as error:  # a model that cannot be made holds up no source
                 log.error("models.refused", extra={"error": str(error)})
                 made, models = (), ModelPlan()
             items = [*planned.items, *made]
@@ -343,15 +343,22 @@ class Workspace:
         """The plan, with the contracts of models as Spark understands their definitions now."""
         if not any(item.key.source == MODELS for item in items):
             return items
+        self._learn_models(spark)
+        prints = {name: contract.fingerprint for name, contract in self.contracts.items()}
+        return [replace(item, contract_fingerprint=prints[item.key.query_name]) for item in items]
+
+    def _learn_models(self, spark: SparkSession) -> None:
+        """Ask Spark for the columns that models make by their definitions of today, and refuse what cannot be made."""
         from penstock.control.plan import refuse_changed_fields
         from penstock.flow.model_contracts import with_fields
+        from penstock.pipeline.validate import check_expressions
         from penstock.warehouse.reader import table_schemas
 
         tables = table_schemas(self.lake, self.database, [(c.source, c.query_name) for c in self.contracts.values()])
         self.contracts = with_fields(spark, self.settings.models, self.contracts, tables)
         refuse_changed_fields(self.reader, self.contracts)
-        prints = {name: contract.fingerprint for name, contract in self.contracts.items()}
-        return [replace(item, contract_fingerprint=prints[item.key.query_name]) for item in items]
+        for name in self.settings.models:
+            check_expressions(spark, self.contracts[name])
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -376,6 +383,8 @@ class Workspace:
             plan = self._replan(waiting.unissued, reasons)
             sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
             session = spark or start_session(self.settings.spark)
+            if any(item.attempt.partition.source == MODELS for item in adopted):
+                self._learn_models(session)
             plan = self._under_todays_models(session, plan)
             runner = self._runner(session, heart.token, watcher, by_hand=True)
             summary = runner.resume(run_id, plan, adopted, sizes)
@@ -385,10 +394,9 @@ class Workspace:
 
     def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
         """What of these is still due; the rest was done by somebody else meanwhile."""
-        from penstock.control.plan import Plan, preview
+        from penstock.control.plan import preview
         from penstock.control.restate import schedules
         from penstock.control.spans import within
-        from penstock.flow.stages import REFRESH
 
         wanted = set(keys)
         ranges = within(self.ranges(Selection()), keys)
@@ -399,13 +407,8 @@ class Workspace:
         fetched = [span for span in ranges if span.source != MODELS]
         made = [span for span in ranges if span.source == MODELS]
         plan = preview(self.reader, fetched, self.contracts, self.now(), restated=restated, reasons=reasons)
-        # What was planned because its inputs might change is success still; whether they did, is seen when it is ready.
-        also = (*reasons, "success")
-        derived = (
-            preview(self.reader, made, self.contracts, self.now(), restated={}, reasons=also) if made else Plan(())
-        )
-        again = [replace(i, reason=REFRESH) if i.reason == "reprocess" else i for i in derived.items]
-        return [item for item in (*plan.items, *again) if item.key in wanted]
+        derived = self._model_planner().still_due(made, wanted, self.now(), reasons) if made else []
+        return [*(item for item in plan.items if item.key in wanted), *derived]
 
     def run_filters(self, run_id: RunId) -> Mapping[str, Any]:
         """What a run was asked to do."""
@@ -583,7 +586,15 @@ class Workspace:
 
     def policies(self) -> list[Policy]:
         """What staleness is measured by: today's contracts, and what the configuration allows."""
-        from penstock.projections.staleness import Policy
+        from penstock.derived import reads_own
+        from penstock.projections.staleness import Policy, Window
+
+        def windows(model: Model) -> tuple[Window, ...]:
+            tables = ((table, *table.split(".")) for table in model.depends_on)
+            return tuple(
+                Window(source, name, model.needs, reads_own(model, table, self.settings.models))
+                for table, source, name in tables
+            )
 
         used = {row.fingerprint: row.first_used_at for row in self.reader.contracts()}
         return [
@@ -594,6 +605,7 @@ class Workspace:
                 used.get(self.contracts[query.name].fingerprint),
                 query.freshness.max_lag if query.freshness else None,
                 query.restate.days if query.restate else 0,
+                windows(query) if isinstance(query, Model) else (),
             )
             for query in self.settings.assets.values()
         ]
@@ -690,6 +702,8 @@ class Workspace:
 
         trusted = self.to_recheck(selection)
         session = spark or start_session(self.settings.spark)
+        if any(attempt.partition.source == MODELS for attempt, _ in trusted):
+            self._learn_models(session)
         validator = ValidatorStore(self.database, self._clock)
         found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher, self._referenced)
         entry = AuditEntry(actor or os_user(), "validate", selection.as_dict(), {})
@@ -1058,7 +1072,7 @@ class Workspace:
         from pyspark.errors import PySparkException
 
         from penstock.pipeline.session import start_session
-        from penstock.warehouse.sql import named_tables, with_names
+        from penstock.warehouse.sql import named_tables, with_names_in_spark
 
         session = spark or start_session(self.settings.spark)
         known = {c.asset for c in self.contracts.values()}
@@ -1066,7 +1080,7 @@ class Workspace:
         for name, view in views.items():
             self.vouched(name, as_of=as_of).spark(session).createOrReplaceTempView(view)
         try:
-            return session.sql(with_names(statement, views) if views else statement).toArrow().to_reader()
+            return session.sql(with_names_in_spark(statement, views) if views else statement).toArrow().to_reader()
         except PySparkException as error:
             raise UsageError(f"the SQL failed: {str(error).partition(chr(10))[0]}") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from graphlib import TopologicalSorter
@@ -13,7 +13,7 @@ from penstock.settings import Model, Settings
 
 _DAY = timedelta(days=1)
 
-Ranges = Mapping[str, ExpectedRange]  # of one asset, by customer
+Ranges = Mapping[str, ExpectedRange]  # of one asset, by customer; empty for one whose first day is not over yet
 RangesOf = Callable[[str], Ranges]  # of a query, by its name
 
 
@@ -21,6 +21,12 @@ def in_order(models: Mapping[str, Model]) -> list[Model]:
     """The models, each after those that it reads."""
     needs = {name: [_name(table) for table in model.depends_on if _is_model(table)] for name, model in models.items()}
     return [models[name] for name in TopologicalSorter(needs).static_order()]
+
+
+def reads_own(model: Model, table: str, models: Mapping[str, Model]) -> bool:
+    """Whether a slice of the model reads only its own customer's slices of this table."""
+    upstream = models.get(_name(table)) if _is_model(table) else None
+    return model.per_customer and (upstream is None or upstream.per_customer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,20 @@ class Derived:
             found[table] = [one for span in mine for one in _days(span, first, key.logical_date)]
         return found
 
+    def outputs(self, name: str, inputs: Iterable[PartitionKey]) -> set[PartitionKey]:
+        """The slices of a model that any of these goes into, as far as the model has the customer."""
+        model = self.settings.models[name]
+        customers = self.ranges(name)
+        found: set[PartitionKey] = set()
+        for key in inputs:
+            if key.asset not in model.depends_on:
+                continue
+            mine = [key.customer_id] if model.per_customer and key.customer_id != EVERYBODY else customers
+            for later in range(model.needs):
+                day = key.logical_date + later * _DAY
+                found.update(PartitionKey(MODELS, customer, name, day) for customer in mine)
+        return found
+
     def _made(self, model: Model) -> Ranges:
         """A slice is due when every customer's day is over that goes into it."""
         inputs = [self.ranges(_name(table)) for table in model.depends_on]
@@ -74,8 +94,9 @@ def _expected(model: Model, customer_id: str, inputs: Sequence[ExpectedRange]) -
 
 
 def _whole(spans: Sequence[ExpectedRange]) -> ExpectedRange:
-    """All customers of an asset as one range: from the first day of any to the last that is over for all who go on."""
-    going_on = [span.last for span in spans if span.last == (span.over or span.last)]
+    """All customers of an asset as one range: from the first day of any to the last that is over for all who go on.
+    Who begins later holds up no day before."""
+    going_on = [max(span.last, span.first - _DAY) for span in spans if span.last == (span.over or span.last)]
     last = min(going_on) if going_on else max(span.last for span in spans)
     some = spans[0]
     return ExpectedRange(some.source, EVERYBODY, some.query_name, min(span.first for span in spans), last, last)

@@ -364,8 +364,11 @@ def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(ann
     assert (made.outcome, actors.reader.state(key(5))) == (Outcome.CANCELLED, None)
 
     again = annals.start(5)
-    inputs.record({attempt(again, 5): [Consumed(key(1), second, f"content-{second}")]})
-    inputs.record({attempt(again, 5): [Consumed(key(2), second, "later words of an attempt change nothing")]})
+    used = [Consumed(key(1), second, f"content-{second}")]
+    assert inputs.record({attempt(again, 5): used}) == set()
+    assert inputs.record({attempt(again, 5): used}) == set()
+    later = [*used, Consumed(key(2), second, "later words of an attempt change nothing")]
+    assert inputs.record({attempt(again, 5): later}) == {attempt(again, 5)}
     fresh = accepted(attempt(again, 5), actors.token)
     actors.validator.judge([fresh])
     actors.validator.judge([fresh])

@@ -211,3 +211,40 @@ def test_a_run_killed_at_random_points_again_and_again_ends_like_one_that_was_no
 def events(ws: Workspace) -> int:
     found = ws.ledger.tail(1)
     return int(found[0]["position"]) if found else 0
+
+
+def test_a_slice_that_was_to_be_made_again_is_made_again_by_the_resumed_run(tmp_path: Path, spark: Any) -> None:
+    """Even though its inputs are the same as before: somebody asked for it."""
+    folder = workspace(tmp_path)
+    load_workspace(folder).run(Selection(), watcher=Silent(), spark=spark)
+    wanted = ("--query", "spend", "--reprocess")
+    assert penstock("run", *wanted, workspace=folder, PENSTOCK_FAILPOINT="run.started").returncode == -signal.SIGKILL
+    ws = load_workspace(folder)
+    summary = ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    assert (summary.accepted, summary.unchanged) == (2, 0)
+
+
+@pytest.mark.parametrize("gap", ["run.started", "derive.recorded"])
+def test_what_was_planned_under_other_code_is_made_by_todays(gap: str, tmp_path: Path, spark: Any) -> None:
+    folder = workspace(tmp_path)
+    assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT=gap).returncode == -signal.SIGKILL
+    (folder / "spend.sql").write_text("SELECT logical_date, 7L AS cost FROM demo.campaign_daily GROUP BY ALL")
+    ws = load_workspace(folder)
+    ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    ws.run(Selection(), watcher=Silent(), spark=spark)
+    found = rows_by_partition(ws, "models.spend")
+    assert [[row["cost"] for row in rows] for rows in found.values()] == [[7], [7]]
+
+
+def test_a_run_whose_model_is_gone_is_resumed_without_it(tmp_path: Path, spark: Any) -> None:
+    folder = workspace(tmp_path)
+    assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT="derive.recorded").returncode == -signal.SIGKILL
+    start = (YESTERDAY - timedelta(days=1)).isoformat()
+    write_workspace(tmp_path, customers=3, query={"start_date": start})
+    ws = load_workspace(folder)
+    ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    assert len(rows_by_partition(ws)) == 5
+    for day in (YESTERDAY, YESTERDAY - timedelta(days=1)):
+        [attempt] = ws.reader.attempts(PartitionKey("models", "all", "spend", day))
+        assert (attempt.outcome, attempt.lost_count) == (Outcome.CANCELLED, 0)
+    assert [row["state"] for row in ws.current().runs().to_pylist()] == ["FAILED"]

@@ -214,7 +214,8 @@ def stale(
     """Trusted partitions that are older than they should be, with every reason.
 
     FRESHNESS_POLICY: older than `freshness` allows, and the newest of its customer or still provisional.
-    UPSTREAM_CHANGED: made from runs that are not the trusted ones any more. CODE_CHANGED: made under an older contract.
+    UPSTREAM_CHANGED: made from runs that are not the trusted ones any more, or without one that came later.
+    CODE_CHANGED: made under an older contract.
     """
     from penstock.app import open_workspace
     from penstock.projections.board import STALE

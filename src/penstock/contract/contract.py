@@ -11,6 +11,7 @@ import orjson
 
 from penstock.contract.extra import EXTRA
 from penstock.field_types import Kind, kind_of
+from penstock.partition import MODELS
 from penstock.settings import Check, Field, Query, check_from_mapping, check_to_mapping
 
 Policy = Literal["reject", "ignore", "keep"]
@@ -94,6 +95,11 @@ class Contract:
     @property
     def asset(self) -> str:
         return f"{self.source}.{self.query_name}"
+
+    @property
+    def place(self) -> str:
+        """Where the workspace file says it."""
+        return f"{'models' if self.source == MODELS else 'queries'}.{self.query_name}"
 
     @property
     def table(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 
 from penstock.contract.contract import Contract
 from penstock.control import spans
@@ -54,38 +54,48 @@ class ModelPlanner:
     ) -> ModelPlan:
         """What to make in these ranges of models, in a run that brings the slices `inside`."""
         coming = set(inside)
+        overtaken = set[PartitionKey]() if "success" in reasons else set(self.stale())
         items: list[Planned] = []
         fan_ins: list[FanIn] = []
         waiting = 0
         for model in in_order(self.derived.settings.models):
             mine = [span for span in ranges if span.query_name == model.name]
-            found = self._candidates(model, mine, coming, now, reasons, status) if mine else []
+            found = self._candidates(model, mine, coming, overtaken, now, reasons, status) if mine else []
             inputs = {candidate.key: self.derived.inputs(candidate.key) for candidate in found}
             there = self.available(_around(inputs.values())) if inputs else set[PartitionKey]()
-            contract = self.contracts[model.name]
             for candidate in found:
                 groups = _groups(model, candidate.key, inputs[candidate.key], coming, there)
                 if groups is None:
                     waiting += 1
                     continue
                 fan_ins += groups
-                items.append(
-                    Planned(
-                        candidate.key,
-                        candidate.last_attempt_no,
-                        in_words(candidate.reason),
-                        contract.fingerprint,
-                        contract.schema_version,
-                    )
-                )
+                items.append(self._planned(candidate))
             coming.update(item.key for item in items if item.key.query_name == model.name)
         return ModelPlan(items, fan_ins, waiting)
+
+    def still_due(
+        self, ranges: Sequence[ExpectedRange], keys: Collection[PartitionKey], now: datetime, reasons: Sequence[str]
+    ) -> list[Planned]:
+        """What of these slices, planned by a run that died, is to be made yet. What was planned because its inputs
+        might change is success still: whether they did, is seen when it is ready."""
+        again = () if "success" in reasons else ("success",)
+        return [
+            self._planned(replace(candidate, reason=REFRESH) if candidate.reason in again else candidate)
+            for candidate in self.reader.candidates(ranges, (*reasons, *again), now, {})
+            if candidate.key in keys and not (candidate.held and candidate.reason in again)
+        ]
+
+    def _planned(self, candidate: Candidate) -> Planned:
+        key, contract = candidate.key, self.contracts[candidate.key.query_name]
+        words = in_words(candidate.reason)
+        return Planned(key, candidate.last_attempt_no, words, contract.fingerprint, contract.schema_version)
 
     def _candidates(
         self,
         model: Model,
         ranges: Sequence[ExpectedRange],
         coming: Collection[PartitionKey],
+        overtaken: Collection[PartitionKey],
         now: datetime,
         reasons: Sequence[str],
         status: PartitionStatus | None,
@@ -94,8 +104,7 @@ class ModelPlanner:
         due = self.reader.candidates(ranges, reasons, now, {}, status=status)
         if not model.refresh or "success" in reasons:
             return due
-        overtaken = {key for key in self.stale() if key.query_name == model.name}
-        touched = self._touched(model, coming)
+        touched = self.derived.outputs(model.name, coming)
         again = spans.within(ranges, [*overtaken, *touched])
         made = self.reader.candidates(again, ("success",), now, {}, status=status) if again else []
         return [
@@ -106,18 +115,6 @@ class ModelPlanner:
                 if not candidate.held and (candidate.key in overtaken or candidate.key in touched)
             ),
         ]
-
-    def _touched(self, model: Model, coming: Collection[PartitionKey]) -> set[PartitionKey]:
-        """Slices of the model that something in this run goes into."""
-        customers = list(self.derived.ranges(model.name))
-        found: set[PartitionKey] = set()
-        for key in coming:
-            if key.asset not in model.depends_on:
-                continue
-            mine = [key.customer_id] if model.per_customer and key.customer_id != EVERYBODY else customers
-            for day in _after(key.logical_date, model.needs):
-                found.update(PartitionKey(model.source, customer, model.name, day) for customer in mine)
-        return found
 
 
 def _groups(
@@ -153,7 +150,3 @@ def _around(inputs: Collection[Mapping[str, Sequence[PartitionKey]]]) -> list[Ex
                 first, last = days.get((key.source, key.query_name), (key.logical_date, key.logical_date))
                 days[key.source, key.query_name] = (min(first, key.logical_date), max(last, key.logical_date))
     return [ExpectedRange(source, EVERYBODY, name, first, last) for (source, name), (first, last) in days.items()]
-
-
-def _after(first: date, days: int) -> Iterator[date]:
-    return (first + timedelta(days=number) for number in range(days))

@@ -13,7 +13,6 @@ from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import MODELS
 from penstock.state.reader import StateReader
 from penstock.state.records import Planned
 
@@ -129,13 +128,9 @@ def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]
         before, now = ({c.name: c.type for c in contract.columns} for contract in (Contract.from_body(row.body), today))
         if before != now:
             raise ConfigError(
-                f"{_section(today)}.{today.query_name}: its fields changed but schema_version is still"
+                f"{today.place}: its fields changed but schema_version is still"
                 f" {today.schema_version} ({_difference(before, now)}): give it a new schema_version"
             )
-
-
-def _section(contract: Contract) -> str:
-    return "models" if contract.source == MODELS else "queries"
 
 
 def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:

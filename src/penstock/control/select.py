@@ -77,7 +77,7 @@ def derived(settings: Settings, now: datetime) -> Derived:
     def of_query(name: str) -> dict[str, ExpectedRange]:
         query = settings.query(name)
         found = (_range(settings, query, one, Selection(), now) for one in settings.customers if _asks(query, one))
-        return {span.customer_id: span for span in found if len(span)}
+        return {span.customer_id: span for span in found if len(span) or span.last == span.over}
 
     return Derived(settings, of_query)
 

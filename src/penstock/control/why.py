@@ -70,7 +70,7 @@ def _stale(standing: Standing) -> tuple[str, ...]:
 
 _MEANING = {
     StaleReason.FRESHNESS_POLICY: "older than its freshness policy allows",
-    StaleReason.UPSTREAM_CHANGED: "made from runs that are not the trusted ones any more",
+    StaleReason.UPSTREAM_CHANGED: "made from runs that are not the trusted ones any more, or without a later one",
     StaleReason.CODE_CHANGED: "made under an older version of its contract",
 }
 

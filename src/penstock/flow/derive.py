@@ -29,6 +29,7 @@ from penstock.warehouse.tables import file_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_OTHER = "its inputs are not those that it was begun with: it is made anew"
 _INCOMPLETE = "its inputs are not complete any more: it is made when they are"
 
 
@@ -69,17 +70,18 @@ class Deriver:
         days = _days(model, [attempt.partition for attempt in attempts])
         served = look(self.database, days)
         complete = [a for a in attempts if _is_complete(model, derived.inputs(a.partition), served)]
+        other = InputStore(self.database).record({a: _used(model, a.partition, served) for a in complete})
+        mine = [attempt for attempt in complete if attempt not in other]
         left = [
-            Extracted.failed(attempt, ErrorClass.TRANSIENT, _INCOMPLETE, judged=False)
-            for attempt in sorted(set(attempts) - set(complete))
+            Extracted.failed(attempt, ErrorClass.TRANSIENT, _OTHER if attempt in other else _INCOMPLETE, judged=False)
+            for attempt in sorted(set(attempts) - set(mine))
         ]
-        if not complete:
+        if not mine:
             return left
-        InputStore(self.database).record({a: _used(model, a.partition, served) for a in complete})
         reach("derive.recorded")
         frames = {table: self._frame(spark, table, served, *days[table]) for table in model.depends_on}
         contract = self.contracts[model.name]
-        return [*left, *make(spark, self.lake.url, model, contract, frames, complete, report)]
+        return [*left, *make(spark, self.lake.url, model, contract, frames, mine, report)]
 
     def _frame(self, spark: SparkSession, table: str, served: Served, first: date, last: date) -> DataFrame:
         """The vouched rows of a table, with every column of its contract: a new one may not be in any table yet."""

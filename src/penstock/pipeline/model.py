@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,15 +21,17 @@ from penstock.pipeline.extract import Extracted
 from penstock.pipeline.work import Report, collected, progress, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.settings import RESERVED_FIELDS, Field, Model
-from penstock.warehouse.sql import with_names
+from penstock.warehouse.sql import with_names_in_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 PARTITIONS = "penstock.partitions"  # what is to be made, as a table that the SQL of a model may name
 
 _SLICES_PER_TASK = 200
+_BROKEN_QUERIES = 60  # enough to find a few slices that break the query among ten thousand
+_TOO_MANY = "too many slices of its model break the query: this one was not tried"
 _ROW = "_row"
 _KEYS = ("logical_date", "customer_id")
 _SEALED = pa.schema(
@@ -68,17 +70,22 @@ def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str,
         found = {column.name: column.dataType for column in frame.schema.fields}
     if repeated := sorted({name for name in frame.columns if frame.columns.count(name) > 1}):
         raise _refused(model, f"it makes the column {', '.join(repeated)} twice: give each a name of its own")
-    for name in _KEYS if model.per_customer else _KEYS[:1]:
+    for name in _keys(model):
         if name not in found:
             made = ", ".join(found) or "none"
             raise _refused(model, f"it must make the column {name}, which says to which slice a row belongs ({made})")
-    if (kind := found["logical_date"].simpleString()) != "date":
-        raise _refused(model, f"its column logical_date must be a date, it is {kind}")
-    return tuple(
-        _field(model, name, kind)
-        for name, kind in found.items()
-        if name not in (_KEYS if model.per_customer else _KEYS[:1])
-    )
+    for name, kind in zip(_keys(model), ("date", "string"), strict=False):
+        if (made := found[name].simpleString()) != kind:
+            raise _refused(model, f"its column {name} must be a {kind}, it is {made}")
+    fields = tuple(_field(model, name, kind) for name, kind in found.items() if name not in _keys(model))
+    if not fields:
+        raise _refused(model, "it makes no column besides those that say to which slice a row belongs")
+    return fields
+
+
+def _keys(model: Model) -> tuple[str, ...]:
+    """The columns that say to which slice a row belongs."""
+    return _KEYS if model.per_customer else _KEYS[:1]
 
 
 def _field(model: Model, name: str, kind: DataType) -> Field:
@@ -119,22 +126,38 @@ def make(
     attempts: Sequence[AttemptKey],
     report: Report | None = None,
 ) -> list[Extracted]:
-    """Make these slices of one model and run, all at once. If the rows of one break the query, the halves are tried:
-    its neighbours must not suffer."""
+    """Make these slices of one model and run, all at once. If the rows of one break the query, the halves are tried,
+    each with its own inputs only: its neighbours must not suffer."""
     made: list[Extracted] = []
-    waiting = [list(attempts)]
+    waiting = [sorted(attempts)]
+    broke = 0
     with progress(spark, report):
         while waiting:
             some = waiting.pop()
+            if broke == _BROKEN_QUERIES:
+                made += [Extracted.failed(one, ErrorClass.TRANSIENT, _TOO_MANY, judged=False) for one in some]
+                continue
             try:
-                made += _made(spark, lake, model, contract, inputs, some)
+                made += _made(spark, lake, model, contract, _of(model, inputs, some) if broke else inputs, some)
             except _Broken as broken:
+                broke += 1
                 if len(some) == 1:
                     made.append(Extracted.failed(some[0], ErrorClass.DATA, str(broken)))
                 else:
                     half = len(some) // 2
                     waiting += [some[half:], some[:half]]
     return made
+
+
+def _of(model: Model, inputs: Inputs, attempts: Sequence[AttemptKey]) -> Inputs:
+    """What these slices are made from, without the inputs of others."""
+    from pyspark.sql import functions as F
+
+    days = [attempt.partition.logical_date for attempt in attempts]
+    mine = F.col("logical_date").between(min(days) - timedelta(days=model.needs - 1), max(days))
+    if model.per_customer:
+        mine &= F.col("customer_id").isin(EVERYBODY, *{attempt.partition.customer_id for attempt in attempts})
+    return {table: frame.where(mine) for table, frame in inputs.items()}
 
 
 class _Broken(Exception):
@@ -153,14 +176,18 @@ def _made(
     from pyspark.sql import functions as F
 
     asked = _as_table([attempt.partition for attempt in attempts])
-    keys = list(_KEYS if model.per_customer else _KEYS[:1])
+    keys = list(_keys(model))
     fields = [F.col(f.name).cast(spark_type(f.type)).alias(f.name) for f in contract.fields]
     nothing = [F.lit(None).cast(spark_type(f.type)).alias(f.name) for f in contract.fields]
     with _described(spark, model, str(contract.options["code"]), inputs, asked) as frame:
         wanted = F.broadcast(spark.createDataFrame(asked))
         # One row that is none for each slice, so that a slice without rows is sealed, too.
         every = wanted.select(*keys, F.lit(False).alias(_ROW), *nothing)
-        rows = frame.join(wanted, keys, "left_semi").select(*keys, F.lit(True).alias(_ROW), *fields)
+        rows = (
+            frame.withColumns({name: _never_null(name) for name in keys})
+            .join(wanted, keys, "left_semi")
+            .select(*keys, F.lit(True).alias(_ROW), *fields)
+        )
         tasks = tasks_for(spark, len(attempts), _SLICES_PER_TASK)
         whole = rows.unionByName(every).repartition(tasks, *keys).sortWithinPartitions(*keys)
         seal = _Sealer(lake, attempts[0].run_id, contract, model.per_customer)
@@ -173,6 +200,14 @@ def _made(
             raise
     by_slice = {(row["customer_id"], row["logical_date"]): row for row in found.to_pylist()}
     return [_extracted(a, by_slice[a.partition.customer_id, a.partition.logical_date]) for a in attempts]
+
+
+def _never_null(name: str) -> Column:
+    """The column; a row that says not to which slice it belongs breaks the query, it must not vanish."""
+    from pyspark.sql import functions as F
+
+    words = f"it makes rows whose {name} is NULL, which belong to no slice: leave them out in its code"
+    return F.when(F.col(name).isNull(), F.raise_error(F.lit(words))).otherwise(F.col(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +297,7 @@ def _described(spark: SparkSession, model: Model, code: str, inputs: Inputs, ask
             return
         for table, frame in (*inputs.items(), (PARTITIONS, partitions)):
             frame.createOrReplaceTempView(views[table])
-        yield spark.sql(with_names(code.strip().rstrip(";"), views))
+        yield spark.sql(with_names_in_spark(code, views))
     except PySparkException as error:
         raise _refused(model, _first_line(error)) from error
     finally:

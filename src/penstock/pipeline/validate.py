@@ -129,11 +129,9 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
             kind = empty.select(broken(rule, contract)).schema.fields[0].dataType.simpleString()
         except PySparkException as error:
             words = str(error).partition("\n")[0].partition(" SQLSTATE")[0]
-            raise ConfigError(f"queries.{contract.query_name}: the check {rule.name} is not valid: {words}") from error
+            raise ConfigError(f"{contract.place}: the check {rule.name} is not valid: {words}") from error
         if kind != "boolean":
-            raise ConfigError(
-                f"queries.{contract.query_name}: the check {rule.name} must be true or false, it is {kind}"
-            )
+            raise ConfigError(f"{contract.place}: the check {rule.name} must be true or false, it is {kind}")
 
 
 def _summaries(contract: Contract, slices: DataFrame, lake: str) -> DataFrame:

@@ -27,6 +27,7 @@ from penstock.projections.staleness import (
     microseconds,
     moment,
     policy_table,
+    window_table,
 )
 from penstock.projections.status import PARTIAL, join_sql
 
@@ -111,7 +112,7 @@ class Board:
             self._duckdb.register(name, table)
         self._duckdb.execute("CREATE TEMP TABLE expected AS SELECT * FROM ranges")
         self._say(current, len(tables["news"]))
-        provenance = self._consumed(current)
+        provenance = self._consumed(current, _asked_for(policies, expected))
         freshness = any(policy.max_lag for policy in policies)
         if freshness:
             self._duckdb.execute(f"CREATE TEMP TABLE newest AS {NEWEST_SQL}")
@@ -133,11 +134,12 @@ class Board:
             said += f" ANTI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM ({join_sql(touched)})"
         self._duckdb.execute(f"CREATE TEMP VIEW said AS {said}")
 
-    def _consumed(self, current: Current) -> bool:
+    def _consumed(self, current: Current, policies: Sequence[Policy]) -> bool:
         """Whether anything is derived; then what of it was overtaken by its inputs."""
         parts = current.consumed()
         if not parts:
             return False
+        self._duckdb.register("windows", window_table(policies))
         for number, table in enumerate(parts):
             self._duckdb.register(f"consumed_{number}", table)
         union = " UNION ALL ".join(f"SELECT * FROM consumed_{number}" for number in range(len(parts)))
@@ -306,6 +308,11 @@ class Board:
 
     def _rows(self, statement: str) -> list[tuple[Any, ...]]:
         return self._duckdb.execute(statement).fetchall()
+
+
+def _asked_for(policies: Sequence[Policy], expected: Sequence[ExpectedRange]) -> list[Policy]:
+    assets = {(span.source, span.query_name) for span in expected}
+    return [policy for policy in policies if (policy.source, policy.query_name) in assets]
 
 
 def _standing(row: dict[str, Any]) -> Standing:

@@ -16,8 +16,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 class StaleReason(StrEnum):
     FRESHNESS_POLICY = "FRESHNESS_POLICY"  # older than the policy allows, and it could still become fresher
-    UPSTREAM_CHANGED = "UPSTREAM_CHANGED"  # made from runs that are not the trusted ones any more
+    UPSTREAM_CHANGED = "UPSTREAM_CHANGED"  # made from runs that are not the trusted ones any more, or not from all
     CODE_CHANGED = "CODE_CHANGED"  # made by an older version of its definition
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is read of a table for one slice: so many days, of the same customer or of all."""
+
+    source: str
+    query_name: str
+    days: int
+    own: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +40,19 @@ class Policy:
     code_since: datetime | None  # when this version was first used
     max_lag: timedelta | None
     restate_days: int
+    windows: tuple[Window, ...] = ()  # of a model
 
 
+_WINDOWS = pa.schema(
+    [
+        ("source", pa.string()),
+        ("query_name", pa.string()),
+        ("input_source", pa.string()),
+        ("input_query_name", pa.string()),
+        ("back", pa.int32()),
+        ("own", pa.bool_()),
+    ]
+)
 _POLICIES = pa.schema(
     [
         ("source", pa.string()),
@@ -71,6 +92,17 @@ def policy_table(policies: Iterable[Policy]) -> pa.Table:
     return _table(rows, _POLICIES)
 
 
+def window_table(policies: Iterable[Policy]) -> pa.Table:
+    """One row for each day of each window: days that are equal are joined faster than days between others."""
+    rows = (
+        (p.source, p.query_name, window.source, window.query_name, back, window.own)
+        for p in policies
+        for window in p.windows
+        for back in range(window.days)
+    )
+    return _table(rows, _WINDOWS)
+
+
 def microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
@@ -93,7 +125,7 @@ def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
 
 
 # An input counts as changed when another run of it is trusted now, or none, unless the rows are the same.
-UPSTREAM_SQL = """
+_CHANGED_SQL = """
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, min(u.authority_at) AS upstream_since
 FROM consumed c
 JOIN said m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query_name = c.query_name
@@ -103,6 +135,27 @@ LEFT JOIN said u ON u.source = c.input_source AND u.customer_id = c.input_custom
 WHERE u.last_materialization_run_id IS NULL OR NOT u.available
     OR (u.last_materialization_run_id <> c.input_run_id AND u.content_digest <> c.input_content_digest)
 GROUP BY c.source, c.customer_id, c.query_name, c.logical_date
+"""
+# What can be read in the window of a slice and did not go into it came later.
+_ADDED_SQL = """
+SELECT m.source, m.customer_id, m.query_name, m.logical_date, min(u.published_at) AS upstream_since
+FROM said m
+JOIN windows w ON w.source = m.source AND w.query_name = m.query_name AND {whose}
+JOIN said u ON u.source = w.input_source AND u.query_name = w.input_query_name
+    AND u.logical_date = m.logical_date - w.back {same_customer}
+ANTI JOIN consumed c ON c.source = m.source AND c.customer_id = m.customer_id AND c.query_name = m.query_name
+    AND c.logical_date = m.logical_date AND c.run_id = m.last_materialization_run_id
+    AND c.input_source = u.source AND c.input_customer_id = u.customer_id AND c.input_query_name = u.query_name
+    AND c.input_logical_date = u.logical_date
+WHERE m.available AND u.available AND u.published_run_id = u.last_materialization_run_id
+GROUP BY m.source, m.customer_id, m.query_name, m.logical_date
+"""
+UPSTREAM_SQL = f"""
+SELECT source, customer_id, query_name, logical_date, min(upstream_since) AS upstream_since FROM (
+    {_CHANGED_SQL}
+    UNION ALL {_ADDED_SQL.format(whose="NOT w.own", same_customer="")}
+    UNION ALL {_ADDED_SQL.format(whose="w.own", same_customer="AND u.customer_id = m.customer_id")}
+) GROUP BY source, customer_id, query_name, logical_date
 """
 
 # The newest slice of a customer, and slices that their source may still change: only those can become fresher.

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.bulk import KEY_COLUMNS, Columns, same_key, staged
 from penstock.db.engine import Database
-from penstock.partition import AttemptKey, PartitionKey
+from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.projections.fact import Fact
 from penstock.state.records import Consumed
 
@@ -34,6 +34,10 @@ SELECT {", ".join(f"i.{name}" for name in _COLUMNS)} FROM incoming_input i
 WHERE EXISTS (SELECT 1 FROM partition_attempt a WHERE {_OF_THIS_ATTEMPT} AND a.outcome IS NULL)
 AND NOT EXISTS (SELECT 1 FROM attempt_input a WHERE {_OF_THIS_ATTEMPT})
 """
+_EARLIER = sa.text(f"""
+SELECT {", ".join(f"a.{name}" for name in list(_COLUMNS)[:-1])} FROM attempt_input a
+WHERE EXISTS (SELECT 1 FROM incoming_input i WHERE {_OF_THIS_ATTEMPT})
+""").columns(**{name: _COLUMNS[name] for name in list(_COLUMNS)[:-1]})
 
 
 class InputStore:
@@ -42,21 +46,27 @@ class InputStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def record(self, consumed: Mapping[AttemptKey, Sequence[Consumed]]) -> None:
-        """Write down what goes into these open attempts, before anything is read."""
+    def record(self, consumed: Mapping[AttemptKey, Sequence[Consumed]]) -> set[AttemptKey]:
+        """Write down what goes into these open attempts, before anything is read. Says for which of them something else
+        was written down before: they must not be made from this."""
         rows = [
             (*attempt.partition, attempt.run_id, *one.partition, one.run_id, one.content_digest)
             for attempt, inputs in consumed.items()
             for one in inputs
         ]
         if not rows:
-            return
+            return set()
 
-        def write(connection: Connection) -> None:
+        def write(connection: Connection) -> set[AttemptKey]:
             with staged(connection, "incoming_input", _COLUMNS, rows):
+                before: dict[AttemptKey, dict[PartitionKey, str]] = {}
+                for row in connection.execute(_EARLIER):
+                    attempt = AttemptKey(PartitionKey(*row[:4]), RunId(row[4]))
+                    before.setdefault(attempt, {})[PartitionKey(*row[5:9])] = row[9]
                 connection.execute(sa.text(_RECORD))
+            return {a for a, runs in before.items() if runs != {one.partition: one.run_id for one in consumed[a]}}
 
-        self._database.transact(write)
+        return self._database.transact(write)
 
 
 class Trusted(NamedTuple):

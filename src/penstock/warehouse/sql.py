@@ -12,6 +12,10 @@ import pyarrow as pa
 
 from penstock.errors import UsageError
 
+_COMMENT = r"--[^\n]*|/\*.*?\*/"
+_QUOTED = r"""'(?:[^']|'')*'|"(?:[^"]|"")*\""""
+_QUOTED_IN_SPARK = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+
 
 class Relation(Protocol):
     """Something that DuckDB can be shown as a table."""
@@ -87,10 +91,23 @@ def _closed_duckdb() -> duckdb.DuckDBPyConnection:
 
 
 def with_names(statement: str, names: Mapping[str, str]) -> str:
-    """The statement with tables renamed. Words inside quotes are left as they are."""
-    tables = "|".join(re.escape(name) for name in names)
-    pattern = rf"""'(?:[^']|'')*'|"(?:[^"]|"")*"|(?<![\w.])(?:{tables})(?![\w.])"""
-    return re.sub(pattern, lambda found: names.get(found[0].lower(), found[0]), statement, flags=re.IGNORECASE)
+    """The statement with tables renamed. Words inside quotes and comments are left as they are."""
+    return _renamed(statement, names, _QUOTED)
+
+
+def with_names_in_spark(statement: str, names: Mapping[str, str]) -> str:
+    """The same for Spark SQL, which has other quotes."""
+    return _renamed(statement, names, _QUOTED_IN_SPARK)
+
+
+def _renamed(statement: str, names: Mapping[str, str], quoted: str) -> str:
+    tables = "|".join(r"\s*\.\s*".join(f"(?:`{part}`|{part})" for part in name.split(".")) for name in names)
+    pattern = rf"{_COMMENT}|{quoted}|(?<![\w.])(?:{tables})(?!\w)|`[^`]*`"
+
+    def named(found: re.Match[str]) -> str:
+        return names.get(re.sub(r"[`\s]", "", found[0]).lower(), found[0])
+
+    return re.sub(pattern, named, statement, flags=re.IGNORECASE | re.DOTALL)
 
 
 def _first_line(error: duckdb.Error) -> str:
