@@ -370,7 +370,7 @@ def test_what_was_marked_by_one_who_died_is_deleted_by_the_next(house: House) ->
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.app.reach", die)
+        patch.setattr("penstock.app.keeping.reach", die)
         with pytest.raises(KeyboardInterrupt):
             collect(house)
     assert len(raw_runs(house)) == 2

@@ -1,0 +1,10 @@
+"""The composition root: settings in, wired application out. Also the Python API.
+
+One object, in layers: each part is a class that knows the parts below it, and nothing above.
+"""
+
+from penstock.app.explaining import PartitionHandle
+from penstock.app.opened import os_user
+from penstock.app.workspace import Workspace, load_workspace, open_workspace
+
+__all__ = ["PartitionHandle", "Workspace", "load_workspace", "open_workspace", "os_user"]

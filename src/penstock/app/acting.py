@@ -1,0 +1,195 @@
+"""What operators do: retry, demote, roll back, approve, check again, cancel, and bring customers up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.app.explaining import Explaining
+from penstock.app.opened import os_user
+from penstock.control.select import Selection
+from penstock.errors import ActRefused, UsageError
+from penstock.lifecycle import Outcome, PartitionStatus
+from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_run_id
+from penstock.state.control import AuditEntry, ControlStore
+from penstock.state.records import Attempt
+from penstock.state.validator import ValidatorStore
+from penstock.state.worker import WorkerStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.control.customers import CustomerPlan
+    from penstock.flow.recheck import Rechecked
+    from penstock.flow.summary import Watcher
+
+
+class Acting(Explaining):
+    """Explicit acts, each with its line in the audit log."""
+
+    def retry_candidates(
+        self, selection: Selection, *, without_raw: bool
+    ) -> tuple[list[PartitionKey], dict[str, list[PartitionKey]]]:
+        """What `retry` would requeue, and what it refuses, by the reason."""
+        ranges = self.ranges(selection)
+        if selection.status not in (None, PartitionStatus.FAILED):
+            return [], {}
+        failed = self.reader.views(ranges, status=PartitionStatus.FAILED)
+        nothing = set() if without_raw else self.reader.left_nothing(ranges)
+        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": [], "frozen": []}
+        frozen = self.frozen(view.key for view in failed)
+        wanted = []
+        for view in failed:
+            if view.key in frozen:
+                refused["frozen"].append(view.key)
+            elif view.control.terminal_at is not None:
+                refused["terminal"].append(view.key)
+            elif view.key in nothing:
+                refused["no_raw"].append(view.key)
+            else:
+                wanted.append(view.key)
+        return wanted, refused
+
+    def retry(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
+        """failed -> pending, in the audit log. Says how many moved."""
+        return ControlStore(self.database, self._clock).requeue(keys, entry)
+
+    def demote(self, key: PartitionKey, reason: str, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
+        """Withdraw the trusted run of a partition; False if it was withdrawn before."""
+        from penstock.state.authority import AuthorityStore
+
+        self.ranges(Selection(keys=(key,)))
+        with self._refusals_noted(entry, rehearsal):
+            return AuthorityStore(self.database, self._clock, rehearsal).demote(key, reason, entry)
+
+    def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
+        """Trust an earlier accepted run again; False if it is the trusted one."""
+        from penstock.control.approval import refuse_without_raw
+        from penstock.raw.reader import RawReader
+        from penstock.state.authority import AuthorityStore
+
+        with self._refusals_noted(entry, rehearsal):
+            attempt = self._attempt(key, to)
+            if attempt.was_vouched_for:
+                refuse_without_raw(attempt, RawReader(self.lake))
+            return AuthorityStore(self.database, self._clock, rehearsal).rollback(key, to, entry)
+
+    def approve(
+        self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry, *, rehearsal: bool = False
+    ) -> bool:
+        """Trust a run that only guards (shrink, compare) held back; False if it is the trusted one."""
+        from penstock.contract.contract import Contract
+        from penstock.control.approval import refuse_other_complaints, refuse_without_raw
+        from penstock.raw.reader import RawReader
+        from penstock.state.authority import AuthorityStore
+
+        with self._refusals_noted(entry, rehearsal):
+            attempt = self._attempt(key, run_id)
+            body = self.reader.contract(attempt.contract_fingerprint)
+            if attempt.outcome is Outcome.FAILED and attempt.approved_at is None and body is not None:
+                refuse_other_complaints(attempt, Contract.from_body(body))
+                refuse_without_raw(attempt, RawReader(self.lake))
+            return AuthorityStore(self.database, self._clock, rehearsal).approve(key, run_id, reason, entry)
+
+    @contextmanager
+    def _refusals_noted(self, entry: AuditEntry, rehearsal: bool) -> Iterator[None]:
+        """What was asked for and refused is in the audit log, too."""
+        try:
+            yield
+        except ActRefused as refusal:
+            if not rehearsal:
+                ControlStore(self.database, self._clock).note(entry, 0, f"refused: {refusal}")
+            raise
+
+    def _attempt(self, key: PartitionKey, run_id: RunId) -> Attempt:
+        self.ranges(Selection(keys=(key,)))
+        attempts = self.reader.attempts(key)
+        for attempt in attempts:
+            if attempt.run_id == run_id:
+                return attempt
+        known = ", ".join(attempt.run_id for attempt in attempts) or "none"
+        raise ActRefused(f"{key} has no attempt in run {run_id} (runs: {known})")
+
+    def recheck(
+        self, selection: Selection, *, watcher: Watcher, actor: str | None = None, spark: SparkSession | None = None
+    ) -> Rechecked:
+        """Examine the trusted runs of success partitions against today's contract; what fails is demoted."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.recheck import recheck
+        from penstock.pipeline.session import start_session
+
+        trusted = self.to_recheck(selection)
+        session = spark or start_session(self.settings.spark)
+        if any(attempt.partition.source == MODELS for attempt, _ in trusted):
+            self._learn_models(session)
+        validator = ValidatorStore(self.database, self._clock)
+        found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher, self._referenced)
+        entry = AuditEntry(actor or os_user(), "validate", selection.as_dict(), {})
+        ControlStore(self.database, self._clock).note(entry, len(found.demoted), "done")
+        if found.demoted:
+            with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+                self._publish(session, heart.token, new_run_id(), None)
+        return found
+
+    def _learn_models(self, spark: SparkSession) -> None:
+        """Ask Spark for the columns that models make by their definitions of today, and refuse what cannot be made."""
+        from penstock.control.plan import refuse_changed_fields
+        from penstock.flow.model_contracts import with_fields
+        from penstock.pipeline.validate import check_expressions
+        from penstock.warehouse.reader import table_schemas
+
+        tables = table_schemas(self.lake, self.database, [(c.source, c.query_name) for c in self.contracts.values()])
+        self.contracts = with_fields(spark, self.settings.models, self.contracts, tables)
+        refuse_changed_fields(self.reader, self.contracts)
+        for name in self.settings.models:
+            check_expressions(spark, self.contracts[name])
+
+    def to_recheck(self, selection: Selection) -> list[tuple[AttemptKey, int]]:
+        """The trusted runs that today's contract can judge: those of its schema version, with their sizes."""
+        versions = {name: contract.schema_version for name, contract in self.contracts.items()}
+        found = self.reader.trusted(self.ranges(selection))
+        return [(a, size) for a, version, size in found if versions[a.partition.query_name] == version]
+
+    def cancel_run(self, run_id: RunId, entry: AuditEntry) -> bool:
+        """Ask for a run to stop. If nobody works on it any more, it is closed at once. False if it is over."""
+        found = self.reader.run(run_id)
+        if found is None:
+            raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
+        if found.finished_at is not None:
+            return False
+        from penstock.control.rescue import end_cancelled
+
+        control = ControlStore(self.database, self._clock)
+        control.request_cancel(run_id, entry)
+        end_cancelled(WorkerStore(self.database, self._clock), control, run_id)
+        return True
+
+    def customer_changes(self, source: str | None, levels: int, statuses: Sequence[str]) -> tuple[str, CustomerPlan]:
+        """The source that was asked (the only one that lists accounts, if none is named), and what a sync would
+        write."""
+        from penstock.control.customers import plan_customers
+        from penstock.source.protocol import Lister, RunContext
+        from penstock.source.registry import lists_accounts, make_source
+
+        able = [name for name, found in self.settings.sources.items() if lists_accounts(found)]
+        if source is None and len(able) != 1:
+            raise UsageError(f"name the --source whose accounts are meant (sources that list them: {_listed(able)})")
+        name = source or able[0]
+        if name not in able:
+            raise UsageError(f"{name!r} does not list accounts (sources that do: {_listed(able)})")
+        lister = make_source(self.settings.sources[name], RunContext(new_run_id()))
+        assert isinstance(lister, Lister)
+        found = lister.accounts(levels, statuses)
+        return name, plan_customers(self.settings, name, found, self.now())
+
+    def sync_customers(self, plan: CustomerPlan, entry: AuditEntry) -> None:
+        """Write the list of customers anew, with a line in the audit log."""
+        from penstock.control.customers import write_customers
+
+        write_customers(plan)
+        self.note(entry, len(plan.changes), "done")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

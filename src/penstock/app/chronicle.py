@@ -1,0 +1,130 @@
+"""What the ledger says: projections, and the board over them."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.opened import Opened
+from penstock.control.select import Selection
+from penstock.errors import UsageError
+from penstock.partition import RunId
+from penstock.settings import Model
+from penstock.state.control import AuditEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.projections.board import Board
+    from penstock.projections.current import Current
+    from penstock.projections.projector import Projector
+    from penstock.projections.run_page import RunPage
+    from penstock.projections.staleness import Policy
+
+
+log = logging.getLogger(__name__)
+
+
+class Chronicle(Opened):
+    """Folds the ledger, and answers from what was folded."""
+
+    @cached_property
+    def projector(self) -> Projector:
+        from penstock.projections.manifest import Head
+        from penstock.projections.projector import Projector
+        from penstock.state.inputs import InputReader
+
+        return Projector(
+            Head(self.database, self.lake),
+            self.lake,
+            self.ledger,
+            InputReader(self.database).of,
+            (self.settings.tenant, self.settings.workspace),
+            self._clock,
+            self.settings.ledger.keep_runs,
+        )
+
+    def rebuild_projections(self, engine: str = "embedded", spark: SparkSession | None = None) -> int:
+        """Make all projections anew from the ledger alone. Says how many events went in."""
+        if engine == "embedded":
+            return self.projector.rebuild()
+        from penstock.pipeline.project import spark_maker
+        from penstock.pipeline.session import start_session
+
+        return self.projector.rebuild(spark_maker(spark or start_session(self.settings.spark), self.settings.lake))
+
+    def export_ledger(self, older_than_days: int, entry: AuditEntry, *, rehearsal: bool = False) -> dict[str, Any]:
+        """Move old events of runs that are over into the lake. Says how many, and where they are."""
+        from penstock.control.export import export_before
+
+        self.projector.advance()
+        before = self.now() - timedelta(days=older_than_days)
+        folded = self.projector.head.read()[1].cursor
+        return export_before(
+            self.database, self.lake, self.ledger, before, folded, entry, self.now(), rehearsal=rehearsal
+        )
+
+    def current(self) -> Current:
+        """The projections at this moment: their files, and what the ledger has told since."""
+        from penstock.projections.current import look
+        from penstock.projections.manifest import Head
+        from penstock.state.inputs import InputReader
+
+        owner = (self.settings.tenant, self.settings.workspace)
+        return look(Head(self.database, self.lake), self.lake, self.ledger, InputReader(self.database).of, owner)
+
+    def board(self, selection: Selection, *, requeued: bool = True) -> Board:
+        """How the expected partitions stand now; without `requeued`, those that wait to be tried again are left out."""
+        from penstock.projections.board import Board
+
+        ranges = self.ranges(selection)
+        only = None if selection.status is None else self.reader.keys_in(ranges, selection.status)
+        without = None if requeued else self.reader.requeued()
+        return Board(self.current(), ranges, self.policies(), self.now(), only=only, without=without)
+
+    def sweep(self) -> int:
+        """Write down what is stale now, in the table that other tools read. Says how many partitions are."""
+        return self.projector.sweep(self.board(Selection()).swept())
+
+    def run_page(self, run_id: RunId) -> RunPage:
+        """One run, its tasks by stage and state, and what blocks those that do not go on."""
+        from penstock.projections.run_page import run_page
+
+        if self.reader.run(run_id) is None:
+            raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
+        return run_page(self.current(), run_id)
+
+    def policies(self) -> list[Policy]:
+        """What staleness is measured by: today's contracts, and what the configuration allows."""
+        from penstock.derived import reads_own
+        from penstock.projections.staleness import Policy, Window
+
+        def windows(model: Model) -> tuple[Window, ...]:
+            tables = ((table, *table.split(".")) for table in model.depends_on)
+            return tuple(
+                Window(source, name, model.needs, reads_own(model, table, self.settings.models))
+                for table, source, name in tables
+            )
+
+        used = {row.fingerprint: row.first_used_at for row in self.reader.contracts()}
+        return [
+            Policy(
+                query.source,
+                query.name,
+                self.contracts[query.name].fingerprint,
+                used.get(self.contracts[query.name].fingerprint),
+                query.freshness.max_lag if query.freshness else None,
+                query.restate.days if query.restate else 0,
+                windows(query) if isinstance(query, Model) else (),
+            )
+            for query in self.settings.assets.values()
+        ]
+
+    def project(self) -> None:
+        """Bring the projections forward. Trouble with that stops nobody: the next one catches up."""
+        try:
+            self.projector.advance()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run that was published must not end by it
+            log.warning("projections.behind", extra={"error": str(error)})

@@ -1,0 +1,145 @@
+"""Why a partition is as it is, and what stands in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import date as Day
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from penstock.app.keeping import Keeping
+from penstock.clock import last_day_over
+from penstock.control.select import Selection, due_range
+from penstock.lifecycle import PartitionStatus
+from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.state.records import PartitionView
+
+if TYPE_CHECKING:
+    from penstock.control.why import Why
+
+
+class Explaining(Keeping):
+    """Answers about single partitions and about sources, in words."""
+
+    def why(self, key: PartitionKey) -> Why:
+        from penstock.control.breaker import in_words
+        from penstock.control.why import Circumstances, explain
+
+        [view] = self.reader.views(self.ranges(Selection(keys=(key,))))
+        around = Circumstances(
+            due_range(self.settings, key, self.now()),
+            self.pointers.is_due(key),
+            self.is_terminal(view),
+            in_words(self.breakers.get(key.source), self.now()),
+            self.maturity(view),
+            self.board(Selection(keys=(key,))).everything()[0],
+            self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
+            self._lacking(key) if key.source == MODELS else (),
+        )
+        return explain(view, self.pointers.pointer(key), self.reader.attempts(key), around)
+
+    def _lacking(self, key: PartitionKey) -> tuple[str, ...]:
+        """What a slice of a model needs and cannot read, table by table."""
+        from penstock.warehouse.readiness import Rule, available
+
+        rule = Rule(self.settings.models[key.query_name].require)
+        words = []
+        for table, keys in self.derived().inputs(key).items():
+            there = available(self.database, self.ranges(Selection(keys=tuple(keys)))) if keys else set()
+            absent = [one for one in keys if one not in there]
+            if len(keys) - len(absent) < rule.needed(len(keys)):
+                few = ", ".join(map(str, absent[:3])) + (" ..." if len(absent) > 3 else "")
+                words.append(f"{len(absent):,} of {len(keys):,} slices of {table} cannot be read: {few}")
+        return tuple(words)
+
+    def _tasks_of(self, key: PartitionKey, run_id: RunId) -> tuple[str, ...]:
+        """What the run that works on a partition has done of it, task by task."""
+        from penstock.flow.desk import Desk
+
+        desk = Desk(run_id, self.ledger.news_of_run)
+        desk.look()
+        return tuple(f"{stage} {state}" for stage, state in desk.states(str(key)).items())
+
+    def troubles(self) -> list[str]:
+        """The sources for which not everything is issued, and why."""
+        from penstock.control.breaker import in_words
+
+        found = (in_words(breaker, self.now()) for breaker in self.breakers.all())
+        return [words for words in found if words]
+
+    def provisional(self, selection: Selection) -> int:
+        """How many trusted partitions their sources may still change."""
+        recent = []
+        for span in self.ranges(selection):
+            restate = self.settings.asset(span.query_name).restate
+            if restate is not None and span.over is not None:
+                recent.append(replace(span, first=max(span.first, span.over - timedelta(days=restate.days - 1))))
+        return self.reader.count(recent, status=PartitionStatus.SUCCESS) if recent else 0
+
+    def settled_until(self, table: str) -> Day | None:
+        """The last day of this table that its source will not change any more, for every customer alike."""
+        query = next((q for q in self.settings.queries.values() if f"{q.source}.{q.name}" == table), None)
+        if query is None or not self.settings.customers:
+            return None
+        days = query.restate.days if query.restate else 0
+        return min(last_day_over(self.now(), customer.time_zone) for customer in self.settings.customers) - timedelta(
+            days
+        )
+
+    def terminal(self, selection: Selection) -> list[tuple[PartitionView, str]]:
+        """The failed partitions that nothing will try again, each with why."""
+        from penstock.control.retry import terminal
+
+        now = self.now()
+        found = []
+        for view in self.reader.views(self.ranges(selection), status=PartitionStatus.FAILED):
+            why = terminal(self.settings.asset(view.key.query_name).retry, view.control, now)
+            if why is not None:
+                found.append((view, why))
+        return found
+
+    def is_terminal(self, view: PartitionView) -> str | None:
+        """Why this partition is given up for good; None if it is not."""
+        from penstock.control.retry import terminal
+
+        if view.state.status is not PartitionStatus.FAILED:
+            return None
+        return terminal(self.settings.asset(view.key.query_name).retry, view.control, self.now())
+
+    def maturity(self, view: PartitionView) -> str | None:
+        """Whether the source may still change this day (provisional or settled); None while no run is trusted, and for
+        models, which follow what they are made from."""
+        from penstock.control.restate import maturity
+
+        if view.state.status is not PartitionStatus.SUCCESS or view.key.source == MODELS:
+            return None
+        over = last_day_over(self.now(), self.settings.customer(view.key.customer_id).time_zone)
+        return maturity(self.settings.query(view.key.query_name), view.key.logical_date, over)
+
+    def frozen(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
+        """Those of these partitions that their sources cannot be asked for any more."""
+        now = self.now()
+        return {key for key in keys if due_range(self.settings, key, now).is_frozen(key.logical_date)}
+
+    def frozen_in(self, selection: Selection) -> int:
+        """How many expected partitions of a selection are frozen."""
+        from penstock.control import spans
+
+        ranges = self.ranges(selection)
+        return spans.count(ranges) - spans.count(spans.thawed(ranges))
+
+    def partition(self, key: str) -> PartitionHandle:
+        """One partition, to ask about it."""
+        return PartitionHandle(self, PartitionKey.parse(key))
+
+
+class PartitionHandle:
+    """Questions about one partition."""
+
+    def __init__(self, workspace: Explaining, key: PartitionKey) -> None:
+        self._workspace = workspace
+        self.key = key
+
+    def why(self) -> Why:
+        return self._workspace.why(self.key)

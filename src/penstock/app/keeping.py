@@ -1,0 +1,150 @@
+"""Keeping the warehouse and the raw sink: publishing, comparing, verifying, compacting, deleting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from penstock.app.reading import Reading
+from penstock.errors import UsageError
+from penstock.failpoint import reach
+from penstock.partition import AttemptKey, RunId, new_run_id
+from penstock.state.control import AuditEntry
+from penstock.state.worker import WorkerStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.pipeline.verify import Verification
+    from penstock.pipeline.work import Report
+    from penstock.warehouse.compare import Difference
+    from penstock.warehouse.publish import Compaction, Publication, Publisher
+    from penstock.warehouse.reader import Head
+
+
+class Keeping(Reading):
+    """What is published, and what may go."""
+
+    def warehouse_tables(self, assets: Sequence[str] = ()) -> list[tuple[str, Head]]:
+        """The tables that readers see, by asset."""
+        from penstock.warehouse.reader import heads_of_all
+
+        known = {c.asset: (c.source, c.query_name) for c in self.contracts.values()}
+        if unknown := sorted(set(assets) - set(known)):
+            raise UsageError(f"unknown table {', '.join(unknown)} (tables: {', '.join(sorted(known))})")
+        return heads_of_all(self.database, [known[name] for name in sorted(assets or known)])
+
+    def differences(self, limit: int | None = None) -> tuple[list[Difference], dict[str, int]]:
+        """Where the warehouse does not show what authority says."""
+        from penstock.warehouse.compare import differences
+
+        return differences(self.database, limit)
+
+    def reconcile(self, report: Report | None = None, spark: SparkSession | None = None) -> Publication:
+        """Compare all of authority with all pointers, and publish what differs; also finishes or forgets what somebody
+        who died left half published."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.pipeline.session import start_session
+        from penstock.warehouse.compare import queue_differences
+        from penstock.warehouse.publish import Publication
+
+        queue_differences(self.database, self.now())
+        if not self.pointers.waiting() and not self.pointers.interrupted():
+            return Publication()
+        session = spark or start_session(self.settings.spark)
+        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+            published = self._publish(session, heart.token, new_run_id(), report)
+        self.project()
+        return published
+
+    def _publish(self, spark: SparkSession, worker_token: str, run_id: RunId, report: Report | None) -> Publication:
+        return self._publisher(spark, worker_token, report).publish(run_id)
+
+    def _publisher(self, spark: SparkSession, worker_token: str, report: Report | None) -> Publisher:
+        from penstock.contract.contract import Contract
+        from penstock.contract.schema import arrow_schema
+        from penstock.pipeline.load import spark_stager
+        from penstock.pipeline.work import parallelism
+        from penstock.warehouse.publish import Publisher
+
+        kept = {row.fingerprint: Contract.from_body(row.body) for row in self.reader.contracts()}
+        fields = {contract.table: arrow_schema(contract.columns) for contract in kept.values()}
+        return Publisher(
+            self.database,
+            self.lake,
+            self._clock,
+            worker_token,
+            fields.__getitem__,
+            spark_stager(spark, self.settings.lake, kept.__getitem__, report),
+            parallelism(spark),
+        )
+
+    def verify(self, assets: Sequence[str], report: Report, *, raw: bool) -> Verification:
+        """Count and hash everything that is served anew; with `raw`, also the payloads it was made from."""
+        from penstock.contract.contract import Contract
+        from penstock.pipeline.verify import Verification, verify_raw, verify_table
+
+        kept = {c.table: c for c in (Contract.from_body(row.body) for row in self.reader.contracts())}
+        heads = [head for _, head in self.warehouse_tables(assets)]
+        done, steps = Verification(), len(heads) + raw
+        for number, head in enumerate(heads):
+
+            def share(part: float, before: int = number) -> None:
+                report((before + part) / steps)
+
+            verify_table(self.database, self.lake, head, kept[head.name], done, share)
+        if raw:
+            verify_raw(self.database, self.lake, heads, done, lambda part: report((len(heads) + part) / steps))
+        return done
+
+    def compact(
+        self, tables: Sequence[str], report: Report | None, spark: SparkSession | None = None
+    ) -> list[Compaction]:
+        """Write small files of each month together; what readers see does not change."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.pipeline.session import start_session
+
+        session = spark or start_session(self.settings.spark)
+        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+            publisher = self._publisher(session, heart.token, report)
+            return [publisher.compact(name) for name in tables]
+
+    def vacuum(self, assets: Sequence[str], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
+        """Delete data files that no head, no snapshot, no prepared publication and no recent version needs."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.warehouse.vacuum import vacuum_table
+
+        now = self.now()
+        live = [s for s in self.snapshots.all() if s.expires_at > now]
+        kept: dict[str, set[int]] = {}
+        for snapshot in live:
+            for _, head in snapshot.tables:
+                kept.setdefault(head.name, set()).add(head.version)
+        found = {}
+        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+            for _, head in self.warehouse_tables(assets):
+                keep = {head.version, *kept.get(head.name, ())}
+                found[head.name] = vacuum_table(
+                    self.database, self.lake, heart.token, head, keep, retention, dry_run=dry_run
+                )
+        if not dry_run:
+            self.snapshots.forget_expired(now)
+        return found
+
+    def garbage(self, older_than: timedelta) -> list[AttemptKey]:
+        """Raw runs that were closed longer ago and that nothing refers to: no authority, pointer or publication."""
+        from penstock.state.garbage import GarbageStore
+
+        return GarbageStore(self.database, self._clock).find(self.now() - older_than)
+
+    def collect_garbage(self, found: Sequence[AttemptKey], older_than: timedelta, entry: AuditEntry) -> tuple[int, int]:
+        """Mark these raw runs as deleted, then delete them, and what an earlier call marked and did not come to delete.
+        Says how many runs and files."""
+        from penstock.raw.reader import RawReader
+        from penstock.state.garbage import GarbageStore
+
+        store, now = GarbageStore(self.database, self._clock), self.now()
+        marked = store.mark(list(found), now - older_than, entry)
+        reach("garbage.marked")
+        return marked, RawReader(self.lake).delete(store.marked_since(now - timedelta(days=7)))

@@ -1,0 +1,141 @@
+"""A workspace that is open: its settings, its stores, and what it expects."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import Clock, utc_now
+from penstock.control.select import Selection, derived, expected
+from penstock.errors import UsageError
+from penstock.expected import ExpectedRange
+from penstock.partition import PartitionKey, RunId
+from penstock.settings import Settings
+from penstock.state.breakers import BreakerStore
+from penstock.state.control import AuditEntry, ControlStore
+from penstock.state.reader import StateReader
+from penstock.state.records import PartitionView
+from penstock.warehouse.pointers import PointerReader
+
+if TYPE_CHECKING:
+    from penstock.contract.contract import Contract
+    from penstock.db.engine import Database
+    from penstock.derived import Derived
+    from penstock.lake import Lake
+    from penstock.ledger.read import LedgerReader
+    from penstock.state.backfills import BackfillStore
+    from penstock.state.marks import MarkStore
+
+
+class Opened:
+    """Everything that the parts above reach for: one object each, made when it is first asked for."""
+
+    def __init__(self, settings: Settings, clock: Clock = utc_now) -> None:
+        self.settings = settings
+        self._clock = clock
+
+    def now(self) -> datetime:
+        return self._clock()
+
+    @cached_property
+    def database(self) -> Database:
+        from penstock.db.engine import Database
+
+        return Database(self.settings.state.url, self.settings.state.schema_name)
+
+    @cached_property
+    def lake(self) -> Lake:
+        from penstock.lake import open_lake
+
+        return open_lake(self.settings.lake)
+
+    @cached_property
+    def reader(self) -> StateReader:
+        return StateReader(self.database)
+
+    @cached_property
+    def breakers(self) -> BreakerStore:
+        return BreakerStore(self.database, self._clock)
+
+    @cached_property
+    def pointers(self) -> PointerReader:
+        return PointerReader(self.database)
+
+    @cached_property
+    def contracts(self) -> dict[str, Contract]:
+        """The contracts of today's configuration, by query and model. The fields of a model that was never made as it
+        is defined today are not known before Spark has looked at it."""
+        from penstock.contract.contract import Contract
+
+        found = {name: Contract.of(query) for name, query in self.settings.queries.items()}
+        if self.settings.models:
+            from penstock.flow.model_contracts import known
+
+            found |= known(self.settings.models, self.settings.root, self.reader.contracts())
+        return found
+
+    def require_schema(self) -> None:
+        from penstock.db.migrate import ensure_current
+
+        ensure_current(self.database, self.settings.tenant, self.settings.workspace)
+
+    def migrate(self) -> tuple[str | None, str]:
+        from penstock.db.migrate import migrate
+
+        return migrate(self.database, self.settings.tenant, self.settings.workspace)
+
+    def ranges(self, selection: Selection) -> list[ExpectedRange]:
+        return expected(self.settings, selection, self.now())
+
+    def derived(self) -> Derived:
+        """What is expected of models now, and what goes into them."""
+        return derived(self.settings, self.now())
+
+    @cached_property
+    def ledger(self) -> LedgerReader:
+        from penstock.ledger.read import LedgerReader
+        from penstock.ledger.segments import SegmentReader
+
+        return LedgerReader(self.database, SegmentReader(self.lake))
+
+    @cached_property
+    def backfills(self) -> BackfillStore:
+        from penstock.state.backfills import BackfillStore
+
+        return BackfillStore(self.database, self._clock)
+
+    @property
+    def marks(self) -> MarkStore:
+        """The operator's marks: given up for good, paused, and both taken back."""
+        from penstock.state.marks import MarkStore
+
+        return MarkStore(self.database, self._clock)
+
+    def views(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionView]:
+        """State, last attempt and control metadata of a few partitions."""
+        if not keys:
+            return {}
+        return {view.key: view for view in self.reader.views(self.ranges(Selection(keys=tuple(keys))))}
+
+    def note(self, entry: AuditEntry, affected: int, outcome: str) -> None:
+        """A line in the audit log for an act that changed nothing in the state itself."""
+        ControlStore(self.database, self._clock).note(entry, affected, outcome)
+
+    def run_filters(self, run_id: RunId) -> Mapping[str, Any]:
+        """What a run was asked to do."""
+        found = self.reader.run(run_id)
+        if found is None:
+            raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
+        filters: Mapping[str, Any] = found.filters
+        return filters
+
+
+def os_user() -> str:
+    """Who is acting, when nobody says otherwise."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -1,0 +1,204 @@
+"""What should happen: plans of runs, rounds and models, and backfills."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.app.acting import Acting
+from penstock.control.select import Selection, due_range
+from penstock.errors import UsageError
+from penstock.expected import ExpectedRange
+from penstock.partition import MODELS, PartitionKey, new_run_id, new_ulid
+from penstock.state.control import AuditEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.control.models import ModelPlan, ModelPlanner
+    from penstock.control.plan import Plan
+    from penstock.state.backfills import Backfill
+    from penstock.state.records import Planned
+
+
+class Planning(Acting):
+    """Plans are values; nothing here works on data."""
+
+    def plan(self, selection: Selection, *, reprocess: bool = False, limit: int | None = None) -> Plan:
+        """What `run` would attempt now; with `limit` all of it is counted, and only so much listed."""
+        from penstock.control.plan import ASKED_FOR, preview
+        from penstock.control.restate import schedules
+
+        ranges = self.ranges(selection)
+        self._refuse_what_cannot_run(ranges)
+        for key in selection.keys:
+            self._refuse_what_is_not_due(key)
+        models = [span for span in ranges if span.source == MODELS]
+        reasons = (*ASKED_FOR, "success") if reprocess else ASKED_FOR
+        plan = preview(
+            self.reader,
+            [span for span in ranges if span.source != MODELS],
+            self.contracts,
+            self.now(),
+            restated=schedules(self.settings.queries),
+            reasons=reasons,
+            status=selection.status,
+            limit=None if models else limit,  # what a model waits for must be known one by one
+        )
+        if not models:
+            return plan
+        inside = [item.key for item in plan.items]
+        made = self._model_planner().plan(models, inside, self.now(), reasons, selection.status)
+        return plan.and_models(made.items, made.fan_ins, made.waiting, limit)
+
+    def _model_planner(self) -> ModelPlanner:
+        from penstock.control.models import ModelPlanner
+        from penstock.warehouse.readiness import available
+
+        return ModelPlanner(
+            self.reader,
+            self.derived(),
+            self.contracts,
+            lambda ranges: available(self.database, ranges),
+            self._overtaken_models,
+        )
+
+    def _overtaken_models(self) -> list[PartitionKey]:
+        """Slices of models whose inputs or code are not those that they were made from."""
+        board = self.board(Selection(source=MODELS))
+        return [found.key for found in board.page("(overtaken OR outdated) AND available", after=None, limit=None)]
+
+    def _refuse_what_is_not_due(self, key: PartitionKey) -> None:
+        due = due_range(self.settings, key, self.now())
+        if not due.first <= key.logical_date <= due.last:
+            raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
+        if due.is_frozen(key.logical_date):
+            raise UsageError(
+                f"{key} is frozen: {key.source} can only be asked for {due.frozen_before} and later, so nothing may"
+                f" replace what is known of that day (sources.{key.source}.keeps says for how long it keeps days)"
+            )
+
+    def _refuse_what_cannot_run(self, ranges: Sequence[ExpectedRange]) -> None:
+        """Before anything is issued: fields that changed without a new version, bad options of sources and queries."""
+        from penstock.control.plan import refuse_changed_fields
+        from penstock.source.protocol import RunContext
+        from penstock.source.registry import make_source, refuse_queries
+
+        refuse_changed_fields(self.reader, self.contracts)
+        for name in sorted({found.source for found in ranges} - {MODELS}):
+            source = make_source(self.settings.sources[name], RunContext(new_run_id()))
+            refuse_queries(source, self.settings.queries_of(name))
+
+    def _models_of_round(self, items: Sequence[Planned]) -> ModelPlan:
+        """What of the models can be made with what this round brings, or is due anyway."""
+        from penstock.control.models import ModelPlan
+        from penstock.control.plan import DUE
+
+        models = self.ranges(Selection(source=MODELS)) if self.settings.models else []
+        if not models:
+            return ModelPlan()
+        return self._model_planner().plan(models, [item.key for item in items], self.now(), DUE)
+
+    def _under_todays_models(self, spark: SparkSession, items: Sequence[Planned]) -> Sequence[Planned]:
+        """The plan, with the contracts of models as Spark understands their definitions now."""
+        if not any(item.key.source == MODELS for item in items):
+            return items
+        self._learn_models(spark)
+        prints = {name: contract.fingerprint for name, contract in self.contracts.items()}
+        return [replace(item, contract_fingerprint=prints[item.key.query_name]) for item in items]
+
+    def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
+        """What of these is still due; the rest was done by somebody else meanwhile."""
+        from penstock.control.plan import preview
+        from penstock.control.restate import schedules
+        from penstock.control.spans import within
+
+        wanted = set(keys)
+        ranges = within(self.ranges(Selection()), keys)
+        if not ranges:
+            return []
+        self._refuse_what_cannot_run(ranges)
+        restated = schedules(self.settings.queries)
+        fetched = [span for span in ranges if span.source != MODELS]
+        made = [span for span in ranges if span.source == MODELS]
+        plan = preview(self.reader, fetched, self.contracts, self.now(), restated=restated, reasons=reasons)
+        derived = self._model_planner().still_due(made, wanted, self.now(), reasons) if made else []
+        return [*(item for item in plan.items if item.key in wanted), *derived]
+
+    def schedule_retries(self) -> None:
+        """Let the retry policy speak about every failure that it has not judged yet."""
+        from penstock.control.schedule import schedule
+        from penstock.state.schedule import RetryStore
+
+        schedule(RetryStore(self.database), self.settings.assets, random.random)
+
+    def new_backfill(
+        self, selection: Selection, *, reprocess: bool, chunk_size: int, priority: int, max_chunks: int, actor: str
+    ) -> Backfill:
+        """A backfill of everything that the selection means, not recorded yet."""
+        from penstock.control import spans
+        from penstock.state.backfills import Backfill
+
+        ranges = [span for span in spans.thawed(self.ranges(selection)) if span.source != MODELS]
+        if selection.source == MODELS or any(key.source == MODELS for key in selection.keys):
+            raise UsageError("models are not backfilled: `penstock run` makes what is due, `--reprocess` all again")
+        for key in selection.keys:
+            self._refuse_what_is_not_due(key)
+        # Days that come later are fresh work, not part of this backfill.
+        until = max((span.last for span in ranges), default=None)
+        selection = selection if selection.keys else replace(selection, until=until)
+        total = spans.count(ranges)
+        return Backfill(
+            new_ulid(),
+            "active",
+            selection.as_dict(),
+            reprocess,
+            chunk_size,
+            priority,
+            max_chunks,
+            total,
+            None,
+            self.now(),
+            actor,
+        )
+
+    def of_version(self, selection: Selection) -> int:
+        """How many trusted runs are of the schema version that a selection names, and can be fetched again. Refuses a
+        version that none is of, and the one that is fetched anyway."""
+        from penstock.control import spans
+
+        ranges = [span for span in spans.thawed(self.ranges(selection)) if span.source != MODELS]
+        versions = self.reader.versions(ranges)
+        wanted = selection.schema_version
+        if wanted not in versions:
+            known = ", ".join(f"{name} ({count:,})" for name, count in sorted(versions.items())) or "none"
+            raise UsageError(f"no trusted run here is of schema version {wanted} (there are: {known})")
+        queries = {span.query_name for span in ranges}
+        if all(self.contracts[name].schema_version == wanted for name in queries):
+            raise UsageError(f"{wanted} is the schema version that is fetched today: change it in the workspace file")
+        return versions[wanted]
+
+    def retry_backfill(self, old: Backfill, failed: Sequence[PartitionKey], actor: str) -> str:
+        """A new backfill of these partitions, with the manners of the old one; those that are failed become pending.
+        While one is under way, that is the one."""
+        started = next(
+            (b for b in self.backfills.all("active", "paused") if b.selector.get("retry_of") == old.backfill_id), None
+        )
+        if started is not None:
+            return started.backfill_id
+        selection = Selection(keys=tuple(failed))
+        new = self.new_backfill(
+            selection,
+            reprocess=old.reprocess,
+            chunk_size=old.chunk_size,
+            priority=old.priority,
+            max_chunks=old.max_chunks,
+            actor=actor,
+        )
+        entry = AuditEntry(actor, "backfill retry-failed", {"backfill_id": old.backfill_id}, {})
+        # In this order a crash in between loses nothing: the new backfill takes what is pending whenever it becomes so.
+        self.backfills.create(replace(new, selector={**new.selector, "retry_of": old.backfill_id}), entry)
+        self.retry(failed, entry)
+        return new.backfill_id

@@ -1,0 +1,225 @@
+"""What consumers read: vouched rows, snapshots, readiness, and raw runs as they were received."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import date as Day
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.chronicle import Chronicle
+from penstock.control.select import Selection
+from penstock.errors import ActRefused, UsageError
+from penstock.lifecycle import PartitionStatus
+from penstock.partition import AttemptKey, PartitionKey, RunId, day
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.pipeline.references import Referenced
+    from penstock.raw.reader import RawRun
+    from penstock.warehouse.reader import Head, Vouched
+    from penstock.warehouse.readiness import Coverage
+    from penstock.warehouse.snapshots import Snapshot, SnapshotStore
+    from penstock.warehouse.sql import Relation
+
+
+class Reading(Chronicle):
+    """Only what is vouched for leaves here, and raw runs for operators."""
+
+    def read(
+        self,
+        table: str,
+        *,
+        since: str | Day | None = None,
+        until: str | Day | None = None,
+        date: str | Day | None = None,
+        customers: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        as_of: str | None = None,
+        spark: SparkSession | None = None,
+    ) -> Vouched | DataFrame:
+        """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb()."""
+        vouched = self.vouched(
+            table,
+            since=_day(date or since),
+            until=_day(date or until),
+            customers=customers,
+            columns=columns,
+            as_of=as_of,
+        )
+        return vouched if spark is None else vouched.spark(spark)
+
+    def vouched(
+        self,
+        table: str,
+        *,
+        since: Day | None = None,
+        until: Day | None = None,
+        customers: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        as_of: str | None = None,
+    ) -> Vouched:
+        """The vouched rows of `source.query_name` at this moment: reading them twice gives the same rows. `as_of` names
+        a snapshot: what was demoted since it was taken is left out."""
+        from penstock.contract.schema import arrow_schema
+        from penstock.warehouse.reader import Filter, Vouched, heads
+        from penstock.warehouse.tables import file_schema
+
+        contract = next((c for c in self.contracts.values() if c.asset == table), None)
+        if contract is None:
+            known = ", ".join(sorted(c.asset for c in self.contracts.values()))
+            raise UsageError(f"unknown table {table} (tables: {known})")
+        found = (
+            heads(self.database, contract.source, contract.query_name)
+            if as_of is None
+            else self._heads_as_of(contract.source, contract.query_name, as_of)
+        )
+        wanted = Filter(since, until, tuple(customers), tuple(columns))
+        return Vouched(self.lake, file_schema(arrow_schema(contract.columns)), found, wanted)
+
+    def _referenced(self, table: str, first: Day, last: Day, customers: Sequence[str]) -> Referenced:
+        """The vouched slices of these days, for contracts that refer to them."""
+        from penstock.contract.schema import arrow_schema
+        from penstock.pipeline.references import Referenced
+        from penstock.warehouse.reader import Filter, Vouched, heads_and_slices
+        from penstock.warehouse.tables import file_schema
+
+        contract = next(c for c in self.contracts.values() if c.asset == table)
+        found, slices = heads_and_slices(self.database, contract.source, contract.query_name, first, last)
+        fields = file_schema(arrow_schema(contract.columns))
+        return Referenced(slices, Vouched(self.lake, fields, found, Filter(first, last, tuple(customers))))
+
+    @property
+    def snapshots(self) -> SnapshotStore:
+        from penstock.warehouse.snapshots import SnapshotStore
+
+        return SnapshotStore(self.database, self.lake)
+
+    def snapshot(self, name: str, keep: timedelta = timedelta(days=30)) -> Snapshot:
+        """Name the present state of the whole warehouse, to read it `as_of` later."""
+        assets = sorted({(c.source, c.query_name) for c in self.contracts.values()})
+        return self.snapshots.take(name, assets, self.now(), keep)
+
+    def _heads_as_of(self, source: str, query_name: str, name: str) -> list[Head]:
+        from penstock.warehouse.snapshots import withdrawn_since
+
+        snapshot = self.snapshots.get(name, self.now())
+        withdrawn = withdrawn_since(self.database, source, query_name, snapshot.created_at)
+        return [replace(head, withdrawn=withdrawn) for head in snapshot.of(f"{source}.{query_name}")]
+
+    def withdrawn_since(self, name: str, tables: Sequence[str]) -> int:
+        """How many partitions of these tables were demoted since a snapshot was taken."""
+        from penstock.warehouse.snapshots import withdrawn_since
+
+        snapshot = self.snapshots.get(name, self.now())
+        assets = [c for c in self.contracts.values() if c.asset in tables]
+        found = [withdrawn_since(self.database, c.source, c.query_name, snapshot.created_at) for c in assets]
+        return sum(len({(day, customer) for day, customer, _ in runs}) for runs in found)
+
+    def sql(self, statement: str, as_of: str | None = None) -> pa.RecordBatchReader:
+        """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`."""
+        from penstock.warehouse.sql import query
+
+        def opener(name: str) -> Callable[[], Relation]:
+            return lambda: self.vouched(name, as_of=as_of)
+
+        tables: dict[str, Callable[[], Relation]] = {c.asset: opener(c.asset) for c in self.contracts.values()}
+        return query(statement, tables | self._system_tables())
+
+    def _system_tables(self) -> dict[str, Callable[[], Relation]]:
+        """The projections by their names in SQL."""
+        from penstock.projections.system import TABLES, system_table
+
+        def opener(name: str) -> Callable[[], Relation]:
+            return lambda: system_table(name, self.current())
+
+        return {f"system.{name}": opener(name) for name in TABLES}
+
+    def spark_sql(
+        self, statement: str, spark: SparkSession | None = None, as_of: str | None = None
+    ) -> pa.RecordBatchReader:
+        """The same on Spark, for what is too large for one machine."""
+        from pyspark.errors import PySparkException
+
+        from penstock.pipeline.session import start_session
+        from penstock.warehouse.sql import named_tables, with_names_in_spark
+
+        session = spark or start_session(self.settings.spark)
+        known = {c.asset for c in self.contracts.values()}
+        views = {name: name.replace(".", "__") for name in named_tables(statement, known)}
+        for name, view in views.items():
+            self.vouched(name, as_of=as_of).spark(session).createOrReplaceTempView(view)
+        try:
+            return session.sql(with_names_in_spark(statement, views) if views else statement).toArrow().to_reader()
+        except PySparkException as error:
+            raise UsageError(f"the SQL failed: {str(error).partition(chr(10))[0]}") from error
+
+    def coverage(
+        self,
+        table: str,
+        *,
+        since: str | Day | None = None,
+        until: str | Day | None = None,
+        date: str | Day | None = None,
+        customers: Sequence[str] = (),
+    ) -> list[Coverage]:
+        """Day by day how much of what is expected can be read."""
+        from penstock.warehouse.readiness import coverage
+
+        query = next((q for q in self.settings.assets.values() if f"{q.source}.{q.name}" == table), None)
+        if query is None:
+            known = ", ".join(sorted(c.asset for c in self.contracts.values()))
+            raise UsageError(f"unknown table {table} (tables: {known})")
+        first, last = _day(date or since), _day(date or until)
+        selection = Selection((), query.source, tuple(customers), (query.name,), first, last)
+        found = coverage(self.database, self.ranges(selection))
+        if date is not None and not found:
+            raise UsageError(f"{table} expects nothing on {_day(date)}: the day is not over yet, or before its start")
+        return found
+
+    def ready(self, table: str, *, require: str = "all", **slice_of: Any) -> bool:
+        """Whether every day of a slice can be read, by a rule: all, any, a number of partitions, or a share (95%)."""
+        from penstock.warehouse.readiness import Rule
+
+        rule = Rule(require)
+        return all(rule.holds(day) for day in self.coverage(table, **slice_of))
+
+    def wait_for(self, table: str, *, require: str = "all", patience: timedelta, **slice_of: Any) -> list[Coverage]:
+        """Wait until a slice is ready, or patience ends. Says how it stands then."""
+        from penstock.warehouse.readiness import Rule, wait_for
+
+        return wait_for(lambda: self.coverage(table, **slice_of), Rule(require), patience)
+
+    def raw_runs(self, key: PartitionKey) -> tuple[list[RawRun], RunId | None]:
+        """Every run of a partition in the raw sink, and which of them consumers may read."""
+        from penstock.raw.reader import RawReader
+
+        self.ranges(Selection(keys=(key,)))  # refuses unknown names
+        state = self.reader.state(key)
+        trusted = state.current_run_id if state and state.status is PartitionStatus.SUCCESS else None
+        return RawReader(self.lake).runs(key), trusted
+
+    def raw_lines(self, key: PartitionKey, run_id: RunId | None = None) -> Iterator[bytes]:
+        """The payload of the trusted run, or of a named one, line by line."""
+        from penstock.pipeline.payloads import lines_of
+        from penstock.raw.reader import RawReader
+
+        found, trusted = self.raw_runs(key)
+        wanted = run_id or trusted
+        if wanted is None:
+            raise ActRefused(f"no run of {key} is trusted now, so there is nothing to read; operators may name a --run")
+        if wanted not in {run.attempt.run_id for run in found}:
+            known = ", ".join(run.attempt.run_id for run in found) or "none"
+            raise ActRefused(f"{key} has no run {wanted} in the raw sink (runs: {known})")
+        raw = RawReader(self.lake)
+        seal = raw.seal(AttemptKey(key, wanted))
+        if seal is None:
+            raise ActRefused(f"run {wanted} of {key} was never sealed: what lies there is not whole")
+        return lines_of(raw, seal)
+
+
+def _day(value: str | Day | None) -> Day | None:
+    return day(value) if isinstance(value, str) else value

@@ -1,0 +1,223 @@
+"""The whole workspace: what the parts below offer, and runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.opened import os_user
+from penstock.app.planning import Planning
+from penstock.clock import Clock, utc_now
+from penstock.control.select import Selection
+from penstock.errors import ConfigError, PenstockError, UsageError, WarehouseError
+from penstock.partition import MODELS, RunId, new_run_id
+from penstock.settings import find_workspace, load_settings
+from penstock.state.control import ControlStore
+from penstock.state.validator import ValidatorStore
+from penstock.state.worker import WorkerStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.flow.runner import Runner
+    from penstock.flow.summary import RunSummary, Watcher
+    from penstock.pipeline.work import Report
+    from penstock.warehouse.publish import Publication
+
+
+log = logging.getLogger(__name__)
+
+
+def open_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
+    """The workspace in (or above) `path`; refuses one whose database is missing or of another version."""
+    workspace = load_workspace(path, clock)
+    workspace.require_schema()
+    return workspace
+
+
+def load_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
+    """The workspace without a look at its database, for commands that create or mend it."""
+    return Workspace(load_settings(find_workspace(Path(path)), os.environ), clock)
+
+
+class Workspace(Planning):
+    """One workspace: its settings, its state database, its lake, and what can be done with them."""
+
+    def run(
+        self,
+        selection: Selection,
+        *,
+        watcher: Watcher,
+        reprocess: bool = False,
+        actor: str | None = None,
+        spark: SparkSession | None = None,
+    ) -> RunSummary:
+        """Rescue what the dead left, plan, and carry the plan through extract, validate and load."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.summary import RunSummary
+        from penstock.pipeline.session import start_session
+
+        run_id = new_run_id()
+        workers = self._rescue()
+        plan = self.plan(selection, reprocess=reprocess)
+        if not plan.items and not self.pointers.waiting():
+            return RunSummary(run_id, skipped=plan.held)
+        session = spark or start_session(self.settings.spark)
+        items = self._under_todays_models(session, plan.items)
+        with Heartbeat(workers) as heart:
+            runner = self._runner(session, heart.token, watcher, by_hand=True)
+            filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
+            summary = runner.run(run_id, items, actor=actor or os_user(), filters=filters, fan_ins=plan.fan_ins)
+        self.schedule_retries()
+        self._tell_lineage(run_id)
+        summary.skipped += plan.held
+        return summary
+
+    def tick(
+        self,
+        session: Callable[[], SparkSession],
+        worker_token: str,
+        watcher: Watcher,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Mapping[str, Any]:
+        """One round of the control loop: rescue, decide about retries, plan within the shares, run, publish."""
+        from penstock.control.breaker import BreakerGuard
+        from penstock.control.models import ModelPlan
+        from penstock.control.rescue import tidy_own
+        from penstock.control.round import Planner
+
+        workers = self._rescue()
+        tidy_own(workers, ControlStore(self.database, self._clock), worker_token)
+        self._refuse_what_cannot_run(self.ranges(Selection()))
+        run_id = new_run_id()
+        guard = BreakerGuard(self.breakers, self._clock, by_hand=False)
+        planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token, guard.gate)
+        planned = planner.plan(run_id, self.now())
+        facts: dict[str, Any] = {"run_id": run_id, "planned": len(planned.items), "waiting": planned.waiting}
+        models = self._models_of_round(planned.items)
+        if planned.items or models.items or self.pointers.waiting():
+            spark = session()
+            try:
+                made = self._under_todays_models(spark, models.items)
+            except (ConfigError, WarehouseError) as error:  # a model that cannot be made holds up no source
+                log.error("models.refused", extra={"error": str(error)})
+                made, models = (), ModelPlan()
+            items = [*planned.items, *made]
+            facts["planned"] = len(items)
+            runner = self._runner(spark, worker_token, watcher, by_hand=False, stopping=stopping)
+            filters = {"round": True}
+            summary = runner.run(run_id, items, actor="control", filters=filters, fan_ins=models.fan_ins)
+            facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
+            facts["troubles"] = summary.troubles
+            if summary.blocked:  # the next round will not get further: no hurry
+                facts["waiting"] = 0
+            self.schedule_retries()
+            self._tell_lineage(run_id)
+        planner.conclude(planned.stretches, self.now())
+        return facts
+
+    def resume(self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None) -> RunSummary:
+        """Go on with a run whose worker died, without repeating what it finished."""
+        from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
+        from penstock.flow.desk import Desk
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.pipeline.session import start_session
+        from penstock.raw.reader import RawReader
+
+        workers = WorkerStore(self.database, self._clock)
+        control = ControlStore(self.database, self._clock)
+        workers.bury()
+        with Heartbeat(workers) as heart:
+            reasons = reasons_of(self.run_filters(run_id))
+            adopted, outdated = still_current(control.adopt(run_id, heart.token), self.settings, self.contracts)
+            control.cancel(outdated_closings(outdated, heart.token))
+            desk = Desk(run_id, self.ledger.news_of_run)
+            desk.look()
+            waiting = left_over(desk, adopted)
+            plan = self._replan(waiting.unissued, reasons)
+            sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
+            session = spark or start_session(self.settings.spark)
+            if any(item.attempt.partition.source == MODELS for item in adopted):
+                self._learn_models(session)
+            plan = self._under_todays_models(session, plan)
+            runner = self._runner(session, heart.token, watcher, by_hand=True)
+            summary = runner.resume(run_id, plan, adopted, sizes)
+        self.schedule_retries()
+        self._tell_lineage(run_id)
+        return summary
+
+    def tell_lineage(self, run_id: RunId) -> int:
+        """Tell what a run read and wrote, as OpenLineage events; says how many. Telling it again changes nothing."""
+        from penstock.contract.contract import Contract
+        from penstock.control.lineage import require_openlineage, run_events, tell
+        from penstock.state.assets import assets_of_run
+        from penstock.warehouse.reader import heads_of_all
+
+        if self.settings.lineage is None:
+            raise UsageError("the workspace file has no `lineage:`: write lineage: {file: lineage.jsonl}")
+        self.run_filters(run_id)  # refuses a run that does not exist
+        require_openlineage()
+        assets = assets_of_run(self.database, run_id)
+        kept = {row.fingerprint: Contract.from_body(row.body) for row in self.reader.contracts()}
+        names = sorted({(asset.source, asset.query_name) for asset in assets})
+        heads = {head.name: head for _, head in heads_of_all(self.database, names)}
+        tell(
+            self.settings.lineage,
+            run_events(self.settings, run_id, assets, kept, heads, self.lake.url),
+        )
+        return len(assets)
+
+    def _tell_lineage(self, run_id: RunId) -> None:
+        """The same at the end of a run. Trouble with it fails no run: `penstock lineage emit` can be called later."""
+        if self.settings.lineage is None:
+            return
+        try:
+            self.tell_lineage(run_id)
+        except PenstockError as error:
+            log.warning("lineage.behind", extra={"run_id": run_id, "error": str(error)})
+
+    def _rescue(self) -> WorkerStore:
+        """Close what dead workers left, and let the retry policy speak about what failed."""
+        from penstock.control.rescue import rescue
+
+        workers = WorkerStore(self.database, self._clock)
+        rescue(workers, ControlStore(self.database, self._clock), ValidatorStore(self.database, self._clock))
+        self.schedule_retries()
+        return workers
+
+    def _runner(
+        self,
+        session: SparkSession,
+        worker_token: str,
+        watcher: Watcher,
+        *,
+        by_hand: bool,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Runner:
+        from penstock.control.breaker import BreakerGuard
+        from penstock.flow.derive import Deriver
+        from penstock.flow.runner import Runner
+        from penstock.flow.stages import Bench
+
+        def publish(run: RunId, report: Report | None) -> Publication:
+            return self._publish(session, worker_token, run, report)
+
+        bench = Bench(
+            session,
+            self.settings,
+            self.contracts,
+            ControlStore(self.database, self._clock),
+            ValidatorStore(self.database, self._clock),
+            publish,
+            Deriver(self.database, self.lake, self.contracts, self.derived),
+            self.project,
+            watcher,
+            worker_token,
+            BreakerGuard(self.breakers, self._clock, by_hand),
+            self._clock,
+            self._referenced,
+        )
+        return Runner(bench, self.ledger.news_of_run, stopping)
