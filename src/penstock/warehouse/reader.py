@@ -160,11 +160,13 @@ class Vouched:
         return polars.from_arrow(self.arrow())
 
     def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """A DuckDB relation that scans the data files lazily."""
+        """A DuckDB relation that scans the data files lazily: by itself where it can open them, and otherwise, or on a
+        connection that was brought along and may see no files, through our storage layer."""
         import duckdb
 
+        opens = connection is None and not self._lake.url.startswith("s3://")
         connection = connection or duckdb.connect()
-        relations = [piece.relation(connection, self.schema) for piece in self._pieces if piece.files]
+        relations = [piece.relation(connection, self.schema, opens) for piece in self._pieces if piece.files]
         if not relations:
             return connection.from_arrow(self.schema.empty_table())
         whole = relations[0]
@@ -268,10 +270,10 @@ class _Piece:
         self.share = Share(lake, head, wanted, tuple(self.files), self.schema)
         self._dataset = self.share.dataset()
 
-    def relation(self, connection: duckdb.DuckDBPyConnection, unified: pa.Schema) -> duckdb.DuckDBPyRelation:
-        # DuckDB receives Arrow datasets from our storage layer: it opens no file itself and loads no extension.
-        expression = self._wanted.expression()
-        rows = connection.from_arrow(self._dataset if expression is None else self._dataset.filter(expression))
+    def relation(
+        self, connection: duckdb.DuckDBPyConnection, unified: pa.Schema, opens: bool
+    ) -> duckdb.DuckDBPyRelation:
+        rows = self._scan(connection) if opens else self._arrow(connection)
         if self._head.exceptions:
             hidden = connection.from_arrow(_as_table(self._head.exceptions))
             rows = rows.join(hidden, "customer_id, logical_date", "anti")
@@ -287,6 +289,24 @@ class _Piece:
             else:
                 columns.append(f'NULL AS "{field.name}"')
         return rows.project(", ".join(columns))
+
+    def _arrow(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        """DuckDB receives Arrow datasets: it opens no file itself."""
+        expression = self._wanted.expression()
+        return connection.from_arrow(self._dataset if expression is None else self._dataset.filter(expression))
+
+    def _scan(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        from duckdb import ColumnExpression, ConstantExpression
+
+        rows, wanted = connection.read_parquet(self._uris), self._wanted
+        day, customer = ColumnExpression("logical_date"), ColumnExpression("customer_id")
+        if wanted.since:
+            rows = rows.filter(day >= ConstantExpression(wanted.since))
+        if wanted.until:
+            rows = rows.filter(day <= ConstantExpression(wanted.until))
+        if wanted.customers:
+            rows = rows.filter(customer.isin(*(ConstantExpression(name) for name in wanted.customers)))
+        return rows
 
     def frame(self, session: SparkSession, unified: pa.Schema) -> DataFrame:
         from pyspark.sql import functions as F
