@@ -284,3 +284,14 @@ def test_a_window_reads_two_schema_versions_of_a_table(tmp_path: Path, spark: An
     ws = open_at(folder, NOW + timedelta(days=1))
     assert run(ws, spark).accepted == 2
     assert made(ws, "logical_date", "conversions", "versions")[-1] == (date(2024, 6, 11), 5, 2)
+
+
+def test_a_query_that_every_day_breaks_is_not_tried_for_each_of_them(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.model._BROKEN_QUERIES", 3)
+    code = "SELECT logical_date, if(clicks < 0, 1, raise_error('never')) AS x FROM demo.campaign_daily"
+    ws = open_at(write_workspace(tmp_path, query={"start_date": "2024-06-07"}, models={"made": model(code)}))
+    summary = run(ws, spark)
+    assert (summary.rejected, summary.cancelled) == (1, 3)  # all four, the first two, the first
+    assert set(planned(ws)) == {str(slice_of(date(2024, 6, day))) for day in (8, 9, 10)}

@@ -136,21 +136,39 @@ WHERE u.last_materialization_run_id IS NULL OR NOT u.available
     OR (u.last_materialization_run_id <> c.input_run_id AND u.content_digest <> c.input_content_digest)
 GROUP BY c.source, c.customer_id, c.query_name, c.logical_date
 """
-# What can be read in the window of a slice and did not go into it came later.
-_ADDED_SQL = """
-SELECT m.source, m.customer_id, m.query_name, m.logical_date, min(u.published_at) AS upstream_since
-FROM said m
-JOIN windows w ON w.source = m.source AND w.query_name = m.query_name AND {whose}
-JOIN said u ON u.source = w.input_source AND u.query_name = w.input_query_name
-    AND u.logical_date = m.logical_date - w.back {same_customer}
-ANTI JOIN consumed c ON c.source = m.source AND c.customer_id = m.customer_id AND c.query_name = m.query_name
-    AND c.logical_date = m.logical_date AND c.run_id = m.last_materialization_run_id
-    AND c.input_source = u.source AND c.input_customer_id = u.customer_id AND c.input_query_name = u.query_name
-    AND c.input_logical_date = u.logical_date
-WHERE m.available AND u.available AND u.published_run_id = u.last_materialization_run_id
-GROUP BY m.source, m.customer_id, m.query_name, m.logical_date
+# What can be read in the window of a slice and did not go into it came later. Slices for which there is more to read
+# than went into them are found by counting; only theirs is compared one by one.
+_ITS_WINDOWS = "windows w ON w.source = m.source AND w.query_name = m.query_name"
+_READABLE = "u.available AND u.published_run_id = u.last_materialization_run_id"
+_IN_WINDOW = """u.source = w.input_source AND u.query_name = w.input_query_name
+    AND u.logical_date = m.logical_date - w.back"""
+_MADE_BY = """c.source = m.source AND c.customer_id = m.customer_id AND c.query_name = m.query_name
+    AND c.logical_date = m.logical_date AND c.run_id = m.last_materialization_run_id"""
+_INPUT_OF = """c.input_source = u.source AND c.input_customer_id = u.customer_id AND c.input_query_name = u.query_name
+    AND c.input_logical_date = u.logical_date"""
+_SLICE = "m.source, m.customer_id, m.query_name, m.logical_date"
+_GROWN_SQL = f"""
+SELECT {_SLICE} FROM (
+    SELECT {_SLICE}, sum(u.n) AS n FROM said m JOIN {_ITS_WINDOWS} AND NOT w.own
+    JOIN (SELECT source, query_name, logical_date, count(*) AS n FROM said u WHERE {_READABLE} GROUP BY ALL) u
+        ON {_IN_WINDOW} WHERE m.available GROUP BY {_SLICE}
+    UNION ALL
+    SELECT {_SLICE}, count(*) FROM said m JOIN {_ITS_WINDOWS} AND w.own
+    JOIN said u ON {_IN_WINDOW} AND u.customer_id = m.customer_id WHERE m.available AND {_READABLE} GROUP BY {_SLICE}
+    UNION ALL
+    SELECT {_SLICE}, -count(*) FROM consumed c JOIN said m ON {_MADE_BY} JOIN said u ON {_INPUT_OF}
+    WHERE m.available AND {_READABLE} GROUP BY {_SLICE}
+) m GROUP BY {_SLICE} HAVING sum(m.n) > 0
+"""
+_ADDED_SQL = f"""
+SELECT {_SLICE}, min(u.published_at) AS upstream_since
+FROM said m SEMI JOIN grown USING (source, customer_id, query_name, logical_date)
+JOIN {_ITS_WINDOWS} AND {{whose}} JOIN said u ON {_IN_WINDOW} {{same_customer}}
+ANTI JOIN consumed c ON {_MADE_BY} AND {_INPUT_OF}
+WHERE {_READABLE} GROUP BY {_SLICE}
 """
 UPSTREAM_SQL = f"""
+WITH grown AS MATERIALIZED ({_GROWN_SQL})
 SELECT source, customer_id, query_name, logical_date, min(upstream_since) AS upstream_since FROM (
     {_CHANGED_SQL}
     UNION ALL {_ADDED_SQL.format(whose="NOT w.own", same_customer="")}
