@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.runtime
 	@demo/run
 
+# Two at a time, file by file: most of the time goes into starting and waiting.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/unit tests/laws tests/contract
