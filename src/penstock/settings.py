@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -356,6 +356,7 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     document = read_workspace_file(path / WORKSPACE_FILE if path.is_dir() else path, environ)
     if document.incomplete:
         document.raise_if_refused()
+    _strike_hyphens(document)
     settings = _validated(document)
     if settings is not None:
         _refuse_broken_references(document, settings.queries)
@@ -517,19 +518,35 @@ def _refuse_unknown_names(document: Document) -> None:
                 document.refuse(("queries", name, "customers", index), _unknown("customer", customer_id, known))
 
 
+def _strike_hyphens(document: Document) -> None:
+    """Ids of Google Ads accounts may be written as Google shows them."""
+    customers, asker = document.values.get("customers", []), _asker(document)
+    for index, customer_id in _numbered_strings(customers, "id"):
+        if asker(customer_id):
+            customers[index]["id"] = partition.account_id(customer_id)
+    for _, query in _of_google(document):
+        for index, customer_id in _numbered_strings(query.get("customers")):
+            query["customers"][index] = partition.account_id(customer_id)
+
+
 def _refuse_ids_that_google_ads_would(document: Document) -> None:
     """A customer that only other sources serve may be called anything."""
-    of_google = [name for name, source in _maps(document, "sources") if source.get("kind") == "google_ads"]
-    asking = [
-        (name, set(_strings(query.get("customers"))))
-        for name, query in _maps(document, "queries")
-        if query.get("source") in of_google
-    ]
+    asker = _asker(document)
     for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
-        asker = next((name for name, only in asking if not only or customer_id in only), None)
-        if asker and not re.fullmatch("[0-9]+", customer_id):
-            text = f"{customer_id!r} must be digits without hyphens, because {asker} asks Google Ads for it"
+        if (name := asker(customer_id)) and not re.fullmatch("[0-9]+", customer_id):
+            text = f"{customer_id!r} must be digits, because {name} asks Google Ads for it"
             document.refuse(("customers", index, "id"), text)
+
+
+def _asker(document: Document) -> Callable[[str], str | None]:
+    """Which query asks Google Ads for a customer, if any does."""
+    asking = [(name, set(_strings(query.get("customers")))) for name, query in _of_google(document)]
+    return lambda customer_id: next((name for name, only in asking if not only or customer_id in only), None)
+
+
+def _of_google(document: Document) -> list[tuple[str, dict[str, Any]]]:
+    sources = {name for name, source in _maps(document, "sources") if source.get("kind") == "google_ads"}
+    return [(name, query) for name, query in _maps(document, "queries") if query.get("source") in sources]
 
 
 def _refuse_broken_references(document: Document, queries: Mapping[str, Query]) -> None:

@@ -15,20 +15,29 @@ TABLE = "demo.campaign_daily"
 
 def test_a_slice_travels_from_source_to_reader_on_s3(tmp_path: Path, s3_url: str) -> None:
     yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
-    folder = write_workspace(tmp_path, customers=3, lake=f"{s3_url}/whole-way", query={"start_date": yesterday})
+    clicks = "SELECT logical_date, collect_list(clicks) AS clicks FROM demo.campaign_daily GROUP BY logical_date"
+    folder = write_workspace(
+        tmp_path,
+        customers=3,
+        lake=f"{s3_url}/whole-way",
+        query={"start_date": yesterday},
+        models={"clicks": {"code": clicks, "depends_on": [TABLE]}},
+    )
     assert penstock("db", "migrate", workspace=folder).returncode == 0
     first = answer("run", workspace=folder)
-    assert (first["accepted"], first["loaded"], first["failures"]) == (3, 3, [])
+    assert (first["accepted"], first["loaded"], first["failures"]) == (4, 4, [])
     ws = load_workspace(folder)
     assert {len(rows) for rows in rows_by_partition(ws).values()} == {5}
-    assert answer("run", "--reprocess", workspace=folder)["loaded"] == 3
+    assert answer("run", "--reprocess", workspace=folder)["loaded"] == 4
+    [derived] = answer("sql", "SELECT len(clicks) AS n FROM models.clicks", workspace=folder)["items"]
+    assert derived == {"n": 15}
     assert answer("sql", f"SELECT count(*) AS n FROM {TABLE}", workspace=folder)["items"] == [{"n": 15}]
     assert len(answer("read", TABLE, "--spark", workspace=folder)["items"]) == 15
-    assert answer("status", workspace=folder)["counts"] == {"materialized": 3}
+    assert answer("status", workspace=folder)["counts"] == {"materialized": 4}
     assert answer("warehouse", "verify", workspace=folder)["total"] == 0
     assert answer("snapshot", "then", workspace=folder)["tables"][0]["table"] == f"{TABLE}.v1"
     assert len(answer("read", TABLE, "--as-of", "then", workspace=folder)["items"]) == 15
     assert answer("warehouse", "vacuum", "--dry-run", workspace=folder)["files"] == 0
     assert answer("ledger", "rebuild", workspace=folder)["events"] > 0
-    assert [row["n"] for row in ws.board(Selection()).counts([])] == [3]
+    assert [row["n"] for row in ws.board(Selection()).counts([])] == [4]
     assert not (tmp_path / "lake").exists()

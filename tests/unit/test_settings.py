@@ -820,10 +820,21 @@ def google_ads(*query: str) -> str:
     return HEAD + text + other + lines
 
 
-def test_google_ads_customers_are_digits_without_hyphens(tmp_path: Path) -> None:
-    assert refusals(tmp_path, google_ads().replace("source: demo", "source: ads")) == [
-        "penstock.yaml:7: customers[1].id: '123-456-7890' must be digits without hyphens, "
-        "because daily asks Google Ads for it"
+def test_hyphens_in_ids_of_google_ads_customers_do_not_matter(tmp_path: Path) -> None:
+    asked = google_ads().replace("source: demo", "source: ads")
+    assert refusals(tmp_path, asked) == [
+        "penstock.yaml:7: customers[1].id: customer '1234567890' is already defined at penstock.yaml:6"
+    ]
+    one = google_ads("customers: [123-456-7890]").replace("source: demo", "source: ads")
+    settings = load(tmp_path, one.replace("  - {id: '1234567890'}\n", ""))
+    assert [customer.id for customer in settings.customers] == ["1234567890"]
+    assert settings.queries["daily"].customers == ("1234567890",)
+
+
+def test_google_ads_customers_are_digits(tmp_path: Path) -> None:
+    asked = google_ads().replace("source: demo", "source: ads").replace("123-456-7890", "acme")
+    assert refusals(tmp_path, asked) == [
+        "penstock.yaml:7: customers[1].id: 'acme' must be digits, because daily asks Google Ads for it"
     ]
 
 

@@ -17,6 +17,7 @@ import pydantic
 
 from penstock.clock import last_day_over
 from penstock.errors import ActRefused, ConfigError, StateConflict
+from penstock.partition import account_id
 from penstock.settings import WORKSPACE_FILE, Customer, Settings
 from penstock.source.protocol import Account
 
@@ -94,7 +95,7 @@ def rewritten(text: str, changes: Sequence[Change]) -> str:
     for change in changes:
         cells.setdefault(change.id, {}).update(change.cells)
     place = header.index("id")
-    made = [_with(header, row, cells.pop(row[place].strip(), {})) for row in rows]
+    made = [_with(header, row, cells.pop(account_id(row[place].strip()), {})) for row in rows]
     made += [_with(header, [], {"id": customer_id, **values}) for customer_id, values in cells.items()]
     out = io.StringIO(newline="")
     csv.writer(out, lineterminator=end).writerows([header, *made])
@@ -168,7 +169,7 @@ def _only_file(settings: Settings) -> Path:
             " there, and into that file a first line such as id,name,time_zone,active_from,active_to and the customers"
         )
     header, rows = _table(files[0].read_bytes().decode())
-    inside = {row[header.index("id")].strip() for row in rows}
+    inside = {account_id(row[header.index("id")].strip()) for row in rows}
     if outside := [customer.id for customer in settings.customers if customer.id not in inside]:
         raise ConfigError(
             f"customers are listed outside {files[0].name} as well, for example {outside[0]}: move them into it first"
