@@ -88,7 +88,7 @@ def test_rows_that_belong_to_no_slice_do_not_vanish(tmp_path: Path, spark: Any) 
             "customer_id must be a string, it is bigint",
         ),
         ("SELECT logical_date, NULL AS x FROM demo.campaign_daily", {}, "cast it"),
-        ("SELECT logical_date, named_struct('a', 1) AS x FROM demo.campaign_daily", {}, "cast it"),
+        ("SELECT logical_date, map('a', 1) AS x FROM demo.campaign_daily", {}, "cast it"),
         ("-- nothing yet", {}, "models.made"),
         ("SELECT logical_date, 1 AS x FROM demo.campaign_daily; SELECT 2", {}, "models.made"),
     ],
