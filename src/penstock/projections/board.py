@@ -95,7 +95,7 @@ class Board:
         only: pa.Table | None = None,
         without: pa.Table | None = None,
     ) -> None:
-        self._duckdb = duckdb.connect(config={"enable_external_access": "false", "python_enable_replacements": "false"})
+        self._duckdb = duckdb.connect(config={"python_enable_replacements": "false"})
         self._duckdb.execute("SET timezone = 'UTC'")
         self._only = only is not None
         tables: dict[str, Any] = {
@@ -124,8 +124,13 @@ class Board:
 
     def _say(self, current: Current, news: int) -> None:
         """What is said of each partition: the base, where nothing was told since; else both joined."""
-        base, names = current.status_base(), ", ".join(PARTIAL.names)
-        self._duckdb.register("base", PARTIAL.empty_table() if base is None else base)
+        base, file, names = current.status_base(), current.status_file(), ", ".join(PARTIAL.names)
+        if file is not None:
+            self._duckdb.read_parquet(file).create_view("base")
+            self._duckdb.execute("SET allowed_paths = [?]", [file])
+        else:
+            self._duckdb.register("base", PARTIAL.empty_table() if base is None else base)
+        self._duckdb.execute("SET enable_external_access = false")
         said = f"SELECT {names} FROM base"
         if news and base is None:
             said = f"SELECT {names} FROM news"

@@ -50,6 +50,12 @@ class Current:
             return None
         return files.dataset(self.lake, [self.manifest.status_base], PARTIAL, _REPEATED)
 
+    def status_file(self) -> str | None:
+        """The same as a file that DuckDB opens itself, several times faster; None if it cannot."""
+        if self.manifest.status_base is None or self.lake.url.startswith("s3://"):
+            return None
+        return self.lake.uri(self.manifest.status_base)
+
     def whole_status_base(self) -> ds.Dataset | None:
         """The same with every column that other tools read."""
         return files.dataset(self.lake, [self.manifest.status_base], FILE) if self.manifest.status_base else None
