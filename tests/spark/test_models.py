@@ -187,6 +187,17 @@ def test_nested_columns_and_exact_numbers_are_kept(tmp_path: Path, spark: Any) -
         assert len(row["campaigns"]) == 5
 
 
+def test_a_folder_may_have_a_name_that_engines_take_for_a_pattern(tmp_path: Path, spark: Any) -> None:
+    ws = open_at(write_workspace(tmp_path / "w[1]*{a,b}", customers=2, models={"spend": spend()}))
+    assert run(ws, spark).accepted == 6
+    ws.projector.advance()
+    assert ws.board(Selection()).counts([]) == [{"display": "materialized", "n": 6}]
+    vouched = ws.vouched("models.spend")
+    assert vouched.duckdb().aggregate("count(*)").fetchall() == [(2,)]
+    assert vouched.spark(spark).count() == 2
+    assert dict(rows(ws, "models.spend", "logical_date", "cost")) == costs(ws)
+
+
 def test_a_slice_without_rows_is_a_slice(tmp_path: Path, spark: Any) -> None:
     code = "SELECT logical_date, clicks FROM demo.campaign_daily WHERE logical_date = DATE '2024-06-09'"
     ws = open_at(write_workspace(tmp_path, models={"some": {"code": code, "depends_on": ["demo.campaign_daily"]}}))

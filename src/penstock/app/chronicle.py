@@ -127,4 +127,4 @@ class Chronicle(Opened):
         try:
             self.projector.advance()
         except Exception as error:  # noqa: BLE001 - whatever it is, the run that was published must not end by it
-            log.warning("projections.behind", extra={"error": str(error)})
+            log.warning("projections.behind: %s", error)

@@ -103,7 +103,7 @@ class Workspace(Planning):
             try:
                 made = self._under_todays_models(spark, models.items)
             except (ConfigError, WarehouseError) as error:  # a model that cannot be made holds up no source
-                log.error("models.refused", extra={"error": str(error)})
+                log.error("models.refused: %s", error)
                 made, models = (), ModelPlan()
             items = [*planned.items, *made]
             facts["planned"] = len(items)
@@ -177,7 +177,7 @@ class Workspace(Planning):
         try:
             self.tell_lineage(run_id)
         except PenstockError as error:
-            log.warning("lineage.behind", extra={"run_id": run_id, "error": str(error)})
+            log.warning("lineage.behind: %s; later: penstock lineage emit %s", error, run_id)
 
     def _rescue(self) -> WorkerStore:
         """Close what dead workers left, and let the retry policy speak about what failed."""

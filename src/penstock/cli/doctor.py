@@ -40,7 +40,10 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
         findings.append(Finding("workspace", False, str(error)))
     findings += [_found("java", _java), _found("spark", _spark)]
     if ws is not None:
-        for name, check in (("database", _database), ("lake", _lake), ("sources", _sources), ("breakers", _breakers)):
+        checks = {"database": _database, "lake": _lake, "sources": _sources, "breakers": _breakers}
+        if ws.settings.lineage is not None:
+            checks["lineage"] = _lineage
+        for name, check in checks.items():
             findings.append(_found(name, lambda check=check, ws=ws: check(ws)))  # type: ignore[misc]
     document = {"items": findings, "total": len(findings), "ok": all(finding.ok for finding in findings)}
 
@@ -97,6 +100,13 @@ def _sources(ws: Workspace) -> str:
     for name, settings in ws.settings.sources.items():
         refuse_queries(make_source(settings, RunContext(new_run_id())), ws.settings.queries_of(name))
     return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
+
+
+def _lineage(ws: Workspace) -> str:
+    from penstock.control.lineage import require_openlineage
+
+    require_openlineage()
+    return f"runs are told to {ws.settings.lineage.where}" if ws.settings.lineage else ""
 
 
 def _breakers(ws: Workspace) -> str:

@@ -39,4 +39,4 @@ class Heartbeat:
             try:
                 self._workers.beat(self.token)
             except PenstockError as error:  # the next beat may get through; if none does, the lease ends by itself
-                log.warning("heartbeat.missed", extra={"error": str(error)})
+                log.warning("heartbeat.missed: %s", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOTHING_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ENOTSUP}
+_PATTERN = re.compile(r"[*?\[\]{}\\^]")  # what Hadoop and DuckDB do not take for a part of a name
 _STALE_SECONDS = 24 * 3600  # an unfinished file this old belongs to a dead process
 
 
@@ -39,6 +41,10 @@ class LocalLake:
     @property
     def url(self) -> str:
         return self.root
+
+    @property
+    def opens_by_path(self) -> bool:
+        return _PATTERN.search(self.root) is None
 
     def create(self, path: str, data: bytes) -> bool:
         target = f"{self.root}/{checked(path)}"

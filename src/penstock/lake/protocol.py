@@ -76,6 +76,10 @@ class Lake(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def opens_by_path(self) -> bool:
+        """Whether engines that are handed `uri(...)` open the file themselves, and take its name as it is written."""
+
     def create(self, path: str, data: bytes) -> bool:
         """Create if absent: True for exactly one caller, for ever; False when the object exists already."""
 

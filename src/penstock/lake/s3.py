@@ -52,6 +52,10 @@ class S3Lake:
     def url(self) -> str:
         return "s3://" + self._base()
 
+    @property
+    def opens_by_path(self) -> bool:
+        return False  # without an extension or a jar nobody does
+
     def __reduce__(self) -> tuple[type[S3Lake], tuple[str, str]]:
         return S3Lake, (self._bucket, self._prefix)
 

@@ -52,7 +52,7 @@ class Current:
 
     def status_file(self) -> str | None:
         """The same as a file that DuckDB opens itself, several times faster; None if it cannot."""
-        if self.manifest.status_base is None or self.lake.url.startswith("s3://"):
+        if self.manifest.status_base is None or not self.lake.opens_by_path:
             return None
         return self.lake.uri(self.manifest.status_base)
 

@@ -164,7 +164,7 @@ class Vouched:
         connection that was brought along and may see no files, through our storage layer."""
         import duckdb
 
-        opens = connection is None and not self._lake.url.startswith("s3://")
+        opens = connection is None and self._lake.opens_by_path
         connection = connection or duckdb.connect()
         relations = [piece.relation(connection, self.schema, opens) for piece in self._pieces if piece.files]
         if not relations:
@@ -337,9 +337,9 @@ class _Piece:
 
 
 def _opens(session: SparkSession, lake: Lake) -> bool:
-    """Whether Spark opens the lake's files itself: local ones always, others where the session was given the means."""
+    """Whether Spark opens the lake's files itself: those on S3 only where the session was given the means."""
     if not lake.url.startswith("s3://"):
-        return True
+        return lake.opens_by_path
     return session.conf.get("spark.hadoop.fs.s3.impl", None) is not None
 
 
