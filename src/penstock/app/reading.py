@@ -145,6 +145,7 @@ class Reading(Chronicle):
         from pyspark.errors import PySparkException
 
         from penstock.pipeline.session import start_session
+        from penstock.pipeline.work import refusal
         from penstock.warehouse.sql import named_tables, with_names_in_spark
 
         session = spark or start_session(self.settings.spark)
@@ -155,7 +156,7 @@ class Reading(Chronicle):
         try:
             return session.sql(with_names_in_spark(statement, views) if views else statement).toArrow().to_reader()
         except PySparkException as error:
-            raise UsageError(f"the SQL failed: {str(error).partition(chr(10))[0]}") from error
+            raise UsageError(f"the SQL failed: {refusal(error)}") from error
 
     def coverage(
         self,

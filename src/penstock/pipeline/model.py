@@ -18,7 +18,7 @@ from penstock.errors import ConfigError, ErrorClass, SparkFailed
 from penstock.lake import open_lake
 from penstock.partition import EVERYBODY, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.extract import Extracted
-from penstock.pipeline.work import Report, collected, progress, tasks_for
+from penstock.pipeline.work import Report, collected, progress, refusal, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.settings import RESERVED_FIELDS, Field, Model
 from penstock.warehouse.sql import with_names_in_spark
@@ -196,7 +196,7 @@ def _made(
         except SparkFailed as error:
             cause = error.__cause__
             if isinstance(cause, PySparkException) and (cause.getSqlState() or "").startswith(_BY_DATA):
-                raise _Broken(_first_line(cause)) from error
+                raise _Broken(refusal(cause)) from error
             raise
     by_slice = {(row["customer_id"], row["logical_date"]): row for row in found.to_pylist()}
     return [_extracted(a, by_slice[a.partition.customer_id, a.partition.logical_date]) for a in attempts]
@@ -299,7 +299,7 @@ def _described(spark: SparkSession, model: Model, code: str, inputs: Inputs, ask
             frame.createOrReplaceTempView(views[table])
         yield spark.sql(with_names_in_spark(code, views))
     except PySparkException as error:
-        raise _refused(model, _first_line(error)) from error
+        raise _refused(model, refusal(error)) from error
     finally:
         if model.python is None:
             for view in views.values():
@@ -340,7 +340,3 @@ def _extracted(attempt: AttemptKey, row: Mapping[str, Any]) -> Extracted:
 
 def _refused(model: Model, words: str) -> ConfigError:
     return ConfigError(f"models.{model.name} ({model.definition}): {words}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].partition(" SQLSTATE")[0]

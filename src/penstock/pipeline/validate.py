@@ -28,7 +28,7 @@ from penstock.pipeline.payloads import lines_of
 from penstock.pipeline.references import NOT_VOUCHED, Found, Look, look_up
 from penstock.pipeline.slices import Slice
 from penstock.pipeline.summarise import SUMMARY_DDL, summariser
-from penstock.pipeline.work import Report, collected, evenly, progress, spread, tasks_for
+from penstock.pipeline.work import Report, collected, evenly, progress, refusal, spread, tasks_for
 from penstock.raw.reader import RawReader
 from penstock.settings import References
 
@@ -128,8 +128,7 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
         try:
             kind = empty.select(broken(rule, contract)).schema.fields[0].dataType.simpleString()
         except PySparkException as error:
-            words = str(error).partition("\n")[0].partition(" SQLSTATE")[0]
-            raise ConfigError(f"{contract.place}: the check {rule.name} is not valid: {words}") from error
+            raise ConfigError(f"{contract.place}: the check {rule.name} is not valid: {refusal(error)}") from error
         if kind != "boolean":
             raise ConfigError(f"{contract.place}: the check {rule.name} must be true or false, it is {kind}")
 

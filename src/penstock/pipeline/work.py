@@ -50,6 +50,11 @@ def collected(frame: DataFrame) -> pa.Table:
         raise SparkFailed(f"a Spark job broke: {_gist(str(error))}") from error
 
 
+def refusal(error: Exception) -> str:
+    """What Spark has against a piece of SQL, in one line: its first words, which a syntax error puts on the second."""
+    return str(error).strip().partition("\n")[0].partition(" SQLSTATE")[0]
+
+
 def _gist(text: str) -> str:
     """What happened, without the stack: the last word of a Python traceback, or the JVM's first."""
     text = text.partition("JVM stacktrace")[0]
