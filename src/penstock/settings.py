@@ -20,42 +20,28 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from penstock import partition
-from penstock.errors import ConfigError, UsageError
-from penstock.specification import (
+from penstock.checks import (
     FIELD_TYPES,
     RESERVED_FIELDS,
     Allowed,
-    Asset,
     Check,
     Compare,
-    Day,
-    Declared,
-    Duration,
     Expression,
     Field,
-    Freshness,
-    Keeps,
-    Kept,
-    Model,
-    Name,
     NotNullShare,
-    Query,
     Range,
-    Rate,
     Recent,
     References,
     Required,
-    Restate,
-    Retry,
     Rows,
     Shrink,
     Unique,
     check_from_mapping,
     check_to_mapping,
-    did_you_mean,
-    in_words,
-    query_to_mapping,
 )
+from penstock.declared import Day, Declared, Duration, Keeps, Kept, Name, Rate, did_you_mean, in_words
+from penstock.errors import ConfigError, UsageError
+from penstock.specification import Asset, Freshness, Model, Query, Restate, Retry, query_to_mapping
 from penstock.workspace_file import MERGED_MAPS, Document, Trail, read_workspace_file
 
 __all__ = [

@@ -36,6 +36,8 @@ LAYERS = (
     "derived",
     "settings",
     "specification",
+    "checks",
+    "declared",
     "workspace_file",
     "field_types",
     "lifecycle",

@@ -102,7 +102,7 @@ def gc(
     """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
-    from penstock.specification import duration
+    from penstock.declared import duration
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)

@@ -107,7 +107,7 @@ def snapshot(
     out even then."""
     from penstock.app import open_workspace
     from penstock.cli.render import listing, show, table
-    from penstock.specification import duration
+    from penstock.declared import duration
 
     ws = open_workspace(workspace)
     if drop and name is None:

@@ -44,7 +44,7 @@ def ready(
     `penstock ready demo.campaign_daily --date 2024-06-01 --wait 30m && my-job`.
     """
     from penstock.app import open_workspace
-    from penstock.specification import duration
+    from penstock.declared import duration
     from penstock.warehouse.readiness import Rule
 
     ws = open_workspace(workspace)

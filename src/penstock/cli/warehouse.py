@@ -195,7 +195,7 @@ def vacuum(
     publications under way.
     """
     from penstock.app import open_workspace, os_user
-    from penstock.specification import duration
+    from penstock.declared import duration
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)

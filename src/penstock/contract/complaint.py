@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from penstock.specification import Severity
+from penstock.checks import Severity
 
 _LONGEST_EXAMPLE = 500
 

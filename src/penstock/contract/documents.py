@@ -10,9 +10,9 @@ import pydantic
 import yaml
 
 from penstock.contract.odcs import from_odcs, is_odcs
+from penstock.declared import in_words
 from penstock.errors import ConfigError
 from penstock.settings import Query, load_queries
-from penstock.specification import in_words
 
 
 def queries_in(path: Path, environ: Mapping[str, str]) -> tuple[dict[str, Query], list[str]]:

@@ -13,8 +13,8 @@ import pyarrow.types as kinds
 
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
+from penstock.declared import spelled
 from penstock.settings import Compare, NotNullShare, Recent
-from penstock.specification import spelled
 
 Measures = Mapping[str, float | None]  # by what was worked out: {"sum(clicks)": 12.0}
 

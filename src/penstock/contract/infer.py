@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice
 from typing import Any
 
+from penstock.checks import RESERVED_FIELDS
 from penstock.contract.explain import read_row
 from penstock.errors import DataError
 from penstock.field_types import ArrayOf, DecimalOf, Fraction, Kind, Simple, StructOf, reader
-from penstock.specification import RESERVED_FIELDS
 
 MOST_ROWS = 100_000  # more of them would say nothing new
 _DEEPEST = 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.checks import Severity
 from penstock.contract.contract import Contract
 from penstock.settings import Allowed, Expression, Range, Required, Unique
-from penstock.specification import Severity
 
 
 @dataclass(frozen=True, slots=True)

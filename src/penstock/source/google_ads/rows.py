@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
+from penstock.declared import did_you_mean
 from penstock.errors import ConfigError
 from penstock.settings import Field
 from penstock.source.google_ads.options import Column
-from penstock.specification import did_you_mean
 
 Read = Callable[[Any], Any]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
+from penstock.declared import did_you_mean
 from penstock.errors import ConfigError, DataError, UsageError
 from penstock.settings import Customer, Query
 from penstock.source.google_ads import gaql
@@ -15,7 +16,6 @@ from penstock.source.google_ads.options import Options, QueryOptions
 from penstock.source.google_ads.rows import Read, row_reader
 from penstock.source.options import read_options
 from penstock.source.protocol import COMPLETE, Account, Row, RunContext
-from penstock.specification import did_you_mean
 
 # Days that nobody asked for cost rows, a further request costs quota: so much of a gap is asked for as well.
 _GAP = timedelta(days=7)

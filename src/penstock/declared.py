@@ -1,0 +1,218 @@
+"""What is written in the workspace file, as values: names, days, lengths of time, and refusals in plain words."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from calendar import monthrange
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Self
+
+import pydantic
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from penstock import partition
+from penstock.errors import UsageError
+
+_DURATION = re.compile(r"(\d+)([smhd])")
+_RATE = re.compile(r"(\d+)/([smhd])")
+_KEEPS = re.compile(r"(\d{1,5}) ?(d|days?|months?|years?)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_WORDS = {
+    "string_type": "must be text; put a number, a date or a word like yes in quotes",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a map",
+    "model_type": "must be a map",
+    "string_too_short": "must not be empty",
+}
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def in_words(problem: ErrorDetails, known_keys: Iterable[str] = ()) -> str:
+    """One problem that pydantic found, in the words of the workspace file. Never the value itself."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "missing":
+        return f"{problem['loc'][-1]!r} is missing"
+    if kind == "extra_forbidden":
+        key, known = problem["loc"][-1], list(known_keys)
+        return f"unknown key {key!r} (known: {', '.join(known)}){did_you_mean(key, known)}"
+    if kind == "literal_error":
+        expected = str(context["expected"])
+        choices = expected.split("'")[1::2]
+        return f"must be {expected}{did_you_mean(problem['input'], choices)}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
+        return "must be " + problem["msg"].removeprefix("Input should be ")
+    return _WORDS.get(kind, problem["msg"])
+
+
+def refusal(problems: Iterable[tuple[tuple[int | str, ...], str]]) -> pydantic.ValidationError:
+    """Problems with their places, as pydantic passes them upwards; without the input, which may be a secret."""
+    details = [
+        InitErrorDetails(type=PydanticCustomError("explained", "{text}", {"text": text}), loc=where, input=None)
+        for where, text in problems
+    ]
+    return pydantic.ValidationError.from_exception_data("workspace", details)
+
+
+class Declared(pydantic.BaseModel):
+    """Something that is written in the workspace file: unknown keys and wrong types are refused in plain words."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, validate_by_name=True
+    )
+
+    not_in_yaml: ClassVar[frozenset[str]] = frozenset()
+    also_in_yaml: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def keys_in_yaml(cls) -> list[str]:
+        fields = {name: field.validation_alias or name for name, field in cls.model_fields.items()}
+        return [str(key) for name, key in fields.items() if name not in cls.not_in_yaml] + [*cls.also_in_yaml]
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _in_words(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(value)
+        except pydantic.ValidationError as error:
+            # only here is it known which keys this map may have
+            known = cls.keys_in_yaml()
+            raise refusal((item["loc"], in_words(item, known)) for item in error.errors(include_url=False)) from None
+
+
+def named(text: str) -> str:
+    try:
+        return partition.name(text)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _day(value: object) -> object:
+    """A date as YAML reads it, or as text. A date with a time is neither."""
+    if isinstance(value, datetime):
+        raise ValueError("must be a date without a time: write YYYY-MM-DD")
+    if value is None or isinstance(value, date):
+        return value
+    try:
+        return partition.day(value if isinstance(value, str) else repr(value))
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    try:
+        length = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta()
+    except OverflowError:
+        length = timedelta()
+    if length <= timedelta():
+        raise ValueError(f"{value!r} is not a duration: write 30s, 5m, 2h or 30d")
+    return length
+
+
+def duration(text: str) -> timedelta:
+    """A length of time as people write it: 30s, 5m, 2h, 30d."""
+    try:
+        return _duration(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def spelled(length: timedelta) -> str:
+    """A length of time as `duration` reads it, in the largest unit that divides it."""
+    seconds = int(length.total_seconds())
+    size, unit = next((n, u) for n, u in ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")) if seconds % n == 0)
+    return f"{seconds // size}{unit}"
+
+
+def _rate(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"{value!r} is not a rate: write 10/s, 600/m, 5000/h or 15000/d")
+    return int(found[1]) / timedelta(**{_UNITS[found[2]]: 1}).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """For how long a source can be asked for a day: so many calendar months and days, or for ever if both are 0."""
+
+    months: int = 0
+    days: int = 0
+
+    def first_day(self, today: date) -> date | None:
+        """The oldest day that can still be asked for; None if every day can."""
+        if not self.months and not self.days:
+            return None
+        months = today.year * 12 + today.month - 1 - self.months
+        if months < 12:
+            return None
+        year, month = months // 12, months % 12 + 1
+        return date(year, month, min(today.day, monthrange(year, month)[1])) - timedelta(days=self.days)
+
+    def __str__(self) -> str:
+        parts = [f"{number} {unit}" for number, unit in ((self.months, "months"), (self.days, "days")) if number]
+        return " and ".join(parts) or "forever"
+
+
+def _keeps(value: object) -> object:
+    if isinstance(value, Keeps):
+        return value
+    found = _KEEPS.fullmatch(value) if isinstance(value, str) else None
+    if value == "forever":
+        return Keeps()
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"{value!r} is not a time that a source keeps its days: write 37 months, 400 days or forever")
+    number, unit = int(found[1]), found[2][0]
+    return Keeps(days=number) if unit == "d" else Keeps(months=number * (12 if unit == "y" else 1))
+
+
+def filled(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("must not be empty")
+    return values
+
+
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The list as it is, when it has something and nothing twice."""
+    filled(values)
+    first: dict[tuple[type, Any], int] = {}
+    for index, value in enumerate(values):
+        # with the type, because 1 and True are equal in Python but not in a column
+        first.setdefault((type(value), value), index)
+    if repeated := set(range(len(values))) - set(first.values()):
+        raise refusal(((index,), f"{values[index]!r} is listed twice") for index in sorted(repeated))
+    return values
+
+
+Name = Annotated[str, AfterValidator(named)]
+Day = Annotated[date, BeforeValidator(_day)]
+Rate = Annotated[float, BeforeValidator(_rate)]  # requests per second
+Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(spelled, when_used="json")]
+Kept = Annotated[Keeps, BeforeValidator(_keeps)]
+# YAML has lists only, and strict mode would refuse a list for a tuple; what is in the list stays strict
+LIST = pydantic.Field(strict=False)
+Names = Annotated[tuple[str, ...], LIST, AfterValidator(distinct)]
