@@ -9,10 +9,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
-from openlineage.client.event_v2 import Job, Run, RunEvent
 
+import lineage_schema
 from cli import answer, penstock
 from penstock.app import Workspace
 from workspaces import customer_id, open_at, run, write_workspace
@@ -66,14 +67,32 @@ def test_a_run_tells_one_event_for_each_asset(tmp_path: Path, spark: Any) -> Non
     assert again["events"] == 2
     told = events(tmp_path / "lineage.jsonl")
     assert [event["run"]["runId"] for event in told[2:]] == [event["run"]["runId"] for event in told[:2]]
-    for event in told:  # the classes are made from the standard's schema, and refuse what it does not allow
-        job, held = event["job"], event["run"]
-        RunEvent(
-            eventTime=event["eventTime"],
-            run=Run(runId=held["runId"]),
-            job=Job(namespace=job["namespace"], name=job["name"]),
-            producer=event["producer"],
-        )
+    for event in told:
+        lineage_schema.validate(event)
+
+
+def test_what_is_not_lineage_is_refused_by_the_schema_that_events_are_held_to(tmp_path: Path, spark: Any) -> None:
+    run(workspace(tmp_path, {"file": "lineage.jsonl"}), spark)
+    [event] = [one for one in events(tmp_path / "lineage.jsonl") if one["job"]["name"] == "models.spend"]
+
+    def spoil(*way: Any, value: Any) -> None:
+        broken = json.loads(json.dumps(event))
+        held = broken
+        for step in way[:-1]:
+            held = held[step]
+        held[way[-1]] = value
+        with pytest.raises(jsonschema.ValidationError):
+            lineage_schema.validate(broken)
+
+    spoil("eventTime", value="yesterday")
+    spoil("eventType", value="DONE")
+    spoil("run", "runId", value="01J")
+    spoil("job", "title", value="spend")
+    spoil("job", "facets", "sql", "query", value=None)
+    spoil("job", "facets", "sql", "_schemaURL", value="https://example.org/facet.json")
+    spoil("run", "facets", "parent", "job", value={"name": "run"})
+    spoil("outputs", 0, "outputFacets", "outputStatistics", "rowCount", value="2")
+    spoil("outputs", 0, "facets", "schema", "fields", 0, value={"type": "long"})
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -108,6 +127,8 @@ def test_events_go_to_a_service_with_its_key(tmp_path: Path, spark: Any, receive
     run(workspace(tmp_path, {"url": url, "api_key": "sesame"}), spark)
     assert [(path, key) for path, key, _ in received] == [("/api/v1/lineage", "Bearer sesame")] * 2
     assert {event["job"]["name"] for _, _, event in received} == {"demo.campaign_daily", "models.spend"}
+    for _, _, event in received:
+        lineage_schema.validate(event)
 
 
 def test_a_service_that_is_away_fails_no_run_and_is_told_later(tmp_path: Path, spark: Any) -> None:
