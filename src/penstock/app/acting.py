@@ -184,9 +184,10 @@ class Acting(Explaining):
         return name, plan_customers(self.settings, name, found, self.now())
 
     def sync_customers(self, plan: CustomerPlan, entry: AuditEntry) -> None:
-        """Write the list of customers anew, with a line in the audit log."""
+        """Write the list of customers anew. The audit log knows of it before the file changes, and when it has."""
         from penstock.control.customers import write_customers
 
+        self.note(entry, len(plan.changes), "begun")
         write_customers(plan)
         self.note(entry, len(plan.changes), "done")
 

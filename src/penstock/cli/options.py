@@ -8,7 +8,7 @@ import typer
 
 from penstock.errors import UsageError
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import PartitionKey, day
+from penstock.partition import PartitionKey, account_id, day
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
@@ -64,7 +64,7 @@ def selection(
     return Selection(
         tuple(sorted({PartitionKey.parse(key) for key in keys or ()})),
         source,
-        tuple(_customer(text) for text in customers or ()),
+        tuple(account_id(text) for text in customers or ()),
         tuple(queries or ()),
         first,
         last,
@@ -74,12 +74,6 @@ def selection(
 
 def after_key(text: str | None) -> PartitionKey | None:
     return None if text is None else PartitionKey.parse(text)
-
-
-def _customer(text: str) -> str:
-    # People copy Google Ads ids as 123-456-7890; only that exact shape loses its hyphens.
-    parts = text.split("-")
-    return "".join(parts) if [len(part) for part in parts] == [3, 3, 4] and "".join(parts).isdigit() else text
 
 
 def _status(text: str | None) -> PartitionStatus | None:
