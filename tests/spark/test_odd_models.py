@@ -160,7 +160,7 @@ def test_a_slice_is_made_from_what_was_written_down_or_not_at_all(tmp_path: Path
     assert state.current_run_id is not None
     only = [Consumed(key(1), state.current_run_id, used.inputs[key(1)])]
     assert InputStore(ws.database).record({issued.attempt: only}) == set()
-    deriver = Deriver(ws.database, ws.lake, ws.contracts, ws.derived)
+    deriver = Deriver(ws.database, ws.versions, ws.contracts, ws.derived)
     [found] = deriver.derive(spark, [issued.attempt], lambda share: None)
     assert (found.ok, found.judged, found.error_class) == (False, False, ErrorClass.TRANSIENT)
 

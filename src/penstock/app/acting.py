@@ -139,7 +139,8 @@ class Acting(Explaining):
         from penstock.pipeline.validate import check_expressions
         from penstock.warehouse.reader import table_schemas
 
-        tables = table_schemas(self.lake, self.database, [(c.source, c.query_name) for c in self.contracts.values()])
+        assets = [(contract.source, contract.query_name) for contract in self.contracts.values()]
+        tables = table_schemas(self.versions, self.database, assets)
         self.contracts = with_fields(spark, self.settings.models, self.contracts, tables)
         refuse_changed_fields(self.reader, self.contracts)
         for name in self.settings.models:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.ledger.read import LedgerReader
     from penstock.state.backfills import BackfillStore
     from penstock.state.marks import MarkStore
+    from penstock.warehouse.versions import Versions
 
 
 class Opened:
@@ -51,6 +52,12 @@ class Opened:
         from penstock.lake import open_lake
 
         return open_lake(self.settings.lake)
+
+    @cached_property
+    def versions(self) -> Versions:
+        from penstock.warehouse.versions import Versions
+
+        return Versions(self.lake)
 
     @cached_property
     def reader(self) -> StateReader:

@@ -78,7 +78,7 @@ class Reading(Chronicle):
             else self._heads_as_of(contract.source, contract.query_name, as_of)
         )
         wanted = Filter(since, until, tuple(customers), tuple(columns))
-        return Vouched(self.lake, file_schema(arrow_schema(contract.columns)), found, wanted)
+        return Vouched(self.versions, file_schema(arrow_schema(contract.columns)), found, wanted)
 
     def _referenced(self, table: str, first: Day, last: Day, customers: Sequence[str]) -> Referenced:
         """The vouched slices of these days, for contracts that refer to them."""
@@ -90,7 +90,7 @@ class Reading(Chronicle):
         contract = next(c for c in self.contracts.values() if c.asset == table)
         found, slices = heads_and_slices(self.database, contract.source, contract.query_name, first, last)
         fields = file_schema(arrow_schema(contract.columns))
-        return Referenced(slices, Vouched(self.lake, fields, found, Filter(first, last, tuple(customers))))
+        return Referenced(slices, Vouched(self.versions, fields, found, Filter(first, last, tuple(customers))))
 
     @property
     def snapshots(self) -> SnapshotStore:

@@ -212,7 +212,7 @@ class Workspace(Planning):
             ControlStore(self.database, self._clock),
             ValidatorStore(self.database, self._clock),
             publish,
-            Deriver(self.database, self.lake, self.contracts, self.derived),
+            Deriver(self.database, self.versions, self.contracts, self.derived),
             self.project,
             watcher,
             worker_token,

@@ -13,7 +13,6 @@ from penstock.db.engine import Database
 from penstock.derived import Derived
 from penstock.errors import ErrorClass
 from penstock.failpoint import reach
-from penstock.lake import Lake
 from penstock.partition import EVERYBODY, AttemptKey, PartitionKey
 from penstock.pipeline.extract import Extracted
 from penstock.pipeline.model import make
@@ -25,6 +24,7 @@ from penstock.warehouse.reader import Filter, Vouched
 from penstock.warehouse.readiness import Rule
 from penstock.warehouse.served import Served, look
 from penstock.warehouse.tables import file_schema
+from penstock.warehouse.versions import Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +38,7 @@ class Deriver:
     """Makes slices of models. `derived` says what goes into them, by the clock of the moment it is asked."""
 
     database: Database
-    lake: Lake
+    versions: Versions
     contracts: Mapping[str, Contract]
     derived: Callable[[], Derived]
 
@@ -81,7 +81,7 @@ class Deriver:
         reach("derive.recorded")
         frames = {table: self._frame(spark, table, served, *days[table]) for table in model.depends_on}
         contract = self.contracts[model.name]
-        return [*left, *make(spark, self.lake.url, model, contract, frames, mine, report)]
+        return [*left, *make(spark, self.versions.lake.url, model, contract, frames, mine, report)]
 
     def _frame(self, spark: SparkSession, table: str, served: Served, first: date, last: date) -> DataFrame:
         """The vouched rows of a table, with every column of its contract: a new one may not be in any table yet."""
@@ -89,7 +89,7 @@ class Deriver:
 
         contract = self.contracts[table.partition(".")[2]]
         columns = file_schema(arrow_schema(contract.columns))
-        frame = Vouched(self.lake, columns, served.heads[table], Filter(first, last)).spark(spark)
+        frame = Vouched(self.versions, columns, served.heads[table], Filter(first, last)).spark(spark)
         absent = [field for field in contract.fields if field.name not in frame.columns]
         return frame.withColumns({f.name: F.lit(None).cast(spark_type(f.type)) for f in absent}) if absent else frame
 

@@ -18,11 +18,13 @@ from penstock.db.engine import Database
 from penstock.errors import UsageError, WarehouseError
 from penstock.lake import Lake
 from penstock.warehouse.files import without
-from penstock.warehouse.tables import MONTH, RUN, DataFile, SortKey, Table
+from penstock.warehouse.tables import RUN, DataFile, SortKey
+from penstock.warehouse.versions import Versions
 
 if TYPE_CHECKING:
     import duckdb
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 SCHEMA_VERSION = "schema_version"
 
@@ -54,6 +56,17 @@ class Filter:
             return False
         first, last = file.customers
         return not self.customers or any(first <= customer <= last for customer in self.customers)
+
+    def in_spark(self) -> str:
+        """The same in Spark's SQL; nothing for everything."""
+        terms = []
+        if self.since:
+            terms.append(f"logical_date >= DATE '{self.since}'")
+        if self.until:
+            terms.append(f"logical_date <= DATE '{self.until}'")
+        if self.customers:
+            terms.append(f"customer_id IN ({', '.join(map(_quoted_in_spark, self.customers))})")
+        return " AND ".join(terms)
 
     def expression(self) -> pc.Expression | None:
         terms = []
@@ -99,12 +112,13 @@ def heads_and_slices(
         return table_heads(connection, source, query_name), slices
 
 
-def table_schemas(lake: Lake, database: Database, assets: Sequence[tuple[str, str]]) -> dict[str, list[pa.Schema]]:
+def table_schemas(
+    versions: Versions, database: Database, assets: Sequence[tuple[str, str]]
+) -> dict[str, list[pa.Schema]]:
     """The columns of the tables that exist, by asset: one for each schema version."""
     found: dict[str, list[pa.Schema]] = {}
     for asset, head in heads_of_all(database, assets):
-        columns = Table(lake, head.name, head.location, head.version).arrow_schema()
-        found.setdefault(asset, []).append(pa.schema([field for field in columns if field.name != MONTH]))
+        found.setdefault(asset, []).append(versions.contents(head.name, head.location, head.version).columns)
     return found
 
 
@@ -118,7 +132,7 @@ def table_heads(connection: sa.Connection, source: str, query_name: str) -> list
     ).all()
     hidden = connection.execute(
         sa.select(pointer.c.table_name, pointer.c.logical_date, pointer.c.customer_id).where(
-            sa.not_(pointer.c.available),
+            sa.text("NOT warehouse_pointer.available"),  # in the words of the index, or SQLite does not use it
             pointer.c.hidden_at.is_(None),
             pointer.c.source == source,
             pointer.c.query_name == query_name,
@@ -136,10 +150,10 @@ def table_heads(connection: sa.Connection, source: str, query_name: str) -> list
 class Vouched:
     """The vouched rows of one asset at one moment. Reading it again gives the same rows."""
 
-    def __init__(self, lake: Lake, fields: pa.Schema, tables: Sequence[Head], wanted: Filter) -> None:
-        self._lake = lake
+    def __init__(self, versions: Versions, fields: pa.Schema, tables: Sequence[Head], wanted: Filter) -> None:
+        self._lake = versions.lake
         self._wanted = wanted
-        self._pieces = [_Piece(lake, head, wanted) for head in tables]
+        self._pieces = [_Piece(versions, head, wanted) for head in tables]
         self.schema = self._unified(fields)
 
     def arrow(self) -> pa.Table:
@@ -259,16 +273,14 @@ class Share:
 class _Piece:
     """The vouched rows of one schema version."""
 
-    def __init__(self, lake: Lake, head: Head, wanted: Filter) -> None:
-        table = Table(lake, head.name, head.location, head.version)
+    def __init__(self, versions: Versions, head: Head, wanted: Filter) -> None:
+        contents = versions.contents(head.name, head.location, head.version)
         self._head = head
         self._wanted = wanted
-        self.schema = pa.schema([field for field in table.arrow_schema() if field.name != MONTH])
-        matching = sorted((f for f in table.files() if wanted.may_match(f)), key=lambda f: (f.month, f.first))
-        self.files = [f"{head.location}/{file.path}" for file in matching]
-        self._uris = [lake.uri(path) for path in self.files]
-        self.share = Share(lake, head, wanted, tuple(self.files), self.schema)
-        self._dataset = self.share.dataset()
+        self.schema = contents.columns
+        self.files = [f"{head.location}/{file.path}" for file in contents.files if wanted.may_match(file)]
+        self._uris = [versions.lake.uri(path) for path in self.files]
+        self.share = Share(versions.lake, head, wanted, tuple(self.files), self.schema)
 
     def relation(
         self, connection: duckdb.DuckDBPyConnection, unified: pa.Schema, opens: bool
@@ -292,8 +304,8 @@ class _Piece:
 
     def _arrow(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         """DuckDB receives Arrow datasets: it opens no file itself."""
-        expression = self._wanted.expression()
-        return connection.from_arrow(self._dataset if expression is None else self._dataset.filter(expression))
+        dataset, expression = self.share.dataset(), self._wanted.expression()
+        return connection.from_arrow(dataset if expression is None else dataset.filter(expression))
 
     def _scan(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         from duckdb import ColumnExpression, ConstantExpression
@@ -309,31 +321,31 @@ class _Piece:
         return rows
 
     def frame(self, session: SparkSession, unified: pa.Schema) -> DataFrame:
+        """Said in SQL, in few words: every column object would cost a call to the JVM."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 
         rows = session.read.schema(from_arrow_schema(self.schema)).parquet(*self._uris)
-        wanted = self._wanted
-        if wanted.since:
-            rows = rows.where(F.col("logical_date") >= F.lit(wanted.since))
-        if wanted.until:
-            rows = rows.where(F.col("logical_date") <= F.lit(wanted.until))
-        if wanted.customers:
-            rows = rows.where(F.col("customer_id").isin(*wanted.customers))
+        if wanted := self._wanted.in_spark():
+            rows = rows.where(wanted)
         if self._head.exceptions:
             hidden = session.createDataFrame(_as_table(self._head.exceptions))
             rows = rows.join(F.broadcast(hidden), ["customer_id", "logical_date"], "left_anti")
         if self._head.withdrawn:
             gone = session.createDataFrame(_runs_table(self._head.withdrawn))
             rows = rows.join(F.broadcast(gone), ["customer_id", "logical_date", RUN], "left_anti")
-        rows = rows.withColumn(SCHEMA_VERSION, F.lit(self._head.schema_version))
-        types = {field.name: field.dataType for field in from_arrow_schema(unified)}
-        return rows.select(
-            *(
-                (F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name)
-                for name, kind in types.items()
-            )
-        )
+        return rows.selectExpr(*(self._in_spark(field) for field in from_arrow_schema(unified)))
+
+    def _in_spark(self, field: StructField) -> str:
+        if field.name == SCHEMA_VERSION:
+            return f"'{self._head.schema_version}' AS {SCHEMA_VERSION}"
+        known = f"`{field.name}`" if field.name in self.schema.names else "NULL"
+        return f"CAST({known} AS {field.dataType.simpleString()}) AS `{field.name}`"
+
+
+def _quoted_in_spark(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _opens(session: SparkSession, lake: Lake) -> bool:

@@ -1,0 +1,101 @@
+"""How readers find what to read: by indexes in the database, and by logs that are read once for each version."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import builders
+from house import House
+from penstock.db.engine import Database
+from penstock.errors import WarehouseError
+from penstock.partition import PartitionKey
+from penstock.warehouse.reader import heads
+from workspaces import key, open_at
+
+TABLE = "demo.campaign_daily"
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with builders.quick_folder() as folder:
+        yield House(Path(folder))
+
+
+def clicks(house: House, **slice_of: Any) -> list[int]:
+    return sorted(house.workspace.vouched(TABLE, **slice_of).arrow().column("clicks").to_pylist())
+
+
+def days(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
+    return {key(number, "2024-06-09"): clicks for number in numbers}
+
+
+def test_the_log_of_a_version_is_read_once_and_a_new_version_is_seen_at_once(house: House) -> None:
+    house.deliver(days(1, 2), rows=1)
+    house.publish()
+    assert clicks(house) == [1, 1]
+    log = house.folder / "lake" / "warehouse" / "demo" / "campaign_daily" / "v1" / "_delta_log"
+    aside = log.with_name("aside")
+    log.rename(aside)
+    assert clicks(house) == [1, 1]
+    assert clicks(house, customers=[key(2).customer_id]) == [1]
+    with pytest.raises(WarehouseError):  # who comes anew has to read it
+        open_at(house.folder).vouched(TABLE)
+    aside.rename(log)
+    house.deliver(days(2, clicks=7), rows=1)
+    house.publish()
+    assert clicks(house) == [1, 7]
+
+
+def test_a_reader_keeps_its_version_while_others_go_on(house: House) -> None:
+    house.deliver(days(1), rows=1)
+    house.publish()
+    before = house.workspace.vouched(TABLE)
+    for number in range(2, 5):
+        house.deliver(days(1, clicks=number), rows=1)
+        house.publish()
+        assert clicks(house) == [number]
+    assert before.arrow().column("clicks").to_pylist() == [1]
+
+
+def test_what_readers_must_not_see_is_found_by_its_index(house: House) -> None:
+    """However many pointers there are: a reader asks only for those that are not available."""
+    asked = statements(house.workspace.database, lambda: heads(house.workspace.database, "demo", "campaign_daily"))
+    [(statement, values)] = [one for one in asked if "FROM warehouse_pointer" in one[0]]
+    with house.workspace.database.snapshot() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+    assert [row.detail for row in plan] == ["SEARCH warehouse_pointer USING INDEX unavailable_pointers (source=?)"]
+
+
+def statements(database: Database, act: Any) -> list[tuple[str, Any]]:
+    """What an act asks the database."""
+    found: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, values: Any, _context: Any, _many: bool) -> None:
+        found.append((statement, values))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        act()
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    return found
+
+
+def test_a_workspace_that_was_begun_anew_in_the_same_place_is_read_as_it_is_now(house: House) -> None:
+    house.deliver(days(1), rows=1)
+    house.publish()
+    assert clicks(house) == [1]
+    house.workspace.database.close()
+    for name in ("lake", "state.db", "state.db-wal", "state.db-shm", "penstock.yaml"):
+        path = house.folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    again = House(house.folder)
+    again.deliver(days(1, clicks=5), rows=1)
+    again.publish()
+    assert clicks(again) == [5]
