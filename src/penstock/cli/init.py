@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show
 from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.app import Workspace
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +28,20 @@ def init(
     debug: opt.Debug = False,
 ) -> None:
     """Make a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
+    ws = write_workspace(folder, customers, days)
+    target = folder / "penstock.yaml"
+    where = folder if str(folder) != "." else Path.cwd()
+    document = {"workspace": str(where.resolve()), "file": str(target.resolve()), "database": str(ws.database)}
+
+    def draw(console: object) -> None:
+        go = f"cd {folder} && " if str(folder) != "." else ""
+        typer.echo(f"made {target} and its state database\nnext: {go}penstock run, then penstock status --grid")
+
+    show(document, as_json, draw)
+
+
+def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
+    """A workspace with the demo source and an empty state database."""
     from penstock.app import load_workspace
     from penstock.clock import utc_now
 
@@ -47,14 +64,7 @@ def init(
         raise UsageError(f"cannot make a workspace in {folder}: {error.strerror}") from error
     ws = load_workspace(folder)
     ws.migrate()
-    where = folder if str(folder) != "." else Path.cwd()
-    document = {"workspace": str(where.resolve()), "file": str(target.resolve()), "database": str(ws.database)}
-
-    def draw(console: object) -> None:
-        go = f"cd {folder} && " if str(folder) != "." else ""
-        typer.echo(f"made {target} and its state database\nnext: {go}penstock run, then penstock status --grid")
-
-    show(document, as_json, draw)
+    return ws
 
 
 _TEMPLATE = """\

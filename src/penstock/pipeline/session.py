@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, TransientError
+from penstock.pipeline.archive import ClassArchive, class_archive
 from penstock.settings import SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -44,11 +46,12 @@ def start_session(settings: SparkSettings) -> SparkSession:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     if settings.remote:
         return _connect(settings)
-    require_java()
+    archive = archive_of_classes()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or a worker of another environment starts
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("penstock").master(settings.master)
-    for name, value in {**_OURS, **_for_master(settings.master), **settings.config}.items():
+    options = {JVM_OPTIONS: f"{_compiler(settings.master)} {archive.using() if archive else ''}".strip()}
+    for name, value in {**_OURS, **options, **_for_master(settings.master), **settings.config}.items():
         builder = builder.config(name, value)
     with _quiet_start() as said:
         try:
@@ -60,6 +63,17 @@ def start_session(settings: SparkSettings) -> SparkSession:
 
 def require_java() -> str:
     """The version line of the Java that Spark will use; refuses one that is missing or too old."""
+    return _java_version().partition("\n")[0]
+
+
+def archive_of_classes() -> ClassArchive | None:
+    """Where the classes of this Java and this Spark are kept ready, if this Java can do so."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    return class_archive(_java_version(), Path(_find_spark_home(), "jars"))
+
+
+def _java_version() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java") if home is None else shutil.which("java", path=f"{home}/bin")
     if java is None:
@@ -67,11 +81,12 @@ def require_java() -> str:
             "Spark needs Java 17 or newer and none was found: install it (Debian/Ubuntu: apt-get install"
             " openjdk-17-jre-headless) or set JAVA_HOME"
         )
-    line = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr.partition("\n")[0]
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    line = said.partition("\n")[0]
     major = line.partition('"')[2].partition(".")[0].rstrip('"')
     if major.isdigit() and int(major) < 17:
         raise ConfigError(f"Spark needs Java 17 or newer, found {line}: install a newer one or set JAVA_HOME to it")
-    return line
+    return f"{said}{java}"
 
 
 def _connect(settings: SparkSettings) -> SparkSession:
@@ -87,11 +102,15 @@ def _connect(settings: SparkSettings) -> SparkSession:
     return session
 
 
+def _compiler(master: str) -> str:
+    # In our jobs the JVM hands work items to Python and outcomes back. Code for that need not be compiled to the last
+    # degree: the second compiler would cost more than it saves, and the first run would pay for it.
+    return "-XX:TieredStopAtLevel=1" if master.startswith("local") else ""
+
+
 def _for_master(master: str) -> dict[str, str]:
     if master.startswith("local"):
-        # In our jobs the JVM hands work items to Python and outcomes back. Code for that need not be compiled to the
-        # last degree: the second compiler would cost more than it saves, and the first run would pay for it.
-        return {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+        return {}
     # On a cluster the workers get our package from us, so that both sides always run the same code.
     return {"spark.submit.pyFiles": _package_zip()}
 
