@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Workload:
     @property
     def days(self) -> int:
         """The most days that divide the partitions evenly, with at least as many customers."""
-        return max(n for n in range(1, MOST_DAYS + 1) if self.partitions % n == 0 and n * n <= self.partitions)
+        return _days(self.partitions)
 
     @property
     def customers(self) -> list[str]:
@@ -91,6 +92,11 @@ class Workload:
         workspace = Workspace(self.settings(folder, **changes), self.now)
         workspace.migrate()
         return workspace
+
+
+@cache  # the clock asks for it, and the clock is asked for every slice
+def _days(partitions: int) -> int:
+    return max(n for n in range(1, MOST_DAYS + 1) if partitions % n == 0 and n * n <= partitions)
 
 
 def demo_rows(settings: Settings, run_id: str) -> Rows:

@@ -53,5 +53,5 @@ class Desk:
         return self._run.facts.cancel_requested
 
     def _in(self, state: int, stage: Stage) -> list[str]:
-        before = f"{stage}:"
-        return [key.removeprefix(before) for key in self._run.fold.tasks_in(state) if key.startswith(before)]
+        before = len(f"{stage}:")
+        return [key[before:] for key in self._run.fold.tasks_in(state, stage)]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from penstock.contract.contract import Contract
@@ -126,9 +127,11 @@ class _Lanes:
     probes: list[PartitionKey]
     busy: dict[Stage, Future[None]] = field(default_factory=dict)
     left: dict[Stage, set[str]] = field(default_factory=dict)  # handed out to a worker that died
+    order: dict[str, PartitionKey] = field(default_factory=dict)  # in which partitions are fetched
 
     def work_through(self) -> None:
         stages, done = self.stages, self.stages.done
+        self.order = {str(key): key for key in (*stages.open, *stages.planned)}
         size = min(BATCH_PARTITIONS, max(_SMALLEST_BATCH, -(-done.planned // 2)))
         self.desk.look()
         self.left = {stage: set(self.desk.running(stage)) for stage in STAGES}
@@ -166,15 +169,17 @@ class _Lanes:
 
     def _batch(self, stage: Stage, ready: set[str], size: int) -> list[PartitionKey]:
         if stage is Stage.LOAD:  # one publication takes all that waits
-            return [PartitionKey.parse(key) for key in ready]
+            return [self._key(text) for text in ready]
         if stage is Stage.VALIDATE:
-            return [PartitionKey.parse(key) for key in sorted(ready)][:size]
+            return [self._key(text) for text in sorted(ready)[:size]]
         while self.probes:
             probe = self.probes.pop(0)
             if str(probe) in ready:
                 return [probe]
-        known = [*self.stages.open, *self.stages.planned]
-        return [key for key in dict.fromkeys(known) if str(key) in ready][:size]
+        return list(islice((key for text, key in self.order.items() if text in ready), size))
+
+    def _key(self, text: str) -> PartitionKey:
+        return self.order.get(text) or PartitionKey.parse(text)
 
     def _stops(self, stage: Stage) -> bool:
         """Whether nothing more of this stage is handed out: when the process is asked to end, nothing is issued any

@@ -21,9 +21,9 @@ from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.work import Report, collected, evenly, parallelism, progress, spread, tasks_for
 from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
-from penstock.settings import Customer, Query, SourceSettings
+from penstock.settings import Customer, Keeps, Query, SourceSettings
 from penstock.source.budget import Budget
-from penstock.source.horizon import horizon
+from penstock.source.horizon import horizon, keeps
 from penstock.source.protocol import COMPLETE, RunContext, Source
 from penstock.source.registry import make_source
 
@@ -198,6 +198,7 @@ class _Span:
         self._query = query
         self._customer = customer
         self._dates = dates
+        self._forgets = keeps(extraction.source) != Keeps()
         self._writers: dict[date, RawWriter] = {}
         self._outcomes: dict[date, dict[str, Any]] = {}
 
@@ -224,6 +225,8 @@ class _Span:
         return [day for day in self._dates if day not in self._outcomes]
 
     def _fail_if_frozen(self, day: date) -> None:
+        if not self._forgets:
+            return
         today = last_day_over(self._extraction.clock(), self._customer.time_zone) + timedelta(days=1)
         first = horizon(self._extraction.source, today)
         if first is not None and day < first:

@@ -44,6 +44,7 @@ class RunGraph:
         self._edge_facts: list[tuple[int, int, int, int, bool]] = []  # up, down, group, position, outside
         self._groups: dict[tuple[int, str], int] = {}  # (task, name): number of the group
         self._rules: list[tuple[int, str]] = []  # position, rule
+        self._initials = np.empty(0, np.uint32)
         self._lay_out()
 
     def number(self, key: str) -> int:
@@ -54,6 +55,13 @@ class RunGraph:
             self.keys.append(key)
             self.plan_position.append(0)
         return found
+
+    def initials(self) -> NDArray[np.uint32]:
+        """The first letter of each task's name, by which most tasks of other stages can be passed over at once."""
+        if len(self._initials) < len(self.keys):
+            new = "".join(key[:1] or " " for key in self.keys[len(self._initials) :])
+            self._initials = np.append(self._initials, np.frombuffer(new.encode("utf-32-le"), np.uint32))
+        return self._initials
 
     def add_plans(self, plans: Iterable[tuple[int, Mapping[str, Any]]]) -> Ints:
         """Take in plans by their positions. Says which tasks are touched; a plan that is in already touches none."""

@@ -250,10 +250,13 @@ class RunFold:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def tasks_in(self, state: int) -> list[str]:
-        """The planned tasks in this state."""
-        found = np.flatnonzero(self.state == state).tolist()
-        return [self.graph.keys[task] for task in found if self.graph.plan_position[task]]
+    def tasks_in(self, state: int, stage: str | None = None) -> list[str]:
+        """The planned tasks in this state; of one stage, or of all."""
+        graph, there = self.graph, self.state == state
+        if stage is not None:
+            there &= graph.initials()[: len(there)] == ord(stage[0])
+        keys = [graph.keys[task] for task in np.flatnonzero(there).tolist() if graph.plan_position[task]]
+        return keys if stage is None else [key for key in keys if key.startswith(f"{stage}:")]
 
     def state_of(self, key: str) -> codes.TaskState | None:
         task = self.graph.index.get(key)
