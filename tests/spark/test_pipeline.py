@@ -17,6 +17,8 @@ from penstock.db import schema
 from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
+from penstock.pipeline import load
+from penstock.pipeline.work import spread
 from penstock.projections.fact import START, Cursor
 from penstock.settings import Customer
 from penstock.source.demo import DemoSource
@@ -28,6 +30,39 @@ def state_of(workspace: Workspace, partition: PartitionKey) -> tuple[PartitionSt
     state = workspace.reader.state(partition)
     assert state is not None
     return state.status, state.attempt_count
+
+
+@pytest.fixture(autouse=True)
+def on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little there is to load: by Spark's workers."""
+    monkeypatch.setattr(load, "_HERE_BYTES", -1)
+
+
+def test_a_few_slices_are_loaded_without_a_job_and_many_with_one_to_the_same_rows(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def counted(session: Any, items: Any, tasks: Any) -> Any:
+        begun.append(len(tasks))
+        return spread(session, items, tasks)
+
+    monkeypatch.setattr(load, "spread", counted)
+
+    def loaded(folder: str) -> tuple[int, list[list[dict[str, Any]]]]:
+        """How many jobs the loads took, a first time and as a replacement, and the rows that readers see."""
+        begun.clear()
+        ws = open_at(write_workspace(tmp_path / folder))
+        for again in (False, True):
+            assert run(ws, spark, reprocess=again).loaded == 2
+        found = rows_by_partition(ws)
+        return len(begun), [[row | {"_run_id": ""} for row in found[partition]] for partition in sorted(found)]
+
+    jobs, rows = loaded("by-workers")
+    monkeypatch.setattr(load, "_HERE_BYTES", 2**20)
+    no_jobs, same = loaded("here")
+    assert (jobs, no_jobs) == (2, 0)
+    assert rows == same
 
 
 def test_a_slice_travels_from_source_to_reader(tmp_path: Path, spark: Any) -> None:

@@ -1,4 +1,5 @@
-"""Loading: Spark's workers turn vouched raw slices into packed data files; the publisher commits them."""
+"""Loading: Spark's workers turn vouched raw slices into packed data files (a few slices are turned right here); the
+publisher commits them."""
 
 from __future__ import annotations
 
@@ -29,17 +30,21 @@ from penstock.warehouse.tables import RUN, file_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_HERE_BYTES = 2 * 1024 * 1024  # of Parquet: a job would take longer to begin than this takes
 _SHARE = pa.schema([("share", pa.binary())])
 
 
 def spark_stager(
     spark: SparkSession, lake: str, contract_of: Callable[[str], Contract], report: Report | None = None
 ) -> Stager:
-    """A stager that runs one Spark job for all parts, one task for each."""
+    """A stager that runs one Spark job for all parts, one task for each; or does without when there is little to do."""
 
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
         contracts = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
         used = [[contracts[fingerprints[piece.key]] for piece in part.part.slices] for part in parts]
+        if sum(part.part.weight for part in parts) <= _HERE_BYTES:
+            here = open_lake(lake)
+            return [stage_part(here, part, mine) for part, mine in zip(parts, used, strict=True)]
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):

@@ -49,6 +49,7 @@ class Part:
     high: SortKey | None
     slices: tuple[NewSlice, ...]
     files: tuple[str, ...]
+    weight: int = 0  # about how many bytes of Parquet are read and written
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +128,16 @@ def _parts(month: str, files: Sequence[DataFile], slices: Sequence[NewSlice], wo
     limit = min(_PART_BYTES, max(total // workers + 1, SMALL_BYTES))
     bounds = _cuts(weights, limit)
     edges: list[SortKey | None] = [None, *bounds, None]
-    return tuple(
-        Part(
-            month,
-            low,
-            high,
-            tuple(s for s in slices if _inside(s.sort_key, low, high)),
-            tuple(f.path for f in files if _overlaps(f, low, high)),
-        )
-        for low, high in pairwise(edges)
-    )
+    return tuple(_part(month, low, high, files, slices) for low, high in pairwise(edges))
+
+
+def _part(
+    month: str, low: SortKey | None, high: SortKey | None, files: Sequence[DataFile], slices: Sequence[NewSlice]
+) -> Part:
+    new = tuple(piece for piece in slices if _inside(piece.sort_key, low, high))
+    old = [file for file in files if _overlaps(file, low, high)]
+    weight = sum(piece.weight for piece in new) + sum(file.size for file in old)
+    return Part(month, low, high, new, tuple(file.path for file in old), weight)
 
 
 def _cuts(weights: Sequence[tuple[SortKey, int]], limit: int) -> list[SortKey]:
