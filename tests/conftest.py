@@ -45,3 +45,12 @@ def spark() -> Iterator[Any]:
     session = start_session(SparkSettings(master="local[2]", config={"spark.sql.shuffle.partitions": "2"}))
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def loads_by_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of Spark are about its workers, however little there is to load; what says otherwise says so."""
+    if request.path.parent.name == "spark":
+        from penstock.pipeline import load
+
+        monkeypatch.setattr(load, "_HERE_BYTES", -1)

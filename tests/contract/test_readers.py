@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
@@ -15,7 +16,7 @@ from house import House
 from penstock.db.engine import Database
 from penstock.errors import WarehouseError
 from penstock.partition import PartitionKey
-from penstock.warehouse.reader import heads
+from penstock.warehouse.reader import _spark_type, heads
 from workspaces import key, open_at
 
 TABLE = "demo.campaign_daily"
@@ -85,6 +86,12 @@ def statements(database: Database, act: Any) -> list[tuple[str, Any]]:
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
     return found
+
+
+def test_types_are_spelled_so_that_no_session_reads_them_otherwise() -> None:
+    kind = pa.struct([("order", pa.list_(pa.timestamp("us", "UTC"))), ("sum", pa.decimal128(10, 2))])
+    assert _spark_type(kind) == "struct<`order`: array<timestamp_ltz>, `sum`: decimal(10,2)>"
+    assert _spark_type(pa.int64()) == "bigint"
 
 
 def test_a_workspace_that_was_begun_anew_in_the_same_place_is_read_as_it_is_now(house: House) -> None:

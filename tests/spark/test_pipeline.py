@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass
+from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass, TransientError
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
@@ -30,12 +30,6 @@ def state_of(workspace: Workspace, partition: PartitionKey) -> tuple[PartitionSt
     state = workspace.reader.state(partition)
     assert state is not None
     return state.status, state.attempt_count
-
-
-@pytest.fixture(autouse=True)
-def on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little there is to load: by Spark's workers."""
-    monkeypatch.setattr(load, "_HERE_BYTES", -1)
 
 
 def test_a_few_slices_are_loaded_without_a_job_and_many_with_one_to_the_same_rows(
@@ -63,6 +57,22 @@ def test_a_few_slices_are_loaded_without_a_job_and_many_with_one_to_the_same_row
     no_jobs, same = loaded("here")
     assert (jobs, no_jobs) == (2, 0)
     assert rows == same
+
+
+def test_a_damaged_file_stops_a_small_publication_with_words_and_nothing_is_lost(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_HERE_BYTES", 2**20)
+    ws = open_at(write_workspace(tmp_path))
+    run(ws, spark)
+    [file] = (tmp_path / "lake" / "warehouse").rglob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(b"no Parquet")
+    with pytest.raises(TransientError, match=r"files of demo\.campaign_daily\.v1 could not be read"):
+        run(ws, spark, key(), reprocess=True)
+    file.write_bytes(whole)
+    assert run(ws, spark).loaded == 1
+    assert {len({row["_run_id"] for row in rows}) for rows in rows_by_partition(ws).values()} == {1}
 
 
 def test_a_slice_travels_from_source_to_reader(tmp_path: Path, spark: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError, PenstockError
+from penstock.pipeline import session
 from penstock.pipeline.archive import ClassArchive, class_archive
+from penstock.settings import SparkSettings
 
-JAVA = 'openjdk version "17.0.1"\nOpenJDK 64-Bit Server VM'
+JAVA = 'openjdk version "17.0.1"\nOpenJDK 64-Bit Server VM (mixed mode, sharing)'
 
 
 def ended(code: int, *written: Path) -> subprocess.Popen[bytes]:
@@ -26,17 +29,36 @@ def new_file(archive: ClassArchive) -> Path:
     return Path(option.removeprefix("-XX:ArchiveClassesAtExit="))
 
 
-def test_what_the_jvm_wrote_is_used_from_then_on_and_replaces_what_was_for_other_versions(tmp_path: Path) -> None:
+def test_what_the_jvm_wrote_is_used_from_then_on(tmp_path: Path) -> None:
     archive = ClassArchive(tmp_path / "ours", JAVA, "spark 1")
     assert (archive.is_there, archive.using()) == (False, "")
     size = archive.keep(ended(0, new_file(archive)))
     assert (size, archive.is_there) == (len("classes"), True)
     assert f"-XX:SharedArchiveFile={archive.path} " in archive.using()
 
-    other = ClassArchive(tmp_path / "ours", JAVA, "spark 2")
+
+def test_what_others_keep_or_are_just_writing_is_left_alone(tmp_path: Path) -> None:
+    one, other = (ClassArchive(tmp_path / "ours", JAVA, f"spark {number}") for number in (1, 2))
+    one.keep(ended(0, new_file(one)))
+    writing, forgotten = (tmp_path / "ours" / f"spark-0.{number}.new" for number in (1, 2))
+    for path in (writing, forgotten):
+        path.write_text("half")
+    os.utime(forgotten, (0, 0))
     assert other.using() == ""
     other.keep(ended(0, new_file(other)))
-    assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == [other.path.name]
+    assert one.is_there
+    assert other.is_there
+    assert (writing.exists(), forgotten.exists()) == (True, False)
+
+
+def test_a_jvm_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.pipeline.archive._PATIENCE_SECONDS", 0.1)
+    archive = ClassArchive(tmp_path / "ours", JAVA, "spark 1")
+    new_file(archive)
+    stubborn = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE)
+    with pytest.raises(PenstockError, match="did not end"):
+        archive.keep(stubborn)
+    assert stubborn.poll() is not None
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -61,7 +83,7 @@ def test_a_folder_that_others_may_write_to_is_neither_used_nor_filled(tmp_path: 
     archive.keep(ended(0, new_file(archive)))
     archive.path.parent.chmod(0o777)
     assert archive.using() == ""
-    with pytest.raises(ConfigError, match="nobody else's"):
+    with pytest.raises(ConfigError, match="others than its owner"):
         archive.making()
 
 
@@ -70,5 +92,29 @@ def test_a_folder_that_the_jvm_could_not_be_told_is_refused(tmp_path: Path) -> N
         ClassArchive(tmp_path / "with a space", JAVA, "spark 1").making()
 
 
-def test_a_jvm_of_another_make_is_left_alone(tmp_path: Path) -> None:
-    assert class_archive('openjdk version "17"\nEclipse OpenJ9 VM', tmp_path) is None
+def test_a_file_that_somebody_else_may_change_or_that_is_only_a_link_is_not_used(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path / "ours", JAVA, "spark 1")
+    archive.keep(ended(0, new_file(archive)))
+    archive.path.chmod(0o666)
+    assert archive.using() == ""
+    archive.path.chmod(0o600)
+    assert archive.using() != ""
+    archive.path.rename(tmp_path / "elsewhere")
+    archive.path.symlink_to(tmp_path / "elsewhere")
+    assert archive.using() == ""
+
+
+@pytest.mark.parametrize("words", ["Eclipse OpenJ9 VM (sharing)", "OpenJDK 64-Bit Server VM (mixed mode)"])
+def test_a_jvm_that_shares_no_classes_is_left_alone(tmp_path: Path, words: str) -> None:
+    assert class_archive(f'openjdk version "17"\n{words}', tmp_path) is None
+
+
+def test_a_spark_whose_jars_are_elsewhere_starts_as_ever(tmp_path: Path) -> None:
+    assert class_archive(JAVA, tmp_path / "jars") is None
+
+
+def test_the_driver_of_a_cluster_keeps_the_options_of_its_site() -> None:
+    assert session._for_jvm(SparkSettings(master="spark://host:7077")) == {}
+    ours = session._for_jvm(SparkSettings(config={session.JVM_OPTIONS: "-Dmine=1"}))[session.JVM_OPTIONS]
+    assert ours.split()[0] == "-Dmine=1"
+    assert "TieredStopAtLevel" not in ours

@@ -76,8 +76,12 @@ def _spark() -> str:
 
     from penstock.pipeline.session import archive_of_classes
 
-    archive = archive_of_classes()
-    hint = "" if archive is None or archive.is_there else "; `penstock spark prepare` makes it start seconds earlier"
+    try:
+        archive = archive_of_classes()
+    except PenstockError:  # no Java: that has a line of its own
+        archive = None
+    wanted = archive is not None and not archive.is_there and archive.obstacle is None
+    hint = "; `penstock spark prepare` makes it start seconds earlier" if wanted else ""
     return f"pyspark {version('pyspark')}{hint}"
 
 

@@ -34,13 +34,14 @@ def prepare(
     """Keep Spark's classes ready in a file, so that every command that needs Spark starts seconds earlier. *
 
     Takes about half a minute and 200 MB, once for each Java and each Spark; nothing else changes. The file lies in the
-    virtual environment, or without one in ~/.cache/penstock, and may be deleted at any time.
+    virtual environment, or without one in ~/.cache/penstock, and may be deleted at any time. Only drivers on this
+    machine use it (spark.master: local); those of a cluster start as they always do.
     """
     from penstock.pipeline.session import archive_of_classes
 
     archive = archive_of_classes()
     if archive is None:
-        raise ConfigError("this Java cannot keep classes ready: install OpenJDK 17 or newer")
+        raise ConfigError("this Java and this Spark cannot keep classes ready: it takes a whole OpenJDK, 17 or newer")
     made = again or not archive.is_there
     if made:
         _make(archive)
@@ -65,11 +66,14 @@ def _make(archive: ClassArchive) -> None:
     with TemporaryDirectory(prefix="penstock-") as folder, RunProgress() as watcher:
         ws = write_workspace(Path(folder), customers=2, days=3)
         session = start_session(SparkSettings(config={JVM_OPTIONS: archive.making()}))
-        ws.run(Selection(), watcher=watcher, spark=session)
-        ws.vouched(_ASSET).spark(session).collect()
-        session.stop()
-        ws.database.close()
         gateway = SparkContext._gateway
-        assert gateway is not None  # it was started above
-        watcher.say("the JVM writes down its classes")
-        archive.keep(gateway.proc)
+        assert gateway is not None  # it was started right now
+        try:
+            ws.run(Selection(), watcher=watcher, spark=session)
+            ws.vouched(_ASSET).spark(session).collect()
+            session.stop()
+            watcher.say("the JVM writes down its classes")
+            archive.keep(gateway.proc)
+        finally:
+            archive.give_up(gateway.proc)
+            ws.database.close()

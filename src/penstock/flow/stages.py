@@ -1,4 +1,4 @@
-"""What a stage does with the tasks that it is handed: always one Spark job and a few bulk writes for all of them."""
+"""What a stage does with the tasks that it is handed: one Spark job at most and a few bulk writes for all of them."""
 
 from __future__ import annotations
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from penstock.errors import ConfigError, PenstockError
 _PLAIN_PATH = re.compile(r"[\w./+-]+")  # anything else would have to be quoted on its way to the JVM
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"  # or the JVM says on stdout what it leaves out
 _PATIENCE_SECONDS = 180
+_LEFT_OVER_SECONDS = 3600
 
 
 class ClassArchive:
@@ -31,7 +34,17 @@ class ClassArchive:
 
     @property
     def is_there(self) -> bool:
-        return self.path.exists() and _is_safe(self.path.parent)
+        return self.path.is_file() and _is_safe(self.path) and self.obstacle is None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the file cannot be kept where it belongs; None if it can."""
+        folder = self.path.parent
+        if not _PLAIN_PATH.fullmatch(str(self.path)):
+            return "its name is too odd for the JVM's options"
+        if folder.exists() and not _is_safe(folder):
+            return "others than its owner may write to it"
+        return None
 
     def using(self) -> str:
         """What tells a JVM to use the file; nothing if it is not there."""
@@ -41,51 +54,58 @@ class ClassArchive:
         """What tells a JVM to write the file when it ends."""
         folder = self.path.parent
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for one in (folder.parent, folder):
+                one.mkdir(mode=0o700, exist_ok=True)
+            obstacle = self.obstacle or (None if os.access(folder, os.W_OK) else "it cannot be written to")
         except OSError as error:
-            raise ConfigError(f"Spark's classes cannot be kept in {folder}: {error.strerror}") from error
-        if not _PLAIN_PATH.fullmatch(str(self.path)):
-            raise ConfigError(f"Spark's classes cannot be kept in {folder}: its name is too odd for the JVM's options")
-        if not _is_safe(folder) or not os.access(folder, os.W_OK):
-            raise ConfigError(
-                f"Spark's classes cannot be kept in {folder}: it must be ours to write, and nobody else's"
-            )
+            obstacle = error.strerror
+        if obstacle:
+            raise ConfigError(f"Spark's classes cannot be kept in {folder}: {obstacle}")
         return f"-XX:ArchiveClassesAtExit={self._new} {_QUIET}"
 
     def keep(self, jvm: subprocess.Popen[bytes]) -> int:
-        """Let a JVM that was told to make the file end, and give what it wrote its name; says how many bytes. Files for
-        other versions are deleted."""
+        """Let a JVM that was told to make the file end, and give what it wrote its name; says how many bytes."""
         try:
             if jvm.stdin is not None:
                 jvm.stdin.close()  # which ends it
             if jvm.wait(_PATIENCE_SECONDS) != 0 or not self._new.exists():
                 raise PenstockError("the JVM did not write its classes: Spark starts as slowly as before")
-            for old in self.path.parent.glob("spark-*.jsa"):
-                old.unlink(missing_ok=True)
             os.replace(self._new, self.path)
         except subprocess.TimeoutExpired as error:
             raise PenstockError(f"the JVM did not end within {_PATIENCE_SECONDS} s") from error
         finally:
-            for left in self.path.parent.glob("spark-*.new"):
-                with suppress(OSError):
-                    left.unlink()
+            self.give_up(jvm)
         return self.path.stat().st_size
 
+    def give_up(self, jvm: subprocess.Popen[bytes]) -> None:
+        """End the JVM if it still runs; what it wrote half, and what others left long ago, is deleted."""
+        if jvm.poll() is None:
+            jvm.kill()
+            jvm.wait()
+        before = time.time() - _LEFT_OVER_SECONDS
+        for left in self.path.parent.glob("spark-*.new"):
+            with suppress(OSError):
+                if left == self._new or left.stat().st_mtime < before:
+                    left.unlink()
 
-def class_archive(java: str, spark: Path) -> ClassArchive | None:
-    """The archive for a Java (its words about its version) and the jars of a Spark; None for a JVM that knows nothing
-    of such files. It lies in the virtual environment, and goes with it; without one, in the user's cache."""
-    if "Server VM" not in java:
+
+def class_archive(java: str, jars: Path) -> ClassArchive | None:
+    """The archive for a Java (its words about its version) and the jars of a Spark; None for a JVM or a Spark that such
+    files cannot be made for. It lies in the virtual environment, and goes with it; without one, in the user's cache."""
+    if "Server VM" not in java or "sharing" not in java:  # without classes of its own to share, the JVM shares none
         return None
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(sys.prefix, "var") if sys.prefix != sys.base_prefix else Path(caches)
-    return ClassArchive(folder / "penstock", java, f"{spark} {spark.stat().st_mtime_ns}")
-
-
-def _is_safe(folder: Path) -> bool:
-    """Whether nobody else could have put a file into it."""
     try:
-        found = folder.stat()
+        return ClassArchive(folder / "penstock", java, f"{jars} {int(jars.stat().st_mtime)}")
+    except OSError:
+        return None
+
+
+def _is_safe(path: Path) -> bool:
+    """Whether it is what its name says, and nobody else could have put it there or changed it."""
+    try:
+        found = path.lstat()
     except OSError:
         return False
-    return found.st_uid in (os.getuid(), 0) and not found.st_mode & 0o022
+    return not stat.S_ISLNK(found.st_mode) and found.st_uid in (os.getuid(), 0) and not found.st_mode & 0o022

@@ -16,6 +16,7 @@ from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract, Policy
 from penstock.errors import DataError, RawError
 from penstock.lake import Lake, open_lake
+from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
@@ -30,7 +31,9 @@ from penstock.warehouse.tables import RUN, file_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HERE_BYTES = 2 * 1024 * 1024  # of Parquet: a job would take longer to begin than this takes
+_HERE_BYTES = 2 * 1024 * 1024  # of Parquet
+_HERE_SLICES = 256
+_HERE_PARTS = 4
 _SHARE = pa.schema([("share", pa.binary())])
 
 
@@ -42,9 +45,8 @@ def spark_stager(
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
         contracts = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
         used = [[contracts[fingerprints[piece.key]] for piece in part.part.slices] for part in parts]
-        if sum(part.part.weight for part in parts) <= _HERE_BYTES:
-            here = open_lake(lake)
-            return [stage_part(here, part, mine) for part, mine in zip(parts, used, strict=True)]
+        if _is_little(parts):
+            return _stage_here(open_lake(lake), parts, used)
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):
@@ -55,6 +57,20 @@ def spark_stager(
         return [answers[number] for number in range(len(parts))]
 
     return stage
+
+
+def _is_little(parts: Sequence[StagePart]) -> bool:
+    """Whether the work takes no longer than a job takes to begin."""
+    slices, weight = sum(len(part.part.slices) for part in parts), sum(part.part.weight for part in parts)
+    return len(parts) <= _HERE_PARTS and slices <= _HERE_SLICES and weight <= _HERE_BYTES
+
+
+def _stage_here(lake: Lake, parts: Sequence[StagePart], contracts: Sequence[Sequence[Contract]]) -> list[PartStaged]:
+    try:
+        return [stage_part(lake, part, mine) for part, mine in zip(parts, contracts, strict=True)]
+    except (OSError, pa.ArrowException) as error:  # Arrow's word for trouble with files; from workers it comes as a job
+        tables = ", ".join(sorted({part.table for part in parts}))
+        raise LakeUnavailable(f"files of {tables} could not be read or written: {error}") from error
 
 
 def _worker(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

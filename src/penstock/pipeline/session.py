@@ -46,12 +46,11 @@ def start_session(settings: SparkSettings) -> SparkSession:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     if settings.remote:
         return _connect(settings)
-    archive = archive_of_classes()
+    require_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or a worker of another environment starts
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("penstock").master(settings.master)
-    options = {JVM_OPTIONS: f"{_compiler(settings.master)} {archive.using() if archive else ''}".strip()}
-    for name, value in {**_OURS, **options, **_for_master(settings.master), **settings.config}.items():
+    for name, value in {**_OURS, **_for_master(settings.master), **settings.config, **_for_jvm(settings)}.items():
         builder = builder.config(name, value)
     with _quiet_start() as said:
         try:
@@ -82,6 +81,7 @@ def _java_version() -> str:
             " openjdk-17-jre-headless) or set JAVA_HOME"
         )
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    said = "".join(line for line in said.splitlines(keepends=True) if not line.startswith("Picked up"))
     line = said.partition("\n")[0]
     major = line.partition('"')[2].partition(".")[0].rstrip('"')
     if major.isdigit() and int(major) < 17:
@@ -102,17 +102,20 @@ def _connect(settings: SparkSettings) -> SparkSession:
     return session
 
 
-def _compiler(master: str) -> str:
+def _for_master(master: str) -> dict[str, str]:
+    # On a cluster the workers get our package from us, so that both sides always run the same code.
+    return {} if master.startswith("local") else {"spark.submit.pyFiles": _package_zip()}
+
+
+def _for_jvm(settings: SparkSettings) -> dict[str, str]:
+    if not settings.master.startswith("local"):  # what the cluster's own defaults say holds
+        return {}
     # In our jobs the JVM hands work items to Python and outcomes back. Code for that need not be compiled to the last
     # degree: the second compiler would cost more than it saves, and the first run would pay for it.
-    return "-XX:TieredStopAtLevel=1" if master.startswith("local") else ""
-
-
-def _for_master(master: str) -> dict[str, str]:
-    if master.startswith("local"):
-        return {}
-    # On a cluster the workers get our package from us, so that both sides always run the same code.
-    return {"spark.submit.pyFiles": _package_zip()}
+    options = settings.config.get(JVM_OPTIONS, "-XX:TieredStopAtLevel=1")
+    if "Archive" not in options and (archive := archive_of_classes()):
+        options = f"{options} {archive.using()}"
+    return {JVM_OPTIONS: options.strip()}
 
 
 def _package_zip() -> str:

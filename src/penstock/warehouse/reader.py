@@ -24,7 +24,6 @@ from penstock.warehouse.versions import Versions
 if TYPE_CHECKING:
     import duckdb
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField
 
 SCHEMA_VERSION = "schema_version"
 
@@ -334,13 +333,28 @@ class _Piece:
         if self._head.withdrawn:
             gone = session.createDataFrame(_runs_table(self._head.withdrawn))
             rows = rows.join(F.broadcast(gone), ["customer_id", "logical_date", RUN], "left_anti")
-        return rows.selectExpr(*(self._in_spark(field) for field in from_arrow_schema(unified)))
+        return rows.selectExpr(*(self._in_spark(field) for field in unified))
 
-    def _in_spark(self, field: StructField) -> str:
+    def _in_spark(self, field: pa.Field) -> str:
         if field.name == SCHEMA_VERSION:
             return f"'{self._head.schema_version}' AS {SCHEMA_VERSION}"
-        known = f"`{field.name}`" if field.name in self.schema.names else "NULL"
-        return f"CAST({known} AS {field.dataType.simpleString()}) AS `{field.name}`"
+        known = field.name in self.schema.names
+        if known and self.schema.field(field.name).type == field.type:
+            return f"`{field.name}`"
+        return f"CAST({f'`{field.name}`' if known else 'NULL'} AS {_spark_type(field.type)}) AS `{field.name}`"
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    """The type in Spark's SQL, whatever the session calls a timestamp and takes for a keyword."""
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'`{member.name}`: {_spark_type(member.type)}' for member in kind)}>"
+    if pa.types.is_list(kind):
+        return f"array<{_spark_type(kind.value_type)}>"
+    if pa.types.is_timestamp(kind):
+        return "timestamp_ltz" if kind.tz else "timestamp_ntz"
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return str(from_arrow_type(kind).simpleString())
 
 
 def _quoted_in_spark(text: str) -> str:
