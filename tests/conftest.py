@@ -10,6 +10,7 @@ import boto3
 import hypothesis
 import pytest
 
+import penstock.source.google_ads  # noqa: F401 - sets up gRPC, before any test loads it
 import servers
 
 # How long something takes proves nothing: the machine may be busy.
