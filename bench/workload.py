@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from bench.clock import StandingClock
 from penstock.app import Workspace
 from penstock.partition import RunId
 from penstock.settings import Settings, load_settings
@@ -66,9 +66,10 @@ class Workload:
     def dates(self) -> list[date]:
         return [FIRST_DAY + timedelta(days=index) for index in range(self.days)]
 
-    def now(self) -> datetime:
+    @property
+    def clock(self) -> StandingClock:
         """Noon of the day after the last one, so that exactly these days are due."""
-        return datetime.combine(FIRST_DAY + timedelta(days=self.days), time(12), UTC)
+        return StandingClock(datetime.combine(FIRST_DAY + timedelta(days=self.days), time(12), UTC))
 
     def settings(self, folder: Path, **changes: Any) -> Settings:
         """The settings of a workspace that is written to `folder`; `changes` are what its file says otherwise."""
@@ -89,12 +90,11 @@ class Workload:
 
     def workspace(self, folder: Path, **changes: Any) -> Workspace:
         """A new workspace whose clock stands still."""
-        workspace = Workspace(self.settings(folder, **changes), self.now)
+        workspace = Workspace(self.settings(folder, **changes), self.clock)
         workspace.migrate()
         return workspace
 
 
-@cache  # the clock asks for it, and the clock is asked for every slice
 def _days(partitions: int) -> int:
     return max(n for n in range(1, MOST_DAYS + 1) if partitions % n == 0 and n * n <= partitions)
 

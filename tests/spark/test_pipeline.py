@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from deltalake import DeltaTable
@@ -18,7 +20,7 @@ from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass, Transi
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
-from penstock.pipeline.work import spread
+from penstock.pipeline.work import collected, mapped, spread
 from penstock.projections.fact import START, Cursor
 from penstock.settings import Customer
 from penstock.source.demo import DemoSource
@@ -30,6 +32,28 @@ def state_of(workspace: Workspace, partition: PartitionKey) -> tuple[PartitionSt
     state = workspace.reader.state(partition)
     assert state is not None
     return state.status, state.attempt_count
+
+
+def test_workers_of_a_local_master_come_from_a_process_that_has_imported_what_they_need(spark: Any) -> None:
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+        import sys
+
+        from penstock.pipeline import daemon
+
+        for _ in batches:
+            came_with = sys.modules["__main__"].__spec__
+            places = [str(sys.modules[name].__file__) for name in ("pyspark.worker", "py4j", "penstock.pipeline.load")]
+            started = "" if came_with is None else came_with.name
+            yield pa.record_batch(
+                {"said": [started, daemon.MODULE, *places, f"frozen {gc.get_freeze_count() > 50_000}"]}
+            )
+
+    frame = spread(spark, pa.table({"item": [1]}), [0])
+    started, ours, *places, frozen = collected(mapped(frame, look, "said string")).column("said").to_pylist()
+    assert started == ours
+    assert [place for place in places if ".zip" in place] == []
+    assert frozen == "frozen True"
 
 
 def test_a_few_slices_are_loaded_without_a_job_and_many_with_one_to_the_same_rows(

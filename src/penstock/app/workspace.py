@@ -14,6 +14,7 @@ from penstock.clock import Clock, utc_now
 from penstock.control.select import Selection
 from penstock.errors import ConfigError, PenstockError, UsageError, WarehouseError
 from penstock.partition import MODELS, RunId, new_run_id
+from penstock.pipeline.collector import seldom
 from penstock.settings import find_workspace, load_settings
 from penstock.state.control import ControlStore
 from penstock.state.validator import ValidatorStore
@@ -46,6 +47,7 @@ def load_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
 class Workspace(Planning):
     """One workspace: its settings, its state database, its lake, and what can be done with them."""
 
+    @seldom()
     def run(
         self,
         selection: Selection,
@@ -76,6 +78,7 @@ class Workspace(Planning):
         summary.skipped += plan.held
         return summary
 
+    @seldom()
     def tick(
         self,
         session: Callable[[], SparkSession],
@@ -119,6 +122,7 @@ class Workspace(Planning):
         planner.conclude(planned.stretches, self.now())
         return facts
 
+    @seldom()
     def resume(self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None) -> RunSummary:
         """Go on with a run whose worker died, without repeating what it finished."""
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -18,7 +18,7 @@ from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
 from penstock.lake import open_lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.work import Report, collected, evenly, parallelism, progress, spread, tasks_for
+from penstock.pipeline.work import Report, Work, collected, evenly, mapped, parallelism, progress, spread, tasks_for
 from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
 from penstock.settings import Customer, Keeps, Query, SourceSettings
@@ -104,8 +104,8 @@ def extract(
     tasks = min(len(spans), tasks_for(spark, len(attempts), _PARTITIONS_PER_TASK))
     extraction, tasks = _shared_out(extraction, tasks, parallelism(spark))
     with progress(spark, report):
-        work = spread(spark, table, evenly(len(spans), tasks)).mapInArrow(_worker(extraction), _OUTCOMES_DDL)
-        found = collected(work)
+        frame = spread(spark, table, evenly(len(spans), tasks))
+        found = collected(mapped(frame, _worker(extraction), _OUTCOMES_DDL))
     source = extraction.source.name
     return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
 
@@ -142,7 +142,7 @@ def _spans(attempts: Sequence[AttemptKey], customers: Mapping[str, Customer]) ->
     return spans
 
 
-def _worker(extraction: Extraction) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _worker(extraction: Extraction) -> Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = RunContext(extraction.run_id, Budget(extraction.rate))
         for batch in batches:

@@ -20,7 +20,7 @@ from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
-from penstock.pipeline.work import Report, collected, progress, spread
+from penstock.pipeline.work import Report, Work, collected, mapped, progress, spread
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.files import PackedWriter, SortedRows, between, in_table_order, read_rows, without
@@ -50,8 +50,8 @@ def spark_stager(
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):
-            frame = spread(spark, table, list(range(len(parts)))).mapInArrow(_worker(lake), "share binary")
-            found = collected(frame)
+            frame = spread(spark, table, list(range(len(parts))))
+            found = collected(mapped(frame, _worker(lake), "share binary"))
         # Tasks answer in any order; each answer carries the number of its part.
         answers = dict(pickle.loads(row) for row in found.column("share").to_pylist())  # noqa: S301 - written by our own workers
         return [answers[number] for number in range(len(parts))]
@@ -73,7 +73,7 @@ def _stage_here(lake: Lake, parts: Sequence[StagePart], contracts: Sequence[Sequ
         raise LakeUnavailable(f"files of {tables} could not be read or written: {error}") from error
 
 
-def _worker(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _worker(lake: str) -> Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column(0).to_pylist():

@@ -18,7 +18,7 @@ from penstock.errors import ConfigError, ErrorClass, SparkFailed
 from penstock.lake import open_lake
 from penstock.partition import EVERYBODY, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.extract import Extracted
-from penstock.pipeline.work import Report, collected, progress, refusal, tasks_for
+from penstock.pipeline.work import Report, collected, mapped, progress, refusal, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.settings import RESERVED_FIELDS, Field, Model
 from penstock.warehouse.sql import with_names_in_spark
@@ -192,7 +192,7 @@ def _made(
         whole = rows.unionByName(every).repartition(tasks, *keys).sortWithinPartitions(*keys)
         seal = _Sealer(lake, attempts[0].run_id, contract, model.per_customer)
         try:
-            found = collected(whole.mapInArrow(seal, _SEALED_DDL))
+            found = collected(mapped(whole, seal, _SEALED_DDL))
         except SparkFailed as error:
             cause = error.__cause__
             if isinstance(cause, PySparkException) and (cause.getSqlState() or "").startswith(_BY_DATA):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from penstock.lake import open_lake
 from penstock.ledger.segments import EVENTS, from_table, to_table
 from penstock.partition import new_ulid
-from penstock.pipeline.work import collected, evenly, spread
+from penstock.pipeline.work import Work, collected, evenly, mapped, spread
 from penstock.projections import files
 from penstock.projections.fact import Fact
 from penstock.projections.manifest import FOLDER, Manifest, edges_path, new_path, tasks_path
@@ -74,11 +74,11 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
 
 def _made(spark: SparkSession, lake: str, projector: Projector, paths: list[str], manifest: Manifest) -> Manifest:
     named = spread(spark, pa.table({"path": pa.array(paths)}), evenly(len(paths), len(paths)))
-    status = _status(spark, named.mapInArrow(_partial_reader(lake), _ddl(PARTIAL)))
+    status = _status(spark, mapped(named, _partial_reader(lake), _ddl(PARTIAL)))
     if len(status):
         manifest = replace(manifest, status_base=new_path("partition_status"))
         files.write(projector.lake, str(manifest.status_base), with_spec_columns(status, projector.owner))
-    events = named.mapInArrow(_event_reader(lake), _ddl(EVENTS))
+    events = mapped(named, _event_reader(lake), _ddl(EVENTS))
     folded = collected(events.groupBy("run_id").applyInArrow(_folder(lake, projector.owner), _ddl(_FOLDED)))
     if not len(folded):
         return manifest
@@ -110,7 +110,7 @@ def _read(lake: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             yield pq.read_table(io.BytesIO(storage.read(path)))
 
 
-def _partial_reader(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _partial_reader(lake: str) -> Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in _read(lake, batches):
             yield from partials(from_table(table)).to_batches(max_chunksize=50_000)
@@ -118,7 +118,7 @@ def _partial_reader(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
     return work
 
 
-def _event_reader(lake: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _event_reader(lake: str) -> Work:
     """The events that speak of a run."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

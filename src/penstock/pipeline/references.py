@@ -12,13 +12,14 @@ from penstock.contract.contract import Contract
 from penstock.contract.rules import said
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.examine import Examiner
-from penstock.pipeline.work import collected
+from penstock.pipeline.work import collected, mapped
 from penstock.settings import References
-from penstock.warehouse.reader import Vouched
 from penstock.warehouse.tables import SortKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.warehouse.reader import Vouched  # workers import this module, and need no database
 
 NOT_VOUCHED = "not_vouched"  # the check's name in complaints about a slice that cannot be looked into yet
 _MOST_CUSTOMERS = 500  # beyond this, naming them costs more than it saves
@@ -102,7 +103,7 @@ def _missing(
 
     examine = Examiner(lake, contract, also=check.fields)
     names = [f"_key{number}" for number in range(len(check.fields))]
-    rows = slices.mapInArrow(examine, examine.ddl).where("_header IS NULL").dropna(subset=list(check.fields))
+    rows = mapped(slices, examine, examine.ddl).where("_header IS NULL").dropna(subset=list(check.fields))
     mine = rows.select("_item", "_line", *(F.col(f).alias(n) for f, n in zip(check.fields, names, strict=True)))
     placed = mine.join(F.broadcast(slices.select(F.col("item").alias("_item"), "customer_id", "logical_date")), "_item")
     known = other.rows.spark(spark).select(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, TransientError
+from penstock.pipeline import daemon
 from penstock.pipeline.archive import ClassArchive, class_archive
 from penstock.settings import SparkSettings
 
@@ -103,8 +104,10 @@ def _connect(settings: SparkSettings) -> SparkSession:
 
 
 def _for_master(master: str) -> dict[str, str]:
+    if master.startswith("local"):
+        return {"spark.python.daemon.module": daemon.MODULE}
     # On a cluster the workers get our package from us, so that both sides always run the same code.
-    return {} if master.startswith("local") else {"spark.submit.pyFiles": _package_zip()}
+    return {"spark.submit.pyFiles": _package_zip()}
 
 
 def _for_jvm(settings: SparkSettings) -> dict[str, str]:

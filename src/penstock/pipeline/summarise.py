@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.pipeline.work import Work
+
 _NEVER = np.iinfo(np.int32).max
 
 SUMMARY = pa.schema(
@@ -78,9 +80,7 @@ class Tally:
         }
 
 
-def summariser(
-    row_checks: int, uniques: Sequence[Sequence[str]], measured: int = 0
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def summariser(row_checks: int, uniques: Sequence[Sequence[str]], measured: int = 0) -> Work:
     """A worker for batches with the columns _item, _line, _header, _hash, _broken0, _broken1, ..., _figure0, ..., and
     the unique keys.
 

@@ -6,7 +6,7 @@ need it; workers add up what was found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from penstock.pipeline.payloads import lines_of
 from penstock.pipeline.references import NOT_VOUCHED, Found, Look, look_up
 from penstock.pipeline.slices import Slice
 from penstock.pipeline.summarise import SUMMARY_DDL, summariser
-from penstock.pipeline.work import Report, collected, evenly, progress, refusal, spread, tasks_for
+from penstock.pipeline.work import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
 from penstock.raw.reader import RawReader
 from penstock.settings import References
 
@@ -138,12 +138,12 @@ def _summaries(contract: Contract, slices: DataFrame, lake: str) -> DataFrame:
     add_up = adder(contract)
     examine = Examiner(lake, contract)
     if not examine.for_spark:
-        return slices.mapInArrow(lambda batches: add_up(examine(batches)), SUMMARY_DDL)
-    examined = slices.mapInArrow(examine, examine.ddl)
-    return examined.select(*examine.columns()).mapInArrow(add_up, SUMMARY_DDL)
+        return mapped(slices, lambda batches: add_up(examine(batches)), SUMMARY_DDL)
+    examined = mapped(slices, examine, examine.ddl)
+    return mapped(examined.select(*examine.columns()), add_up, SUMMARY_DDL)
 
 
-def adder(contract: Contract) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def adder(contract: Contract) -> Work:
     """What makes summaries from the answers of an examiner."""
     uniques = [rule.fields for rule in unique_rules(contract)]
     return summariser(len(row_rules(contract)), uniques, len(figured_fields(contract)))
@@ -175,16 +175,14 @@ def _examples(
     numbers = sorted(wanted)
     table = _item_table([items[number] for number in numbers], numbers)
     frame = spread(spark, table, _task_numbers(spark, len(numbers)))
-    found = collected(frame.mapInArrow(_line_reader(lake, contract, wanted), "item int, line int, text string"))
+    found = collected(mapped(frame, _line_reader(lake, contract, wanted), "item int, line int, text string"))
     examples: dict[int, dict[int, str]] = {}
     for row in found.to_pylist():
         examples.setdefault(row["item"], {})[row["line"]] = row["text"]
     return examples
 
 
-def _line_reader(
-    lake: str, contract: Contract, wanted: dict[int, list[int]]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _line_reader(lake: str, contract: Contract, wanted: dict[int, list[int]]) -> Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader = RawReader(open_lake(lake))
         for batch in batches:

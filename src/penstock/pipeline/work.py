@@ -11,19 +11,23 @@ import pyarrow as pa
 
 from penstock.errors import SparkFailed
 from penstock.partition import new_ulid
+from penstock.pipeline.collector import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]  # what a Python worker does with its share
 Report = Callable[[float], None]  # told the finished share of a stage, 0 to 1
 
 _POLL_SECONDS = 0.3
 
 
 def tasks_for(spark: SparkSession, items: int, per_task: int) -> int:
-    """Enough tasks to keep every core busy and the progress moving, few enough that their start costs nothing."""
+    """Enough tasks to keep every core busy and the progress moving, few enough that their start costs nothing; as many
+    for each core, or some would wait for the last."""
     cores = parallelism(spark)
-    return max(1, min(items, max(cores, -(-items // per_task))))
+    rounds = -(-items // (per_task * cores))
+    return max(1, min(items, rounds * cores))
 
 
 def spread(spark: SparkSession, items: pa.Table, tasks: Sequence[int]) -> DataFrame:
@@ -35,6 +39,16 @@ def spread(spark: SparkSession, items: pa.Table, tasks: Sequence[int]) -> DataFr
 def evenly(items: int, tasks: int) -> list[int]:
     """Task numbers that cut a list of items into `tasks` neighbouring parts of the same length."""
     return [index * tasks // items for index in range(items)]
+
+
+def mapped(frame: DataFrame, work: Work, ddl: str) -> DataFrame:
+    """What Python workers make of the frame."""
+
+    def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        return work(batches)
+
+    return frame.mapInArrow(settled, ddl)
 
 
 def collected(frame: DataFrame) -> pa.Table:

@@ -1,0 +1,51 @@
+"""The process from which Spark forks the Python workers of a local master: it has imported what they are going to need.
+
+Spark puts a zip of PySpark's sources first on the path of its workers. Modules from there are compiled at every start,
+so the installed package, which is the same and compiled already, is taken instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+MODULE = __name__  # what Spark is to start
+
+_PACKAGES = ("pyspark", "py4j")
+_NEEDED = (
+    "pyspark.worker",
+    "pyspark.sql.pandas.serializers",
+    "pandas",
+    "penstock.pipeline.extract",
+    "penstock.pipeline.validate",
+    "penstock.pipeline.load",
+)
+
+
+def without_zips(path: Sequence[str]) -> list[str]:
+    """The path without the zips that belong to the installed PySpark. Another Spark's zips stay: there they differ."""
+    folders = [entry for entry in path if not entry.endswith(".zip")]
+    found = [PathFinder.find_spec(package, folders) for package in _PACKAGES]
+    if not all(spec and spec.origin for spec in found):
+        return list(path)
+    zips = Path(str(found[0] and found[0].origin)).parent / "python" / "lib"
+    return [entry for entry in path if Path(entry).parent != zips]
+
+
+def main() -> None:
+    sys.path[:] = without_zips(sys.path)
+    for module in _NEEDED:  # only imports: nothing may run in a thread of ours when Spark forks
+        import_module(module)
+    from pyspark.daemon import manager
+
+    from penstock.pipeline.collector import settle
+
+    settle()
+    manager()
+
+
+if __name__ == "__main__":
+    main()

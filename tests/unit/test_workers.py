@@ -1,0 +1,85 @@
+"""Spark's Python workers: where they take their modules from, how often they look for garbage, how work is cut."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyspark
+import pytest
+
+from penstock.pipeline.collector import seldom
+from penstock.pipeline.daemon import without_zips
+from penstock.pipeline.work import evenly, tasks_for
+
+_ZIPS = Path(pyspark.__file__).parent / "python" / "lib"
+_INSTALLED = str(Path(pyspark.__file__).parents[1])
+
+
+def session(cores: int) -> Any:
+    return SimpleNamespace(_sc=SimpleNamespace(defaultParallelism=cores))
+
+
+@pytest.mark.parametrize(
+    ("items", "cores", "expected"),
+    [(1, 2, 1), (2, 2, 2), (900, 2, 2), (2000, 2, 2), (2001, 2, 4), (5000, 2, 6), (10_000, 8, 16), (3, 8, 3)],
+)
+def test_every_core_gets_as_many_tasks_as_the_others(items: int, cores: int, expected: int) -> None:
+    tasks = tasks_for(session(cores), items, per_task=1000)
+    assert tasks == expected
+    assert tasks % cores == 0 or tasks == items
+    assert sorted(set(evenly(items, tasks))) == list(range(tasks))
+
+
+def test_the_installed_pyspark_is_taken_instead_of_its_own_zips() -> None:
+    zips = [str(path) for path in sorted(_ZIPS.glob("*.zip"))]
+    assert len(zips) == 2
+    assert without_zips([*zips, "/jobs/ours.zip", _INSTALLED]) == ["/jobs/ours.zip", _INSTALLED]
+
+
+def test_the_zips_of_another_spark_stay(tmp_path: Path) -> None:
+    others = [str(tmp_path / "python/lib/pyspark.zip"), str(tmp_path / "python/lib/py4j-0.10-src.zip")]
+    assert without_zips([*others, _INSTALLED]) == [*others, _INSTALLED]
+
+
+def test_without_an_installed_pyspark_the_zips_stay(tmp_path: Path) -> None:
+    zips = [str(path) for path in sorted(_ZIPS.glob("*.zip"))]
+    assert without_zips([*zips, str(tmp_path)]) == [*zips, str(tmp_path)]
+
+
+def test_a_settled_worker_has_nothing_old_to_look_at() -> None:
+    script = (
+        "import gc; from penstock.pipeline.collector import settle; settle(); frozen = gc.get_freeze_count();"
+        " kept = [[] for _ in range(100)]; settle();"
+        " print(frozen > 1000, gc.get_freeze_count() <= frozen, gc.get_threshold()[0] > 10_000, gc.isenabled())"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["True"] * 4
+
+
+def test_collecting_less_often_ends_with_the_block() -> None:
+    before = gc.get_threshold()
+
+    @seldom()
+    def work() -> int:
+        assert gc.isenabled()
+        return gc.get_threshold()[0]
+
+    assert work() > before[0]
+    with pytest.raises(ValueError, match="ours"), seldom():
+        raise ValueError("ours")
+    assert gc.get_threshold() == before
+
+
+def test_whoever_turned_the_collector_off_keeps_it_off() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with seldom():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)
