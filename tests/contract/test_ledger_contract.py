@@ -19,6 +19,7 @@ from penstock.control.export import export_before
 from penstock.control.rescue import end_cancelled, tidy_own
 from penstock.db import schema
 from penstock.errors import LeaseLost, PenstockError
+from penstock.flow.desk import Desk
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.ledger.append import append
@@ -26,6 +27,7 @@ from penstock.ledger.events import Event, RunCancelRequested, RunFinished, Slice
 from penstock.ledger.segments import SegmentDamaged
 from penstock.lifecycle import Outcome, Stage
 from penstock.partition import new_run_id
+from penstock.projections import projector
 from penstock.projections.fact import START
 from penstock.projections.manifest import ProjectionsLost
 from penstock.state.inputs import InputStore
@@ -152,6 +154,27 @@ def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: Ann
     assert (three["last_attempt_outcome"], three["available"]) == ("SUCCEEDED", True)
     assert dict(one["partition_values"])["customer_id"] == "1000000001"
     assert {row["state"] for row in step_by_step["runs"]} == {"FAILED"}
+
+
+@pytest.mark.parametrize("somebody_was_faster", [False, True])
+def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
+    annals: Annals, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
+) -> None:
+    actors, run_id = annals.actors, annals.start(1, 2, 3)
+    desk = Desk(run_id, annals.ledger.news_of_run)
+    desk.look()
+    actors.validator.judge([accepted(attempt(run_id, 1), actors.token), rejected(attempt(run_id, 2), actors.token)])
+    if somebody_was_faster:  # it has folded what this desk has not seen yet
+        annals.another_projector().advance()
+    actors.control.cancel([builders.cancelled(attempt(run_id, 3), actors.token)])
+    actors.control.finish_run(run_id, actors.token, {}, "done")
+    with monkeypatch.context() as patch:
+        patch.setattr(projector, "FoldedRun", None)  # nobody folds a run of his own
+        annals.projector.advance({run_id: desk.folded})
+    lent = annals.tables()
+    assert [row["state"] for row in lent["runs"]] == ["FAILED"]
+    annals.projector.rebuild()
+    assert annals.tables() == lent
 
 
 def test_two_who_advance_at_once_do_the_work_once(annals: Annals) -> None:

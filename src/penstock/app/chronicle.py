@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.projections.board import Board
     from penstock.projections.current import Current
-    from penstock.projections.projector import Projector
+    from penstock.projections.projector import Lent, Projector
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
 
@@ -122,9 +122,9 @@ class Chronicle(Opened):
             for query in self.settings.assets.values()
         ]
 
-    def project(self) -> None:
+    def project(self, lent: Lent | None = None) -> None:
         """Bring the projections forward. Trouble with that stops nobody: the next one catches up."""
         try:
-            self.projector.advance()
+            self.projector.advance(lent)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run that was published must not end by it
             log.warning("projections.behind: %s", error)

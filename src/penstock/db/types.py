@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,7 +32,12 @@ class UtcTimestamp(TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None or isinstance(value, datetime):
             return None if value is None else value.astimezone(UTC)
-        return datetime.fromisoformat(value).astimezone(UTC)
+        return _moment(value)
+
+
+@lru_cache(maxsize=1024)  # thousands of rows of one batch carry the same moment
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 class Json(TypeDecorator[Any]):

@@ -27,6 +27,11 @@ class Desk:
         facts, self._cursor = self._news(self._run_id, self._cursor)
         self._run.take(facts)
 
+    def folded(self) -> FoldedRun:
+        """The run as the ledger tells it at this moment, for somebody else to keep: this desk is closed with it."""
+        self.look()
+        return self._run
+
     def ready(self, stage: Stage) -> list[str]:
         """The partitions whose task of this stage may be worked on now."""
         return self._in(codes.READY, stage)

@@ -85,10 +85,9 @@ class Runner:
         done = RunSummary(run_id, planned=len(plan) + len(adopted))
         ordered = sorted(plan, key=_newest_month_first)
         stages = Stages(self.bench, done, {item.key: item for item in ordered}, adopted, sizes)
-        token = self.bench.worker_token
+        token, desk = self.bench.worker_token, Desk(run_id, self.news)
         try:
-            lanes = _Lanes(self, stages, Desk(run_id, self.news), self._probes(ordered))
-            lanes.work_through()
+            _Lanes(self, stages, desk, self._probes(ordered)).work_through()
         except BaseException as error:
             stages.give_up()
             end = "cancelled" if isinstance(error, KeyboardInterrupt) else "broken"
@@ -101,7 +100,7 @@ class Runner:
         done.seconds = round(time.monotonic() - started, 3)
         self.bench.control.finish_run(run_id, token, done.counts(), done.end)
         reach("run.finished")
-        self.bench.project()
+        self.bench.project({run_id: desk.folded})
         return done
 
     def _probes(self, plan: Sequence[Planned]) -> list[PartitionKey]:

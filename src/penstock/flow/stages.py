@@ -24,6 +24,7 @@ from penstock.pipeline.extract import Extracted, Extraction, extract
 from penstock.pipeline.references import Look
 from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.pipeline.work import Report
+from penstock.projections.projector import Lent
 from penstock.settings import Settings
 from penstock.slices import brief
 from penstock.state.control import ControlStore
@@ -55,7 +56,7 @@ class Bench:
     validator: ValidatorStore
     publish: Callable[[RunId, Report | None], Publication]
     deriver: Deriver
-    project: Callable[[], None]  # brings the projections forward
+    project: Callable[[Lent | None], None]  # brings the projections forward
     watcher: Watcher
     worker_token: str
     guard: Guard
@@ -259,7 +260,7 @@ class Stages:
         self.done.count(loaded=published.loaded, hidden=published.hidden)
         self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in published.broken.items())
         if time.monotonic() - self.projected > _PROJECT_SECONDS:  # what waits is read from the ledger meanwhile
-            self.bench.project()
+            self.bench.project(None)
             self.projected = time.monotonic()
 
     # --- closing --------------------------------------------------------------------------------------------------

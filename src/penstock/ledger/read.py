@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -14,7 +14,7 @@ from penstock.db.engine import Database
 from penstock.db.migrate import STRANGERS
 from penstock.errors import PenstockError
 from penstock.ledger.segments import SegmentReader
-from penstock.projections.fact import Cursor, Fact
+from penstock.projections.fact import OF_A_RUN, Cursor, Fact
 
 _EVENT = schema.event
 # SQLite has one writer at a time and no transaction numbers: all events are of the same, finished one.
@@ -43,7 +43,7 @@ class LedgerReader:
                 self._refuse_strangers(connection)
                 where.append(_EVENT.c.transaction_id < connection.scalar(_HORIZON))
             rows = self._select(connection, where, limit)
-        return [_fact(row) for row in rows], _behind(rows, cursor)
+        return _facts(rows), _behind(rows, cursor)
 
     def _refuse_strangers(self, connection: Connection) -> None:
         if connection.scalar(STRANGERS):
@@ -65,7 +65,7 @@ class LedgerReader:
         with self._database.snapshot() as connection:
             where = _EVENT.c.position.between(first, last)
             statement = sa.select(*_COLUMNS).where(where).order_by(_EVENT.c.position).limit(limit)
-            return [_fact(row) for row in connection.execute(statement)]
+            return _facts(connection.execute(statement))
 
     def of_run(self, run_id: str, until: Cursor | None = None) -> list[Fact]:
         """Everything that was told about one run, up to a cursor, wherever it is kept by now."""
@@ -74,20 +74,22 @@ class LedgerReader:
             where.append(sa.not_(self.beyond(until)))
         with self._database.snapshot() as connection:
             rows = self._select(connection, where, None)
-        found = [_fact(row) for row in rows]
+        found = _facts(rows)
         if any(fact.type == "PlanCreated" for fact in found):
             return found
         return [*(fact for page in self.exported() for fact in page if fact.run_id == run_id), *found]
 
     def news_of_run(self, run_id: str, cursor: Cursor) -> tuple[list[Fact], Cursor]:
-        """What is new about one run: also what others may still come before. That is told again the next time."""
+        """What is new about the tasks of one run: also what others may still come before. That is told again the next
+        time."""
         with self._database.snapshot() as connection:
-            rows = self._select(connection, [_EVENT.c.run_id == run_id, self.beyond(cursor)], None)
+            where = [_EVENT.c.run_id == run_id, _EVENT.c.type.in_(OF_A_RUN), self.beyond(cursor)]
+            rows = self._select(connection, where, None)
             settled = rows
             if self._database.dialect == "postgresql":
                 horizon = connection.scalar(_HORIZON)
                 settled = [row for row in rows if row.transaction < horizon]
-        return [_fact(row) for row in rows], _behind(settled, cursor)
+        return _facts(rows), _behind(settled, cursor)
 
     def tail(
         self, limit: int, *, after: int | None = None, run_id: str | None = None, kind: str | None = None
@@ -122,5 +124,8 @@ def _behind(rows: Sequence[Row[Any]], cursor: Cursor) -> Cursor:
     return Cursor(rows[-1].transaction, rows[-1].position) if rows else cursor
 
 
-def _fact(row: Row[Any]) -> Fact:
-    return Fact._make((*row[:6], orjson.loads(row.payload)))
+def _facts(rows: Iterable[Any]) -> list[Fact]:
+    return [
+        Fact(position, event_id, kind, version, occurred_at, run_id, orjson.loads(payload))
+        for position, event_id, kind, version, occurred_at, run_id, payload, _ in rows
+    ]

@@ -21,9 +21,9 @@ from penstock.ledger.segments import EVENTS, from_table, to_table
 from penstock.partition import new_ulid
 from penstock.pipeline.work import Work, collected, evenly, mapped, spread
 from penstock.projections import files
-from penstock.projections.fact import Fact
+from penstock.projections.fact import OF_A_RUN, Fact
 from penstock.projections.manifest import FOLDER, Manifest, edges_path, new_path, tasks_path
-from penstock.projections.projector import OF_A_RUN, Maker, Pages, Projector, counted
+from penstock.projections.projector import Maker, Pages, Projector, counted
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import ORDER, PARTIAL, join_sql, partials

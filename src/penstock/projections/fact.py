@@ -35,6 +35,22 @@ UNDERSTOOD: dict[str, int] = {
 }
 
 
+# Those that say something about the tasks of a run.
+OF_A_RUN = frozenset(
+    {
+        "PlanCreated",
+        "TaskStarted",
+        "SlicesExtracted",
+        "SlicesUnchanged",
+        "TasksDropped",
+        "TaskFinished",
+        "PartitionPublished",
+        "RunCancelRequested",
+        "RunFinished",
+    }
+)
+
+
 def understood(fact: Fact) -> bool:
     return UNDERSTOOD.get(fact.type) == fact.version
 

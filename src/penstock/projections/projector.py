@@ -19,7 +19,7 @@ from penstock.lake import Lake
 from penstock.partition import new_ulid
 from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
-from penstock.projections.fact import Cursor, Fact, understood
+from penstock.projections.fact import OF_A_RUN, Cursor, Fact, understood
 from penstock.projections.manifest import FOLDER, Head, Manifest, edges_path, made_at, new_path, tasks_path
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
@@ -32,20 +32,9 @@ _MOST_PARTS = 16
 _SMALLEST_COMPACTION = 50_000
 _LEFT_OVER = timedelta(days=1)
 
-OF_A_RUN = {
-    "PlanCreated",
-    "TaskStarted",
-    "SlicesExtracted",
-    "SlicesUnchanged",
-    "TasksDropped",
-    "TaskFinished",
-    "PartitionPublished",
-    "RunCancelRequested",
-    "RunFinished",
-}
-
-
 Pages = Iterator[tuple[list[Fact], Cursor]]
+Lender = Callable[[], FoldedRun]  # gives a run folded from all its events until the moment of asking, for good
+Lent = Mapping[str, Lender]
 
 
 class Events(Protocol):
@@ -70,9 +59,11 @@ class Projector:
     _runs: dict[str, FoldedRun] = field(default_factory=dict)
     _at: str | None = None  # the manifest that the runs in memory belong to
 
-    def advance(self) -> int:
-        """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do."""
+    def advance(self, lent: Lent | None = None) -> int:
+        """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do. A run that
+        the caller has folded already can be lent: it is not folded again."""
         done = 0
+        lent = lent or {}
         try:
             while True:
                 seen, manifest = self.head.read()
@@ -82,7 +73,7 @@ class Projector:
                 if not page:
                     self._at = seen
                     return done
-                new = self._with(manifest, page, cursor)
+                new = self._with(manifest, page, cursor, lent)
                 new = self._without_expired(new, self.clock())
                 reach("project.written")
                 self._at = self._swap(seen, manifest, new)
@@ -161,11 +152,11 @@ class Projector:
 
     # --- one page of events -------------------------------------------------------------------------------------
 
-    def _with(self, manifest: Manifest, page: Sequence[Fact], cursor: Cursor) -> Manifest:
+    def _with(self, manifest: Manifest, page: Sequence[Fact], cursor: Cursor, lent: Lent | None = None) -> Manifest:
         new = replace(manifest, cursor=cursor, unknown=counted(manifest.unknown, page))
         new = self._with_status(new, page)
         new = self.with_consumed(new, page)
-        return self._with_runs(new, page)
+        return self._with_runs(new, page, lent or {})
 
     def _without_expired(self, manifest: Manifest, now: datetime) -> Manifest:
         """Retention takes the tasks and edges of runs that ended long ago; their row in `runs` stays."""
@@ -216,7 +207,7 @@ class Projector:
         files.write(self.lake, path, table)
         return replace(manifest, consumed=(*paths, path))
 
-    def _with_runs(self, manifest: Manifest, page: Sequence[Fact]) -> Manifest:
+    def _with_runs(self, manifest: Manifest, page: Sequence[Fact], lent: Lent) -> Manifest:
         told: dict[str, list[Fact]] = {}
         for fact in page:
             if fact.run_id is not None and fact.type in OF_A_RUN and understood(fact):
@@ -230,7 +221,7 @@ class Projector:
         for run_id, facts in told.items():
             if run_id in forgotten:  # retention took its tasks: a late word about them changes nothing
                 continue
-            parts[run_id] = self._part(run_id, facts, parts.get(run_id, ()), manifest.cursor)
+            parts[run_id] = self._part(run_id, facts, parts.get(run_id, ()), manifest.cursor, lent.get(run_id))
             run = self._runs[run_id]
             rows[run_id] = run_row(run_id, run, self.owner)
             if run.facts.end is not None:
@@ -240,15 +231,19 @@ class Projector:
         files.write(self.lake, path, pa.Table.from_pylist(ordered, schema=RUNS))
         return replace(manifest, runs=path, parts=parts)
 
-    def _part(self, run_id: str, facts: list[Fact], parts: tuple[str, ...], until: Cursor) -> tuple[str, ...]:
+    def _part(
+        self, run_id: str, facts: list[Fact], parts: tuple[str, ...], until: Cursor, lent: Lender | None
+    ) -> tuple[str, ...]:
         """Write what changed of a run that is in memory; of one that is not, or is over, write all of it."""
         run, changed = self._runs.get(run_id), None
-        if run is None:
+        if run is not None:
+            changed = run.take(facts)
+        elif lent is not None:
+            run = self._runs[run_id] = lent()
+        else:
             # of a run that is heard of for the first time, this is all there is
             told = self.events.of_run(run_id, until) if parts else facts
             run = self._runs[run_id] = FoldedRun.of(told)
-        else:
-            changed = run.take(facts)
         whole = changed is None or run.facts.end is not None or len(parts) >= _MOST_PARTS
         name = new_ulid()
         tasks = task_rows(run_id, run.fold, self.owner, None if whole else changed)
