@@ -16,6 +16,7 @@ from penstock.state.worker import WorkerStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.aside import Finder
     from penstock.pipeline.verify import Verification
     from penstock.pipeline.work import Report
     from penstock.warehouse.compare import Difference
@@ -58,10 +59,19 @@ class Keeping(Reading):
         self.project()
         return published
 
-    def _publish(self, spark: SparkSession, worker_token: str, run_id: RunId, report: Report | None) -> Publication:
-        return self._publisher(spark, worker_token, report).publish(run_id)
+    def _publish(
+        self,
+        spark: SparkSession,
+        worker_token: str,
+        run_id: RunId,
+        report: Report | None,
+        find: Finder | None = None,
+    ) -> Publication:
+        return self._publisher(spark, worker_token, report, find).publish(run_id)
 
-    def _publisher(self, spark: SparkSession, worker_token: str, report: Report | None) -> Publisher:
+    def _publisher(
+        self, spark: SparkSession, worker_token: str, report: Report | None, find: Finder | None = None
+    ) -> Publisher:
         from penstock.contract.contract import Contract
         from penstock.contract.schema import arrow_schema
         from penstock.pipeline.load import spark_stager
@@ -76,7 +86,7 @@ class Keeping(Reading):
             self._clock,
             worker_token,
             fields.__getitem__,
-            spark_stager(spark, self.settings.lake, kept.__getitem__, report),
+            spark_stager(spark, self.settings.lake, kept.__getitem__, report, find),
             parallelism(spark),
         )
 

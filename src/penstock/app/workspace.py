@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.flow.runner import Runner
     from penstock.flow.summary import RunSummary, Watcher
+    from penstock.pipeline.aside import Finder
     from penstock.pipeline.work import Report
     from penstock.warehouse.publish import Publication
 
@@ -206,8 +207,8 @@ class Workspace(Planning):
         from penstock.flow.runner import Runner
         from penstock.flow.stages import Bench
 
-        def publish(run: RunId, report: Report | None) -> Publication:
-            return self._publish(session, worker_token, run, report)
+        def publish(run: RunId, report: Report | None, find: Finder | None) -> Publication:
+            return self._publish(session, worker_token, run, report, find)
 
         bench = Bench(
             session,

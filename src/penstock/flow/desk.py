@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.lifecycle import Stage
 from penstock.partition import RunId
@@ -44,9 +44,9 @@ class Desk:
         """Those that were handed out and have no word yet."""
         return self._in(codes.RUNNING, stage)
 
-    def tries(self, stage: Stage, partition_key: str) -> int:
-        """How often the task was handed out."""
-        return self._run.fold.tries_of(f"{stage}:{partition_key}")
+    def tries(self, stage: Stage, partition_keys: Iterable[str]) -> int:
+        """How often that one of these tasks was handed out which was so most often."""
+        return self._run.fold.most_tries([f"{stage}:{key}" for key in partition_keys])
 
     def states(self, partition_key: str) -> dict[Stage, str]:
         """The tasks of one partition, each with its state; none if the run has none of it."""

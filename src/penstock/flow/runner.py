@@ -20,6 +20,7 @@ from penstock.flow.stages import Bench, Stages
 from penstock.flow.summary import RunSummary
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
+from penstock.pipeline.aside import set_aside
 from penstock.pipeline.validate import check_expressions
 from penstock.pipeline.work import cancel_jobs
 from penstock.state.records import Issued, Planned
@@ -87,7 +88,8 @@ class Runner:
         stages = Stages(self.bench, done, {item.key: item for item in ordered}, adopted, sizes)
         token, desk = self.bench.worker_token, Desk(run_id, self.news)
         try:
-            _Lanes(self, stages, desk, self._probes(ordered)).work_through()
+            with set_aside(self.bench.spark) as stages.aside:
+                _Lanes(self, stages, desk, self._probes(ordered)).work_through()
         except BaseException as error:
             stages.give_up()
             end = "cancelled" if isinstance(error, KeyboardInterrupt) else "broken"
@@ -158,8 +160,9 @@ class _Lanes:
         batch = self._batch(stage, ready, size)
         if not batch:  # planned once, but not due any more: the end of the run cancels it
             return
-        self.left[stage] -= {str(key) for key in batch}
-        tries = 1 + max(self.desk.tries(stage, str(key)) for key in batch)
+        names = [str(key) for key in batch]
+        self.left[stage].difference_update(names)
+        tries = 1 + self.desk.tries(stage, names)
         work = {Stage.EXTRACT: self.stages.extract, Stage.VALIDATE: self.stages.validate, Stage.LOAD: self.stages.load}
         self.busy[stage] = lanes.submit(work[stage], batch, tries)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, timedelta
 from threading import Event as Flag
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,7 @@ from penstock.flow.summary import Failure, RunSummary, Watcher
 from penstock.ledger.events import Event, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, Stage
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.pipeline.aside import Asides, Finder
 from penstock.pipeline.extract import Extracted, Extraction, extract
 from penstock.pipeline.references import Look
 from penstock.pipeline.validate import ToValidate, Validated, validate
@@ -54,7 +56,7 @@ class Bench:
     contracts: Mapping[str, Contract]
     control: ControlStore
     validator: ValidatorStore
-    publish: Callable[[RunId, Report | None], Publication]
+    publish: Callable[[RunId, Report | None, Finder | None], Publication]
     deriver: Deriver
     project: Callable[[Lent | None], None]  # brings the projections forward
     watcher: Watcher
@@ -73,6 +75,7 @@ class Stages:
     planned: dict[PartitionKey, Planned] = field(default_factory=dict)
     open: dict[PartitionKey, Issued] = field(default_factory=dict)  # issued (or adopted) and not closed
     sizes: dict[PartitionKey, int] = field(default_factory=dict)  # of fetched payloads
+    aside: Asides | None = None
     stopped: Flag = field(default_factory=Flag)
     projected: float = field(default_factory=time.monotonic)
 
@@ -188,12 +191,18 @@ class Stages:
     # --- validate -------------------------------------------------------------------------------------------------
 
     def validate(self, keys: Sequence[PartitionKey], tries: int) -> None:
-        """Examine what was fetched, and pass a verdict on each."""
-        issued = [self.open[key] for key in keys]
+        """Examine what was fetched, in the order of the tables it will be in, and pass a verdict on each."""
+        issued = [self.open[key] for key in sorted(keys, key=_in_table_order)]
         self._start(Stage.VALIDATE, keys, tries)
         found, lost = halving(issued, self._examine, _FAILED_JOBS)
         reach("run.validated")
+        if self.aside:
+            for item in found:
+                if item.aside and item.payload_digest and item.is_acceptable:
+                    self.aside.keep(item.attempt, item.payload_digest, item.aside)
         self._close([self._verdict(item, tries) for item in found])
+        if self.aside:
+            self.aside.judge(item.attempt for item in found)
         self._close_lost(lost, Stage.VALIDATE, tries)
         reach("run.judged")
 
@@ -213,7 +222,8 @@ class Stages:
                 if item.attempt.partition.query_name == name
             ]
             self._go_on()
-            found += validate(bench.spark, bench.settings.lake, bench.contracts[name], items, report, bench.look)
+            room = self.aside.room() if self.aside else None
+            found += validate(bench.spark, bench.settings.lake, bench.contracts[name], items, report, bench.look, room)
         report(1.0)
         return found
 
@@ -255,7 +265,8 @@ class Stages:
         if keys:
             self._start(Stage.LOAD, keys, tries)
         report = self.bench.watcher.stage("load", len(keys))
-        published = self.bench.publish(self.run_id, report)
+        with self.aside.used_up() if self.aside else nullcontext():
+            published = self.bench.publish(self.run_id, report, self.aside.find if self.aside else None)
         report(1.0)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
         self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in published.broken.items())
@@ -323,6 +334,10 @@ class Stages:
     def _closed(self, attempts: Iterable[AttemptKey]) -> None:
         for attempt in list(attempts):
             self.open.pop(attempt.partition, None)
+
+
+def _in_table_order(key: PartitionKey) -> tuple[date, str]:
+    return (key.logical_date, key.customer_id)
 
 
 def halving(

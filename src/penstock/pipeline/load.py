@@ -18,6 +18,7 @@ from penstock.errors import DataError, RawError
 from penstock.lake import Lake, open_lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
+from penstock.pipeline.aside import AsideReader, Finder, Place
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
 from penstock.pipeline.work import Report, Work, collected, mapped, progress, spread
@@ -38,16 +39,22 @@ _SHARE = pa.schema([("share", pa.binary())])
 
 
 def spark_stager(
-    spark: SparkSession, lake: str, contract_of: Callable[[str], Contract], report: Report | None = None
+    spark: SparkSession,
+    lake: str,
+    contract_of: Callable[[str], Contract],
+    report: Report | None = None,
+    find: Finder | None = None,
 ) -> Stager:
-    """A stager that runs one Spark job for all parts, one task for each; or does without when there is little to do."""
+    """A stager that runs one Spark job for all parts, one task for each; or does without when there is little to do.
+    `find` says where rows lie that validation has set aside."""
 
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
         contracts = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
         used = [[contracts[fingerprints[piece.key]] for piece in part.part.slices] for part in parts]
+        places = [[_place(find, piece) for piece in part.part.slices] for part in parts]
         if _is_little(parts):
-            return _stage_here(open_lake(lake), parts, used)
-        shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, strict=True)]
+            return _stage_here(open_lake(lake), parts, used, places)
+        shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, places, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):
             frame = spread(spark, table, list(range(len(parts))))
@@ -65,9 +72,18 @@ def _is_little(parts: Sequence[StagePart]) -> bool:
     return len(parts) <= _HERE_PARTS and slices <= _HERE_SLICES and weight <= _HERE_BYTES
 
 
-def _stage_here(lake: Lake, parts: Sequence[StagePart], contracts: Sequence[Sequence[Contract]]) -> list[PartStaged]:
+def _place(find: Finder | None, piece: NewSlice) -> Place | None:
+    return find(AttemptKey(piece.key, piece.run_id), piece.payload_digest) if find else None
+
+
+def _stage_here(
+    lake: Lake,
+    parts: Sequence[StagePart],
+    contracts: Sequence[Sequence[Contract]],
+    places: Sequence[Sequence[Place | None]],
+) -> list[PartStaged]:
     try:
-        return [stage_part(lake, part, mine) for part, mine in zip(parts, contracts, strict=True)]
+        return [stage_part(lake, *share) for share in zip(parts, contracts, places, strict=True)]
     except (OSError, pa.ArrowException) as error:  # Arrow's word for trouble with files; from workers it comes as a job
         tables = ", ".join(sorted({part.table for part in parts}))
         raise LakeUnavailable(f"files of {tables} could not be read or written: {error}") from error
@@ -77,23 +93,26 @@ def _worker(lake: str) -> Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column(0).to_pylist():
-                number, part, contracts = pickle.loads(share)  # noqa: S301 - written by our own driver
-                answer = stage_part(open_lake(lake), part, contracts)
+                number, part, contracts, places = pickle.loads(share)  # noqa: S301 - written by our own driver
+                answer = stage_part(open_lake(lake), part, contracts, places)
                 yield pa.record_batch({"share": [pickle.dumps((number, answer))]}, schema=_SHARE)
 
     return work
 
 
-def stage_part(lake: Lake, part: StagePart, contracts: Sequence[Contract]) -> PartStaged:
+def stage_part(
+    lake: Lake, part: StagePart, contracts: Sequence[Contract], places: Sequence[Place | None] = ()
+) -> PartStaged:
     """Write the files of one part: the kept rows of its old files and the rows of its new slices, in table order.
 
-    `contracts` say how the slices are read, one for each: those of one table differ in defaults.
+    `contracts` say how the slices are read, one for each: those of one table differ in defaults. `places` say where
+    their rows were set aside, if they were.
     """
     schema = file_schema(part.fields)
     old = SortedRows(_kept_rows(lake, part, schema))
     broken: dict[PartitionKey, str] = {}
     with PackedWriter(lake, part.table_path, part.part.month, schema) as writer:
-        reader = RawReader(lake)
+        reader, aside = RawReader(lake), AsideReader()
         pieces = [_slice(index, piece) for index, piece in enumerate(part.part.slices)]
         for group, contract in _groups(pieces, contracts):
             new = [part.part.slices[piece.item] for piece in group]
@@ -103,7 +122,12 @@ def stage_part(lake: Lake, part: StagePart, contracts: Sequence[Contract]) -> Pa
             else:
                 # Old rows up to the end of this group, among them those that lie between its slices.
                 earlier = old.through(new[-1].sort_key)
-                rows = _read_group(reader, contract, new, schema, broken)
+                ready = {
+                    at: rows
+                    for at, piece in enumerate(group)
+                    if places and (rows := aside.rows(places[piece.item], new[at].record_count)) is not None
+                }
+                rows = _read_group(reader, contract, new, ready, schema, broken)
                 writer.write(in_table_order(pa.concat_tables([earlier, rows])) if earlier.num_rows else rows)
         writer.write(old.rest())
         files = writer.close()
@@ -141,10 +165,36 @@ def _read_group(
     reader: RawReader,
     contract: Contract,
     slices: Sequence[NewSlice],
+    ready: Mapping[int, pa.Table],
     schema: pa.Schema,
     broken: dict[PartitionKey, str],
 ) -> pa.Table:
-    """Rows of neighbouring slices in their order. Bytes are checked against the verdict's digest while parsing."""
+    """Rows of neighbouring slices in their order; those of some are `ready`."""
+    if not ready:
+        return _parse_group(reader, contract, slices, schema, broken)
+    runs = groupby(range(len(slices)), key=lambda at: at in ready)
+    pieces = [
+        _ready_rows([ready[at] for at in some], [slices[at] for at in some], schema)
+        if is_ready
+        else _parse_group(reader, contract, [slices[at] for at in some], schema, broken)
+        for is_ready, some in ((is_ready, list(numbers)) for is_ready, numbers in runs)
+    ]
+    return pa.concat_tables(pieces)
+
+
+def _ready_rows(rows: Sequence[pa.Table], slices: Sequence[NewSlice], schema: pa.Schema) -> pa.Table:
+    owner = np.repeat(np.arange(len(slices), dtype=np.int32), [piece.num_rows for piece in rows])
+    return _with_keys(pa.concat_tables(rows), owner, slices, schema)
+
+
+def _parse_group(
+    reader: RawReader,
+    contract: Contract,
+    slices: Sequence[NewSlice],
+    schema: pa.Schema,
+    broken: dict[PartitionKey, str],
+) -> pa.Table:
+    """Bytes are checked against the verdict's digest while parsing."""
     found = reader.read_many([AttemptKey(piece.key, piece.run_id) for piece in slices])
     whole: list[tuple[NewSlice, bytes]] = []
     for piece, raw in zip(slices, found, strict=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from penstock.contract.complaint import Complaint, merged, rejections, shortened
@@ -69,7 +70,8 @@ def try_contract(
     [row] = next(adder(contract)(iter(batches))).to_pylist()
     shown = sorted({line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count})
     worked = Worked(day, row["rows"], gathered(figured_fields(contract), row["figures"]))
-    found = complaints_of(contract, all_rules(contract), row, worked, None, _examples(payload, shown))
+    said = orjson.loads(row["header"])
+    found = complaints_of(contract, all_rules(contract), row, said, worked, None, _examples(payload, shown))
     return Trial(lines, found, skipped)
 
 

@@ -23,6 +23,7 @@ from penstock.contract.schema import spark_ddl
 from penstock.errors import ConfigError, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey
+from penstock.pipeline.aside import Place
 from penstock.pipeline.examine import Examiner, slice_of
 from penstock.pipeline.payloads import lines_of
 from penstock.pipeline.references import NOT_VOUCHED, Found, Look, look_up
@@ -68,6 +69,7 @@ class Validated:
     content_digest: str
     complaints: Sequence[Complaint]
     measures: Mapping[str, float | None] = field(default_factory=dict)
+    aside: Place | None = None  # where its rows lie, if they were set aside
 
     @property
     def is_acceptable(self) -> bool:
@@ -86,14 +88,16 @@ def validate(
     items: Sequence[ToValidate],
     report: Report | None = None,
     look: Look | None = None,
+    aside: str | None = None,
 ) -> list[Validated]:
-    """Judge every item against `contract`, all at once. `look` opens the tables that a contract refers to."""
+    """Judge every item against `contract`, all at once. `look` opens the tables that a contract refers to; `aside` is
+    the folder where parsed rows are set aside."""
     if not items:
         return []
-    rules = all_rules(contract)
+    rules, figured = all_rules(contract), figured_fields(contract)
     with progress(spark, report):
         slices = spread(spark, _item_table(items), _task_numbers(spark, len(items)))
-        summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake)).to_pylist()}
+        summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, aside)).to_pylist()}
         found = Found({}, {})
         if any(isinstance(check, References) for check in contract.checks):
             if look is None:
@@ -102,7 +106,7 @@ def validate(
         wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
         examples = _examples(spark, lake, contract, items, wanted)
     return [
-        _validated(index, item, contract, rules, summaries[index], found, examples.get(index, {}))
+        _validated(index, item, contract, rules, figured, summaries[index], found, examples.get(index, {}))
         for index, item in enumerate(items)
     ]
 
@@ -133,10 +137,10 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
             raise ConfigError(f"{contract.place}: the check {rule.name} must be true or false, it is {kind}")
 
 
-def _summaries(contract: Contract, slices: DataFrame, lake: str) -> DataFrame:
+def _summaries(contract: Contract, slices: DataFrame, lake: str, aside: str | None) -> DataFrame:
     """One row per slice, nothing shuffled: rows leave a worker only if some rule needs Spark's engine."""
     add_up = adder(contract)
-    examine = Examiner(lake, contract)
+    examine = Examiner(lake, contract, aside=aside)
     if not examine.for_spark:
         return mapped(slices, lambda batches: add_up(examine(batches)), SUMMARY_DDL)
     examined = mapped(slices, examine, examine.ddl)
@@ -213,6 +217,7 @@ def _validated(
     item: ToValidate,
     contract: Contract,
     rules: Sequence[Rule | UniqueRule],
+    figured: Sequence[str],
     row: Mapping[str, Any],
     found: Found,
     examples: Mapping[int, str],
@@ -221,16 +226,22 @@ def _validated(
     worked = Worked(
         item.attempt.partition.logical_date,
         row["rows"],
-        gathered(figured_fields(contract), row["figures"]),
+        gathered(figured, row["figures"]),
         item.previous_measures,
     )
-    complaints = complaints_of(contract, rules, row, worked, item.previous_record_count, examples)
+    complaints = complaints_of(contract, rules, row, header, worked, item.previous_record_count, examples)
     if not header["complaints"]:
         complaints += [rows.complaint(examples.get(rows.line)) for rows in found.dangling.get(index, ())]
         complaints += found.waiting.get(index, ())
     digest = content_digest(contract.schema_version, row["rows"], row["hash_xor"], row["hash_sum"] % 2**64)
     return Validated(
-        item.attempt, header.get("count", 0), header.get("digest"), digest, complaints, measures(contract, worked)
+        item.attempt,
+        header.get("count", 0),
+        header.get("digest"),
+        digest,
+        complaints,
+        measures(contract, worked),
+        Place(*header["aside"]) if "aside" in header else None,
     )
 
 
@@ -238,12 +249,12 @@ def complaints_of(
     contract: Contract,
     rules: Sequence[Rule | UniqueRule],
     row: Mapping[str, Any],
+    header: Mapping[str, Any],
     worked: Worked,
     previous_record_count: int | None,
     examples: Mapping[int, str],
 ) -> list[Complaint]:
-    """Everything that a summary says against a slice, with examples by line."""
-    header = orjson.loads(row["header"])
+    """Everything that a summary and its header say against a slice, with examples by line."""
     complaints = [Complaint(**complaint) for complaint in header["complaints"]]
     readable = not complaints
     for rule, count, line in zip(rules, row["broken"], row["first_lines"], strict=True):

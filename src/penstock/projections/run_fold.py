@@ -267,9 +267,10 @@ class RunFold:
         found: Ints = np.where(self.published[tasks] != _NEVER, 1, np.maximum(self.rank[tasks] % _CLOSES, 1))
         return found
 
-    def tries_of(self, key: str) -> int:
-        task = self.graph.index.get(key)
-        return int(self.tries[task]) if task is not None and task < len(self.tries) else 0
+    def most_tries(self, keys: Iterable[str]) -> int:
+        """Of all these tasks, the highest try that was heard of."""
+        known = [task for key in keys if (task := self.graph.index.get(key)) is not None and task < len(self.tries)]
+        return int(self.tries[known].max()) if known else 0
 
 
 def _positions(told: Sequence[Word]) -> Ints:

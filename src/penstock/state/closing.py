@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import date, datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from penstock.db.bulk import KEY_COLUMNS, Columns, same_key, staged, timed
 from penstock.db.types import Json
@@ -187,11 +187,13 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
         for statement in (_RETRY_DUE, _NO_RETRY_DUE, _END_OF_FAILURES, _NO_OLD_APPOINTMENT):
             connection.execute(sa.text(statement))
         rulings = _RULINGS.format(consumed=_COUNT_INPUTS if derived else "0")
-        outcome = connection.execute(
-            sa.text(rulings).columns(logical_date=sa.Date(), record_count=sa.BigInteger())
-        ).all()
-    append(connection, [event for row in outcome for event in _events(row)], actor, now)
-    return _ruling(outcome)
+        closed = [_closed(*row) for row in connection.execute(sa.text(rulings).columns(logical_date=sa.Date()))]
+    append(connection, [event for one in closed for event in _events(one)], actor, now)
+    return Ruling(
+        applied=[one.attempt for one in closed if one.ruling == "apply"],
+        repeated=[one.attempt for one in closed if one.ruling == "repeat"],
+        refused=[Refused(one.attempt, one.ruling) for one in closed if one.ruling not in ("apply", "repeat")],
+    )
 
 
 def _each_once(closings: Sequence[Closing]) -> Iterable[Closing]:
@@ -240,14 +242,31 @@ def _storable(value: Any) -> Any:
     return {name: _storable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def _attempt(row: Row[Any]) -> AttemptKey:
-    return AttemptKey(PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date), RunId(row.run_id))
+class _Closed(NamedTuple):
+    """What became of one closing, as `_RULINGS` tells it."""
+
+    attempt: AttemptKey
+    outcome: str
+    stage: str
+    error_class: str | None
+    record_count: int | None
+    content_digest: str | None
+    tries: int
+    ruling: str
+    attempt_no: int
+    contract_fingerprint: str
+    authority_version: int
+    consumed: int
 
 
-def _events(row: Row[Any]) -> Iterable[Event]:
-    attempt = _attempt(row)
+def _closed(source: str, customer_id: str, query_name: str, day: date, run_id: str, *facts: Any) -> _Closed:
+    return _Closed(AttemptKey(PartitionKey(source, customer_id, query_name, day), RunId(run_id)), *facts)
+
+
+def _events(row: _Closed) -> Iterable[Event]:
     if row.ruling == "repeat":
         return
+    attempt = row.attempt
     if row.ruling != "apply":
         yield AttemptRefused(attempt.run_id, attempt.partition, row.outcome, row.ruling)
         return
@@ -272,11 +291,3 @@ def _events(row: Row[Any]) -> Iterable[Event]:
             row.contract_fingerprint,
             row.content_digest,
         )
-
-
-def _ruling(rows: Sequence[Row[Any]]) -> Ruling:
-    return Ruling(
-        applied=[_attempt(row) for row in rows if row.ruling == "apply"],
-        repeated=[_attempt(row) for row in rows if row.ruling == "repeat"],
-        refused=[Refused(_attempt(row), row.ruling) for row in rows if row.ruling not in ("apply", "repeat")],
-    )

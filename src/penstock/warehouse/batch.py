@@ -213,18 +213,14 @@ WHERE i.batch_id = :batch_id
 
 
 def _events(connection: Connection, batch: Batch) -> list[Event]:
-    rows = connection.execute(sa.text(_ITEMS).columns(logical_date=sa.Date()), {"batch_id": batch.batch_id}).all()
+    rows = connection.execute(sa.text(_ITEMS).columns(logical_date=sa.Date()), {"batch_id": batch.batch_id})
     events: list[Event] = []
-    for row in rows:
-        key = PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date)
-        if row.act == "hide":
+    for source, customer_id, query_name, day, act, run_id, table, count, version in rows:
+        key = PartitionKey(source, customer_id, query_name, day)
+        if act == "hide":
             events.append(PartitionHidden(key, batch.batch_id))
         else:
-            events.append(
-                PartitionPublished(
-                    RunId(row.run_id), key, batch.batch_id, row.table_name, row.version, row.record_count
-                )
-            )
+            events.append(PartitionPublished(RunId(run_id), key, batch.batch_id, table, version, count))
     return events
 
 

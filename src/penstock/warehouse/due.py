@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged
 from penstock.db.types import UtcTimestamp
@@ -75,7 +76,7 @@ def read_due(connection: Connection, limit: int) -> list[Due]:
         "hidden_at": UtcTimestamp(),
     }
     rows = connection.execute(sa.text(_DUE).columns(**types), {"limit": limit})
-    return [_due(row) for row in rows]
+    return [_due(*row) for row in rows]
 
 
 _TABLES = f"""
@@ -124,17 +125,34 @@ def tables_of(due: Iterable[Due]) -> set[str]:
     return tables
 
 
-def _due(row: Row[Any]) -> Due:
-    key = PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date)
-    holds_rows = row.served_table is not None and row.hidden_at is None
-    if row.status != "success":
-        return Hide(key, row.served_table, row.authority_version) if holds_rows else Settled(key, row.authority_version)
-    same = (row.served_run_id, row.served_schema_version) == (row.current_run_id, row.schema_version)
-    if same and row.available:
-        return Settled(key, row.authority_version)
-    new = NewSlice(key, RunId(row.current_run_id), row.record_count, row.payload_digest, row.payload_bytes)
-    served = row.served_table if holds_rows else None
-    return Load(new, row.schema_version, row.contract_fingerprint, row.authority_version, served)
+def _due(
+    source: str,
+    customer_id: str,
+    query_name: str,
+    logical_date: date,
+    status: str,
+    run_id: str,
+    schema_version: str,
+    record_count: int,
+    authority_version: int,
+    payload_digest: str,
+    payload_bytes: int,
+    contract_fingerprint: str,
+    served_run_id: str | None,
+    served_schema_version: str | None,
+    served_table: str | None,
+    available: bool | None,
+    hidden_at: datetime | None,
+) -> Due:
+    """One row of `_DUE`, column by column: looking columns up by name would take longer than all the rest."""
+    key = PartitionKey(source, customer_id, query_name, logical_date)
+    served = served_table if hidden_at is None else None
+    if status != "success":
+        return Settled(key, authority_version) if served is None else Hide(key, served, authority_version)
+    if available and (served_run_id, served_schema_version) == (run_id, schema_version):
+        return Settled(key, authority_version)
+    new = NewSlice(key, RunId(run_id), record_count, payload_digest, payload_bytes)
+    return Load(new, schema_version, contract_fingerprint, authority_version, served)
 
 
 def forget(connection: Connection, settled: Iterable[Settled]) -> None:
