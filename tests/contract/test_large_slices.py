@@ -18,7 +18,7 @@ from workspaces import key
 
 _MEGABYTE = 1024 * 1024
 _SMALL, _LARGE = 96, 320  # megabytes of payload; both are many blocks and row groups
-_SOME_BLOCKS = 128  # megabytes; how many row groups are decoded at a time is up to Arrow's threads
+_SOME_BLOCKS = 32  # megabytes
 
 
 def examined_and_published(house: House, clicks: int, megabytes: int) -> dict[str, Any]:
@@ -28,8 +28,9 @@ def examined_and_published(house: House, clicks: int, megabytes: int) -> dict[st
     [attempt, *_] = house.workspace.reader.attempts(key())
     assert (attempt.payload_bytes or 0) > LARGE_BYTES
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    # Arrow's own allocator keeps much of what was freed; what matters is what is held.
-    surroundings = {**os.environ, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    # Allocators keep much of what was freed, each in its own way; what matters is what is held.
+    prompt = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": str(_MEGABYTE), "MALLOC_ARENA_MAX": "1"}
+    surroundings = {**os.environ, "PYTHONPATH": paths, **prompt}
     done = subprocess.run(
         [sys.executable, "-m", "heavy", str(house.folder)],
         capture_output=True,
