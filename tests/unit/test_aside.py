@@ -95,10 +95,8 @@ def test_a_place_is_found_only_for_the_payload_that_was_accepted(tmp_path: Path)
     kept = Asides(str(tmp_path))
     place = written(tmp_path)[0]
     kept.keep(attempt(1), "abc", place)
-    assert kept.find(attempt(1), "abc") == place
-    assert kept.find(attempt(1), "abd") is None
-    assert kept.find(attempt(2), "abc") is None
-    assert kept.find(attempt(1, new_run_id()), "abc") is None
+    asked = [(attempt(1), "abd"), (attempt(2), "abc"), (attempt(1, new_run_id()), "abc"), (attempt(1), "abc")]
+    assert kept.take(asked) == [None, None, None, place]
 
 
 def test_a_file_goes_when_the_last_of_its_slices_was_loaded(tmp_path: Path) -> None:
@@ -106,17 +104,14 @@ def test_a_file_goes_when_the_last_of_its_slices_was_loaded(tmp_path: Path) -> N
     places = written(tmp_path)
     for day, place in enumerate(places, start=1):
         kept.keep(attempt(day), "abc", place)
-    kept.judge([attempt(1), attempt(2), attempt(9)])
-    with kept.used_up():
-        kept.judge([attempt(3)])  # while the others are loaded
-        assert kept.find(attempt(1), "abc")
-    assert kept.find(attempt(1), "abc") is None
-    assert kept.find(attempt(3), "abc")  # perhaps this load came too early for it
-    assert kept.find(attempt(4), "abc")  # no verdict yet
-    assert Path(places[0].file).exists()
-    kept.judge([attempt(4)])
-    with kept.used_up():
-        pass
+    first = [(attempt(day), "abc") for day in (1, 2)]
+    assert kept.take(first) == places[:2]
+    assert kept.take(first[:1]) == places[:1]  # staged again, without one that dropped out
+    assert kept.take([(attempt(3), "abc")]) == [places[2]]
+    assert kept.take(first) == [None, None]
+    assert Path(places[0].file).exists()  # day 4 has not been asked for
+    assert kept.take([(attempt(4), "abc")]) == [places[3]]
+    assert kept.take([]) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,9 +121,9 @@ def test_no_more_is_set_aside_than_there_is_room_for(tmp_path: Path, monkeypatch
     monkeypatch.setattr(aside, "_MOST_BYTES", 1)
     kept.keep(attempt(1), "abc", written(tmp_path)[0])
     assert kept.room() is None
-    kept.judge([attempt(1)])
-    with kept.used_up():
-        pass
+    kept.take([(attempt(1), "abc")])
+    assert kept.room() is None
+    kept.take([])
     assert kept.room() == str(tmp_path)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyspark
 import pytest
 
-from penstock.pipeline.collector import seldom
 from penstock.pipeline.daemon import without_zips
+from penstock.pipeline.memory import seldom
 from penstock.pipeline.work import evenly, tasks_for
 
 _ZIPS = Path(pyspark.__file__).parent / "python" / "lib"
@@ -53,7 +53,7 @@ def test_without_an_installed_pyspark_the_zips_stay(tmp_path: Path) -> None:
 
 def test_a_settled_worker_has_nothing_old_to_look_at() -> None:
     script = (
-        "import gc; from penstock.pipeline.collector import settle; settle(); frozen = gc.get_freeze_count();"
+        "import gc; from penstock.pipeline.memory import settle; settle(); frozen = gc.get_freeze_count();"
         " kept = [[] for _ in range(100)]; settle();"
         " print(frozen > 1000, gc.get_freeze_count() <= frozen, gc.get_threshold()[0] > 10_000, gc.isenabled())"
     )

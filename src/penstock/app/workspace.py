@@ -14,7 +14,7 @@ from penstock.clock import Clock, utc_now
 from penstock.control.select import Selection
 from penstock.errors import ConfigError, PenstockError, UsageError, WarehouseError
 from penstock.partition import MODELS, RunId, new_run_id
-from penstock.pipeline.collector import seldom
+from penstock.pipeline.memory import seldom
 from penstock.settings import find_workspace, load_settings
 from penstock.state.control import ControlStore
 from penstock.state.validator import ValidatorStore

@@ -131,9 +131,8 @@ class _Lanes:
     order: dict[str, PartitionKey] = field(default_factory=dict)  # in which partitions are fetched
 
     def work_through(self) -> None:
-        stages, done = self.stages, self.stages.done
+        stages = self.stages
         self.order = {str(key): key for key in (*stages.open, *stages.planned)}
-        size = min(BATCH_PARTITIONS, max(_SMALLEST_BATCH, -(-done.planned // 2)))
         self.desk.look()
         self.left = {stage: set(self.desk.running(stage)) for stage in STAGES}
         with ThreadPoolExecutor(len(STAGES), thread_name_prefix="lane") as lanes:
@@ -142,7 +141,7 @@ class _Lanes:
                     self.busy[Stage.LOAD] = lanes.submit(stages.load, [], 1)
                 while True:
                     for stage in STAGES:
-                        self._hand_out(lanes, stage, size)
+                        self._hand_out(lanes, stage)
                     if not self.busy:
                         return
                     self._wait()
@@ -150,14 +149,14 @@ class _Lanes:
                 self._halt()
                 raise
 
-    def _hand_out(self, lanes: ThreadPoolExecutor, stage: Stage, size: int) -> None:
+    def _hand_out(self, lanes: ThreadPoolExecutor, stage: Stage) -> None:
         """Give a lane that is idle the next batch of what is ready for it."""
         if stage in self.busy or self._stops(stage):
             return
         ready = self._ready(stage)
         if not ready:
             return
-        batch = self._batch(stage, ready, size)
+        batch = self._batch(stage, ready)
         if not batch:  # planned once, but not due any more: the end of the run cancels it
             return
         names = [str(key) for key in batch]
@@ -169,15 +168,17 @@ class _Lanes:
     def _ready(self, stage: Stage) -> set[str]:
         return set(self.desk.ready(stage)) | self.left[stage]
 
-    def _batch(self, stage: Stage, ready: set[str], size: int) -> list[PartitionKey]:
+    def _batch(self, stage: Stage, ready: set[str]) -> list[PartitionKey]:
         if stage is Stage.LOAD:  # one publication takes all that waits
             return [self._key(text) for text in ready]
         if stage is Stage.VALIDATE:
-            return [self._key(text) for text in sorted(ready)[:size]]
+            return [self._key(text) for text in sorted(ready)[:BATCH_PARTITIONS]]
         while self.probes:
             probe = self.probes.pop(0)
             if str(probe) in ready:
                 return [probe]
+        # Half of what is left, so that little is in the last batches: what comes after them has nothing beside it.
+        size = min(BATCH_PARTITIONS, max(_SMALLEST_BATCH, -(-len(ready) // 2)))
         return list(islice((key for text, key in self.order.items() if text in ready), size))
 
     def _key(self, text: str) -> PartitionKey:

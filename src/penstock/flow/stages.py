@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from threading import Event as Flag
@@ -201,8 +200,6 @@ class Stages:
                 if item.aside and item.payload_digest and item.is_acceptable:
                     self.aside.keep(item.attempt, item.payload_digest, item.aside)
         self._close([self._verdict(item, tries) for item in found])
-        if self.aside:
-            self.aside.judge(item.attempt for item in found)
         self._close_lost(lost, Stage.VALIDATE, tries)
         reach("run.judged")
 
@@ -265,8 +262,7 @@ class Stages:
         if keys:
             self._start(Stage.LOAD, keys, tries)
         report = self.bench.watcher.stage("load", len(keys))
-        with self.aside.used_up() if self.aside else nullcontext():
-            published = self.bench.publish(self.run_id, report, self.aside.find if self.aside else None)
+        published = self.bench.publish(self.run_id, report, self.aside.take if self.aside else None)
         report(1.0)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
         self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in published.broken.items())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -42,7 +42,8 @@ class Place(NamedTuple):
     first: int
 
 
-Finder = Callable[[AttemptKey, str], Place | None]  # by attempt and payload digest
+Wanted = tuple[AttemptKey, str]  # with the digest of the payload that was accepted
+Finder = Callable[[Sequence[Wanted]], Sequence[Place | None]]
 
 
 class AsideWriter:
@@ -114,7 +115,7 @@ class Asides:
         self._folder = folder
         self._lock = Lock()
         self._places: dict[AttemptKey, tuple[str, Place]] = {}
-        self._judged: set[AttemptKey] = set()
+        self._taken: set[AttemptKey] = set()
         self._slices: dict[str, int] = {}  # how many there are in a file
         self._bytes: dict[str, int] = {}
 
@@ -124,35 +125,28 @@ class Asides:
             return self._folder if sum(self._bytes.values()) < _MOST_BYTES else None
 
     def keep(self, attempt: AttemptKey, payload_digest: str, place: Place) -> None:
-        """Before the verdict: from then on somebody may load it."""
+        """To be called before the verdict: from then on somebody may load it."""
         with self._lock:
             self._places[attempt] = (payload_digest, place)
             self._slices[place.file] = self._slices.get(place.file, 0) + 1
             self._bytes[place.file] = max(self._bytes.get(place.file, 0), place.offset + place.length)
 
-    def judge(self, attempts: Iterable[AttemptKey]) -> None:
-        """These have their verdict: whatever is loaded from now on, they are among it."""
+    def take(self, wanted: Sequence[Wanted]) -> list[Place | None]:
+        """Where these lie. What was taken before, and is not wanted again, has been loaded: its files are deleted."""
         with self._lock:
-            self._judged.update(attempt for attempt in attempts if attempt in self._places)
+            found = [self._places.get(attempt, ("", None)) for attempt, _ in wanted]
+            now = {attempt for attempt, _ in wanted if attempt in self._places}
+            for attempt in self._taken - now:
+                self._forget(attempt)
+            self._taken = now
+        return [place if digest == asked else None for (digest, place), (_, asked) in zip(found, wanted, strict=True)]
 
-    def find(self, attempt: AttemptKey, payload_digest: str) -> Place | None:
-        with self._lock:
-            digest, place = self._places.get(attempt, ("", None))
-        return place if digest == payload_digest else None
-
-    @contextmanager
-    def used_up(self) -> Iterator[None]:
-        """Around a load: what had its verdict before is not needed afterwards, and its files are deleted."""
-        with self._lock:
-            taken, self._judged = self._judged, set()
-        yield
-        with self._lock:
-            for attempt in taken:
-                _, place = self._places.pop(attempt)
-                self._slices[place.file] -= 1
-                if not self._slices[place.file]:
-                    del self._slices[place.file], self._bytes[place.file]
-                    Path(place.file).unlink(missing_ok=True)
+    def _forget(self, attempt: AttemptKey) -> None:
+        file = self._places.pop(attempt)[1].file
+        self._slices[file] -= 1
+        if not self._slices[file]:
+            del self._slices[file], self._bytes[file]
+            Path(file).unlink(missing_ok=True)
 
 
 @contextmanager

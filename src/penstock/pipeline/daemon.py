@@ -41,7 +41,7 @@ def main() -> None:
         import_module(module)
     from pyspark.daemon import manager
 
-    from penstock.pipeline.collector import settle
+    from penstock.pipeline.memory import settle
 
     settle()
     manager()

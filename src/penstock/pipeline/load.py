@@ -6,7 +6,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +51,7 @@ def spark_stager(
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
         contracts = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
         used = [[contracts[fingerprints[piece.key]] for piece in part.part.slices] for part in parts]
-        places = [[_place(find, piece) for piece in part.part.slices] for part in parts]
+        places = _places(find, parts)
         if _is_little(parts):
             return _stage_here(open_lake(lake), parts, used, places)
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, places, strict=True)]
@@ -72,8 +72,13 @@ def _is_little(parts: Sequence[StagePart]) -> bool:
     return len(parts) <= _HERE_PARTS and slices <= _HERE_SLICES and weight <= _HERE_BYTES
 
 
-def _place(find: Finder | None, piece: NewSlice) -> Place | None:
-    return find(AttemptKey(piece.key, piece.run_id), piece.payload_digest) if find else None
+def _places(find: Finder | None, parts: Sequence[StagePart]) -> list[list[Place | None]]:
+    """For each part, where the rows of its slices were set aside."""
+    if find is None:
+        return [[] for _ in parts]
+    slices = [piece for part in parts for piece in part.part.slices]
+    found = iter(find([(AttemptKey(piece.key, piece.run_id), piece.payload_digest) for piece in slices]))
+    return [list(islice(found, len(part.part.slices))) for part in parts]
 
 
 def _stage_here(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import SparkFailed
 from penstock.partition import new_ulid
-from penstock.pipeline.collector import settle
+from penstock.pipeline.memory import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
