@@ -83,3 +83,12 @@ def test_whoever_turned_the_collector_off_keeps_it_off() -> None:
             assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*before)
+
+
+def test_workers_import_no_database_and_no_data_frames() -> None:
+    script = (
+        "import sys, penstock.pipeline.extract, penstock.pipeline.validate, penstock.pipeline.load;"
+        " print(sorted({'sqlalchemy', 'pandas', 'duckdb', 'deltalake', 'alembic'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "[]"

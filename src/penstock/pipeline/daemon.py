@@ -18,7 +18,6 @@ _PACKAGES = ("pyspark", "py4j")
 _NEEDED = (
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
-    "pandas",
     "penstock.pipeline.extract",
     "penstock.pipeline.validate",
     "penstock.pipeline.load",

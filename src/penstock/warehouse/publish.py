@@ -27,32 +27,10 @@ from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.due import Hide, Load, Settled
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.packing import MonthPlan, Part, by_month, plan_compaction, plan_month
+from penstock.warehouse.staging import PartStaged, StagePart, Stager
 from penstock.warehouse.tables import DataFile, SortKey, Staged, Table, ensure_exists, location, month_of
 
 BATCH_PARTITIONS = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class StagePart:
-    """One share of the staging work, with the table it is for."""
-
-    table: str
-    table_path: str
-    fields: pa.Schema
-    dropped: frozenset[SortKey]
-    part: Part
-
-
-@dataclass(frozen=True, slots=True)
-class PartStaged:
-    """What became of a part: its files, or the partitions whose raw run could not be read."""
-
-    files: tuple[Staged, ...]
-    broken: Mapping[PartitionKey, str]
-
-
-# Stages parts in parallel and answers in the same order. The contracts are looked up by fingerprint.
-Stager = Callable[[Sequence[StagePart], Mapping[PartitionKey, str]], list[PartStaged]]
 
 
 @dataclass(slots=True)
