@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +15,10 @@ from penstock.app import Workspace
 from penstock.flow import runner, stages
 from penstock.flow.summary import RunSummary
 from penstock.pipeline import load
-from workspaces import CAMPAIGNS, customer_id, key, open_at, rows_by_partition, run, write_workspace
+from penstock.pipeline.extract import extract_here
+from penstock.source.demo import DemoSource
+from penstock.source.protocol import RunContext
+from workspaces import customer_id, key, open_at, rows_by_partition, run, write_workspace
 
 
 @pytest.fixture(params=["by workers", "here"])
@@ -26,8 +28,14 @@ def staged(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of our own: other tests set rows aside at the same time."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "scratch"))
+
+
 def files_set_aside() -> Iterator[Path]:
-    yield from Path(tempfile.gettempdir()).glob(f"penstock-rows-{os.getpid()}-*/*.arrow")
+    yield from Path(os.environ["SPARK_LOCAL_DIRS"]).glob("penstock-rows-*/*.arrow")
 
 
 def payloads(workspace: Workspace) -> list[Path]:
@@ -128,9 +136,22 @@ def _break_workers(workspace: Workspace, spark: Any, keys: list[Any], patch: pyt
     run(workspace, spark, *keys)
 
 
+def test_rejected_rows_do_not_fill_the_disk(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "BATCH_PARTITIONS", 2)
+    monkeypatch.setattr(runner, "_SMALLEST_BATCH", 2)
+    ws = open_at(write_workspace(tmp_path / "ws", customers=4, query={"checks": [{"rows": {"min": 100}}]}))
+    most: list[int] = []
+    found = run_with(ws, spark, monkeypatch, lambda: most.append(len([*files_set_aside()])))
+    assert found.rejected == 8
+    assert len(most) == 4
+    assert max(most) <= 2  # those of one job with two tasks, not those of all jobs before
+
+
 def test_odd_values_are_the_same_either_way(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = [
-        *CAMPAIGNS["fields"],
+        {"name": "campaign_id", "type": "long", "required": True},
+        {"name": "campaign_name", "type": "string"},
+        {"name": "clicks", "type": "long"},
         {"name": "price", "type": "decimal(12,4)"},
         {"name": "seen_at", "type": "timestamp"},
         {"name": "on", "type": "date"},
@@ -139,16 +160,56 @@ def test_odd_values_are_the_same_either_way(tmp_path: Path, spark: Any, monkeypa
         {"name": "spot", "type": "struct<country:string,lat:double>"},
         {"name": "kind", "type": "string", "default": "none"},
     ]
-    query = {"fields": fields, "unknown_fields": "keep", "missing_fields": "ignore"}
+    query = {"fields": fields, "checks": [], "unknown_fields": "keep", "missing_fields": "ignore"}
+    odd: dict[str, Any] = {
+        "campaign_name": 'NaN \u00fc \u2028 \\ "',
+        "price": "12.5000",
+        "seen_at": "2024-06-09T23:59:59.999999+02:00",
+        "labels": ["a", None],
+        "spot": {"country": None},
+        "beyond": {"deep": [1, 2.5, None]},
+    }
+
+    def rows(self: DemoSource, piece: Any, _make: Any) -> Iterator[dict[str, Any]]:
+        number = int(piece.customer) % 10
+        yield {"campaign_id": number, "clicks": None, "kind": None}
+        yield {"campaign_id": number + 10, **odd}
+        if number == 1:  # only one payload of the group has to be read patiently
+            yield {"campaign_id": number + 20, "price": 7, "live": True, "on": "2024-02-29"}
+
     found = []
     for folder in ("aside", "not"):
-        ws = open_at(write_workspace(tmp_path / folder, customers=2, rows=40, query=query))
+        ws = open_at(write_workspace(tmp_path / folder, customers=3, query=query))
         with monkeypatch.context() as patch:
+            _fetch_here(patch, rows)
             if folder == "not":
                 patch.setattr(runner, "set_aside", lambda _spark: nullcontext(None))
-            assert run(ws, spark).loaded == 4
-        table = ws.vouched("demo.campaign_daily").arrow()
-        found.append(table.drop_columns(["_run_id"]))
+            done = run(ws, spark)
+            assert (done.loaded, done.failures) == (6, [])
+        found.append(ws.vouched("demo.campaign_daily").arrow().drop_columns(["_run_id"]))
     assert found[0].schema == found[1].schema
     assert found[0].equals(found[1])
-    assert found[0].num_rows == 160
+    assert found[0].num_rows == 14
+    assert set(found[0]["kind"].to_pylist()) == {None, "none"}
+    assert {text is None for text in found[0]["_extra"].to_pylist()} == {True, False}
+
+
+def _fetch_here(patch: pytest.MonkeyPatch, rows: Any) -> None:
+    """Fetch in this process, where the source can be given other rows."""
+
+    def fetch(_spark: Any, extraction: Any, customers: Any, attempts: Any, _report: Any = None) -> list[Any]:
+        patch.setattr(DemoSource, "_rows", rows)
+        source = DemoSource({}, RunContext(extraction.run_id))
+        return [
+            outcome
+            for attempt in attempts
+            for outcome in extract_here(
+                extraction,
+                source,
+                extraction.queries[attempt.partition.query_name],
+                customers[attempt.partition.customer_id],
+                [attempt.partition.logical_date],
+            )
+        ]
+
+    patch.setattr(stages, "extract", fetch)

@@ -46,7 +46,7 @@ def test_workers_of_a_local_master_come_from_a_process_that_has_imported_what_th
             places = [str(sys.modules[name].__file__) for name in ("pyspark.worker", "py4j", "penstock.pipeline.load")]
             started = "" if came_with is None else came_with.name
             yield pa.record_batch(
-                {"said": [started, daemon.MODULE, *places, f"frozen {gc.get_freeze_count() > 50_000}"]}
+                {"said": [started, daemon.MODULE, *places, f"frozen {gc.get_freeze_count() > 5_000}"]}
             )
 
     frame = spread(spark, pa.table({"item": [1]}), [0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from builders import key
 from penstock.partition import AttemptKey, RunId, new_run_id
 from penstock.pipeline import aside
-from penstock.pipeline.aside import AsideReader, Asides, AsideWriter, Place, set_aside
+from penstock.pipeline.aside import AsideReader, Asides, AsideWriter, Place, Room, set_aside
 
 RUN = new_run_id()
 
@@ -28,7 +27,7 @@ def attempt(day: int, run_id: RunId = RUN) -> AttemptKey:
 
 def written(folder: Path) -> list[Place]:
     """Two blocks of one task: slices of 2, 0 and 3 rows, then one of 4."""
-    with AsideWriter(str(folder)) as writer:
+    with AsideWriter(Room(str(folder), 2**20)) as writer:
         places = [*writer.write(rows(0, 5), [0, 2, 2]), *writer.write(rows(100, 4), [0])]
     return [place for place in places if place is not None]
 
@@ -61,7 +60,7 @@ def test_what_is_not_as_it_was_written_is_not_there(tmp_path: Path, damage: str)
         case "changed":
             path.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
         case "no rows":
-            place = place._replace(first=1)
+            place = place._replace(rows=5)
         case "not Arrow":
             path.write_bytes(b"?" * len(whole))
             import hashlib
@@ -74,21 +73,70 @@ def test_what_is_not_as_it_was_written_is_not_there(tmp_path: Path, damage: str)
 def test_a_worker_without_room_sets_nothing_aside_and_goes_on(tmp_path: Path) -> None:
     with AsideWriter(None) as writer:
         assert writer.write(rows(0, 2), [0, 1]) == [None, None]
-    with AsideWriter(str(tmp_path / "never made")) as writer:
+    with AsideWriter(Room(str(tmp_path / "never made"), 2**20)) as writer:
         assert writer.write(rows(0, 2), [0, 1]) == [None, None]
         assert writer.write(rows(0, 2), [0]) == [None]
-    with AsideWriter(str(tmp_path)) as writer:
+    with AsideWriter(Room(str(tmp_path), 2**20)) as writer:
         assert writer.write(rows(0, 0), [0, 0]) == [None, None]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_blocks_in_memory_are_few(tmp_path: Path) -> None:
-    with AsideWriter(str(tmp_path)) as writer:
-        places = [writer.write(rows(10 * n, 2), [0])[0] for n in range(6)]
+def test_a_worker_uses_no_more_than_its_share(tmp_path: Path) -> None:
+    with AsideWriter(Room(str(tmp_path), 2**20)) as writer:
+        [whole] = writer.write(rows(0, 5), [0])
+    assert whole is not None
+    with AsideWriter(Room(str(tmp_path), 3 * whole.length)) as writer:
+        found = [writer.write(rows(0, 5), [0])[0] for _ in range(6)]
+    assert [place is not None for place in found] == [True] * 3 + [False] * 3
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) == 3 * whole.length
+
+
+def test_half_a_block_does_not_stay_on_a_full_disk(tmp_path: Path) -> None:
+    with AsideWriter(Room(str(tmp_path), 2**20)) as writer:
+        [place] = writer.write(rows(0, 5), [0])
+        assert place is not None
+        disk = writer._file
+        writer._file = _FullDisk(disk)  # type: ignore[assignment]
+        assert writer.write(rows(0, 5), [0]) == [None]
+        writer._file = disk
+    assert Path(place.file).stat().st_size == place.length
+
+
+class _FullDisk:
+    """Takes a few bytes more, and then none."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._full = file, False
+
+    def write(self, data: memoryview) -> int:
+        if self._full:
+            raise OSError(28, "No space left on device")
+        self._full = True
+        return int(self._file.write(data[:7]))
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+
+def test_the_memory_of_a_reader_is_bounded_and_what_is_used_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with AsideWriter(Room(str(tmp_path), 2**20)) as writer:
+        places = [place for n in range(6) if (place := writer.write(rows(10 * n, 2), [0])[0])]
+    most = 2 * rows(0, 2).nbytes
+    monkeypatch.setattr(aside, "_HELD_BYTES", most)
+    read, opened = aside._read, []
+
+    def watched(place: Place) -> pa.Table | None:
+        opened.append(place.offset)
+        return read(place)
+
+    monkeypatch.setattr(aside, "_read", watched)
     reader = AsideReader()
-    for place in places:
-        assert reader.rows(place, 2) is not None
-    assert len(reader._blocks) == 2
+    for number in (0, 1, 0, 2, 0, 3):
+        assert reader.rows(places[number], 2) is not None
+        assert reader.held_bytes <= most
+    assert opened == [place.offset for place in places[:4]]
 
 
 def test_a_place_is_found_only_for_the_payload_that_was_accepted(tmp_path: Path) -> None:
@@ -117,38 +165,73 @@ def test_a_file_goes_when_the_last_of_its_slices_was_loaded(tmp_path: Path) -> N
 
 def test_no_more_is_set_aside_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Asides(str(tmp_path))
-    assert kept.room() == str(tmp_path)
-    monkeypatch.setattr(aside, "_MOST_BYTES", 1)
-    kept.keep(attempt(1), "abc", written(tmp_path)[0])
+    room = kept.room()
+    assert room is not None
+    assert room.folder == str(tmp_path)
+    places = written(tmp_path)
+    written(tmp_path)  # of slices that were rejected, or of a task that broke: nobody keeps them
+    used = sum(path.stat().st_size for path in tmp_path.iterdir())
+    monkeypatch.setattr(aside, "_MOST_BYTES", used)
     assert kept.room() is None
-    kept.take([(attempt(1), "abc")])
-    assert kept.room() is None
-    kept.take([])
-    assert kept.room() == str(tmp_path)
+    kept.keep(attempt(1), "abc", places[0])
+    kept.sweep()
+    assert [str(path) for path in tmp_path.iterdir()] == [places[0].file]
+    room = kept.room()
+    assert room is not None
+    assert room.left == used // 2
 
 
-def session(master: str, scratch: Path) -> Any:
-    conf = SimpleNamespace(get={"spark.local.dir": str(scratch)}.get)
+def session(master: str, scratch: str | None) -> Any:
+    conf = SimpleNamespace(get={"spark.local.dir": scratch}.get)
     return SimpleNamespace(_sc=SimpleNamespace(master=master, getConf=lambda: conf))
 
 
+@pytest.fixture(autouse=True)
+def no_folders_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+
+
 def test_the_place_is_gone_with_the_run_and_so_is_what_the_dead_left(tmp_path: Path) -> None:
-    dead, alive, other = (tmp_path / name for name in ("penstock-rows-999999999-x", "penstock-rows-1-x", "spark-x"))
-    for folder in (dead, alive, other):
+    dead, begun, other = (tmp_path / name for name in ("penstock-rows-dead", "penstock-rows-begun", "spark-x"))
+    for folder in (dead, begun, other):
         folder.mkdir()
         (folder / "file").touch()
-    with set_aside(session("local[2]", tmp_path)) as kept:
+    (dead / ".lock").touch()  # nobody holds it
+    with set_aside(session("local[2]", str(tmp_path))) as kept, set_aside(session("local", str(tmp_path))) as second:
         assert kept is not None
-        room = Path(str(kept.room()))
-        assert room.name.startswith(f"penstock-rows-{os.getpid()}-")
-        (room / "left").touch()
+        assert second is not None
+        rooms = [room for room in (kept.room(), second.room()) if room]
+        assert len({room.folder for room in rooms}) == 2  # the second has not taken the first for dead
+        assert all(Path(room.folder).is_dir() for room in rooms)
+        (Path(rooms[0].folder) / "left").touch()
         assert not dead.exists()
-    assert {path.name for path in tmp_path.iterdir()} == {alive.name, other.name}
+    assert {path.name for path in tmp_path.iterdir()} == {begun.name, other.name}
+
+
+def test_of_several_folders_of_spark_the_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with set_aside(session("local", "one,two")) as kept:
+        room = kept and kept.room()
+        assert room
+        assert Path(room.folder).parent == tmp_path / "one"
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/three, {tmp_path}/four")
+    with set_aside(session("local", "one")) as kept:
+        room = kept and kept.room()
+        assert room
+        assert Path(room.folder).parent == tmp_path / "three"
+
+
+def test_without_a_place_nothing_is_set_aside_and_errors_of_others_stay_theirs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with set_aside(session("local", str(tmp_path / "file"))) as kept:
+        assert kept is None
+    with pytest.raises(OSError, match="theirs"), set_aside(session("local", str(tmp_path))):
+        raise OSError("theirs")
 
 
 def test_workers_elsewhere_set_nothing_aside(tmp_path: Path) -> None:
     for master in ("spark://host:7077", "yarn"):
-        with set_aside(session(master, tmp_path)) as kept:
+        with set_aside(session(master, str(tmp_path))) as kept:
             assert kept is None
     with set_aside(SimpleNamespace()) as kept:  # type: ignore[arg-type]
         assert kept is None  # Spark Connect

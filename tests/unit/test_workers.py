@@ -75,6 +75,17 @@ def test_collecting_less_often_ends_with_the_block() -> None:
     assert gc.get_threshold() == before
 
 
+def test_the_last_of_several_restores_what_was_before_the_first() -> None:
+    before = gc.get_threshold()
+    first, second = seldom(), seldom()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold()[0] > before[0]
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == before
+
+
 def test_whoever_turned_the_collector_off_keeps_it_off() -> None:
     before = gc.get_threshold()
     gc.set_threshold(0)
@@ -83,6 +94,17 @@ def test_whoever_turned_the_collector_off_keeps_it_off() -> None:
             assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*before)
+
+
+def test_a_module_that_cannot_be_imported_does_not_keep_workers_from_starting() -> None:
+    script = (
+        "import pyspark.daemon; from penstock.pipeline import daemon; daemon._NEEDED = ('no.such.module', 'this');"
+        " pyspark.daemon.manager = lambda: print('port'); daemon.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "port\n"  # what modules print while they are imported is not for Spark
+    assert "No module named 'no'" in done.stderr
+    assert "Zen of Python" in done.stderr
 
 
 def test_workers_import_no_database_and_no_data_frames() -> None:

@@ -28,7 +28,7 @@ class Desk:
         self._run.take(facts)
 
     def folded(self) -> FoldedRun:
-        """The run as the ledger tells it at this moment, for somebody else to keep: this desk is closed with it."""
+        """The run as the ledger tells it at this moment."""
         self.look()
         return self._run
 
@@ -45,7 +45,7 @@ class Desk:
         return self._in(codes.RUNNING, stage)
 
     def tries(self, stage: Stage, partition_keys: Iterable[str]) -> int:
-        """How often that one of these tasks was handed out which was so most often."""
+        """How often a task was handed out; of several, the most."""
         return self._run.fold.most_tries([f"{stage}:{key}" for key in partition_keys])
 
     def states(self, partition_key: str) -> dict[Stage, str]:

@@ -25,7 +25,6 @@ from penstock.pipeline.extract import Extracted, Extraction, extract
 from penstock.pipeline.references import Look
 from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.pipeline.work import Report
-from penstock.projections.projector import Lent
 from penstock.settings import Settings
 from penstock.slices import brief
 from penstock.state.control import ControlStore
@@ -35,6 +34,8 @@ from penstock.warehouse.publish import Publication
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.projections.projector import Lent
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -193,6 +194,8 @@ class Stages:
         """Examine what was fetched, in the order of the tables it will be in, and pass a verdict on each."""
         issued = [self.open[key] for key in sorted(keys, key=_in_table_order)]
         self._start(Stage.VALIDATE, keys, tries)
+        if self.aside:
+            self.aside.sweep()
         found, lost = halving(issued, self._examine, _FAILED_JOBS)
         reach("run.validated")
         if self.aside:

@@ -7,11 +7,12 @@ written, byte for byte; otherwise, and on any other master, it reads the payload
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -26,20 +27,30 @@ from penstock.partition import AttemptKey, new_ulid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MOST_BYTES = 2 * 1024**3  # on disk at a time; beyond that nothing more is set aside
-_BLOCKS_HELD = 2  # in memory, of those that a load takes rows from
+_MOST_BYTES = 1024**3  # on disk at a time; beyond that nothing more is set aside
+_SHARE_OF_FREE = 4  # and no more than one part in so many of what is free
+_HELD_BYTES = 32 * 1024 * 1024  # of blocks that a load takes rows from
 _NAME = "penstock-rows-"
+_LOCK = ".lock"  # held as long as the process lives that made the folder
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
+class Room(NamedTuple):
+    """A folder, and how many bytes may be set aside in it."""
+
+    folder: str
+    left: int
+
+
 class Place(NamedTuple):
-    """Where the rows of one slice lie: in a block of a file, from this row on."""
+    """Where the rows of one slice lie: in a block of a file."""
 
     file: str
     offset: int
     length: int
     sha256: str  # of the block
-    first: int
+    first: int  # row of the block
+    rows: int
 
 
 Wanted = tuple[AttemptKey, str]  # with the digest of the payload that was accepted
@@ -47,32 +58,47 @@ Finder = Callable[[Sequence[Wanted]], Sequence[Place | None]]
 
 
 class AsideWriter:
-    """What a worker sets aside during one task. Without a folder, or when the disk is full, that is nothing."""
+    """What a worker sets aside during one task. Without room that is nothing."""
 
-    def __init__(self, folder: str | None) -> None:
-        self._folder = folder
+    def __init__(self, room: Room | None) -> None:
+        self._room = room
         self._path = ""
         self._file: BinaryIO | None = None
         self._size = 0
 
     def write(self, rows: pa.Table, firsts: Sequence[int]) -> list[Place | None]:
-        """Set a block aside; where each of its slices lies, by the first row of each."""
-        if self._folder is None or not rows.num_rows:
-            return [None] * len(firsts)
-        block = _packed(rows)
+        """Set a block aside; where each of its slices lies, given by the first row of each."""
+        nothing: list[Place | None] = [None] * len(firsts)
+        if self._room is None or not rows.num_rows:
+            return nothing
         try:
-            if self._file is None:
-                self._path = f"{self._folder}/{new_ulid()}.arrow"
-                self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - closed with the writer
-            left = memoryview(block)
+            block = _packed(rows)
+            if self._size + len(block) > self._room.left:
+                self._room = None
+                return nothing
+            offset = self._append(self._room.folder, block)
+        except (OSError, pa.ArrowException):  # the disk is full, or the folder is gone: then payloads are read again
+            self._room = None
+            return nothing
+        digest, ends = sha256(block).hexdigest(), [*firsts[1:], rows.num_rows]
+        return [
+            Place(self._path, offset, len(block), digest, first, end - first)
+            for first, end in zip(firsts, ends, strict=True)
+        ]
+
+    def _append(self, folder: str, block: bytes) -> int:
+        if self._file is None:
+            self._path = f"{folder}/{new_ulid()}.arrow"
+            self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - closed with the writer
+        left = memoryview(block)
+        try:
             while left:
                 left = left[self._file.write(left) or 0 :]
-        except OSError:  # no room, or no folder any more: then payloads are read again
-            self._folder = None
-            return [None] * len(firsts)
+        except OSError:
+            self._file.truncate(self._size)  # half a block only takes room from others
+            raise
         offset, self._size = self._size, self._size + len(block)
-        digest = sha256(block).hexdigest()
-        return [Place(self._path, offset, len(block), digest, first) for first in firsts]
+        return offset
 
     def __enter__(self) -> Self:
         return self
@@ -85,27 +111,30 @@ class AsideWriter:
 
 
 class AsideReader:
-    """Takes rows from blocks. Slices come in the order in which they were set aside, so few blocks are held."""
+    """Takes rows from blocks. Slices come in the order in which a batch set them aside, so few blocks are in use."""
 
     def __init__(self) -> None:
-        self._blocks: dict[tuple[str, int], pa.Table | None] = {}
+        self._blocks: dict[tuple[str, int], pa.Table | None] = {}  # the one used last stands last
 
     def rows(self, place: Place | None, count: int) -> pa.Table | None:
-        """The rows of a slice; None if they are not there, or not what was written."""
-        if place is None:
+        """The rows of a slice; None if they are not there, or not what was written. They are part of their block: who
+        wants to keep them copies them."""
+        if place is None or place.rows != count:
             return None
         block = self._block(place)
-        if block is None or place.first + count > block.num_rows:
-            return None
-        return block.slice(place.first, count)
+        return None if block is None else block.slice(place.first, count)
 
     def _block(self, place: Place) -> pa.Table | None:
         name = (place.file, place.offset)
-        if name not in self._blocks:
-            while len(self._blocks) >= _BLOCKS_HELD:
-                del self._blocks[next(iter(self._blocks))]
-            self._blocks[name] = _read(place)
-        return self._blocks[name]
+        found = self._blocks.pop(name) if name in self._blocks else _read(place)
+        self._blocks[name] = found
+        while len(self._blocks) > 1 and self.held_bytes > _HELD_BYTES:
+            del self._blocks[next(iter(self._blocks))]
+        return found
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(block.nbytes for block in self._blocks.values() if block is not None)
 
 
 class Asides:
@@ -117,22 +146,33 @@ class Asides:
         self._places: dict[AttemptKey, tuple[str, Place]] = {}
         self._taken: set[AttemptKey] = set()
         self._slices: dict[str, int] = {}  # how many there are in a file
-        self._bytes: dict[str, int] = {}
 
-    def room(self) -> str | None:
-        """Where to set more aside; None when there is enough already."""
+    def room(self) -> Room | None:
+        """For the next job; None when there is enough on the disk already, or not enough of the disk."""
+        try:
+            with self._lock:
+                used = sum(entry.stat().st_size for entry in os.scandir(self._folder))
+            left = min(_MOST_BYTES - used, shutil.disk_usage(self._folder).free // _SHARE_OF_FREE)
+        except OSError:  # somebody has deleted it
+            return None
+        return Room(self._folder, left) if left > 0 else None
+
+    def sweep(self) -> None:
+        """To be called between validations, when every file is known or not needed: deletes the rows of those that were
+        rejected, and what broken or repeated tasks have left."""
         with self._lock:
-            return self._folder if sum(self._bytes.values()) < _MOST_BYTES else None
+            for file in Path(self._folder).glob("*.arrow"):
+                if str(file) not in self._slices:
+                    file.unlink(missing_ok=True)
 
     def keep(self, attempt: AttemptKey, payload_digest: str, place: Place) -> None:
         """To be called before the verdict: from then on somebody may load it."""
         with self._lock:
             self._places[attempt] = (payload_digest, place)
             self._slices[place.file] = self._slices.get(place.file, 0) + 1
-            self._bytes[place.file] = max(self._bytes.get(place.file, 0), place.offset + place.length)
 
     def take(self, wanted: Sequence[Wanted]) -> list[Place | None]:
-        """Where these lie. What was taken before, and is not wanted again, has been loaded: its files are deleted."""
+        """Where these lie. What was taken before, and is not wanted again, is done with: its files are deleted."""
         with self._lock:
             found = [self._places.get(attempt, ("", None)) for attempt, _ in wanted]
             now = {attempt for attempt, _ in wanted if attempt in self._places}
@@ -145,31 +185,52 @@ class Asides:
         file = self._places.pop(attempt)[1].file
         self._slices[file] -= 1
         if not self._slices[file]:
-            del self._slices[file], self._bytes[file]
+            del self._slices[file]
             Path(file).unlink(missing_ok=True)
 
 
 @contextmanager
 def set_aside(spark: SparkSession) -> Iterator[Asides | None]:
-    """A place for what one run sets aside, if its workers share our disk. It is gone with the run."""
+    """A place for what one run sets aside, if its workers share our disk and there is one. It is gone with the run."""
     context = getattr(spark, "_sc", None)
-    if context is None or not context.master.startswith("local"):
-        yield None
-        return
-    scratch = context.getConf().get("spark.local.dir") or tempfile.gettempdir()
+    with ExitStack() as stack:
+        asides = None
+        if context is not None and context.master.startswith("local"):
+            try:
+                asides = Asides(stack.enter_context(_folder(_scratch(context.getConf().get("spark.local.dir")))))
+            except OSError:  # no place for it: payloads are read again
+                pass
+        yield asides
+
+
+def _scratch(configured: str | None) -> str:
+    """The first of the folders that Spark uses; like Spark, the environment before the configuration."""
+    listed = os.environ.get("SPARK_LOCAL_DIRS") or configured or tempfile.gettempdir()
+    return os.path.abspath(listed.split(",")[0].strip())
+
+
+@contextmanager
+def _folder(scratch: str) -> Iterator[str]:
     os.makedirs(scratch, exist_ok=True)
     _tidy(scratch)
-    prefix = f"{_NAME}{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=scratch, ignore_cleanup_errors=True) as folder:
-        yield Asides(folder)
+    with (
+        tempfile.TemporaryDirectory(prefix=_NAME, dir=scratch, ignore_cleanup_errors=True) as folder,
+        open(f"{folder}/{_LOCK}-new", "xb") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(lock.name, f"{folder}/{_LOCK}")  # seen by others only now that it is held
+        yield folder
 
 
 def _tidy(scratch: str) -> None:
-    """Remove what runs left here whose process was killed."""
-    for folder in Path(scratch).glob(f"{_NAME}*-*"):
-        owner = folder.name.removeprefix(_NAME).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove what is left of runs that were killed: the lock is free, because its process is gone."""
+    for lock in Path(scratch).glob(f"{_NAME}*/{_LOCK}"):
+        try:
+            with lock.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except OSError:  # held, or somebody else's
+            continue
 
 
 def _packed(rows: pa.Table) -> bytes:

@@ -7,7 +7,9 @@ so the installed package, which is the same and compiled already, is taken inste
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -36,13 +38,20 @@ def without_zips(path: Sequence[str]) -> list[str]:
 
 def main() -> None:
     sys.path[:] = without_zips(sys.path)
-    for module in _NEEDED:  # only imports: nothing may run in a thread of ours when Spark forks
-        import_module(module)
+    # Only imports, and no thread of Python's. Those that native libraries start for themselves (allocators, linear
+    # algebra) are told of the fork by the C library, and begun anew behind it.
+    with redirect_stdout(sys.stderr):  # Spark reads a port number from our standard output, and nothing else
+        for module in _NEEDED:
+            try:
+                import_module(module)
+            except Exception:  # noqa: BLE001 - whoever needs it imports it again, and fails with better words
+                traceback.print_exc()
     from pyspark.daemon import manager
 
-    from penstock.pipeline.memory import settle
+    from penstock.pipeline.memory import keep_freed_memory, settle
 
     settle()
+    keep_freed_memory()
     manager()
 
 

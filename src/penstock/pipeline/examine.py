@@ -23,7 +23,7 @@ from penstock.contract.schema import arrow_type, spark_type
 from penstock.errors import RawError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.aside import AsideWriter
+from penstock.pipeline.aside import AsideWriter, Room
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
 from penstock.raw.reader import RawReader
@@ -37,9 +37,9 @@ Items = np.ndarray[Any, np.dtype[np.int32]]
 
 class Examiner:
     """A worker for work items; its answers have the columns of `ddl`. `also` are fields that somebody wants besides;
-    `aside` is the folder where parsed rows are set aside."""
+    `aside` is room where one task may set parsed rows aside."""
 
-    def __init__(self, lake: str, contract: Contract, also: Sequence[str] = (), aside: str | None = None) -> None:
+    def __init__(self, lake: str, contract: Contract, also: Sequence[str] = (), aside: Room | None = None) -> None:
         self._lake = lake
         self._contract = contract
         self._aside = aside

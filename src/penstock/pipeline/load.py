@@ -189,7 +189,8 @@ def _read_group(
 
 def _ready_rows(rows: Sequence[pa.Table], slices: Sequence[NewSlice], schema: pa.Schema) -> pa.Table:
     owner = np.repeat(np.arange(len(slices), dtype=np.int32), [piece.num_rows for piece in rows])
-    return _with_keys(pa.concat_tables(rows), owner, slices, schema)
+    copied = pa.concat_tables(rows).combine_chunks()  # or a few rows would hold their whole block in memory
+    return _with_keys(copied, owner, slices, schema)
 
 
 def _parse_group(

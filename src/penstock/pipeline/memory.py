@@ -7,8 +7,9 @@ import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
-_NEW_OBJECTS = 50_000  # so many more than before, and the collector looks for cycles; Python's own measure is 700
+_NEW_OBJECTS = 50_000  # after so many the collector looks for cycles; by itself it does after 700 or 2,000
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # what glibc's mallopt calls them
 _LARGEST_BLOCK = 32 * 1024 * 1024  # the most that glibc allows
@@ -16,27 +17,45 @@ _MOST_UNUSED = 64 * 1024 * 1024
 
 
 def settle() -> None:
-    """For a worker, before its first task: what it has imported by now is never looked at again, and memory that it
-    gives back is kept for the next block.
+    """For a worker: what it has imported until its first task of ours is never looked at again.
 
     PySpark has a worker collect everything after each task; with our imports that takes as long as a few hundred small
-    slices do. And glibc returns a block to the kernel, which has to clear the same pages for the next one.
+    slices do. Whoever shares the worker with us is collected less often, too.
     """
-    if gc.get_threshold()[0] == _NEW_OBJECTS:
-        return
-    gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS)
+    if gc.get_threshold()[0] != _NEW_OBJECTS:
+        gc.freeze()
+        gc.set_threshold(_NEW_OBJECTS)
+
+
+def keep_freed_memory() -> None:
+    """For a process that is ours: a block that is freed is kept for the next one. By itself glibc returns it to the
+    kernel, which has to clear the same pages again."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # other C libraries have none
         mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
         mallopt(_TRIM_THRESHOLD, _MOST_UNUSED)
 
 
+class _Seldom:
+    """How many ask for it, and what to go back to after the last of them."""
+
+    lock = Lock()
+    asking = 0
+    before = gc.get_threshold()
+
+
 @contextmanager
 def seldom() -> Iterator[None]:
     """For a process that is not ours alone: collect less often while this lasts."""
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], _NEW_OBJECTS) if before[0] else 0, *before[1:])
+    with _Seldom.lock:
+        if not _Seldom.asking:
+            _Seldom.before = gc.get_threshold()
+            first, *others = _Seldom.before
+            gc.set_threshold(max(first, _NEW_OBJECTS) if first else 0, *others)
+        _Seldom.asking += 1
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        with _Seldom.lock:
+            _Seldom.asking -= 1
+            if not _Seldom.asking:
+                gc.set_threshold(*_Seldom.before)

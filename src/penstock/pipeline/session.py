@@ -105,7 +105,8 @@ def _connect(settings: SparkSettings) -> SparkSession:
 
 def _for_master(master: str) -> dict[str, str]:
     if master.startswith("local"):
-        return {"spark.python.daemon.module": daemon.MODULE}
+        # Elsewhere than on Linux, native libraries do not outlive a fork.
+        return {"spark.python.daemon.module": daemon.MODULE} if sys.platform == "linux" else {}
     # On a cluster the workers get our package from us, so that both sides always run the same code.
     return {"spark.submit.pyFiles": _package_zip()}
 

@@ -23,7 +23,7 @@ from penstock.contract.schema import spark_ddl
 from penstock.errors import ConfigError, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey
-from penstock.pipeline.aside import Place
+from penstock.pipeline.aside import Place, Room
 from penstock.pipeline.examine import Examiner, slice_of
 from penstock.pipeline.payloads import lines_of
 from penstock.pipeline.references import NOT_VOUCHED, Found, Look, look_up
@@ -88,16 +88,18 @@ def validate(
     items: Sequence[ToValidate],
     report: Report | None = None,
     look: Look | None = None,
-    aside: str | None = None,
+    aside: Room | None = None,
 ) -> list[Validated]:
     """Judge every item against `contract`, all at once. `look` opens the tables that a contract refers to; `aside` is
-    the folder where parsed rows are set aside."""
+    where parsed rows may be set aside."""
     if not items:
         return []
     rules, figured = all_rules(contract), figured_fields(contract)
     with progress(spark, report):
-        slices = spread(spark, _item_table(items), _task_numbers(spark, len(items)))
-        summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, aside)).to_pylist()}
+        tasks = _task_numbers(spark, len(items))
+        slices = spread(spark, _item_table(items), tasks)
+        share = None if aside is None else Room(aside.folder, aside.left // (tasks[-1] + 1))
+        summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, share)).to_pylist()}
         found = Found({}, {})
         if any(isinstance(check, References) for check in contract.checks):
             if look is None:
@@ -137,7 +139,7 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
             raise ConfigError(f"{contract.place}: the check {rule.name} must be true or false, it is {kind}")
 
 
-def _summaries(contract: Contract, slices: DataFrame, lake: str, aside: str | None) -> DataFrame:
+def _summaries(contract: Contract, slices: DataFrame, lake: str, aside: Room | None) -> DataFrame:
     """One row per slice, nothing shuffled: rows leave a worker only if some rule needs Spark's engine."""
     add_up = adder(contract)
     examine = Examiner(lake, contract, aside=aside)

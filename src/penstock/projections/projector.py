@@ -33,7 +33,7 @@ _SMALLEST_COMPACTION = 50_000
 _LEFT_OVER = timedelta(days=1)
 
 Pages = Iterator[tuple[list[Fact], Cursor]]
-Lender = Callable[[], FoldedRun]  # gives a run folded from all its events until the moment of asking, for good
+Lender = Callable[[], FoldedRun]  # a run folded from everything that was told of it until the moment of asking
 Lent = Mapping[str, Lender]
 
 
@@ -61,7 +61,7 @@ class Projector:
 
     def advance(self, lent: Lent | None = None) -> int:
         """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do. A run that
-        the caller has folded already can be lent: it is not folded again."""
+        is over, and that the caller has folded already, can be lent: it is not folded again."""
         done = 0
         lent = lent or {}
         try:
@@ -238,8 +238,8 @@ class Projector:
         run, changed = self._runs.get(run_id), None
         if run is not None:
             changed = run.take(facts)
-        elif lent is not None:
-            run = self._runs[run_id] = lent()
+        elif lent is not None and any(fact.type == "RunFinished" for fact in facts):
+            run = self._runs[run_id] = lent()  # told to the end, so nothing of it is beyond this page
         else:
             # of a run that is heard of for the first time, this is all there is
             told = self.events.of_run(run_id, until) if parts else facts
