@@ -69,27 +69,24 @@ def without_run(workspace: Workspace) -> dict[Any, list[dict[str, Any]]]:
     }
 
 
-def test_rows_are_taken_from_where_they_were_set_aside(
-    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, staged: str
+@pytest.mark.parametrize("spoilt", ["payloads", "what was set aside", "nothing"])
+def test_rows_come_from_where_they_were_set_aside_or_else_from_the_payloads(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, staged: str, spoilt: str
 ) -> None:
     twin = open_at(write_workspace(tmp_path / "twin", customers=3))
-    run(twin, spark)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "set_aside", lambda _spark: nullcontext(None))
+        run(twin, spark)
     ws = open_at(write_workspace(tmp_path / "ws", customers=3))
-    found = run_with(ws, spark, monkeypatch, lambda: spoil(payloads(ws)))
+
+    def ruin() -> None:
+        if spoilt != "nothing":
+            spoil(payloads(ws) if spoilt == "payloads" else [*files_set_aside()])
+
+    found = run_with(ws, spark, monkeypatch, ruin)
     assert (found.loaded, found.failures) == (6, [])
     assert without_run(ws) == without_run(twin)
     assert [*files_set_aside()] == []
-
-
-def test_without_them_the_payloads_are_read_to_the_same_rows(
-    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, staged: str
-) -> None:
-    twin = open_at(write_workspace(tmp_path / "twin", customers=3))
-    run(twin, spark)
-    ws = open_at(write_workspace(tmp_path / "ws", customers=3))
-    found = run_with(ws, spark, monkeypatch, lambda: spoil([*files_set_aside()]))
-    assert (found.loaded, found.failures) == (6, [])
-    assert without_run(ws) == without_run(twin)
 
 
 def test_when_both_are_spoilt_nothing_is_published_and_it_is_said(

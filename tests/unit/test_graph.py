@@ -13,7 +13,7 @@ from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_ulids
 from penstock.projections import codes
 from penstock.projections.fact import Fact
-from penstock.projections.graph import needed
+from penstock.projections.graph import RunGraph, needed
 from penstock.projections.run_fold import RunFold
 from penstock.settings import check_from_mapping
 from penstock.slices import brief, each
@@ -71,6 +71,29 @@ def test_a_diamond_is_not_a_cycle() -> None:
 )
 def test_a_rule_says_how_many_it_needs(rule: str, edges: int, wanted: int) -> None:
     assert needed(rule, edges) == wanted
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_the_chains_of_a_first_plan_are_taken_in_at_once_as_they_are_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, twice: bool
+) -> None:
+    fan_ins = [FanIn(model("spend"), "demo", "all", [key(1), key(3)])]
+    first = Graph([key(1), key(3), key(4), model("spend")], fan_ins).event(RUN).payload()
+    if twice:  # no plan of ours says this; it must not matter
+        first = {**first, "chains": [*first["chains"], *first["chains"]]}
+    later = Graph([key(4), key(5)]).event(RUN).payload()
+
+    def taken_in() -> tuple[object, ...]:
+        graph = RunGraph()
+        touched = [graph.add_plans([(7, first)]).tolist(), graph.add_plans([(9, later), (7, first)]).tolist()]
+        arrays = (graph.up, graph.down, graph.edge_position, graph.outside, graph.group_start, graph.group_needed)
+        return touched, graph.keys, graph.index, graph.plan_position, [array.tolist() for array in arrays]
+
+    at_once = taken_in()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunGraph, "_begin_with", lambda *_: False)
+        assert at_once == taken_in()
+    assert len(at_once[1]) == 15  # type: ignore[arg-type]
 
 
 def test_slices_are_written_briefly_and_read_back() -> None:

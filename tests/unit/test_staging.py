@@ -9,8 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from house import House
+from penstock.partition import MODELS, PartitionKey, new_run_id
+from penstock.pipeline import load
 from penstock.pipeline import slices as sizes
 from penstock.warehouse import files as packed
+from penstock.warehouse.packing import NewSlice, Part, plan_month
+from penstock.warehouse.staging import StagePart
 from workspaces import key
 
 
@@ -72,3 +76,34 @@ def test_files_roll_over_at_the_target_size(house: House, monkeypatch: pytest.Mo
     assert all(is_sorted(table) for table in tables)
     assert sum(table.num_rows for table in tables) == 24 * 50
     assert is_sorted(pa.concat_tables(tables))
+
+
+def share(slices: int, weight: int) -> StagePart:
+    pieces = tuple(NewSlice(key(n), new_run_id(), 1, "digest", 10) for n in range(slices))
+    return StagePart(
+        "demo.x.v1", "warehouse/x", pa.schema([]), frozenset(), Part("2024-06", None, None, pieces, (), weight)
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "here"),
+    [
+        ([share(1, 100)], True),
+        ([share(64, 2**19)] * 4, True),  # every limit reached, none passed
+        ([share(1, 100)] * 5, False),
+        ([share(64, 100)] * 3 + [share(65, 100)], False),
+        ([share(1, 2**19)] * 3 + [share(1, 2**19 + 1)], False),
+    ],
+)
+def test_a_few_light_slices_need_no_job(shares: list[StagePart], here: bool) -> None:
+    assert load._is_little(shares) is here
+
+
+def test_a_slice_of_a_model_weighs_what_its_file_does() -> None:
+    derived = PartitionKey(MODELS, "all", "daily", key().logical_date)
+    weights = []
+    for owner in (key(), derived):
+        piece = NewSlice(owner, new_run_id(), 1, "digest", 6000)
+        [part] = plan_month("2024-06", [], [piece], set(), workers=1).parts
+        weights.append(part.weight)
+    assert weights == [1000, 6000]

@@ -70,6 +70,9 @@ class RunGraph:
             if position in self._plans:
                 continue
             self._plans.add(position)
+            if not self.keys and self._begin_with(payload.get("chains", ()), position):
+                touched.update(range(len(self.keys)))
+                payload = {name: told for name, told in payload.items() if name != "chains"}
             for key in _tasks(payload):
                 task = self.number(key)
                 self.plan_position[task] = max(self.plan_position[task], position)
@@ -83,6 +86,26 @@ class RunGraph:
         if touched:
             self._lay_out()
         return np.fromiter(sorted(touched), np.int64, len(touched))
+
+    def _begin_with(self, chains: Iterable[Mapping[str, Any]], position: int) -> bool:
+        """Take in the chains of the first plan at once; the same as one by one, which takes twice as long. False, and
+        nothing taken in, if a task is in more than one of them."""
+        keys: list[str] = []
+        ups: list[int] = []
+        for chain in chains:
+            names, first = [task_key(stage, "") for stage in chain["stages"]], len(keys)
+            keys += [name + partition_key for partition_key in slices.each(chain["slices"]) for name in names]
+            ups += [task for task in range(first, len(keys)) if (task - first + 1) % len(names)]
+        index = dict(zip(keys, itertools.count()))
+        if len(index) < len(keys):
+            return False
+        self.keys, self.index, self.plan_position = keys, index, [position] * len(keys)
+        downs, edges = [up + 1 for up in ups], range(len(ups))
+        self._edges = dict(zip(zip(ups, downs, strict=True), edges, strict=True))
+        self._edge_facts = [(up, down, edge, position, False) for up, down, edge in zip(ups, downs, edges, strict=True)]
+        self._groups = {(down, ""): edge for down, edge in zip(downs, edges, strict=True)}
+        self._rules = [(position, ALL)] * len(ups)
+        return True
 
     def _group(self, task: int, name: str, position: int, rule: str) -> int:
         number = self._groups.setdefault((task, name), len(self._rules))

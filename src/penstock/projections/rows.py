@@ -56,9 +56,10 @@ def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
     graph = fold.graph
     plan = np.array(graph.plan_position, np.int64)
     wanted = np.flatnonzero(plan) if tasks is None else tasks[plan[tasks] > 0]
-    keys = [graph.keys[task] for task in wanted.tolist()]
-    order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
-    wanted, keys = wanted[order], sorted(keys)
+    names = pa.array([graph.keys[task] for task in wanted.tolist()], pa.string())
+    order = pc.sort_indices(names)
+    wanted, names = wanted[order.to_numpy()], names.take(order)
+    keys: list[str] = names.to_pylist()
     stages, partitions, assets = _parts(keys)
     state = fold.state[wanted]
     ended = state >= codes.SUCCEEDED
@@ -68,7 +69,7 @@ def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
     columns = [
         *_same(owner, len(keys)),
         _constant(run_id, len(keys)),
-        pa.array(keys, pa.string()),
+        names,
         stages,
         assets,
         partitions,

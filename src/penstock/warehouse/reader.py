@@ -345,13 +345,14 @@ class _Piece:
 
 
 def _spark_type(kind: pa.DataType) -> str:
-    """The type in Spark's SQL, whatever the session calls a timestamp and takes for a keyword."""
+    """The type in Spark's SQL, whatever the session calls a timestamp and takes for a keyword. All our times are
+    moments, whether a table says so or not."""
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(f'`{member.name}`: {_spark_type(member.type)}' for member in kind)}>"
     if pa.types.is_list(kind):
         return f"array<{_spark_type(kind.value_type)}>"
     if pa.types.is_timestamp(kind):
-        return "timestamp_ltz" if kind.tz else "timestamp_ntz"
+        return "timestamp_ltz"
     from pyspark.sql.pandas.types import from_arrow_type
 
     return str(from_arrow_type(kind).simpleString())
