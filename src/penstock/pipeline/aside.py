@@ -115,6 +115,7 @@ class AsideReader:
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[str, int], pa.Table | None] = {}  # the one used last stands last
+        self.held_bytes = 0
 
     def rows(self, place: Place | None, count: int) -> pa.Table | None:
         """The rows of a slice; None if they are not there, or not what was written. They are part of their block: who
@@ -126,15 +127,15 @@ class AsideReader:
 
     def _block(self, place: Place) -> pa.Table | None:
         name = (place.file, place.offset)
-        found = self._blocks.pop(name) if name in self._blocks else _read(place)
+        if name in self._blocks:
+            found = self._blocks.pop(name)
+        else:
+            found = _read(place)
+            self.held_bytes += _size(found)
         self._blocks[name] = found
         while len(self._blocks) > 1 and self.held_bytes > _HELD_BYTES:
-            del self._blocks[next(iter(self._blocks))]
+            self.held_bytes -= _size(self._blocks.pop(next(iter(self._blocks))))
         return found
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(block.nbytes for block in self._blocks.values() if block is not None)
 
 
 class Asides:
@@ -231,6 +232,10 @@ def _tidy(scratch: str) -> None:
                 shutil.rmtree(lock.parent, ignore_errors=True)
         except OSError:  # held, or somebody else's
             continue
+
+
+def _size(block: pa.Table | None) -> int:
+    return 0 if block is None else int(block.nbytes)
 
 
 def _packed(rows: pa.Table) -> bytes:

@@ -36,7 +36,7 @@ from penstock.settings import References
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ITEMS_PER_TASK = 2500
+_ITEMS_PER_TASK = 1000
 _LINES = pa.schema([("item", pa.int32()), ("line", pa.int32()), ("text", pa.string())])
 _ITEMS = pa.schema(
     [
