@@ -38,8 +38,8 @@ def without_zips(path: Sequence[str]) -> list[str]:
 
 def main() -> None:
     sys.path[:] = without_zips(sys.path)
-    # Only imports, and no thread of Python's. Those that native libraries start for themselves (allocators, linear
-    # algebra) are told of the fork by the C library, and begun anew behind it.
+    # Only imports, and no thread of Python's. What native libraries start for themselves (allocators, linear algebra)
+    # has come through a fork on Linux, wherever we tried.
     with redirect_stdout(sys.stderr):  # Spark reads a port number from our standard output, and nothing else
         for module in _NEEDED:
             try:

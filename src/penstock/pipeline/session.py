@@ -105,7 +105,7 @@ def _connect(settings: SparkSettings) -> SparkSession:
 
 def _for_master(master: str) -> dict[str, str]:
     if master.startswith("local"):
-        # Elsewhere than on Linux, native libraries do not outlive a fork.
+        # Whether native libraries get along with a fork behind their import was tried on Linux only.
         return {"spark.python.daemon.module": daemon.MODULE} if sys.platform == "linux" else {}
     # On a cluster the workers get our package from us, so that both sides always run the same code.
     return {"spark.submit.pyFiles": _package_zip()}
