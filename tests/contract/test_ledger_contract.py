@@ -26,8 +26,8 @@ from penstock.ledger.append import append
 from penstock.ledger.events import Event, RunCancelRequested, RunFinished, SlicesExtracted
 from penstock.ledger.segments import SegmentDamaged
 from penstock.lifecycle import Outcome, Stage
-from penstock.partition import new_run_id
-from penstock.projections import projector
+from penstock.partition import RunId, new_run_id
+from penstock.projections import page, projector
 from penstock.projections.fact import START
 from penstock.projections.manifest import ProjectionsLost
 from penstock.state.inputs import InputStore
@@ -169,12 +169,33 @@ def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     actors.control.cancel([builders.cancelled(attempt(run_id, 3), actors.token)])
     actors.control.finish_run(run_id, actors.token, {}, "done")
     with monkeypatch.context() as patch:
-        patch.setattr(projector, "FoldedRun", None)  # nobody folds a run of his own
+        patch.setattr(page, "FoldedRun", None)  # nobody folds a run of his own
         annals.projector.advance({run_id: desk.folded})
     lent = annals.tables()
     assert [row["state"] for row in lent["runs"]] == ["FAILED"]
     annals.projector.rebuild()
     assert annals.tables() == lent
+
+
+@pytest.mark.parametrize(("piece", "events"), [(1, 1), (1, 4), (2, 5), (3, 1000)])
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_in_whatever_pieces_and_pages_events_are_read_the_tables_are_the_same(
+    annals: Annals, monkeypatch: pytest.MonkeyPatch, piece: int, events: int, is_lent: bool
+) -> None:
+    for _ in story(annals):
+        pass
+    runs = {fact.run_id for fact in annals.ledger.after(START, 1000)[0] if fact.run_id}
+    lent = {run: Desk(RunId(run), annals.ledger.news_of_run).folded for run in runs} if is_lent else {}
+    with monkeypatch.context() as patch:
+        patch.setattr(projector, "PIECE", piece)
+        patch.setattr(projector, "PAGE", events)
+        annals.projector.advance(lent)
+        by_pieces = annals.tables()
+        annals.projector.rebuild()
+        assert annals.tables() == by_pieces
+    annals.projector.rebuild()
+    assert annals.tables() == by_pieces
+    assert {row["state"] for row in by_pieces["runs"]} == {"FAILED"}
 
 
 def test_two_who_advance_at_once_do_the_work_once(annals: Annals) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from penstock.projections.board import Board
     from penstock.projections.current import Current
-    from penstock.projections.projector import Lent, Projector
+    from penstock.projections.page import Lent
+    from penstock.projections.projector import Projector
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
 

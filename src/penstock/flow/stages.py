@@ -35,7 +35,7 @@ from penstock.warehouse.publish import Publication
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.projections.projector import Lent
+    from penstock.projections.page import Lent
 
 T = TypeVar("T")
 Out = TypeVar("Out")

@@ -23,7 +23,8 @@ from penstock.pipeline.work import Work, collected, evenly, mapped, spread
 from penstock.projections import files
 from penstock.projections.fact import OF_A_RUN, Fact
 from penstock.projections.manifest import FOLDER, Manifest, edges_path, new_path, tasks_path
-from penstock.projections.projector import Maker, Pages, Projector, counted
+from penstock.projections.page import strange
+from penstock.projections.projector import Maker, Pieces, Projector, added
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import ORDER, PARTIAL, join_sql, partials
@@ -50,7 +51,7 @@ def _ddl(schema: pa.Schema) -> str:
 def spark_maker(spark: SparkSession, lake: str) -> Maker:
     """A maker of projections for `Projector.rebuild`."""
 
-    def make(projector: Projector, pages: Pages) -> tuple[Manifest, int]:
+    def make(projector: Projector, pages: Pieces) -> tuple[Manifest, int]:
         folder, done = f"{FOLDER}/rebuild/{new_ulid()}", 0
         paths: list[str] = []
         finished: list[Fact] = []
@@ -62,12 +63,13 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
                 paths.append(path)
                 done += len(page)
                 finished += [f for f in page if f.type == "TaskFinished" and f.payload.get("consumed")]
-                manifest = replace(manifest, cursor=cursor, unknown=counted(manifest.unknown, page))
+                manifest = replace(manifest, cursor=cursor, unknown=added(manifest.unknown, strange(page)))
             if paths:
                 manifest = _made(spark, lake, projector, paths, manifest)
         finally:
             projector.lake.delete(paths)
-        return projector.with_consumed(manifest, finished), done
+        consumed = [projector.inputs(finished)] if finished else []
+        return projector.with_consumed(manifest, consumed), done
 
     return make
 

@@ -13,7 +13,8 @@ from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import OF_A_RUN, Fact, understood
 from penstock.projections.manifest import Head, Manifest, edges_path, tasks_path
-from penstock.projections.projector import PAGE, Events
+from penstock.projections.page import Events
+from penstock.projections.projector import PAGE
 from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import PARTIAL, joined, partials

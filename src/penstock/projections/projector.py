@@ -6,10 +6,9 @@ Files first, then the manifest, then the row that names it: a crash in between l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -19,30 +18,22 @@ from penstock.lake import Lake
 from penstock.partition import new_ulid
 from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
-from penstock.projections.fact import OF_A_RUN, Cursor, Fact, understood
+from penstock.projections.fact import Cursor, Fact
+from penstock.projections.graph import Ints
 from penstock.projections.manifest import FOLDER, Head, Manifest, edges_path, made_at, new_path, tasks_path
+from penstock.projections.page import PIECE, Events, Lent, Page
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
-from penstock.projections.status import PARTIAL, joined, partials
+from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import marked, marks, with_spec_columns
 
-PAGE = 200_000  # events that are folded at a time
+PAGE = 200_000  # events whose files are written together
 _MOST_DELTAS = 16
 _MOST_PARTS = 16
 _SMALLEST_COMPACTION = 50_000
 _LEFT_OVER = timedelta(days=1)
 
-Pages = Iterator[tuple[list[Fact], Cursor]]
-Lender = Callable[[], FoldedRun]  # a run folded from everything that was told of it until the moment of asking
-Lent = Mapping[str, Lender]
-
-
-class Events(Protocol):
-    def after(self, cursor: Cursor, limit: int) -> tuple[list[Fact], Cursor]: ...
-
-    def exported(self) -> Iterator[list[Fact]]: ...
-
-    def of_run(self, run_id: str, until: Cursor | None = None) -> list[Fact]: ...
+Pieces = Iterator[tuple[list[Fact], Cursor]]
 
 
 @dataclass(slots=True)
@@ -52,7 +43,7 @@ class Projector:
     head: Head
     lake: Lake
     events: Events
-    inputs: Callable[[Sequence[Fact]], pa.Table]  # the consumed runs of these finished tasks
+    inputs: Callable[[Sequence[Fact]], pa.Table]  # the consumed runs of finished tasks
     owner: tuple[str, str]
     clock: Clock
     keep_runs: timedelta
@@ -69,12 +60,16 @@ class Projector:
                 seen, manifest = self.head.read()
                 if seen != self._at:
                     self._runs.clear()
-                page, cursor = self.events.after(manifest.cursor, PAGE)
-                if not page:
+                page: Page | None = None
+                for piece, cursor in self._after(manifest.cursor, PIECE):
+                    page = page or self._page(manifest, lent)
+                    page.take(piece, cursor)
+                    if page.size >= PAGE:
+                        break
+                if page is None:
                     self._at = seen
                     return done
-                new = self._with(manifest, page, cursor, lent)
-                new = self._without_expired(new, self.clock())
+                new = self._without_expired(self._with(manifest, page), self.clock())
                 reach("project.written")
                 self._at = self._swap(seen, manifest, new)
                 reach("project.advanced")
@@ -82,7 +77,7 @@ class Projector:
                     self._runs.clear()
                     self.lake.delete(new.files() - manifest.files())
                 else:
-                    done += len(page)
+                    done += page.size
         except BaseException:  # the runs in memory may be ahead of the files now
             self._runs.clear()
             self._at = None
@@ -92,7 +87,7 @@ class Projector:
         """Make all projections from the ledger alone, exported segments included, and swap them in."""
         self._runs.clear()
         self._at = None
-        new, done = (make or self._made)(self, self._everything())
+        new, done = make(self, self._everything(PAGE)) if make else self._made(self._everything(PIECE))
         new = self._without_expired(new, self.clock())
         self._runs.clear()
         while True:  # whoever advanced meanwhile folded the same events; the newest of them are folded once more
@@ -130,33 +125,52 @@ class Projector:
             if entry.path not in known and not entry.path.endswith(".json") and made_at(entry.path, before) < old
         )
 
-    def _made(self, _me: Projector, pages: Pages) -> tuple[Manifest, int]:
+    def _made(self, pieces: Pieces) -> tuple[Manifest, int]:
         new, done = Manifest(), 0
-        for page, cursor in pages:
-            before, new = new, self._with(new, page, cursor)
-            self.lake.delete(before.files() - new.files())  # nobody has seen them
-            done += len(page)
+        page = self._page(new, {})
+        for piece, cursor in pieces:
+            page.take(piece, cursor)
+            done += len(piece)
+            if page.size >= PAGE:
+                new = self._with_alone(new, page)
+                page = self._page(new, {})
+        if page.size:
+            new = self._with_alone(new, page)
         before, new = new, self._compact(new)
         self.lake.delete(before.files() - new.files())
         return new, done
 
-    def _everything(self) -> Pages:
-        cursor = Cursor()
-        for page in self.events.exported():
-            yield page, cursor
+    def _with_alone(self, manifest: Manifest, page: Page) -> Manifest:
+        """With one more page, when nobody else has seen the manifest: what it replaces can go."""
+        new = self._with(manifest, page)
+        self.lake.delete(manifest.files() - new.files())
+        return new
+
+    def _everything(self, size: int) -> Pieces:
+        for piece in self.events.exported():
+            yield piece, Cursor()
+        yield from self._after(Cursor(), size)
+
+    def _after(self, cursor: Cursor, size: int) -> Pieces:
         while True:
-            page, cursor = self.events.after(cursor, PAGE)
-            if not page:
+            piece, cursor = self.events.after(cursor, size)
+            if piece:
+                yield piece, cursor
+            if len(piece) < size:
                 return
-            yield page, cursor
 
     # --- one page of events -------------------------------------------------------------------------------------
 
-    def _with(self, manifest: Manifest, page: Sequence[Fact], cursor: Cursor, lent: Lent | None = None) -> Manifest:
-        new = replace(manifest, cursor=cursor, unknown=counted(manifest.unknown, page))
-        new = self._with_status(new, page)
-        new = self.with_consumed(new, page)
-        return self._with_runs(new, page, lent or {})
+    def _page(self, manifest: Manifest, lent: Lent) -> Page:
+        known = set(files.read(self.lake, manifest.runs)["run_id"].to_pylist()) if manifest.runs else set[str]()
+        forgotten = known - set(manifest.parts)
+        return Page(self.events, self.inputs, self._runs, manifest.parts, forgotten, lent, manifest.cursor)
+
+    def _with(self, manifest: Manifest, page: Page) -> Manifest:
+        new = replace(manifest, cursor=page.cursor, unknown=added(manifest.unknown, page.unknown))
+        new = self._with_status(new, joined(pa.concat_tables(page.said)))
+        new = self.with_consumed(new, page.consumed)
+        return self._with_runs(new, page)
 
     def _without_expired(self, manifest: Manifest, now: datetime) -> Manifest:
         """Retention takes the tasks and edges of runs that ended long ago; their row in `runs` stays."""
@@ -166,8 +180,7 @@ class Projector:
         gone = set(expired(rows, now - self.keep_runs))
         return replace(manifest, parts={run: parts for run, parts in manifest.parts.items() if run not in gone})
 
-    def _with_status(self, manifest: Manifest, page: Sequence[Fact]) -> Manifest:
-        said = joined(partials(page))
+    def _with_status(self, manifest: Manifest, said: pa.Table) -> Manifest:
         if not len(said):
             return manifest
         path = new_path("partition_status")
@@ -194,35 +207,26 @@ class Projector:
         files.write(self.lake, path, whole)
         return replace(manifest, status_base=path, status_deltas=())
 
-    def with_consumed(self, manifest: Manifest, page: Sequence[Fact]) -> Manifest:
-        """Keep which runs went into the tasks that finished on this page."""
-        finished = [fact for fact in page if fact.type == "TaskFinished" and fact.payload.get("consumed")]
-        if not finished:
+    def with_consumed(self, manifest: Manifest, consumed: Sequence[pa.Table]) -> Manifest:
+        """Keep which runs went into tasks that finished."""
+        if not consumed:
             return manifest
-        table = self.inputs(finished)
-        paths = manifest.consumed
+        table, paths = pa.concat_tables(consumed), manifest.consumed
         if len(paths) >= _MOST_DELTAS:
             table, paths = pa.concat_tables([files.read_all(self.lake, paths, CONSUMED), table]), ()
         path = new_path("consumed")
         files.write(self.lake, path, table)
         return replace(manifest, consumed=(*paths, path))
 
-    def _with_runs(self, manifest: Manifest, page: Sequence[Fact], lent: Lent) -> Manifest:
-        told: dict[str, list[Fact]] = {}
-        for fact in page:
-            if fact.run_id is not None and fact.type in OF_A_RUN and understood(fact):
-                told.setdefault(fact.run_id, []).append(fact)
-        if not told:
+    def _with_runs(self, manifest: Manifest, page: Page) -> Manifest:
+        if not page.changed:
             return manifest
         old = files.read(self.lake, manifest.runs) if manifest.runs else RUNS.empty_table()
-        forgotten = set(old["run_id"].to_pylist()) - set(manifest.parts)
         parts = dict(manifest.parts)
         rows = {row["run_id"]: row for row in old.to_pylist()}
-        for run_id, facts in told.items():
-            if run_id in forgotten:  # retention took its tasks: a late word about them changes nothing
-                continue
-            parts[run_id] = self._part(run_id, facts, parts.get(run_id, ()), manifest.cursor, lent.get(run_id))
-            run = self._runs[run_id]
+        for run_id, changed in page.changed.items():
+            run = page.folded(run_id)
+            parts[run_id] = self._part(run_id, run, changed, parts.get(run_id, ()))
             rows[run_id] = run_row(run_id, run, self.owner)
             if run.facts.end is not None:
                 del self._runs[run_id]
@@ -231,19 +235,8 @@ class Projector:
         files.write(self.lake, path, pa.Table.from_pylist(ordered, schema=RUNS))
         return replace(manifest, runs=path, parts=parts)
 
-    def _part(
-        self, run_id: str, facts: list[Fact], parts: tuple[str, ...], until: Cursor, lent: Lender | None
-    ) -> tuple[str, ...]:
-        """Write what changed of a run that is in memory; of one that is not, or is over, write all of it."""
-        run, changed = self._runs.get(run_id), None
-        if run is not None:
-            changed = run.take(facts)
-        elif lent is not None and any(fact.type == "RunFinished" for fact in facts):
-            run = self._runs[run_id] = lent()  # told to the end, so nothing of it is beyond this page
-        else:
-            # of a run that is heard of for the first time, this is all there is
-            told = self.events.of_run(run_id, until) if parts else facts
-            run = self._runs[run_id] = FoldedRun.of(told)
+    def _part(self, run_id: str, run: FoldedRun, changed: Ints | None, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """Write what changed of a run; of one that was not in memory, or is over, write all of it."""
         whole = changed is None or run.facts.end is not None or len(parts) >= _MOST_PARTS
         name = new_ulid()
         tasks = task_rows(run_id, run.fold, self.owner, None if whole else changed)
@@ -255,12 +248,11 @@ class Projector:
         return (name,) if whole else (*parts, name)
 
 
-Maker = Callable[[Projector, Pages], tuple[Manifest, int]]
+Maker = Callable[[Projector, Pieces], tuple[Manifest, int]]
 
 
-def counted(known: Mapping[str, int], page: Iterable[Fact]) -> dict[str, int]:
-    strange = Counter(f"{fact.type}/{fact.version}" for fact in page if not understood(fact))
-    return dict(Counter(known) + strange)
+def added(known: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(known) + Counter(more))
 
 
 def expired(rows: Mapping[str, Mapping[str, object]], before: datetime) -> list[str]:

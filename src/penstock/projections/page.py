@@ -1,0 +1,95 @@
+"""A page of events: what is folded together and written once. It is taken in by pieces, so that few events are in
+memory at a time, however many there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.projections.fact import OF_A_RUN, Cursor, Fact, understood
+from penstock.projections.graph import Ints
+from penstock.projections.runs import FoldedRun
+from penstock.projections.status import partials
+
+PIECE = 20_000  # events that are in memory at a time
+
+Lender = Callable[[], FoldedRun]  # a run folded from everything that was told of it until the moment of asking
+Lent = Mapping[str, Lender]
+
+
+class Events(Protocol):
+    def after(self, cursor: Cursor, limit: int) -> tuple[list[Fact], Cursor]: ...
+
+    def exported(self) -> Iterator[list[Fact]]: ...
+
+    def of_run(self, run_id: str, until: Cursor | None = None) -> list[Fact]: ...
+
+
+@dataclass(slots=True)
+class Page:
+    """What the events of a page say, as far as they were taken in."""
+
+    events: Events
+    inputs: Callable[[Sequence[Fact]], pa.Table]  # the consumed runs of these finished tasks
+    runs: dict[str, FoldedRun]  # in memory: those that were before, and those that are told of here
+    written: Collection[str]  # runs that earlier pages told of
+    forgotten: Collection[str]  # runs whose tasks retention took: a late word about them changes nothing
+    lent: Lent
+    cursor: Cursor
+    size: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+    said: list[pa.Table] = field(default_factory=list)  # about partitions
+    consumed: list[pa.Table] = field(default_factory=list)
+    changed: dict[str, Ints | None] = field(default_factory=dict)  # which tasks of a run; None for all that it has
+    _over: set[str] = field(default_factory=set)  # lent runs that were told to the end
+
+    def take(self, facts: Sequence[Fact], cursor: Cursor) -> None:
+        """Take a piece in."""
+        self.size += len(facts)
+        self.cursor = cursor
+        self.unknown += strange(facts)
+        self.said.append(partials(facts))
+        finished = [fact for fact in facts if fact.type == "TaskFinished" and fact.payload.get("consumed")]
+        if finished:
+            self.consumed.append(self.inputs(finished))
+        told: dict[str, list[Fact]] = {}
+        for fact in facts:
+            if fact.run_id is not None and fact.type in OF_A_RUN and understood(fact):
+                told.setdefault(fact.run_id, []).append(fact)
+        for run_id, some in told.items():
+            if run_id not in self.forgotten:
+                self._hear(run_id, some)
+
+    def _hear(self, run_id: str, facts: Sequence[Fact]) -> None:
+        run = self.runs.get(run_id)
+        if run is not None:
+            more, known = run.take(facts), self.changed.get(run_id, np.empty(0, np.int64))
+            self.changed[run_id] = None if known is None else np.union1d(known, more)
+            return
+        self.changed[run_id] = None
+        if run_id in self.lent:
+            if any(fact.type == "RunFinished" for fact in facts):
+                self._over.add(run_id)
+        elif run_id in self.written:
+            self.runs[run_id] = FoldedRun.of(self.events.of_run(run_id, self.cursor))
+        else:  # heard of for the first time: this is all there is
+            self.runs[run_id] = FoldedRun.of(facts)
+
+    def folded(self, run_id: str) -> FoldedRun:
+        """A run that this page tells of, from everything up to its end. One that was lent is used if it was told to the
+        end here, so that nothing of it is beyond this page."""
+        run = self.runs.get(run_id)
+        if run is None:
+            known = self.lent[run_id]() if run_id in self._over else None
+            run = self.runs[run_id] = known or FoldedRun.of(self.events.of_run(run_id, self.cursor))
+        return run
+
+
+def strange(facts: Iterable[Fact]) -> Counter[str]:
+    """Events of types and versions that nothing here understands, counted."""
+    return Counter(f"{fact.type}/{fact.version}" for fact in facts if not understood(fact))
