@@ -40,10 +40,9 @@ class RunGraph:
         self.index: dict[str, int] = {}
         self.plan_position: list[int] = []  # of each task; 0 for one that no plan has told of yet
         self._plans: set[int] = set()  # positions of the plans that are in
-        self._edges: dict[tuple[int, int], int] = {}  # (up, down): number of the edge
-        self._edge_facts: list[tuple[int, int, int, int, bool]] = []  # up, down, group, position, outside
-        self._groups: dict[tuple[int, str], int] = {}  # (task, name): number of the group
-        self._rules: list[tuple[int, str]] = []  # position, rule
+        self._edges = np.empty((0, 5), np.int64)  # up, down, group, position, outside
+        self._groups: dict[tuple[int, str], int] = {}  # (task, name): number of the group, below zero
+        self._rules: dict[int, tuple[int, str]] = {}  # of such groups: position, rule
         self._initials = np.empty(0, np.uint32)
         self._lay_out()
 
@@ -66,6 +65,7 @@ class RunGraph:
     def add_plans(self, plans: Iterable[tuple[int, Mapping[str, Any]]]) -> Ints:
         """Take in plans by their positions. Says which tasks are touched; a plan that is in already touches none."""
         touched: set[int] = set()
+        edges: list[tuple[int, int, int, int, bool]] = []
         for position, payload in plans:
             if position in self._plans:
                 continue
@@ -78,11 +78,11 @@ class RunGraph:
                 self.plan_position[task] = max(self.plan_position[task], position)
                 touched.add(task)
             for up, down, name, rule, outside in _edges(payload):
-                downstream = self.number(down)
-                self._add_edge(
-                    self.number(up), downstream, self._group(downstream, name, position, rule), position, outside
-                )
-                touched.add(downstream)
+                waiting = self.number(down)
+                edges.append((self.number(up), waiting, self._group(waiting, name, position, rule), position, outside))
+                touched.add(waiting)
+        if edges:
+            self._add_edges(np.array(edges, np.int64))
         if touched:
             self._lay_out()
         return np.fromiter(sorted(touched), np.int64, len(touched))
@@ -91,44 +91,43 @@ class RunGraph:
         """Take in the chains of the first plan at once; the same as one by one, which takes twice as long. False, and
         nothing taken in, if a task is in more than one of them."""
         keys: list[str] = []
-        ups: list[int] = []
+        ups = [np.empty(0, np.int64)]
         for chain in chains:
             names, first = [task_key(stage, "") for stage in chain["stages"]], len(keys)
             keys += [name + partition_key for partition_key in slices.each(chain["slices"]) for name in names]
-            ups += [task for task in range(first, len(keys)) if (task - first + 1) % len(names)]
+            tasks = np.arange(first, len(keys), dtype=np.int64)
+            ups.append(tasks[(tasks - first + 1) % len(names) > 0])
         index = dict(zip(keys, itertools.count()))
         if len(index) < len(keys):
             return False
         self.keys, self.index, self.plan_position = keys, index, [position] * len(keys)
-        downs, edges = [up + 1 for up in ups], range(len(ups))
-        self._edges = dict(zip(zip(ups, downs, strict=True), edges, strict=True))
-        self._edge_facts = [(up, down, edge, position, False) for up, down, edge in zip(ups, downs, edges, strict=True)]
-        self._groups = {(down, ""): edge for down, edge in zip(downs, edges, strict=True)}
-        self._rules = [(position, ALL)] * len(ups)
+        up = np.concatenate(ups)
+        self._edges = np.stack([up, up + 1, up + 1, np.full_like(up, position), np.zeros_like(up)], axis=1)
         return True
 
     def _group(self, task: int, name: str, position: int, rule: str) -> int:
-        number = self._groups.setdefault((task, name), len(self._rules))
-        if number == len(self._rules):
-            self._rules.append((position, rule))
-        elif position < self._rules[number][0]:  # told twice: the first plan holds, in whatever order they come
+        """The number of a group: that of the task, unless the group has a name or a rule of its own."""
+        if not name and rule == ALL:
+            return task
+        number = self._groups.setdefault((task, name), -1 - len(self._groups))
+        known = self._rules.get(number)
+        if known is None or position < known[0]:  # told twice: the first plan holds, in whatever order they come
             self._rules[number] = (position, rule)
         return number
 
-    def _add_edge(self, up: int, down: int, group: int, position: int, outside: bool) -> None:
-        number = self._edges.setdefault((up, down), len(self._edge_facts))
-        facts = (up, down, group, position, outside)
-        if number == len(self._edge_facts):
-            self._edge_facts.append(facts)
-        elif position < self._edge_facts[number][3]:
-            self._edge_facts[number] = facts
+    def _add_edges(self, more: Ints) -> None:
+        """Of an edge that is told twice, the first plan holds."""
+        every = np.concatenate([self._edges, more])
+        every = every[np.lexsort((every[:, 3], every[:, 1], every[:, 0]))]
+        again = np.all(every[1:, :2] == every[:-1, :2], axis=1)
+        self._edges = every[np.append(True, ~again)]
 
     def _lay_out(self) -> None:
         tasks = len(self.keys)
-        facts = np.array(self._edge_facts, np.int64).reshape(-1, 5)
-        up, down, group, position, outside = facts[np.lexsort((facts[:, 0], facts[:, 2], facts[:, 1]))].T
-        self.up, self.down, self.edge_position, self.outside = up, down, position, outside.astype(bool)
-        starts = np.flatnonzero(np.diff(group, prepend=-1)) if len(group) else np.empty(0, np.int64)
+        edges = self._edges[np.lexsort((self._edges[:, 0], self._edges[:, 2], self._edges[:, 1]))]
+        up, down, group, position = (np.ascontiguousarray(edges[:, column]) for column in range(4))
+        self.up, self.down, self.edge_position, self.outside = up, down, position, edges[:, 4] > 0
+        starts = np.flatnonzero(np.append(True, np.diff(group) != 0)) if len(group) else np.empty(0, np.int64)
         self.group_start = np.append(starts, len(group))
         self.group_task = down[starts]
         self.group_needed = self._needed(group[starts], np.diff(self.group_start))
@@ -138,10 +137,8 @@ class RunGraph:
 
     def _needed(self, groups: Ints, sizes: Ints) -> Ints:
         found = sizes.copy()
-        for at, group in enumerate(groups.tolist()):
-            rule = self._rules[group][1]
-            if rule != ALL:
-                found[at] = needed(rule, int(sizes[at]))
+        for at in np.flatnonzero(groups < 0).tolist():
+            found[at] = needed(self._rules[int(groups[at])][1], int(sizes[at]))
         return found
 
     def out_of(self, tasks: Ints) -> Ints:

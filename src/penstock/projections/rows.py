@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -81,7 +81,7 @@ def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
         _moments(fold, fold.ready_position[wanted]),
         _moments(fold, fold.started[wanted]),
         _moments(fold, np.where(ended, fold.state_position[wanted], 0)),
-        _event_ids(fold, fold.row_position[wanted]),
+        fold.event_ids.at(fold.row_position[wanted]),
     ]
     return pa.Table.from_arrays(columns, schema=TASKS)
 
@@ -106,7 +106,7 @@ def edge_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
         _named(codes.RESOLUTIONS, resolution),
         _moments(fold, np.where(satisfied, position, 0)),
         pa.array(attempts, mask=~satisfied),
-        _event_ids(fold, np.where(position > 0, position, graph.edge_position[edges])),
+        fold.event_ids.at(np.where(position > 0, position, graph.edge_position[edges])),
     ]
     return pa.Table.from_arrays(columns, schema=DEP_SATISFACTION)
 
@@ -136,11 +136,6 @@ def _named(names: Sequence[str], numbers: np.ndarray) -> pa.Array:
     return pc.take(pa.array([str(name) for name in names], pa.string()), index)
 
 
-def _event_ids(fold: RunFold, positions: Ints) -> pa.Array:
-    ids: Mapping[int, str] = fold.event_ids
-    return pa.array([ids[p] if p else None for p in positions.tolist()], pa.string())
-
-
 def _moments(fold: RunFold, positions: Ints) -> pa.Array:
     """When the events at these positions happened, by their ULIDs; 0 is none."""
-    return moments(_event_ids(fold, positions))
+    return moments(fold.event_ids.at(positions))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from penstock.projections import codes
 from penstock.projections.fact import Fact, understood
 from penstock.projections.graph import Ints, RunGraph, spread
+from penstock.projections.ulids import EventIds
 from penstock.projections.words import Word, words
 
 _NEVER = np.iinfo(np.int64).max
@@ -41,7 +42,7 @@ class RunFold:
         self.heard = np.empty(0, np.int64)  # position of the newest event that names the task
         self.satisfied = np.empty(0, np.int64)
         self.errors: dict[int, str] = {}
-        self.event_ids: dict[int, str] = {}  # by position
+        self.event_ids = EventIds()
         self.resolution = np.empty(0, np.int8)
         self.resolved_position = np.empty(0, np.int64)
 
@@ -50,7 +51,7 @@ class RunFold:
     def fold(self, facts: Sequence[Fact]) -> Ints:
         """Take the facts in. Says which tasks have changed, by their numbers."""
         known = [fact for fact in facts if understood(fact)]
-        self.event_ids.update((fact.position, fact.event_id) for fact in known)
+        self.event_ids.learn([fact.position for fact in known], [fact.event_id for fact in known])
         planned = self.graph.add_plans((f.position, f.payload) for f in known if f.type == "PlanCreated")
         if len(planned):
             self._keep_edges()

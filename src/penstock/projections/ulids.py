@@ -1,15 +1,45 @@
-"""The moment that a ULID carries."""
+"""ULIDs of events: kept by position without an object for each, and the moments that they carry."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 _DIGITS = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUE = np.zeros(256, np.int64)
 _VALUE[np.frombuffer(_DIGITS, np.uint8)] = np.arange(32)
 _POWERS = 32 ** np.arange(9, -1, -1, dtype=np.int64)
+
+
+class EventIds:
+    """The ids of events, by their positions."""
+
+    def __init__(self) -> None:
+        self._positions = np.empty(0, np.int64)  # in order
+        self._ids = pa.array([], pa.string())
+        self._more: list[tuple[NDArray[np.int64], pa.Array]] = []
+
+    def learn(self, positions: Sequence[int], ids: Sequence[str]) -> None:
+        if positions:
+            self._more.append((np.array(positions, np.int64), pa.array(ids, pa.string())))
+
+    def at(self, positions: NDArray[np.int64]) -> pa.Array:
+        """The ids of the events at these positions, each of which is known; 0 is none."""
+        self._sort_in()
+        found = np.searchsorted(self._positions, positions)
+        return self._ids.take(pa.array(found, mask=positions == 0))
+
+    def _sort_in(self) -> None:
+        if not self._more:
+            return
+        every = np.concatenate([self._positions, *(positions for positions, _ in self._more)])
+        ids = pa.concat_arrays([self._ids, *(ids for _, ids in self._more)])
+        self._positions, first = np.unique(every, return_index=True)  # some are told again
+        self._ids, self._more = ids.take(pa.array(first)), []
 
 
 def moments(ulids: pa.Array) -> pa.Array:
