@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -46,6 +47,9 @@ class StageWatcher:
                 self.seconds[counted_as] += time.perf_counter() - began
 
         return report
+
+    def say(self, message: str) -> None:
+        print(message, file=sys.stderr)
 
 
 def measure(workload: Workload, folder: Path) -> Measured:

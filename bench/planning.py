@@ -92,7 +92,7 @@ def _newest(workspace: Workspace, number: int) -> Sequence[Planned]:
         workspace.now(),
         restated=_restated(workspace),
         limit=number,
-        newest_first=True,
+        order="newest",
     ).items
 
 

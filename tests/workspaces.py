@@ -59,6 +59,7 @@ def write_workspace(
     schema: str | None = None,
     lake: str = "./lake",
     master: str = "local[2]",
+    control: dict[str, Any] | None = None,
 ) -> Path:
     """Write (or rewrite) penstock.yaml: by default one customer, two days, five rows each, nothing broken."""
     body: dict[str, Any] = {
@@ -73,6 +74,8 @@ def write_workspace(
     }
     if schema:
         body["schema"] = schema
+    if control:
+        body["control"] = control
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in (models or {}).items():
         code = model.pop("code")
@@ -97,6 +100,9 @@ class Silent:
 
     def stage(self, name: str, partitions: int) -> Callable[[float], None]:
         return lambda share: None
+
+    def say(self, message: str) -> None:
+        pass
 
 
 def run(workspace: Workspace, spark: Any, *keys: PartitionKey, reprocess: bool = False) -> RunSummary:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock.app.acting import Acting
@@ -28,15 +31,13 @@ class Planning(Acting):
 
     def plan(self, selection: Selection, *, reprocess: bool = False, limit: int | None = None) -> Plan:
         """What `run` would attempt now; with `limit` all of it is counted, and only so much listed."""
-        from penstock.control.plan import ASKED_FOR, preview
+        from penstock.control.plan import asked_for, in_words, preview
         from penstock.control.restate import schedules
 
-        ranges = self.ranges(selection)
-        self._refuse_what_cannot_run(ranges)
-        for key in selection.keys:
-            self._refuse_what_is_not_due(key)
+        ranges = self._allowed(selection)
         models = [span for span in ranges if span.source == MODELS]
-        reasons = (*ASKED_FOR, "success") if reprocess else ASKED_FOR
+        reasons = asked_for(reprocess)
+        most = self.settings.control.largest_run
         plan = preview(
             self.reader,
             [span for span in ranges if span.source != MODELS],
@@ -45,13 +46,46 @@ class Planning(Acting):
             restated=schedules(self.settings.queries),
             reasons=reasons,
             status=selection.status,
-            limit=None if models else limit,  # what a model waits for must be known one by one
+            limit=most + 1 if models else limit,  # what a model waits for must be known one by one
         )
         if not models:
             return plan
+        due = self.reader.reasons(models, self.now(), {}, selection.status)
+        if plan.total + sum(due.get(reason, 0) for reason in reasons) > most:  # in several runs: models come last
+            counts = Counter(plan.reasons) + Counter({in_words(reason): due.get(reason, 0) for reason in reasons})
+            return replace(plan, items=plan.items[:limit], counts=counts)
         inside = [item.key for item in plan.items]
         made = self._model_planner().plan(models, inside, self.now(), reasons, selection.status)
         return plan.and_models(made.items, made.fan_ins, made.waiting, limit)
+
+    def plans(
+        self, selection: Selection, *, reprocess: bool, may_go_on: Callable[[str], bool]
+    ) -> tuple[int, Iterator[Plan]]:
+        """What `run` attempts, and how many partitions are in others' hands. One plan; or if that is too large for one
+        run, several, each made when its turn comes: newest days first, models last. From the second on, a source that
+        may not go on is left out."""
+        from penstock.control.plan import asked_for
+        from penstock.control.portions import Portions
+        from penstock.control.restate import schedules
+
+        size = self.settings.control.largest_run
+        whole = self.plan(selection, reprocess=reprocess, limit=size + 1)
+        if whole.total <= size:
+            return whole.held, iter([whole])
+        restated, reasons = schedules(self.settings.queries), asked_for(reprocess)
+        portions = Portions(self.reader, self.contracts, self.now, restated, reasons, selection.status, size)
+        ranges = self._allowed(selection)
+        fetched = portions.fetched([span for span in ranges if span.source != MODELS], may_go_on)
+        models = [span for span in ranges if span.source == MODELS]
+        return whole.held, chain(fetched, portions.made(models, self._model_planner) if models else ())
+
+    def _allowed(self, selection: Selection) -> list[ExpectedRange]:
+        """The selected ranges; refuses what cannot run as it is configured, and days that are not due."""
+        ranges = self.ranges(selection)
+        self._refuse_what_cannot_run(ranges)
+        for key in selection.keys:
+            self._refuse_what_is_not_due(key)
+        return ranges
 
     def _model_planner(self) -> ModelPlanner:
         from penstock.control.models import ModelPlanner
@@ -62,7 +96,7 @@ class Planning(Acting):
             self.derived(),
             self.contracts,
             lambda ranges: available(self.database, ranges),
-            self._overtaken_models,
+            cache(self._overtaken_models),
         )
 
     def _overtaken_models(self) -> list[PartitionKey]:
@@ -95,11 +129,13 @@ class Planning(Acting):
         """What of the models can be made with what this round brings, or is due anyway."""
         from penstock.control.models import ModelPlan
         from penstock.control.plan import DUE
+        from penstock.control.portions import newest_models
 
         models = self.ranges(Selection(source=MODELS)) if self.settings.models else []
         if not models:
             return ModelPlan()
-        return self._model_planner().plan(models, [item.key for item in items], self.now(), DUE)
+        inside, size = [item.key for item in items], self.settings.control.round
+        return newest_models(self.reader, self._model_planner(), models, inside, self.now(), DUE, size)
 
     def _under_todays_models(self, spark: SparkSession, items: Sequence[Planned]) -> Sequence[Planned]:
         """The plan, with the contracts of models as Spark understands their definitions now."""

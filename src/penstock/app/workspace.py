@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,25 +59,45 @@ class Workspace(Planning):
         actor: str | None = None,
         spark: SparkSession | None = None,
     ) -> RunSummary:
-        """Rescue what the dead left, plan, and carry the plan through extract, validate and load."""
+        """Rescue what the dead left, plan, and carry the plan through extract, validate and load. What is more than one
+        process should hold is done in several runs, one after the other."""
+        from penstock.control.breaker import BreakerGuard
+        from penstock.control.plan import Plan
+        from penstock.flow.guard import Gate
         from penstock.flow.heartbeat import Heartbeat
-        from penstock.flow.summary import RunSummary
+        from penstock.flow.summary import RunSummary, as_one
         from penstock.pipeline.session import start_session
 
-        run_id = new_run_id()
         workers = self._rescue()
-        plan = self.plan(selection, reprocess=reprocess)
-        if not plan.items and not self.pointers.waiting():
-            return RunSummary(run_id, skipped=plan.held)
+        guard = BreakerGuard(self.breakers, self._clock, by_hand=True)
+        held, plans = self.plans(
+            selection, reprocess=reprocess, may_go_on=lambda source: guard.gate(source) is Gate.OPEN
+        )
+        first = next(plans, Plan(()))
+        if not first.items and not self.pointers.waiting():
+            return RunSummary(new_run_id(), skipped=held)
         session = spark or start_session(self.settings.spark)
-        items = self._under_todays_models(session, plan.items)
+        if first.later and self.settings.models:  # one that cannot be made is refused now, not after hours
+            self._learn_models(session)
+        filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
+        every: list[RunSummary] = []
         with Heartbeat(workers) as heart:
-            runner = self._runner(session, heart.token, watcher, by_hand=True)
-            filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
-            summary = runner.run(run_id, items, actor=actor or os_user(), filters=filters, fan_ins=plan.fan_ins)
-        self.schedule_retries()
-        self._tell_lineage(run_id)
-        summary.skipped += plan.held
+            for plan in chain([first], plans):
+                if plan.blocked:
+                    every[-1].count(blocked=plan.blocked)
+                    continue
+                if plan.later or every:
+                    watcher.say(f"run {len(every) + 1}: {len(plan.items):,} partitions, {plan.later:,} after it")
+                run_id, items = new_run_id(), self._under_todays_models(session, plan.items)
+                runner = self._runner(session, heart.token, watcher, by_hand=True)
+                done = runner.run(run_id, items, actor=actor or os_user(), filters=filters, fan_ins=plan.fan_ins)
+                every.append(done)
+                self.schedule_retries()
+                self._tell_lineage(run_id)
+                if done.end != "done":
+                    break
+        summary = as_one(every)
+        summary.skipped += held
         return summary
 
     @seldom()

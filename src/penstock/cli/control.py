@@ -135,6 +135,9 @@ class _Quiet:
 
         return report
 
+    def say(self, message: str) -> None:
+        _log("note", {"message": message})
+
 
 def _session(ws: Workspace) -> Callable[[], SparkSession]:
     def session() -> SparkSession:

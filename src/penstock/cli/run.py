@@ -49,7 +49,8 @@ def run(
     Without filters: everything that is due up to the last day that is over in each customer's time zone: missing and
     requeued partitions, failed ones whose retry is due by policy, and days that are to be fetched again (restate).
     Slices of models are made when enough of their inputs can be read, and made again when those or their code changed.
-    Other failed partitions wait for `penstock state retry`. A run that was killed is picked up by the next one.
+    Other failed partitions wait for `penstock state retry`. A run that was killed is picked up by the next one. More
+    than `control.largest_run` partitions (50,000) are done in several runs, one after the other, newest months first.
     """
     from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
@@ -97,6 +98,7 @@ def document(summary: RunSummary) -> dict[str, Any]:
     ]
     return {
         "run_id": summary.run_id,
+        "runs": summary.runs,
         **summary.counts(),
         "warnings": summary.warnings,
         "end": summary.end,
@@ -121,6 +123,8 @@ def draw(console: Console, summary: RunSummary) -> None:
         return
     if summary.end == "cancelled":
         console.print("the run was cancelled: what was not done stays due")
+    if len(summary.runs) > 1:
+        console.print(f"more than one run should hold, so it was done in {len(summary.runs)}: the last is named here")
     console.print(
         f"run {summary.run_id}: {summary.planned:,} planned, [green]{summary.accepted:,} accepted[/], "
         f"[{'red' if summary.rejected else 'default'}]{summary.rejected:,} rejected[/], {summary.loaded:,} loaded, "

@@ -13,11 +13,16 @@ from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
 from penstock.lifecycle import PartitionStatus
-from penstock.state.reader import StateReader
+from penstock.state.reader import Order, StateReader
 from penstock.state.records import Planned
 
 DUE = ("missing", "requeued", "retry", "restate")  # what is attempted without being asked for
 ASKED_FOR = (*DUE, "waiting")  # a person who starts a run does not wait for the end of a pause
+
+
+def asked_for(reprocess: bool) -> Sequence[str]:
+    """For which reasons a run that a person starts attempts partitions."""
+    return (*ASKED_FOR, "success") if reprocess else ASKED_FOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class Plan:
     counts: Mapping[str, int] | None = None  # by reason, when not all items are listed
     fan_ins: Sequence[FanIn] = ()  # what slices of models wait for
     waiting: int = 0  # slices of models that are due, whose inputs are not there and do not come with this run
+    later: int = 0  # due as well, and left for the portions after this one
+    blocked: int = 0  # due as well, but the source is in trouble
 
     @property
     def reasons(self) -> Mapping[str, int]:
@@ -57,8 +64,9 @@ def make_plan(
     status: PartitionStatus | None = None,
     judged_before: datetime | None = None,
     schema_version: str | None = None,
+    order: Order = "asset",
+    after_customer: str | None = None,
     limit: int | None = None,
-    newest_first: bool = False,
 ) -> Plan:
     """What may be attempted in `ranges` for these reasons; the reason `success` means to fetch again what is success.
 
@@ -74,8 +82,9 @@ def make_plan(
         status=status,
         judged_before=judged_before,
         schema_version=schema_version,
+        order=order,
+        after_customer=after_customer,
         limit=limit,
-        newest_first=newest_first,
     )
     prints = {name: (contract.fingerprint, contract.schema_version) for name, contract in contracts.items()}
     items = [Planned(c.key, c.last_attempt_no, in_words(c.reason), *prints[c.key.query_name]) for c in found]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.contract.contract import Contract
-from penstock.control.plan import ASKED_FOR
+from penstock.control.plan import asked_for
 from penstock.errors import ActRefused, ErrorClass
 from penstock.flow.desk import Desk
 from penstock.lifecycle import Outcome, Stage
@@ -53,8 +53,8 @@ def outdated_closings(outdated: Sequence[Issued], worker_token: str) -> list[Can
     return [Cancelled(i.attempt, worker_token, Stage.EXTRACT, ErrorClass.CONFIG, words) for i in outdated]
 
 
-def reasons_of(filters: Mapping[str, Any]) -> tuple[str, ...]:
+def reasons_of(filters: Mapping[str, Any]) -> Sequence[str]:
     """For which reasons the run was given its partitions."""
     if filters.get("round"):
         raise ActRefused("a round of the control loop is not resumed: the next round takes back what it left")
-    return (*ASKED_FOR, "success") if filters.get("reprocess") else ASKED_FOR
+    return asked_for(bool(filters.get("reprocess")))

@@ -110,7 +110,7 @@ class Planner:
     def _due(self, ranges: Sequence[ExpectedRange], reasons: Sequence[str], now: datetime, limit: int) -> list[Planned]:
         restated = schedules(self.settings.queries)
         plan = make_plan(
-            self.reader, ranges, self.contracts, now, restated=restated, reasons=reasons, limit=limit, newest_first=True
+            self.reader, ranges, self.contracts, now, restated=restated, reasons=reasons, order="newest", limit=limit
         )
         return list(plan.items)
 

@@ -30,6 +30,15 @@ def thawed(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
     return [span for span in clipped if len(span)]
 
 
+def clipped(ranges: Iterable[ExpectedRange], first: date, last: date) -> list[ExpectedRange]:
+    """Only the days from `first` to `last`."""
+    found = [
+        replace(span, first=max(span.first, first), last=min(span.last, last), over=span.over or span.last)
+        for span in ranges
+    ]
+    return [span for span in found if len(span)]
+
+
 def page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int) -> list[ExpectedRange]:
     """The next `size` partitions of `ranges` (which are in order) after a key."""
     found: list[ExpectedRange] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol
@@ -19,6 +19,9 @@ class Watcher(Protocol):
     def stage(self, name: str, partitions: int) -> Report:
         """A stage begins; the answer is told the finished share of it, at the end 1. Stages may overlap."""
 
+    def say(self, message: str) -> None:
+        """Something that is worth a line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -30,9 +33,12 @@ class Failure:
     message: str
 
 
+_COUNTS = ("planned", "accepted", "rejected", "loaded", "hidden", "skipped", "cancelled", "unchanged")
+
+
 @dataclass(slots=True)
 class RunSummary:
-    """What became of a run."""
+    """What became of a run; or of several that one command made, the last of which it is called after."""
 
     run_id: RunId
     planned: int = 0
@@ -49,7 +55,11 @@ class RunSummary:
     end: str = "done"
     failures: list[Failure] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)  # of sources, in words
+    runs: list[RunId] = field(default_factory=list)  # all of them, in the order in which they were made
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.runs = self.runs or [self.run_id]
 
     def count(self, **more: int) -> None:
         """Add to counters; the stages do so from threads of their own."""
@@ -65,5 +75,16 @@ class RunSummary:
             self.troubles += [word for word in dict.fromkeys(words) if word and word not in self.troubles]
 
     def counts(self) -> dict[str, int]:
-        names = ("planned", "accepted", "rejected", "loaded", "hidden", "skipped", "cancelled", "unchanged")
-        return {name: getattr(self, name) for name in names} | {"skipped": self.skipped + self.blocked}
+        return {name: getattr(self, name) for name in _COUNTS} | {"skipped": self.skipped + self.blocked}
+
+
+def as_one(every: Sequence[RunSummary]) -> RunSummary:
+    """Several runs as one, called after the last."""
+    last = every[-1]
+    found = RunSummary(last.run_id, end=last.end, runs=[run for one in every for run in one.runs])
+    for one in every:
+        found.count(**{name: getattr(one, name) for name in (*_COUNTS, "blocked", "warnings")})
+        found.fail(one.failures)
+        found.trouble(one.troubles)
+    found.seconds = round(sum(one.seconds for one in every), 3)
+    return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 import sqlalchemy as sa
@@ -134,6 +134,14 @@ _GROUPS = {
 }
 
 
+Order = Literal["asset", "newest", "customer"]
+_ORDERS: dict[Order, str] = {
+    "asset": "source, query_name, customer_id, logical_date",
+    "newest": "logical_date DESC, source, query_name, customer_id",
+    "customer": "customer_id, source, query_name, logical_date",
+}
+
+
 class StateReader:
     """Questions about partitions, each answered from one snapshot of the database."""
 
@@ -197,6 +205,22 @@ class StateReader:
         select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q{where} GROUP BY 1 ORDER BY 1"
         return {row.reason: row.n for row in self._query(select, ranges, {"now": now}, {})}
 
+    def due_by_day(
+        self,
+        ranges: Sequence[ExpectedRange],
+        reasons: Sequence[str],
+        now: datetime,
+        restated: Mapping[str, Sequence[int]],
+        status: PartitionStatus | None = None,
+    ) -> dict[date, int]:
+        """How many partitions of each day would be attempted for these reasons."""
+        select = (
+            f"SELECT logical_date, COUNT(*) AS n FROM ({self._reasoned(restated)}) q"
+            f" WHERE {_for_reasons(reasons, status)} GROUP BY 1"
+        )
+        rows = self._query(select, ranges, {"now": now}, {"logical_date": sa.Date()})
+        return {row.logical_date: row.n for row in rows}
+
     def candidates(
         self,
         ranges: Sequence[ExpectedRange],
@@ -207,30 +231,31 @@ class StateReader:
         status: PartitionStatus | None = None,
         judged_before: datetime | None = None,
         schema_version: str | None = None,
+        order: Order = "asset",
+        after_customer: str | None = None,
         limit: int | None = None,
-        newest_first: bool = False,
     ) -> list[Candidate]:
-        """The partitions that would be attempted for these reasons, in key order or the newest days first. With
-        `schema_version`, only those whose trusted run is of that version."""
-        marks = ", ".join(f"'{reason}'" for reason in reasons)
+        """The partitions that would be attempted for these reasons. With `schema_version`, only those whose trusted run
+        is of that version; with `after_customer`, only those of customers that come later."""
         tail = "" if limit is None else f" LIMIT {int(limit)}"
-        order = ("logical_date DESC, " if newest_first else "") + "source, query_name, customer_id, logical_date"
-        of_status = "" if status is None else f" AND status = '{status.value}'"
         old_enough = (
             f" AND (status <> 'success' OR {_judged_at('q')} < :judged_before)" if judged_before is not None else ""
         )
         of_version = "" if schema_version is None else " AND schema_version = :schema_version"
+        later = "" if after_customer is None else " AND customer_id > :after_customer"
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
             " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held"
             f" FROM ({self._reasoned(restated)}) q"
-            f" WHERE reason IN ({marks}){of_status}{old_enough}{of_version} ORDER BY {order}{tail}"
+            f" WHERE {_for_reasons(reasons, status)}{old_enough}{of_version}{later} ORDER BY {_ORDERS[order]}{tail}"
         )
         parameters: dict[str, Any] = {"now": now}
         if judged_before is not None:
             parameters["judged_before"] = judged_before
         if schema_version is not None:
             parameters["schema_version"] = schema_version
+        if after_customer is not None:
+            parameters["after_customer"] = after_customer
         rows = self._query(select, ranges, parameters, {"logical_date": sa.Date()})
         return [
             Candidate(_key(row), PartitionStatus(row.status), row.reason, row.last_attempt_no, bool(row.held))
@@ -330,6 +355,12 @@ class StateReader:
             ]
             statement = sa.text(text).bindparams(*moments)
             return connection.execute(statement.columns(**types), {"ranges": _as_json(ranges), **parameters}).all()
+
+
+def _for_reasons(reasons: Sequence[str], status: PartitionStatus | None) -> str:
+    """The condition that a partition would be attempted for one of these reasons, and has this status."""
+    marks = ", ".join(f"'{reason}'" for reason in reasons)
+    return f"reason IN ({marks})" + ("" if status is None else f" AND status = '{status.value}'")
 
 
 def _restatement_due(dialect: str, restated: Mapping[str, Sequence[int]]) -> str:

@@ -1,0 +1,129 @@
+"""Plans of what is too much for one run: every partition once, whatever becomes of it, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+import builders
+from builders import BACKENDS, Actors, contract
+from penstock.control.plan import ASKED_FOR, Plan, asked_for
+from penstock.control.portions import Portions
+from penstock.expected import ExpectedRange
+from penstock.partition import PartitionKey
+
+NOW = datetime(2024, 7, 1, 12, tzinfo=UTC)
+QUERIES = ("campaign_daily", "keyword_daily")
+APRIL, MAY, JUNE = ((date(2024, month, 26), date(2024, month + 1, 1) - timedelta(days=1)) for month in (4, 5, 6))
+
+
+@pytest.fixture(params=BACKENDS)
+def actors(request: pytest.FixtureRequest) -> Iterator[Actors]:
+    with builders.quick_folder() as folder:
+        database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
+        found = Actors.on(builders.migrated(database))
+        found.clock.now = NOW
+        yield found
+        database.close()
+
+
+def ranges(*sources: str, customers: int = 3) -> list[ExpectedRange]:
+    """The last days of three months, for each customer and query: 5, 6 and 5."""
+    return [
+        ExpectedRange(source, str(1_000_000_000 + number), name, first, last)
+        for source in sources or ("demo",)
+        for number in range(customers)
+        for name in QUERIES
+        for first, last in (APRIL, MAY, JUNE)
+    ]
+
+
+def portions(actors: Actors, size: int, reasons: Sequence[str] = ASKED_FOR) -> Portions:
+    contracts = {name: contract(name=name) for name in QUERIES}
+    return Portions(actors.reader, contracts, actors.clock, {}, reasons, None, size)
+
+
+def keys(plans: Sequence[Plan]) -> list[PartitionKey]:
+    return [item.key for plan in plans for item in plan.items]
+
+
+def every(spans: Sequence[ExpectedRange]) -> set[PartitionKey]:
+    return {
+        PartitionKey(span.source, span.customer_id, span.query_name, span.first + timedelta(days=number))
+        for span in spans
+        for number in range(len(span))
+    }
+
+
+def always(_source: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("size", [1, 7, 12, 24, 40, 1000])
+def test_every_partition_is_in_one_portion_and_no_portion_is_too_large(actors: Actors, size: int) -> None:
+    found = list(portions(actors, size).fetched(ranges(), always))
+    assert len(keys(found)) == len(set(keys(found)))
+    assert set(keys(found)) == every(ranges())
+    largest_customer = 2 * 6  # both queries and all days of a month
+    assert all(len(plan.items) <= max(size, largest_customer) for plan in found)
+    assert [plan.later for plan in found] == [
+        len(keys(found)) - sum(len(plan.items) for plan in found[: at + 1]) for at in range(len(found))
+    ]
+
+
+def test_newest_months_come_first_and_the_slices_of_a_customer_and_day_stay_together(actors: Actors) -> None:
+    found = list(portions(actors, 13).fetched(ranges("ads", "demo"), always))
+    months = [item.key.logical_date.month for plan in found for item in plan.items]
+    assert months == sorted(months, reverse=True)
+    seen: dict[tuple[str, date], int] = {}
+    for number, plan in enumerate(found):
+        for item in plan.items:
+            assert seen.setdefault((item.key.customer_id, item.key.logical_date), number) == number
+    assert len(found) == 9  # one customer with both sources in each: more than the size, and not divided
+
+
+@pytest.mark.parametrize("fate", ["accept", "reject", "cancel", "leave"])
+@pytest.mark.parametrize("reprocess", [False, True])
+def test_whatever_becomes_of_a_partition_it_is_attempted_once(actors: Actors, fate: str, reprocess: bool) -> None:
+    spans = ranges(customers=2)
+    attempted: list[PartitionKey] = []
+    for plan in portions(actors, 10, asked_for(reprocess)).fetched(spans, always):
+        for item in plan.items:
+            attempted.append(item.key)
+            if fate == "accept":
+                actors.accept(item.key)
+            elif fate == "reject":
+                actors.reject(item.key)
+            elif fate == "cancel":
+                actors.cancel(item.key)
+    assert len(attempted) == len(set(attempted)) == len(every(spans))
+
+
+def test_what_another_has_done_meanwhile_is_left_alone(actors: Actors) -> None:
+    plans = portions(actors, 12).fetched(ranges(), always)
+    first = next(plans)
+    rest = every(ranges()) - set(keys([first]))
+    done = sorted(rest)[:20]
+    for partition in done:
+        actors.accept(partition)
+    assert set(keys(list(plans))) == rest - set(done)
+
+
+def test_a_source_that_may_not_go_on_is_left_out_after_the_first_portion_and_counted(actors: Actors) -> None:
+    found = list(portions(actors, 24).fetched(ranges("ads", "demo"), lambda source: source == "demo"))
+    *planned, last = found
+    assert {key.source for key in keys(found[:1])} == {"ads", "demo"}
+    assert {key.source for key in keys(planned[1:])} == {"demo"}
+    left_out = set(every(ranges("ads", "demo")) - set(keys(found)))
+    assert {key.source for key in left_out} == {"ads"}
+    assert (last.items, last.blocked) == ((), len(left_out))
+
+
+def test_when_nothing_is_due_there_is_no_portion(actors: Actors) -> None:
+    assert list(portions(actors, 5).fetched([], always)) == []
+    spans = ranges(customers=1)[:1]
+    for partition in every(spans):
+        actors.accept(partition)
+    assert list(portions(actors, 5).fetched(spans, always)) == []

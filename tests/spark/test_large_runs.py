@@ -1,0 +1,108 @@
+"""What is more than one run should hold: done in several, with the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.app import Workspace
+from penstock.control.select import Selection
+from penstock.errors import ConfigError
+from penstock.partition import PartitionKey, RunId
+from penstock.state.control import AuditEntry
+from workspaces import Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
+
+FROM_MAY: dict[str, Any] = {"start_date": "2024-05-30"}  # twelve days: two of May, ten of June
+SPEND = "SELECT logical_date, sum(cost_micros) AS cost, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"
+
+
+def models() -> dict[str, Any]:
+    return {
+        "spend": {"code": SPEND, "depends_on": ["demo.campaign_daily"]},
+        "total": {"code": "SELECT logical_date, cost FROM models.spend", "depends_on": ["models.spend"]},
+    }
+
+
+class Cancelling(Silent):
+    """Asks for the end of the second run, as soon as it has begun to fetch."""
+
+    def __init__(self, ws: Workspace) -> None:
+        self.heard: list[str] = []
+        self._ws = ws
+
+    def say(self, message: str) -> None:
+        self.heard.append(message)
+
+    def stage(self, name: str, partitions: int) -> Callable[[float], None]:
+        if len(self.heard) == 2 and name == "extract":
+            *_, running = (row["run_id"] for row in self._ws.current().runs().to_pylist())
+            self._ws.cancel_run(RunId(running), AuditEntry("test", "runs cancel", {}, {}))
+        return super().stage(name, partitions)
+
+
+def content(ws: Workspace, table: str) -> dict[PartitionKey, list[dict[str, Any]]]:
+    """The rows of a table without the runs that they are of."""
+    found = rows_by_partition(ws, table)
+    return {
+        partition: [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
+        for partition, rows in found.items()
+    }
+
+
+def test_several_runs_bring_what_one_brings_models_included(tmp_path: Path, spark: Any) -> None:
+    small = {"largest_run": 15}
+    divided = open_at(
+        write_workspace(tmp_path / "divided", customers=3, query=FROM_MAY, models=models(), control=small)
+    )
+    whole = open_at(write_workspace(tmp_path / "whole", customers=3, query=FROM_MAY, models=models()))
+    preview = divided.plan(Selection(), limit=5)
+    assert (preview.total, len(preview.items)) == (60, 5)
+
+    many, one = run(divided, spark), run(whole, spark)
+    assert (len(many.runs), len(one.runs)) == (6, 1)  # June by customers, May, and models by days
+    assert many.counts() == one.counts()
+    assert many.accepted == many.loaded == 3 * 12 + 2 * 12
+    for table in ("demo.campaign_daily", "models.spend", "models.total"):
+        assert content(divided, table) == content(whole, table)
+    assert [row["run_id"] for row in divided.current().runs().to_pylist()] == many.runs
+    assert many.run_id == many.runs[-1]
+    assert (run(divided, spark).planned, run(whole, spark).planned) == (0, 0)
+
+
+def test_what_fails_in_one_of_them_is_not_attempted_again_by_the_next(tmp_path: Path, spark: Any) -> None:
+    faults = [
+        {"fault": "transient", "customer": customer_id(1), "date": "2024-06-10"},
+        {"fault": "wrong_type", "customer": customer_id(2), "date": "2024-05-30"},
+    ]
+    ws = open_at(write_workspace(tmp_path, customers=2, faults=faults, query=FROM_MAY, control={"largest_run": 5}))
+    summary = run(ws, spark)
+    assert len(summary.runs) == 3
+    assert sorted(str(failure.key) for failure in summary.failures) == [
+        str(key(1, "2024-06-10")),
+        str(key(2, "2024-05-30")),
+    ]
+    assert (summary.planned, summary.accepted, summary.rejected) == (24, 22, 2)
+    assert [len(ws.reader.attempts(key(1, f"2024-06-{day:02}"))) for day in range(1, 11)] == [1] * 10
+
+
+def test_a_model_that_cannot_be_made_is_refused_before_the_first_of_them(tmp_path: Path, spark: Any) -> None:
+    bad = {
+        "bad": {"code": "SELECT logical_date, nothing FROM demo.campaign_daily", "depends_on": ["demo.campaign_daily"]}
+    }
+    ws = open_at(write_workspace(tmp_path, customers=2, query=FROM_MAY, models=bad, control={"largest_run": 5}))
+    with pytest.raises(ConfigError, match="nothing"):
+        run(ws, spark)
+    assert ws.reader.attempts(key(1, "2024-06-10")) == []
+
+
+def test_one_that_is_cancelled_is_the_last_and_the_rest_stays_due(tmp_path: Path, spark: Any) -> None:
+    ws = open_at(write_workspace(tmp_path, customers=2, query=FROM_MAY, control={"largest_run": 10}))
+    watcher = Cancelling(ws)
+    summary = ws.run(Selection(), watcher=watcher, actor="test", spark=spark)
+    assert watcher.heard == ["run 1: 10 partitions, 14 after it", "run 2: 10 partitions, 4 after it"]
+    assert (summary.end, len(summary.runs), summary.planned, summary.loaded) == ("cancelled", 2, 20, 10)
+    again = run(ws, spark)
+    assert (len(again.runs), again.planned, again.loaded) == (2, 14, 14)
