@@ -217,3 +217,30 @@ def test_every_act_is_in_the_audit_log(shop: Path) -> None:
     assert any(item["outcome"].startswith("refused: ") for item in lines if item["command"] == "state rollback")
     for command in ("state rollback", "state demote", "state approve", "state pause", "backfill create", "validate"):
         assert command in commands
+
+
+def test_what_is_too_much_for_one_run_is_done_in_several_and_trouble_stops_them(tmp_path: Path) -> None:
+    folder = write_workspace(
+        tmp_path,
+        customers=9,
+        faults=[{"fault": "auth", "enabled": "${LOCKED_OUT:-false}"}],
+        query={"start_date": DAYS[0]},
+        control={"largest_run": 16},
+    )
+    assert penstock("db", "migrate", workspace=folder).returncode == 0
+    assert answer("run", "--plan", workspace=folder)["total"] == 36
+
+    stopped = answer("run", workspace=folder, code=1, LOCKED_OUT="true")
+    assert len(stopped["runs"]) == 1
+    assert 0 < stopped["planned"] <= 16
+    assert stopped["blocked"] == 36 - stopped["planned"]
+    assert "breaker" in stopped["troubles"][0]
+
+    mended = penstock("run", workspace=folder)
+    assert mended.returncode == 0, mended.stderr
+    assert "after it" in mended.stderr
+    assert "the last is named here" in mended.stdout
+    listed = answer("runs", "list", workspace=folder)
+    assert listed["total"] >= 4
+    assert answer("status", workspace=folder)["counts"]["materialized"] == 36
+    assert answer("run", workspace=folder)["planned"] == 0

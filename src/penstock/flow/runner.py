@@ -21,6 +21,7 @@ from penstock.flow.summary import RunSummary
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.pipeline.aside import set_aside
+from penstock.pipeline.memory import give_back
 from penstock.pipeline.validate import check_expressions
 from penstock.pipeline.work import cancel_jobs
 from penstock.state.records import Issued, Planned
@@ -102,7 +103,10 @@ class Runner:
         done.seconds = round(time.monotonic() - started, 3)
         self.bench.control.finish_run(run_id, token, done.counts(), done.end)
         reach("run.finished")
+        del stages
+        give_back()
         self.bench.project({run_id: desk.folded})
+        give_back()
         return done
 
     def _probes(self, plan: Sequence[Planned]) -> list[PartitionKey]:

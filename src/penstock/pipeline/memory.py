@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
+import pyarrow as pa
+
 _NEW_OBJECTS = 50_000  # after so many the collector looks for cycles; by itself it does after 700 or 2,000
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # what glibc's mallopt calls them
@@ -33,6 +35,14 @@ def keep_freed_memory() -> None:
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # other C libraries have none
         mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
         mallopt(_TRIM_THRESHOLD, _MOST_UNUSED)
+
+
+def give_back() -> None:
+    """Hand what was freed back to the system: both allocators keep it for whoever asks next, but what follows a run has
+    other sizes, and would come on top."""
+    pa.default_memory_pool().release_unused()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # only glibc has it
+        trim(0)
 
 
 class _Seldom:
