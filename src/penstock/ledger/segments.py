@@ -45,7 +45,7 @@ class SegmentReader:
         data = self._lake.read(path)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise SegmentDamaged(f"the exported ledger segment {path} was changed: restore it from a backup")
-        return from_table(pq.read_table(io.BytesIO(data)))
+        return from_table(pq.read_table(pa.BufferReader(data)))
 
 
 def to_table(facts: Sequence[Fact]) -> pa.Table:

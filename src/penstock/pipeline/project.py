@@ -5,7 +5,6 @@ Partitions are joined by Spark's engine, each run is folded by one worker, with 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -109,7 +108,7 @@ def _read(lake: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     storage = open_lake(lake)
     for batch in batches:
         for path in batch.column("path").to_pylist():
-            yield pq.read_table(io.BytesIO(storage.read(path)))
+            yield pq.read_table(pa.BufferReader(storage.read(path)))
 
 
 def _partial_reader(lake: str) -> Work:

@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from penstock.lake import Lake
+from penstock.lake.passage import Passage
 
 _ROW_GROUP = 100_000
 
@@ -21,9 +22,18 @@ def write(lake: Lake, path: str, table: pa.Table) -> None:
     lake.create(path, buffer.getvalue())
 
 
+def write_pieces(lake: Lake, path: str, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
+    """The pieces as one file, of which no more than one is in memory."""
+    with lake.writer(path) as out:
+        with pq.ParquetWriter(Passage(out.write), schema, compression="zstd") as parquet:
+            for piece in pieces:
+                parquet.write_table(piece, row_group_size=_ROW_GROUP)
+        out.commit()
+
+
 def read(lake: Lake, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    with lake.open(path) as file:
-        return pq.read_table(file, columns=None if columns is None else list(columns))
+    # Not from a Python file: Arrow's threads may still let go of that when the process ends, and bring it down.
+    return pq.read_table(pa.BufferReader(lake.read(path)), columns=None if columns is None else list(columns))
 
 
 def read_all(lake: Lake, paths: Iterable[str], schema: pa.Schema) -> pa.Table:

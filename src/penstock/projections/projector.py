@@ -25,7 +25,8 @@ from penstock.projections.page import PIECE, Events, Lent, Page
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import PARTIAL, joined
-from penstock.projections.status_file import marked, marks, with_spec_columns
+from penstock.projections.status_file import FILE, with_spec_columns
+from penstock.projections.stretches import merged
 
 PAGE = 200_000  # events whose files are written together
 _MOST_DELTAS = 16
@@ -102,10 +103,7 @@ class Projector:
         while True:
             self.advance()
             seen, manifest = self.head.read()
-            parts = [path for path in (manifest.status_base, *manifest.status_deltas) if path]
-            path = new_path("partition_status")
-            files.write(self.lake, path, marked(joined(files.read_all(self.lake, parts, PARTIAL)), stale, self.owner))
-            self._at = self._swap(seen, manifest, replace(manifest, status_base=path, status_deltas=()))
+            self._at = self._swap(seen, manifest, self._merged(manifest, stale))
             if self._at is not None:
                 return len(stale)
 
@@ -197,14 +195,11 @@ class Projector:
 
     def _compact(self, manifest: Manifest) -> Manifest:
         """One file of whole rows instead of a base and its deltas."""
-        parts = [path for path in (manifest.status_base, *manifest.status_deltas) if path]
-        if not manifest.status_deltas:
-            return manifest
-        table = joined(files.read_all(self.lake, parts, PARTIAL))
-        path = new_path("partition_status")
-        old = files.read(self.lake, manifest.status_base) if manifest.status_base else None
-        whole = with_spec_columns(table, self.owner) if old is None else marked(table, marks(old), self.owner)
-        files.write(self.lake, path, whole)
+        return self._merged(manifest) if manifest.status_deltas else manifest
+
+    def _merged(self, manifest: Manifest, stale: pa.Table | None = None) -> Manifest:
+        news, path = joined(files.read_all(self.lake, manifest.status_deltas, PARTIAL)), new_path("partition_status")
+        files.write_pieces(self.lake, path, FILE, merged(self.lake, manifest.status_base, news, self.owner, stale))
         return replace(manifest, status_base=path, status_deltas=())
 
     def with_consumed(self, manifest: Manifest, consumed: Sequence[pa.Table]) -> Manifest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
 from types import TracebackType
@@ -16,6 +15,7 @@ from penstock import __version__
 from penstock.errors import AlreadySealed, DataError, RawError
 from penstock.failpoint import reach
 from penstock.lake import Lake
+from penstock.lake.passage import Passage
 from penstock.partition import AttemptKey, new_ulid
 from penstock.raw.layout import SEAL, payload_name, run_folder
 from penstock.raw.seal import Seal
@@ -176,7 +176,7 @@ class RowsWriter(_Payload):
     def __init__(self, lake: Lake, attempt: AttemptKey, columns: pa.Schema) -> None:
         super().__init__(lake, attempt)
         self._columns = columns
-        self._passage = _Passage(self._put)
+        self._passage = Passage(self._put)
         self._parquet = pq.ParquetWriter(self._passage, columns, compression="zstd")
         self._batches: list[pa.RecordBatch] = []
         self._held = 0
@@ -203,23 +203,3 @@ class RowsWriter(_Payload):
             self._passage.put = lambda _block: None  # closing writes a footer, for which there is no place any more
             self._parquet.close()
         super().discard()
-
-
-class _Passage:
-    """What Arrow writes, handed on as it comes."""
-
-    closed = False
-
-    def __init__(self, put: Callable[[bytes], None]) -> None:
-        self.put = put
-
-    def write(self, data: bytes) -> int:
-        block = bytes(data)
-        self.put(block)
-        return len(block)
-
-    def flush(self) -> None:
-        """Nothing is held back here."""
-
-    def close(self) -> None:
-        self.closed = True
