@@ -23,11 +23,17 @@ def write(lake: Lake, path: str, table: pa.Table) -> None:
 
 
 def write_pieces(lake: Lake, path: str, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
-    """The pieces as one file, of which no more than one is in memory."""
+    """The pieces as one file, of which no more than a row group is in memory."""
+    held: list[pa.Table] = []
     with lake.writer(path) as out:
         with pq.ParquetWriter(Passage(out.write), schema, compression="zstd") as parquet:
             for piece in pieces:
-                parquet.write_table(piece, row_group_size=_ROW_GROUP)
+                held.append(piece)
+                if sum(map(len, held)) >= _ROW_GROUP:
+                    parquet.write_table(pa.concat_tables(held), row_group_size=_ROW_GROUP)
+                    held.clear()
+            if held:
+                parquet.write_table(pa.concat_tables(held), row_group_size=_ROW_GROUP)
         out.commit()
 
 

@@ -31,7 +31,7 @@ from penstock.projections.stretches import merged
 PAGE = 200_000  # events whose files are written together
 _MOST_DELTAS = 16
 _MOST_PARTS = 16
-_SMALLEST_COMPACTION = 50_000
+_SMALLEST_COMPACTION, _LARGEST_WAIT = 50_000, 200_000  # rows of deltas: too few to be worth it, too many to hold
 _LEFT_OVER = timedelta(days=1)
 
 Pieces = Iterator[tuple[list[Fact], Cursor]]
@@ -191,7 +191,7 @@ class Projector:
             return True
         waiting = sum(files.rows(self.lake, path) for path in manifest.status_deltas)
         base = files.rows(self.lake, manifest.status_base) if manifest.status_base else 0
-        return waiting > max(_SMALLEST_COMPACTION, base // 5)
+        return waiting > max(_SMALLEST_COMPACTION, min(base // 5, _LARGEST_WAIT))
 
     def _compact(self, manifest: Manifest) -> Manifest:
         """One file of whole rows instead of a base and its deltas."""

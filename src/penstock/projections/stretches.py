@@ -14,7 +14,7 @@ from penstock.lake import Lake
 from penstock.projections.status import ORDER, PARTIAL, joined
 from penstock.projections.status_file import FILE, marked, marks
 
-STRETCH = 100_000  # rows
+STRETCH = 25_000  # rows
 _ORDER = ORDER.split(", ")
 
 
@@ -25,7 +25,7 @@ def merged(
     and no others; without, the marks of the base stay."""
     since = _Upward(news)
     to_mark = None if stale is None else _Upward(stale.sort_by([(name, "ascending") for name in _ORDER]))
-    for old in _row_groups(lake, base):
+    for old in _stretches(lake, base):
         last = _key(old, len(old) - 1)
         new = since.until(last)
         if not len(new) and to_mark is None:
@@ -40,14 +40,15 @@ def merged(
         yield marked(after.slice(begin, STRETCH), left, owner)
 
 
-def _row_groups(lake: Lake, path: str | None) -> Iterator[pa.Table]:
+def _stretches(lake: Lake, path: str | None) -> Iterator[pa.Table]:
     if path is None:
         return
     with lake.open(path) as file:
         parquet = pq.ParquetFile(file)
         for number in range(parquet.num_row_groups):
-            if len(rows := parquet.read_row_group(number, columns=FILE.names)):
-                yield rows.cast(FILE)
+            rows = parquet.read_row_group(number, columns=FILE.names).cast(FILE)
+            for begin in range(0, len(rows), STRETCH):
+                yield rows.slice(begin, STRETCH)
 
 
 class _Upward:
