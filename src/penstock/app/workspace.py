@@ -85,6 +85,7 @@ class Workspace(Planning):
             for plan in chain([first], plans):
                 if plan.blocked:
                     every[-1].count(blocked=plan.blocked)
+                    every[-1].trouble(guard.trouble(source) for source in self.settings.sources)
                     continue
                 if plan.later or every:
                     watcher.say(f"run {len(every) + 1}: {len(plan.items):,} partitions, {plan.later:,} after it")
