@@ -7,14 +7,14 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.lake import Lake, open_lake
-from penstock.projections import files
+from penstock.lake import open_lake
+from penstock.projections import files, stretches
 from penstock.projections.status import ORDER, PARTIAL, joined
 from penstock.projections.status_file import FILE, MARKS, marked, marks
-from penstock.projections.stretches import merged
 
 OWNER = ("acme", "ads")
 KEY = ("source", "customer_id", "query_name", "logical_date")
@@ -27,6 +27,7 @@ KEYS = st.tuples(
     st.integers(0, 3).map(lambda day: date(2024, 6, 1) + timedelta(days=day)),
 )
 SAID = st.tuples(KEYS, st.integers(1, 3), st.integers(1, 1000))
+FULL = [(("demo", "1", "daily", date(2024, 6, 1) + timedelta(days=day)), 1, day + 1) for day in range(12)]
 MARKED = st.dictionaries(
     st.tuples(KEYS, st.integers(1, 3)), st.sampled_from(["OLD_CODE", "FRESHNESS_POLICY"]), max_size=8
 )
@@ -61,28 +62,36 @@ def stale_table(found: dict[tuple[Any, int], str]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema(types))
 
 
-def written(lake: Lake, table: pa.Table, rows_in_a_group: int) -> str:
-    stretches = [table.slice(at, rows_in_a_group) for at in range(0, len(table), rows_in_a_group)]
-    files.write_pieces(lake, "base.parquet", FILE, stretches)
-    return "base.parquet"
-
-
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=80)
 @given(
     base=st.none() | st.tuples(st.lists(SAID, max_size=25), MARKED),
     news=st.lists(SAID, max_size=12),
     stale=st.none() | MARKED,
     group=st.integers(1, 8),
+    stretch=st.integers(1, 5),
 )
+@example(base=(FULL, {}), news=FULL[3:9], stale=None, group=5, stretch=3)
+@example(base=(FULL[::2], {}), news=FULL[1::2], stale={}, group=4, stretch=2)
 def test_stretch_by_stretch_is_the_same_as_at_once(
-    base: tuple[list[Any], dict[Any, str]] | None, news: list[Any], stale: dict[Any, str] | None, group: int
+    base: tuple[list[Any], dict[Any, str]] | None,
+    news: list[Any],
+    stale: dict[Any, str] | None,
+    group: int,
+    stretch: int,
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    small = pytest.MonkeyPatch()
+    with tempfile.TemporaryDirectory() as folder, small.context() as patch:
+        patch.setattr(files, "_ROW_GROUP", group)
+        patch.setattr(stretches, "STRETCH", stretch)
         lake = open_lake(folder)
         old = None if base is None else marked(partial(base[0]), stale_table(base[1]), OWNER)
-        path = None if old is None else written(lake, old, group)
+        path = None if old is None else "base.parquet"
+        if old is not None:
+            files.write_pieces(lake, "base.parquet", FILE, [old.slice(at, 1) for at in range(len(old))])
         to_mark = None if stale is None else stale_table(stale)
-        files.write_pieces(lake, "new.parquet", FILE, merged(lake, path, partial(news), OWNER, to_mark))
+        pieces = list(stretches.merged(lake, path, partial(news), OWNER, to_mark))
+        assert len(pieces) >= (0 if old is None else -(-len(old) // max(group, stretch)))
+        files.write_pieces(lake, "new.parquet", FILE, pieces)
         found = files.read(lake, "new.parquet")
 
     before = PARTIAL.empty_table() if old is None else old.select(PARTIAL.names)

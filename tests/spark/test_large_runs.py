@@ -62,7 +62,7 @@ def test_several_runs_bring_what_one_brings_models_included(tmp_path: Path, spar
     assert (preview.total, len(preview.items)) == (60, 5)
 
     many, one = run(divided, spark), run(whole, spark)
-    assert (len(many.runs), len(one.runs)) == (6, 1)  # June by customers, May, and models by days
+    assert (len(many.runs), len(one.runs)) == (5, 1)  # June by customers, May, and the models
     assert many.counts() == one.counts()
     assert many.accepted == many.loaded == 3 * 12 + 2 * 12
     for table in ("demo.campaign_daily", "models.spend", "models.total"):
@@ -96,13 +96,18 @@ def test_a_model_that_cannot_be_made_is_refused_before_the_first_of_them(tmp_pat
     with pytest.raises(ConfigError, match="nothing"):
         run(ws, spark)
     assert ws.reader.attempts(key(1, "2024-06-10")) == []
+    without = ws.run(Selection(source="demo"), watcher=Silent(), actor="test", spark=spark)
+    assert (len(without.runs), without.loaded) == (3, 24)
 
 
 def test_one_that_is_cancelled_is_the_last_and_the_rest_stays_due(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, customers=2, query=FROM_MAY, control={"largest_run": 10}))
     watcher = Cancelling(ws)
     summary = ws.run(Selection(), watcher=watcher, actor="test", spark=spark)
-    assert watcher.heard == ["run 1: 10 partitions, 14 after it", "run 2: 10 partitions, 4 after it"]
+    assert watcher.heard == [
+        "run 1: 10 partitions, then 14 more to fetch",
+        "run 2: 10 partitions, then 4 more to fetch",
+    ]
     assert (summary.end, len(summary.runs), summary.planned, summary.loaded) == ("cancelled", 2, 20, 10)
     again = run(ws, spark)
     assert (len(again.runs), again.planned, again.loaded) == (2, 14, 14)

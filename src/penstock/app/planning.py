@@ -6,8 +6,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock.app.acting import Acting
@@ -46,38 +44,47 @@ class Planning(Acting):
             restated=schedules(self.settings.queries),
             reasons=reasons,
             status=selection.status,
-            limit=most + 1 if models else limit,  # what a model waits for must be known one by one
+            # what a model waits for must be known one by one, unless that is too much anyway
+            limit=most + 1 if models and limit is not None else limit,
         )
+        if plan.total > most:
+            due = self.reader.reasons(models, self.now(), {}, selection.status) if models else {}
+            counts = Counter(plan.reasons) + Counter({in_words(reason): due.get(reason, 0) for reason in reasons})
+            return replace(plan, items=plan.items[:limit], counts=counts, is_divided=True)
         if not models:
             return plan
-        due = self.reader.reasons(models, self.now(), {}, selection.status)
-        if plan.total + sum(due.get(reason, 0) for reason in reasons) > most:  # in several runs: models come last
-            counts = Counter(plan.reasons) + Counter({in_words(reason): due.get(reason, 0) for reason in reasons})
-            return replace(plan, items=plan.items[:limit], counts=counts)
         inside = [item.key for item in plan.items]
         made = self._model_planner().plan(models, inside, self.now(), reasons, selection.status)
         return plan.and_models(made.items, made.fan_ins, made.waiting, limit)
 
     def plans(
         self, selection: Selection, *, reprocess: bool, may_go_on: Callable[[str], bool]
-    ) -> tuple[int, Iterator[Plan]]:
-        """What `run` attempts, and how many partitions are in others' hands. One plan; or if that is too large for one
-        run, several, each made when its turn comes: newest days first, models last. From the second on, a source that
-        may not go on is left out."""
-        from penstock.control.plan import asked_for
+    ) -> tuple[Plan, Iterator[Plan]]:
+        """What `run` attempts, as a whole and as the plans of its runs: one; or if that is too large, several, each
+        made when its turn comes, newest days first and models last. A source that may not go on is left out."""
+        size = self.settings.control.largest_run
+        whole = self.plan(selection, reprocess=reprocess, limit=size + 1)
+        if not whole.is_divided:
+            return whole, iter([whole])
+        return replace(whole, items=()), self._portions(selection, reprocess, may_go_on)
+
+    def _portions(self, selection: Selection, reprocess: bool, may_go_on: Callable[[str], bool]) -> Iterator[Plan]:
+        from penstock.control.plan import Plan, asked_for
         from penstock.control.portions import Portions
         from penstock.control.restate import schedules
 
-        size = self.settings.control.largest_run
-        whole = self.plan(selection, reprocess=reprocess, limit=size + 1)
-        if whole.total <= size:
-            return whole.held, iter([whole])
-        restated, reasons = schedules(self.settings.queries), asked_for(reprocess)
+        restated, reasons, size = (
+            schedules(self.settings.queries),
+            asked_for(reprocess),
+            self.settings.control.largest_run,
+        )
         portions = Portions(self.reader, self.contracts, self.now, restated, reasons, selection.status, size)
-        ranges = self._allowed(selection)
-        fetched = portions.fetched([span for span in ranges if span.source != MODELS], may_go_on)
-        models = [span for span in ranges if span.source == MODELS]
-        return whole.held, chain(fetched, portions.made(models, self._model_planner) if models else ())
+        yield from portions.of(lambda: [span for span in self.ranges(selection) if span.source != MODELS], may_go_on)
+        models = [span for span in self.ranges(selection) if span.source == MODELS]
+        if models:
+            made = self._model_planner().plan(models, (), self.now(), reasons, selection.status)
+            if made.items:
+                yield Plan(made.items, fan_ins=made.fan_ins, waiting=made.waiting)
 
     def _allowed(self, selection: Selection) -> list[ExpectedRange]:
         """The selected ranges; refuses what cannot run as it is configured, and days that are not due."""
@@ -96,7 +103,7 @@ class Planning(Acting):
             self.derived(),
             self.contracts,
             lambda ranges: available(self.database, ranges),
-            cache(self._overtaken_models),
+            self._overtaken_models,
         )
 
     def _overtaken_models(self) -> list[PartitionKey]:
@@ -129,13 +136,11 @@ class Planning(Acting):
         """What of the models can be made with what this round brings, or is due anyway."""
         from penstock.control.models import ModelPlan
         from penstock.control.plan import DUE
-        from penstock.control.portions import newest_models
 
         models = self.ranges(Selection(source=MODELS)) if self.settings.models else []
         if not models:
             return ModelPlan()
-        inside, size = [item.key for item in items], self.settings.control.round
-        return newest_models(self.reader, self._model_planner(), models, inside, self.now(), DUE, size)
+        return self._model_planner().plan(models, [item.key for item in items], self.now(), DUE)
 
     def _under_todays_models(self, spark: SparkSession, items: Sequence[Planned]) -> Sequence[Planned]:
         """The plan, with the contracts of models as Spark understands their definitions now."""

@@ -70,25 +70,28 @@ class Workspace(Planning):
 
         workers = self._rescue()
         guard = BreakerGuard(self.breakers, self._clock, by_hand=True)
-        held, plans = self.plans(
+        whole, plans = self.plans(
             selection, reprocess=reprocess, may_go_on=lambda source: guard.gate(source) is Gate.OPEN
         )
         first = next(plans, Plan(()))
         if not first.items and not self.pointers.waiting():
-            return RunSummary(new_run_id(), skipped=held)
+            return RunSummary(new_run_id(), skipped=whole.held)
         session = spark or start_session(self.settings.spark)
-        if first.later and self.settings.models:  # one that cannot be made is refused now, not after hours
-            self._learn_models(session)
+        if whole.is_divided and any(span.source == MODELS for span in self.ranges(selection)):
+            self._learn_models(session)  # one that cannot be made is refused now, not after hours
         filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
         every: list[RunSummary] = []
         with Heartbeat(workers) as heart:
             for plan in chain([first], plans):
+                for source, count in plan.blocked.items():
+                    every[-1].count(blocked=count)
+                    every[-1].trouble([guard.trouble(source)])
                 if plan.blocked:
-                    every[-1].count(blocked=plan.blocked)
-                    every[-1].trouble(guard.trouble(source) for source in self.settings.sources)
                     continue
-                if plan.later or every:
-                    watcher.say(f"run {len(every) + 1}: {len(plan.items):,} partitions, {plan.later:,} after it")
+                if whole.is_divided:
+                    watcher.say(
+                        f"run {len(every) + 1}: {len(plan.items):,} partitions, then {plan.later:,} more to fetch"
+                    )
                 run_id, items = new_run_id(), self._under_todays_models(session, plan.items)
                 runner = self._runner(session, heart.token, watcher, by_hand=True)
                 done = runner.run(run_id, items, actor=actor or os_user(), filters=filters, fan_ins=plan.fan_ins)
@@ -98,7 +101,7 @@ class Workspace(Planning):
                 if done.end != "done":
                     break
         summary = as_one(every)
-        summary.skipped += held
+        summary.skipped += whole.held
         return summary
 
     @seldom()
@@ -151,6 +154,7 @@ class Workspace(Planning):
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
         from penstock.flow.desk import Desk
         from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.summary import as_one
         from penstock.pipeline.session import start_session
         from penstock.raw.reader import RawReader
 
@@ -171,7 +175,7 @@ class Workspace(Planning):
                 self._learn_models(session)
             plan = self._under_todays_models(session, plan)
             runner = self._runner(session, heart.token, watcher, by_hand=True)
-            summary = runner.resume(run_id, plan, adopted, sizes)
+            summary = as_one([runner.resume(run_id, plan, adopted, sizes)])
         self.schedule_retries()
         self._tell_lineage(run_id)
         return summary

@@ -59,8 +59,7 @@ def run(
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     if plan:
         planned = ws.plan(chosen, reprocess=reprocess, limit=limit)
-        most = ws.settings.control.largest_run
-        show(_plan_document(planned, limit), as_json, lambda console: _draw_plan(console, planned, limit, most))
+        show(_plan_document(planned, limit), as_json, lambda console: _draw_plan(console, planned, limit))
         return
     if reprocess:
         confirm(
@@ -148,14 +147,14 @@ def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
     }
 
 
-def _draw_plan(console: Console, plan: Plan, limit: int, most: int) -> None:
+def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
     console.print(table("Planned", ("reason", "partitions"), sorted(plan.reasons.items())))
     if plan.items:
         console.print(table(None, ("partition", "reason"), [(item.key, item.reason) for item in plan.items[:limit]]))
     if plan.total > limit:
         console.print(f"... {plan.total - limit:,} more (--limit)")
-    if plan.total > most:
-        console.print(f"more than {most:,} are done in several runs, one after the other (control.largest_run)")
+    if plan.is_divided:
+        console.print("that is more than one run should hold (control.largest_run): it will be done in several")
     if plan.held:
         console.print(f"{plan.held:,} more are being worked on by another run")
     if plan.paused:

@@ -33,9 +33,6 @@ class ModelPlan:
     fan_ins: Sequence[FanIn] = ()
     waiting: int = 0
 
-    def and_also(self, other: ModelPlan) -> ModelPlan:
-        return ModelPlan([*self.items, *other.items], [*self.fan_ins, *other.fan_ins], self.waiting + other.waiting)
-
 
 @dataclass(frozen=True, slots=True)
 class ModelPlanner:

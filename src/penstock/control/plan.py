@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from penstock.contract.contract import Contract
@@ -35,8 +35,9 @@ class Plan:
     counts: Mapping[str, int] | None = None  # by reason, when not all items are listed
     fan_ins: Sequence[FanIn] = ()  # what slices of models wait for
     waiting: int = 0  # slices of models that are due, whose inputs are not there and do not come with this run
-    later: int = 0  # due as well, and left for the portions after this one
-    blocked: int = 0  # due as well, but the source is in trouble
+    is_divided: bool = False  # more than one run should hold: it is counted here, and done in portions
+    later: int = 0  # to be fetched as well, in the portions after this one
+    blocked: Mapping[str, int] = field(default_factory=dict)  # due as well, but the source is in trouble
 
     @property
     def reasons(self) -> Mapping[str, int]:

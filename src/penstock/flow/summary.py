@@ -55,11 +55,8 @@ class RunSummary:
     end: str = "done"
     failures: list[Failure] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)  # of sources, in words
-    runs: list[RunId] = field(default_factory=list)  # all of them, in the order in which they were made
+    runs: list[RunId] = field(default_factory=list)  # those that one command made, in their order
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self.runs = self.runs or [self.run_id]
 
     def count(self, **more: int) -> None:
         """Add to counters; the stages do so from threads of their own."""
@@ -81,7 +78,7 @@ class RunSummary:
 def as_one(every: Sequence[RunSummary]) -> RunSummary:
     """Several runs as one, called after the last."""
     last = every[-1]
-    found = RunSummary(last.run_id, end=last.end, runs=[run for one in every for run in one.runs])
+    found = RunSummary(last.run_id, end=last.end, runs=[one.run_id for one in every])
     for one in every:
         found.count(**{name: getattr(one, name) for name in (*_COUNTS, "blocked", "warnings")})
         found.fail(one.failures)

@@ -30,11 +30,17 @@ def write_pieces(lake: Lake, path: str, schema: pa.Schema, pieces: Iterable[pa.T
             for piece in pieces:
                 held.append(piece)
                 if sum(map(len, held)) >= _ROW_GROUP:
-                    parquet.write_table(pa.concat_tables(held), row_group_size=_ROW_GROUP)
+                    _write_group(parquet, held)
                     held.clear()
             if held:
-                parquet.write_table(pa.concat_tables(held), row_group_size=_ROW_GROUP)
+                _write_group(parquet, held)
         out.commit()
+
+
+def _write_group(parquet: pq.ParquetWriter, pieces: Sequence[pa.Table]) -> None:
+    """As one row group, even if they are a few rows more: no splinter is left behind."""
+    whole = pa.concat_tables(pieces)
+    parquet.write_table(whole, row_group_size=max(1, len(whole)))
 
 
 def read(lake: Lake, path: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -103,7 +103,7 @@ class Projector:
         while True:
             self.advance()
             seen, manifest = self.head.read()
-            self._at = self._swap(seen, manifest, self._merged(manifest, stale))
+            self._at = self._swap(seen, manifest, self._merged(manifest, stale=stale))
             if self._at is not None:
                 return len(stale)
 
@@ -134,8 +134,9 @@ class Projector:
                 page = self._page(new, {})
         if page.size:
             new = self._with_alone(new, page)
-        before, new = new, self._compact(new)
-        self.lake.delete(before.files() - new.files())
+        if new.status_deltas:
+            before, new = new, self._merged(new)
+            self.lake.delete(before.files() - new.files())
         return new, done
 
     def _with_alone(self, manifest: Manifest, page: Page) -> Manifest:
@@ -181,24 +182,24 @@ class Projector:
     def _with_status(self, manifest: Manifest, said: pa.Table) -> Manifest:
         if not len(said):
             return manifest
+        if self._wants_compaction(manifest, len(said)):
+            return self._merged(manifest, said)
         path = new_path("partition_status")
         files.write(self.lake, path, with_spec_columns(said, self.owner))
-        grown = replace(manifest, status_deltas=(*manifest.status_deltas, path))
-        return self._compact(grown) if self._wants_compaction(grown) else grown
+        return replace(manifest, status_deltas=(*manifest.status_deltas, path))
 
-    def _wants_compaction(self, manifest: Manifest) -> bool:
-        if len(manifest.status_deltas) > _MOST_DELTAS:
+    def _wants_compaction(self, manifest: Manifest, more: int) -> bool:
+        """Whether a base is worth being written anew, with so many rows more."""
+        if len(manifest.status_deltas) >= _MOST_DELTAS:
             return True
-        waiting = sum(files.rows(self.lake, path) for path in manifest.status_deltas)
+        waiting = more + sum(files.rows(self.lake, path) for path in manifest.status_deltas)
         base = files.rows(self.lake, manifest.status_base) if manifest.status_base else 0
         return waiting > max(_SMALLEST_COMPACTION, min(base // 5, _LARGEST_WAIT))
 
-    def _compact(self, manifest: Manifest) -> Manifest:
-        """One file of whole rows instead of a base and its deltas."""
-        return self._merged(manifest) if manifest.status_deltas else manifest
-
-    def _merged(self, manifest: Manifest, stale: pa.Table | None = None) -> Manifest:
-        news, path = joined(files.read_all(self.lake, manifest.status_deltas, PARTIAL)), new_path("partition_status")
+    def _merged(self, manifest: Manifest, said: pa.Table | None = None, stale: pa.Table | None = None) -> Manifest:
+        """One file of whole rows instead of a base, its deltas and what was said last."""
+        parts = [files.read_all(self.lake, manifest.status_deltas, PARTIAL), *([] if said is None else [said])]
+        path, news = new_path("partition_status"), joined(pa.concat_tables(parts))
         files.write_pieces(self.lake, path, FILE, merged(self.lake, manifest.status_base, news, self.owner, stale))
         return replace(manifest, status_base=path, status_deltas=())
 

@@ -22,10 +22,16 @@ class EventIds:
         self._positions = np.empty(0, np.int64)  # in order
         self._ids = pa.array([], pa.string())
         self._more: list[tuple[NDArray[np.int64], pa.Array]] = []
+        self._waiting = 0  # how many more
 
     def learn(self, positions: Sequence[int], ids: Sequence[str]) -> None:
-        if positions:
-            self._more.append((np.array(positions, np.int64), pa.array(ids, pa.string())))
+        """Some may be known already: whoever reads a run while others write is told the newest events again."""
+        if not positions:
+            return
+        self._more.append((np.array(positions, np.int64), pa.array(ids, pa.string())))
+        self._waiting += len(positions)
+        if self._waiting > len(self._positions):
+            self._sort_in()
 
     def at(self, positions: NDArray[np.int64]) -> pa.Array:
         """The ids of the events at these positions, each of which is known; 0 is none."""
@@ -38,8 +44,8 @@ class EventIds:
             return
         every = np.concatenate([self._positions, *(positions for positions, _ in self._more)])
         ids = pa.concat_arrays([self._ids, *(ids for _, ids in self._more)])
-        self._positions, first = np.unique(every, return_index=True)  # some are told again
-        self._ids, self._more = ids.take(pa.array(first)), []
+        self._positions, first = np.unique(every, return_index=True)
+        self._ids, self._more, self._waiting = ids.take(pa.array(first)), [], 0
 
 
 def moments(ulids: pa.Array) -> pa.Array:

@@ -212,14 +212,14 @@ class StateReader:
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         status: PartitionStatus | None = None,
-    ) -> dict[date, int]:
-        """How many partitions of each day would be attempted for these reasons."""
+    ) -> dict[tuple[str, date], int]:
+        """How many partitions of each source and day would be attempted for these reasons."""
         select = (
-            f"SELECT logical_date, COUNT(*) AS n FROM ({self._reasoned(restated)}) q"
-            f" WHERE {_for_reasons(reasons, status)} GROUP BY 1"
+            f"SELECT source, logical_date, COUNT(*) AS n FROM ({self._reasoned(restated)}) q"
+            f" WHERE {_for_reasons(reasons, status)} GROUP BY 1, 2"
         )
         rows = self._query(select, ranges, {"now": now}, {"logical_date": sa.Date()})
-        return {row.logical_date: row.n for row in rows}
+        return {(row.source, row.logical_date): row.n for row in rows}
 
     def candidates(
         self,
