@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-import pyarrow as pa
-
 _NEW_OBJECTS = 50_000  # after so many the collector looks for cycles; by itself it does after 700 or 2,000
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # what glibc's mallopt calls them
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # what glibc's mallopt calls them
 _LARGEST_BLOCK = 32 * 1024 * 1024  # the most that glibc allows
 _MOST_UNUSED = 64 * 1024 * 1024
 
@@ -37,9 +35,18 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _MOST_UNUSED)
 
 
+def share_arenas() -> None:
+    """For a driver: its threads share two arenas. By itself glibc gives every thread of a lane its own, and what one
+    run has left there in pieces the threads of the next do not find."""
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_ARENA_MAX, 2)
+
+
 def give_back() -> None:
     """Hand what was freed back to the system: both allocators keep it for whoever asks next, but what follows a run has
     other sizes, and would come on top."""
+    import pyarrow as pa
+
     pa.default_memory_pool().release_unused()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # only glibc has it
         trim(0)

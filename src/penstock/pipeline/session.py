@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError, TransientError
 from penstock.pipeline import daemon
 from penstock.pipeline.archive import ClassArchive, class_archive
+from penstock.pipeline.memory import share_arenas
 from penstock.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
 
     # PySpark writes every refusal of SQL to stderr, with its stack; we say it in one line.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    share_arenas()
     if settings.remote:
         return _connect(settings)
     require_java()

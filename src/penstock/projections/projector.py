@@ -167,7 +167,9 @@ class Projector:
 
     def _with(self, manifest: Manifest, page: Page) -> Manifest:
         new = replace(manifest, cursor=page.cursor, unknown=added(manifest.unknown, page.unknown))
-        new = self._with_status(new, joined(pa.concat_tables(page.said)))
+        said = joined(pa.concat_tables(page.said))
+        page.said.clear()
+        new = self._with_status(new, said)
         new = self.with_consumed(new, page.consumed)
         return self._with_runs(new, page)
 
