@@ -234,7 +234,7 @@ def _lake(text: str) -> str:
 class ControlSettings(Declared):
     """How much is worked on at once, and how the control loop shares its rounds."""
 
-    largest_run: Annotated[int, pydantic.Field(ge=1)] = 50_000  # partitions that one run fetches at most
+    largest_run: Annotated[int, pydantic.Field(ge=1, le=10_000_000)] = 50_000  # partitions that one run fetches at most
     round: Annotated[int, pydantic.Field(ge=2)] = 10_000  # partitions that one round issues at most
     backfill_share: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.3  # of a round, when both kinds of work wait
     fresh_days: Annotated[int, pydantic.Field(ge=1)] = 7  # missing days younger than this are fresh, others history

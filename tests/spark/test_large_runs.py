@@ -88,6 +88,27 @@ def test_what_fails_in_one_of_them_is_not_attempted_again_by_the_next(tmp_path: 
     assert [len(ws.reader.attempts(key(1, f"2024-06-{day:02}"))) for day in range(1, 11)] == [1] * 10
 
 
+@pytest.mark.parametrize("largest", [24, 30])
+def test_models_do_not_count_towards_the_size_and_are_never_cut_off(tmp_path: Path, spark: Any, largest: int) -> None:
+    ws = open_at(
+        write_workspace(tmp_path, customers=2, query=FROM_MAY, models=models(), control={"largest_run": largest})
+    )
+    assert ws.plan(Selection(), limit=40).total == 48
+    assert len(ws.plan(Selection(), limit=40).items) == 40
+    summary = run(ws, spark)
+    assert (len(summary.runs), summary.planned, summary.loaded) == (1, 48, 48)
+    again = run(ws, spark, reprocess=True)
+    assert (len(again.runs), again.loaded) == (1, 48)
+
+
+def test_customers_in_trouble_do_not_keep_the_others_waiting(tmp_path: Path, spark: Any) -> None:
+    faults = [{"fault": "quota", "customer": customer_id(1)}]
+    ws = open_at(write_workspace(tmp_path, customers=3, faults=faults, query=FROM_MAY, control={"largest_run": 10}))
+    summary = run(ws, spark)
+    assert summary.accepted >= 2 * 10  # the days of June of the others
+    assert all(ws.reader.attempts(key(number, "2024-06-10")) for number in (2, 3))
+
+
 def test_a_model_that_cannot_be_made_is_refused_before_the_first_of_them(tmp_path: Path, spark: Any) -> None:
     bad = {
         "bad": {"code": "SELECT logical_date, nothing FROM demo.campaign_daily", "depends_on": ["demo.campaign_daily"]}

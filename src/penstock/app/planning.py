@@ -29,6 +29,11 @@ class Planning(Acting):
 
     def plan(self, selection: Selection, *, reprocess: bool = False, limit: int | None = None) -> Plan:
         """What `run` would attempt now; with `limit` all of it is counted, and only so much listed."""
+        found = self._plan(selection, reprocess, limit)
+        return replace(found, items=found.items[:limit])
+
+    def _plan(self, selection: Selection, reprocess: bool, limit: int | None) -> Plan:
+        """The same, with all items unless it is divided or has no models: so many at least, if there are."""
         from penstock.control.plan import asked_for, in_words, preview
         from penstock.control.restate import schedules
 
@@ -45,17 +50,17 @@ class Planning(Acting):
             reasons=reasons,
             status=selection.status,
             # what a model waits for must be known one by one, unless that is too much anyway
-            limit=most + 1 if models and limit is not None else limit,
+            limit=max(most + 1, limit) if models and limit is not None else limit,
         )
         if plan.total > most:
             due = self.reader.reasons(models, self.now(), {}, selection.status) if models else {}
             counts = Counter(plan.reasons) + Counter({in_words(reason): due.get(reason, 0) for reason in reasons})
-            return replace(plan, items=plan.items[:limit], counts=counts, is_divided=True)
+            return replace(plan, counts=counts, is_divided=True)
         if not models:
             return plan
         inside = [item.key for item in plan.items]
         made = self._model_planner().plan(models, inside, self.now(), reasons, selection.status)
-        return plan.and_models(made.items, made.fan_ins, made.waiting, limit)
+        return plan.and_models(made.items, made.fan_ins, made.waiting)
 
     def plans(
         self, selection: Selection, *, reprocess: bool, may_go_on: Callable[[str], bool]
@@ -63,7 +68,7 @@ class Planning(Acting):
         """What `run` attempts, as a whole and as the plans of its runs: one; or if that is too large, several, each
         made when its turn comes, newest days first and models last. A source that may not go on is left out."""
         size = self.settings.control.largest_run
-        whole = self.plan(selection, reprocess=reprocess, limit=size + 1)
+        whole = self._plan(selection, reprocess, size + 1)
         if not whole.is_divided:
             return whole, iter([whole])
         return replace(whole, items=()), self._portions(selection, reprocess, may_go_on)

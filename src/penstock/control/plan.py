@@ -47,11 +47,10 @@ class Plan:
     def total(self) -> int:
         return sum(self.reasons.values())
 
-    def and_models(self, items: Sequence[Planned], fan_ins: Sequence[FanIn], waiting: int, limit: int | None) -> Plan:
+    def and_models(self, items: Sequence[Planned], fan_ins: Sequence[FanIn], waiting: int) -> Plan:
         """This plan, and slices of models behind it."""
         counts = Counter(self.reasons) + Counter(item.reason for item in items)
-        every = [*self.items, *items]
-        return replace(self, items=every[:limit], counts=counts, fan_ins=fan_ins, waiting=waiting)
+        return replace(self, items=[*self.items, *items], counts=counts, fan_ins=fan_ins, waiting=waiting)
 
 
 def make_plan(

@@ -21,6 +21,7 @@ from penstock.state.records import Planned
 
 Window = tuple[date, date]  # from the first to the last day
 
+_PROBED = 2  # portions with a source in trouble: perhaps only the customers of the one before are
 _DAY = timedelta(days=1)
 
 
@@ -38,30 +39,32 @@ class Portions:
 
     def of(self, ranges: Callable[[], Sequence[ExpectedRange]], may_go_on: Callable[[str], bool]) -> Iterator[Plan]:
         """What is due in ranges, newest months first. They are asked for again each time, because days freeze while
-        others are worked on. A source that was in a portion is left out of the next while it may not go on; what was
-        left out is counted in the last plan."""
+        others are worked on. A source that may not go on gets a probe in a few portions more, of other customers; then
+        it is left out until it may. What was left out is counted in the last plan."""
         now = spans.thawed(ranges())
         due = self.reader.due_by_day(now, self.reasons, self.clock(), self.restated, self.status)
         left = Counter[str]()
         for (source, _), count in due.items():
             left[source] += count
         newest = max((span.last for span in now), default=date.min)
-        asked: set[str] = set()
-        shut: set[str] = set()
+        tried = Counter[str]()  # in how many portions a source was since it might go on
+        left_out: set[str] = set()
         for first, last in windows(by_month(due), self.size)[::-1]:
             after: str | None = None
             is_last = False
             while not is_last:
-                waiting = {source for source in asked if not may_go_on(source)}
-                shut |= waiting
-                some = [span for span in ranges() if span.source not in waiting]
+                for source in tried:
+                    tried[source] = 0 if may_go_on(source) else tried[source]
+                out = {source for source, portions in tried.items() if portions > _PROBED}
+                left_out |= out
+                some = [span for span in ranges() if span.source not in out]
                 page, is_last = self._page(spans.clipped(some, first, min(last, newest)), after)
                 if page:
                     left.subtract(item.key.source for item in page)
-                    asked.update(item.key.source for item in page)
+                    tried.update({item.key.source for item in page})
                     after = page[-1].key.customer_id
                     yield Plan(page, later=sum((+left).values()))
-        if blocked := {source: left[source] for source in sorted(shut) if left[source] > 0}:
+        if blocked := {source: left[source] for source in sorted(left_out) if left[source] > 0}:
             yield Plan((), blocked=blocked)
 
     def _page(self, ranges: Sequence[ExpectedRange], after: str | None) -> tuple[Sequence[Planned], bool]:
