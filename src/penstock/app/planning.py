@@ -33,7 +33,8 @@ class Planning(Acting):
         return replace(found, items=found.items[:limit])
 
     def _plan(self, selection: Selection, reprocess: bool, limit: int | None) -> Plan:
-        """The same, with all items unless it is divided or has no models: so many at least, if there are."""
+        """The plan before its list is cut: a run needs every slice of a model that is waited for or waits. So many are
+        listed at least, as far as there are; of one that will be divided, what is fetched and not what is made."""
         from penstock.control.plan import asked_for, in_words, preview
         from penstock.control.restate import schedules
 
@@ -78,11 +79,8 @@ class Planning(Acting):
         from penstock.control.portions import Portions
         from penstock.control.restate import schedules
 
-        restated, reasons, size = (
-            schedules(self.settings.queries),
-            asked_for(reprocess),
-            self.settings.control.largest_run,
-        )
+        reasons, size = asked_for(reprocess), self.settings.control.largest_run
+        restated = schedules(self.settings.queries)
         portions = Portions(self.reader, self.contracts, self.now, restated, reasons, selection.status, size)
         yield from portions.of(lambda: [span for span in self.ranges(selection) if span.source != MODELS], may_go_on)
         models = [span for span in self.ranges(selection) if span.source == MODELS]
