@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from house import House
 from loaders import TABLE, UniformWitness, Watch, folding_nothing, keys, rows_of, start
 
-COMPACT_GAPS = ("compact.staged", "compact.committed")
+COMPACT_GAPS = ("compact.staged", "compact.prepared", "compact.committed")
 PUBLISH_GAPS = ("publish.staged", "publish.prepared", "publish.committed", "publish.committed:2", "publish.recorded")
 
 
@@ -86,6 +86,6 @@ class Walk:
 
 
 def expected_mending(gap: str) -> str:
-    if gap == "publish.prepared":
+    if gap.endswith(".prepared"):
         return "discarded"
-    return "published" if gap.startswith("publish.committed") else "nothing to mend"
+    return "published" if ".committed" in gap else "nothing to mend"

@@ -122,6 +122,12 @@ class WarehouseError(TerminalError):
     """A warehouse table is not what its head says."""
 
 
+class LakeMismatch(TerminalError):
+    """The lake and the state database disagree: one is older than the other, damaged, or of another workspace."""
+
+    error_class = ErrorClass.CONFIG
+
+
 class SparkFailed(TransientError):
     """A Spark job broke as a whole (a worker or an executor died): no slice of it was judged."""
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import builders
 from builders import audit_entry
+from gaps import COMPACT_GAPS
 from house import House
 from penstock.errors import ActRefused, UsageError
 from penstock.partition import PartitionKey, RunId
@@ -175,7 +176,7 @@ class Warehouse(RuleBasedStateMachine):
             self.all_is_published()
 
     @precondition(lambda self: self.heads())
-    @rule(data=st.data(), gap=st.sampled_from((None, "compact.staged", "compact.committed")))
+    @rule(data=st.data(), gap=st.sampled_from((None, *COMPACT_GAPS)))
     def compact(self, data: st.DataObject, gap: str | None) -> None:
         """Perhaps to its end."""
         table = data.draw(st.sampled_from(sorted(head.name for head in self.heads())))

@@ -119,6 +119,7 @@ class Acting(Explaining):
         from penstock.flow.recheck import recheck
         from penstock.pipeline.session import start_session
 
+        self.require_own_lake()
         trusted = self.to_recheck(selection)
         session = spark or start_session(self.settings.spark)
         if any(attempt.partition.source == MODELS for attempt, _ in trusted):

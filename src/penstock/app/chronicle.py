@@ -60,6 +60,7 @@ class Chronicle(Opened):
         """Move old events of runs that are over into the lake. Says how many, and where they are."""
         from penstock.control.export import export_before
 
+        self.require_own_lake()
         self.projector.advance()
         before = self.now() - timedelta(days=older_than_days)
         folded = self.projector.head.read()[1].cursor

@@ -50,6 +50,7 @@ class Keeping(Reading):
         from penstock.warehouse.compare import queue_differences
         from penstock.warehouse.publish import Publication
 
+        self.require_own_lake()
         queue_differences(self.database, self.now())
         if not self.pointers.waiting() and not self.pointers.interrupted():
             return Publication()
@@ -115,6 +116,7 @@ class Keeping(Reading):
         from penstock.flow.heartbeat import Heartbeat
         from penstock.pipeline.session import start_session
 
+        self.require_own_lake()
         session = spark or start_session(self.settings.spark)
         with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
             publisher = self._publisher(session, heart.token, report)
@@ -125,6 +127,7 @@ class Keeping(Reading):
         from penstock.flow.heartbeat import Heartbeat
         from penstock.warehouse.vacuum import vacuum_table
 
+        self.require_own_lake()
         now = self.now()
         live = [s for s in self.snapshots.all() if s.expires_at > now]
         kept: dict[str, set[int]] = {}
@@ -154,6 +157,7 @@ class Keeping(Reading):
         from penstock.raw.reader import RawReader
         from penstock.state.garbage import GarbageStore
 
+        self.require_own_lake()
         store, now = GarbageStore(self.database, self._clock), self.now()
         marked = store.mark(list(found), now - older_than, entry)
         reach("garbage.marked")

@@ -12,6 +12,7 @@ from penstock.clock import Clock, utc_now
 from penstock.control.select import Selection, derived, expected
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
+from penstock.failpoint import reach
 from penstock.partition import PartitionKey, RunId
 from penstock.settings import Settings
 from penstock.state.breakers import BreakerStore
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.ledger.read import LedgerReader
     from penstock.state.backfills import BackfillStore
     from penstock.state.marks import MarkStore
+    from penstock.warehouse.consistency import Mismatch
     from penstock.warehouse.versions import Versions
 
 
@@ -90,9 +92,31 @@ class Opened:
         ensure_current(self.database, self.settings.tenant, self.settings.workspace)
 
     def migrate(self) -> tuple[str | None, str]:
+        """Create or update the schema, and mark the lake as this database's. Refuses a lake of another database."""
         from penstock.db.migrate import migrate
+        from penstock.warehouse.consistency import claim_lake, refuse_foreign_lake
 
-        return migrate(self.database, self.settings.tenant, self.settings.workspace)
+        versions = migrate(
+            self.database,
+            self.settings.tenant,
+            self.settings.workspace,
+            lambda connection: refuse_foreign_lake(connection, self.lake),
+        )
+        reach("migrate.committed")
+        claim_lake(self.database, self.lake)
+        return versions
+
+    def require_own_lake(self) -> None:
+        """Raise LakeMismatch unless the lake and the state database belong together."""
+        from penstock.warehouse.consistency import require_own_lake
+
+        require_own_lake(self.database, self.lake)
+
+    def mismatches(self, *, everything: bool = False) -> list[Mismatch]:
+        """Where the lake and the state database disagree; with `everything` also tables that nobody knows."""
+        from penstock.warehouse.consistency import mismatches
+
+        return mismatches(self.database, self.lake, everything=everything)
 
     def ranges(self, selection: Selection) -> list[ExpectedRange]:
         return expected(self.settings, selection, self.now())

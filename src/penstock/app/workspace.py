@@ -13,7 +13,7 @@ from penstock.app.opened import os_user
 from penstock.app.planning import Planning
 from penstock.clock import Clock, utc_now
 from penstock.control.select import Selection
-from penstock.errors import ConfigError, PenstockError, UsageError, WarehouseError
+from penstock.errors import ConfigError, LakeMismatch, PenstockError, UsageError, WarehouseError
 from penstock.partition import MODELS, RunId, new_run_id
 from penstock.pipeline.memory import seldom
 from penstock.settings import find_workspace, load_settings
@@ -68,6 +68,7 @@ class Workspace(Planning):
         from penstock.flow.summary import RunSummary, as_one
         from penstock.pipeline.session import start_session
 
+        self._refuse_mismatches(selection)
         workers = self._rescue()
         guard = BreakerGuard(self.breakers, self._clock, by_hand=True)
         whole, plans = self.plans(
@@ -117,15 +118,24 @@ class Workspace(Planning):
         from penstock.control.models import ModelPlan
         from penstock.control.rescue import tidy_own
         from penstock.control.round import Planner
+        from penstock.flow.guard import Gate
 
+        self.require_own_lake()
         workers = self._rescue()
         tidy_own(workers, ControlStore(self.database, self._clock), worker_token)
         self._refuse_what_cannot_run(self.ranges(Selection()))
         run_id = new_run_id()
         guard = BreakerGuard(self.breakers, self._clock, by_hand=False)
-        planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token, guard.gate)
+        refused = self.mismatches()
+        shut = {mismatch.source for mismatch in refused}  # what they fetch could not be published
+
+        def gate(source: str) -> Gate:
+            return Gate.SHUT if source in shut else guard.gate(source)
+
+        planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token, gate)
         planned = planner.plan(run_id, self.now())
         facts: dict[str, Any] = {"run_id": run_id, "planned": len(planned.items), "waiting": planned.waiting}
+        facts["troubles"] = [mismatch.message for mismatch in refused]
         models = self._models_of_round(planned.items)
         if planned.items or models.items or self.pointers.waiting():
             spark = session()
@@ -140,7 +150,7 @@ class Workspace(Planning):
             filters = {"round": True}
             summary = runner.run(run_id, items, actor="control", filters=filters, fan_ins=models.fan_ins)
             facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
-            facts["troubles"] = summary.troubles
+            facts["troubles"] = list(dict.fromkeys([*facts["troubles"], *summary.troubles]))
             if summary.blocked:  # the next round will not get further: no hurry
                 facts["waiting"] = 0
             self.schedule_retries()
@@ -158,6 +168,7 @@ class Workspace(Planning):
         from penstock.pipeline.session import start_session
         from penstock.raw.reader import RawReader
 
+        self._refuse_mismatches(Selection())
         workers = WorkerStore(self.database, self._clock)
         control = ControlStore(self.database, self._clock)
         workers.bury()
@@ -209,6 +220,13 @@ class Workspace(Planning):
             self.tell_lineage(run_id)
         except PenstockError as error:
             log.warning("lineage.behind: %s; later: penstock lineage emit %s", error, run_id)
+
+    def _refuse_mismatches(self, selection: Selection) -> None:
+        """Raise LakeMismatch before anything is fetched that could not be published."""
+        assets = {f"{span.source}.{span.query_name}" for span in self.ranges(selection)}
+        for mismatch in self.mismatches():
+            if mismatch.asset is None or mismatch.asset in assets:
+                raise LakeMismatch(mismatch.message)
 
     def _rescue(self) -> WorkerStore:
         """Close what dead workers left, and let the retry policy speak about what failed."""

@@ -40,7 +40,13 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
         findings.append(Finding("workspace", False, str(error)))
     findings += [_found("java", _java), _found("spark", _spark)]
     if ws is not None:
-        checks = {"database": _database, "lake": _lake, "sources": _sources, "breakers": _breakers}
+        checks = {
+            "database": _database,
+            "lake": _lake,
+            "agreement": _agreement,
+            "sources": _sources,
+            "breakers": _breakers,
+        }
         if ws.settings.lineage is not None:
             checks["lineage"] = _lineage
         for name, check in checks.items():
@@ -98,6 +104,13 @@ def _lake(ws: Workspace) -> str:
         raise PenstockError(f"{ws.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely")
     ws.lake.delete([probe])
     return f"{ws.lake.url}: can write, read and create-if-absent"
+
+
+def _agreement(ws: Workspace) -> str:
+    ws.require_schema()
+    if found := ws.mismatches(everything=True):
+        raise PenstockError("; ".join(one.message for one in found))
+    return "the lake and the state database belong together, and every table is at its recorded version"
 
 
 def _sources(ws: Workspace) -> str:

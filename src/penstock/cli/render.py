@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.partition import PartitionKey
+    from penstock.warehouse.consistency import Mismatch
 
 
 def key_fields(key: PartitionKey) -> dict[str, Any]:
@@ -30,6 +31,16 @@ def key_fields(key: PartitionKey) -> dict[str, Any]:
 
 def listing(items: Sequence[Mapping[str, Any]], total: int) -> dict[str, Any]:
     return {"items": list(items), "total": total}
+
+
+def mismatch_items(found: Sequence[Mismatch]) -> list[dict[str, Any]]:
+    """Disagreements between the lake and the state database, as every JSON document lists them."""
+    return [{"kind": one.kind, "table": one.table, "message": one.message} for one in found]
+
+
+def draw_mismatches(console: Console, found: Sequence[Mismatch]) -> None:
+    for one in found:
+        console.print(one.message, style="red", markup=False)
 
 
 def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], None]) -> None:

@@ -79,7 +79,7 @@ def run(
 def finish(summary: RunSummary, as_json: bool) -> None:
     """Show what became of a run; exit code 1 unless everything that was planned is there."""
     show(document(summary), as_json, lambda console: draw(console, summary))
-    if summary.failures or summary.blocked or summary.end != "done":
+    if summary.failures or summary.blocked or summary.troubles or summary.end != "done":
         raise typer.Exit(1)
 
 
@@ -116,7 +116,9 @@ def draw(console: Console, summary: RunSummary) -> None:
         if len(summary.failures) > _SHOWN_FAILURES:
             console.print(f"... and {len(summary.failures) - _SHOWN_FAILURES:,} more: penstock failed\n")
     for words in summary.troubles:
-        console.print(f"[red]{words}[/]: {summary.blocked:,} partitions were not issued")
+        console.print(words, style="red", markup=False)
+    if summary.blocked:
+        console.print(f"{summary.blocked:,} partitions were not issued")
     if not summary.planned and not summary.loaded and summary.end == "done":
         held = f"; {summary.skipped:,} are being worked on by another run" if summary.skipped else ""
         console.print(f"nothing is due{held}")

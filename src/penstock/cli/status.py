@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import key_fields, listing, show, shown, table
+from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, shown, table
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def status(
         counts[row["display"]] = counts.get(row["display"], 0) + row["n"]
     waiting = ws.pointers.waiting()
     items = [{**{g: row[g] for g in groups}, "display_status": row["display"], "count": row["n"]} for row in rows]
-    provisional, troubles, flags = ws.provisional(chosen), ws.troubles(), board.flags()
+    provisional, troubles, flags, mismatches = ws.provisional(chosen), ws.troubles(), board.flags(), ws.mismatches()
     document = {
         "counts": counts,
         "items": items,
@@ -93,9 +93,11 @@ def status(
         "publish_due": waiting,
         "provisional": provisional,
         "troubles": troubles,
+        "mismatches": mismatch_items(mismatches),
     }
 
     def draw(console: Console) -> None:
+        draw_mismatches(console, mismatches)
         _draw_counts(console, groups, items, counts, waiting)
         if flags:
             console.print("flags: " + ", ".join(f"{n:,} {name}" for name, n in flags.items()))

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, table
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
@@ -123,7 +123,12 @@ def reconcile(
         }
         for d in found
     ]
-    document: dict[str, Any] = {**listing(items, sum(counts.values())), "counts": counts}
+    mismatches = ws.mismatches(everything=True)
+    document: dict[str, Any] = {
+        **listing(items, sum(counts.values())),
+        "counts": counts,
+        "mismatches": mismatch_items(mismatches),
+    }
     if not dry_run:
         with RunProgress() as progress:
             needed = counts or ws.pointers.interrupted()
@@ -133,8 +138,10 @@ def reconcile(
         document |= {"loaded": done[0], "hidden": done[1], "broken": broken}
 
     def draw(console: Any) -> None:
+        draw_mismatches(console, mismatches)
         if not counts:
-            console.print("the warehouse serves exactly what is vouched for")
+            if not mismatches:
+                console.print("the warehouse serves exactly what is vouched for")
             return
         rows = [(d.act, d.key, d.run_id, d.served_run_id) for d in found]
         console.print(table(None, ("act", "partition", "run", "served now"), rows))
@@ -145,7 +152,7 @@ def reconcile(
                 console.print(f"[red]{key}[/]: {words}")
 
     show(document, as_json, draw)
-    if document.get("broken"):
+    if document.get("broken") or mismatches:
         raise typer.Exit(1)
 
 
@@ -229,13 +236,20 @@ def verify(
     with RunProgress() as progress:
         report = progress.stage("verify", len(ws.warehouse_tables(tables or ())))
         done = ws.verify(tables or (), report, raw=raw)
+    mismatches = ws.mismatches(everything=True)
     items = [{**key_fields(key), "problems": words} for key, words in sorted(done.wrong.items())]
-    facts = {"partitions": done.partitions, "rows": done.rows, "payloads": done.payloads}
+    facts = {
+        "partitions": done.partitions,
+        "rows": done.rows,
+        "payloads": done.payloads,
+        "mismatches": mismatch_items(mismatches),
+    }
 
     def draw(console: Any) -> None:
         rows = [(key, words) for key, problems in sorted(done.wrong.items()) for words in problems]
         if rows:
             console.print(table(None, ("partition", "problem"), rows))
+        draw_mismatches(console, mismatches)
         console.print(
             f"{done.partitions:,} partitions, {done.rows:,} rows, {done.payloads:,} payloads:"
             f" {len(items):,} partitions are wrong"
@@ -244,7 +258,7 @@ def verify(
         )
 
     show({**listing(items, len(items)), **facts}, as_json, draw)
-    if items:
+    if items or mismatches:
         raise typer.Exit(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -10,8 +11,9 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.errors import ConfigError
+from penstock.partition import new_ulid
 
-HEAD = "0004"
+HEAD = "0005"
 _SCRIPTS = Path(__file__).with_name("migrations")
 # Events with transaction numbers that this cluster has not given out yet: they came with a dump of another one.
 STRANGERS = sa.text(
@@ -20,11 +22,32 @@ STRANGERS = sa.text(
 _ONE_AT_A_TIME = 7366452  # PostgreSQL advisory lock: two migrations never run at once
 
 
-def migrate(database: Database, tenant: str, workspace: str) -> tuple[str | None, str]:
-    """Apply what is missing, in one transaction; says the version before and after. Safe to repeat."""
+def migrate(
+    database: Database,
+    tenant: str,
+    workspace: str,
+    check: Callable[[Connection], None] | None = None,
+    identity: str | None = None,
+) -> tuple[str | None, str]:
+    """Apply the missing migrations in one transaction. Returns the version before and after; safe to repeat.
+
+    A schema without an identity gets `identity`, or a new one. `check` sees the migrated schema; if it raises, nothing
+    is changed.
+    """
     if database.dialect == "sqlite":
         Path(str(database.url.database)).parent.mkdir(parents=True, exist_ok=True)
-    return database.transact(lambda connection: _migrate(connection, database.schema, tenant, workspace))
+
+    def work(connection: Connection) -> tuple[str | None, str]:
+        versions = _migrate(connection, database.schema, tenant, workspace)
+        connection.execute(
+            sa.text("UPDATE workspace SET identity = :identity WHERE identity IS NULL"),
+            {"identity": identity or new_ulid()},
+        )
+        if check is not None:
+            check(connection)
+        return versions
+
+    return database.transact(work)
 
 
 def ensure_current(database: Database, tenant: str, workspace: str) -> None:

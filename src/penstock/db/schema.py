@@ -26,6 +26,7 @@ workspace = sa.Table(
     sa.Column("one", sa.Integer, nullable=False),
     sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("workspace_id", sa.Text, nullable=False),
+    sa.Column("identity", sa.Text),
     sa.PrimaryKeyConstraint("one", name="workspace_pk"),
     sa.CheckConstraint("one = 1", name="one_workspace_per_schema"),
 )
@@ -160,6 +161,13 @@ partition_attempt = sa.Table(
     ),
     sa.Index("attempts_by_run", "run_id"),
     sa.Index(
+        "demoted_attempts",
+        *KEY,
+        "run_id",
+        sqlite_where=sa.text("demoted_at IS NOT NULL"),
+        postgresql_where=sa.text("demoted_at IS NOT NULL"),
+    ),
+    sa.Index(
         "attempts_by_backfill",
         "backfill_id",
         sqlite_where=sa.text("backfill_id IS NOT NULL"),
@@ -256,6 +264,7 @@ warehouse_table = sa.Table(
     sa.Column("version", sa.BigInteger),
     sa.Column("lease_worker", sa.Text),
     sa.Column("lease_token", sa.Text),
+    sa.Column("publication", sa.Text),
     sa.PrimaryKeyConstraint("table_name", name="warehouse_table_pk"),
     sa.UniqueConstraint("source", "query_name", "schema_version", name="one_table_per_schema_version"),
     sa.CheckConstraint("(lease_token IS NULL) = (lease_worker IS NULL)", name="a_lease_has_a_holder"),

@@ -269,6 +269,7 @@ class Stages:
         report(1.0)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
         self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in published.broken.items())
+        self.done.trouble(mismatch.message for mismatch in published.refused.values())
         if time.monotonic() - self.projected > _PROJECT_SECONDS:  # what waits is read from the ledger meanwhile
             self.bench.project(None)
             self.projected = time.monotonic()

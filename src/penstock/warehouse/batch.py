@@ -130,7 +130,9 @@ def record_published(
     connection.execute(timed(_RECORD_LOADS), parameters)
     for name, version in versions.items():
         connection.execute(
-            sa.update(schema.warehouse_table).where(schema.warehouse_table.c.table_name == name).values(version=version)
+            sa.update(schema.warehouse_table)
+            .where(schema.warehouse_table.c.table_name == name)
+            .values(version=version, publication=batch.batch_id)
         )
     connection.execute(sa.text(_POINT), parameters)
     connection.execute(timed(_HIDE), parameters)

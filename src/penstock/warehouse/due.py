@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -24,6 +24,7 @@ FROM publish_due d
 JOIN partition_state s ON {same_key("s", "d")}
 LEFT JOIN partition_attempt a ON {same_key("a", "d")} AND a.run_id = s.current_run_id
 LEFT JOIN warehouse_pointer p ON {same_key("p", "d")}
+WHERE d.source || '.' || d.query_name NOT IN :without
 ORDER BY d.source, d.query_name, d.logical_date, d.customer_id
 LIMIT :limit
 """
@@ -68,14 +69,15 @@ class Settled:
 Due = Load | Hide | Settled
 
 
-def read_due(connection: Connection, limit: int) -> list[Due]:
-    """Everything that verdicts left to publish, in table order."""
+def read_due(connection: Connection, limit: int, without: Collection[str] = ()) -> list[Due]:
+    """Everything that verdicts left to publish, in table order, except for the assets `without`."""
     types: dict[str, sa.types.TypeEngine[Any]] = {
         "logical_date": sa.Date(),
         "available": sa.Boolean(),
         "hidden_at": UtcTimestamp(),
     }
-    rows = connection.execute(sa.text(_DUE).columns(**types), {"limit": limit})
+    statement = sa.text(_DUE).bindparams(sa.bindparam("without", type_=sa.Text(), expanding=True)).columns(**types)
+    rows = connection.execute(statement, {"limit": limit, "without": sorted(without)})
     return [_due(*row) for row in rows]
 
 
@@ -101,6 +103,14 @@ class DueTables:
 
     def with_losing(self, tables: set[str]) -> DueTables:
         return DueTables(self.gaining, self.losing | tables)
+
+    def without(self, tables: Collection[str]) -> DueTables:
+        """Without the assets of these tables, whatever the schema version."""
+        assets = {name.rpartition(".")[0] for name in tables}
+        return DueTables(
+            {name: facts for name, facts in self.gaining.items() if name.rpartition(".")[0] not in assets},
+            {name for name in self.losing if name.rpartition(".")[0] not in assets},
+        )
 
 
 def due_tables(connection: Connection) -> DueTables:

@@ -17,29 +17,49 @@ import sqlalchemy as sa
 from penstock.clock import Clock
 from penstock.db import schema
 from penstock.db.engine import Database
-from penstock.errors import WarehouseError
+from penstock.errors import LakeMismatch, WarehouseError
 from penstock.failpoint import reach
 from penstock.lake import Lake
 from penstock.partition import PartitionKey, RunId, new_ulid
 from penstock.warehouse import batch as batches
 from penstock.warehouse import due as due_work
 from penstock.warehouse.batch import Batch, TableChange
+from penstock.warehouse.consistency import (
+    Mismatch,
+    RecordedHead,
+    examine_opened,
+    examine_table,
+    lake_ahead,
+    recorded_heads,
+    unknown_commits,
+)
+from penstock.warehouse.delta_log import commits_after
 from penstock.warehouse.due import Hide, Load, Settled
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.packing import MonthPlan, Part, by_month, plan_compaction, plan_month
 from penstock.warehouse.staging import PartStaged, StagePart, Stager
-from penstock.warehouse.tables import DataFile, SortKey, Staged, Table, ensure_exists, location, month_of
+from penstock.warehouse.tables import (
+    DataFile,
+    SortKey,
+    Staged,
+    Table,
+    ensure_exists,
+    location,
+    month_of,
+    table_exists,
+)
 
 BATCH_PARTITIONS = 50_000
 
 
 @dataclass(slots=True)
 class Publication:
-    """What a call of `publish` did."""
+    """What a call of `publish` did. Nothing was published to the tables in `refused`, each with its mismatch."""
 
     loaded: int = 0
     hidden: int = 0
     broken: dict[PartitionKey, str] = field(default_factory=dict)
+    refused: dict[str, Mismatch] = field(default_factory=dict)
 
     def add(self, counts: tuple[int, int]) -> None:
         self.loaded += counts[0]
@@ -85,7 +105,8 @@ class Publisher:
         self._workers = workers
 
     def publish(self, run_id: RunId | None = None) -> Publication:
-        """Finish or forget what the dead left prepared, and publish everything that is due, batch by batch."""
+        """Finish or discard what dead publishers left prepared, then publish everything that is due, batch by batch.
+        Tables that disagree with the database are left alone and reported."""
         done = Publication()
         while True:
             leases = TableLeases(self._database, self._worker)
@@ -97,16 +118,24 @@ class Publisher:
 
     @contextmanager
     def holding(self, tables: Collection[str]) -> Iterator[tuple[dict[str, Table], TableLeases]]:
-        """The tables under our lease, fenced, with everything finished or forgotten that others left prepared."""
+        """The tables under our lease, fenced, with no prepared publication left. Raises LakeMismatch if a table
+        disagrees with the database."""
         leases = TableLeases(self._database, self._worker)
+        done = Publication()
         try:
             held = self._lease(leases, due_work.DueTables({}, set(tables)))
-            yield self._recover(leases, held, Publication()), leases
+            opened = self._recover(leases, held, done)
+            for mismatch in done.refused.values():
+                raise LakeMismatch(mismatch.message)
+            yield opened, leases
         finally:
             leases.release()
 
     def compact(self, table: str) -> Compaction:
-        """Write small files of each month together. Rows and their runs stay as they are; readers notice nothing."""
+        """Write the small files of each month together. Rows and their runs do not change; readers see no difference.
+
+        A compaction is a publication without partitions: if it is interrupted, the next publisher finishes it.
+        """
         with self.holding([table]) as (opened, leases):
             held = opened[table]
             held.require_columns(self._fields_of(table))
@@ -122,30 +151,21 @@ class Publisher:
                 return Compaction(table, 0, 0)
             added = [file for piece in self._stage(parts, {}) for file in piece.files]
             _refuse_lost_rows(table, files, removed, added)
-            self._lake.sync()
-            reach("compact.staged")
-            version = held.publish(new_ulid(), added, removed, self._clock())
-            reach("compact.committed")
-            self._lake.sync()
-
-            def record(connection: sa.Connection) -> None:
-                leases.require(connection, [table])
-                named = schema.warehouse_table.c.table_name == table
-                connection.execute(sa.update(schema.warehouse_table).where(named).values(version=version))
-
-            self._database.transact(record)
+            batch = Batch(new_ulid(), {table: TableChange(tuple(added), tuple(removed))})
+            self._commit(None, leases, opened, batch, (), (), "compact")
             return Compaction(table, len(removed), len(added))
 
     def _publish_batch(self, run_id: RunId | None, leases: TableLeases, done: Publication) -> bool:
         with self._database.snapshot() as connection:
             involved = due_work.due_tables(connection).with_losing(batches.abandoned_tables(connection))
+        involved = involved.without(done.refused)
         if not involved.names:
             return self._settle(done)
         tables = self._lease(leases, involved)
         opened = self._recover(leases, tables, done)
-        # Read only now, when nobody else can move these pointers.
+        # Read under the leases: nobody else can move these pointers now.
         with self._database.snapshot() as connection:
-            found = [d for d in self._read_due(connection, done) if due_work.tables_of([d]) <= set(tables)]
+            found = [d for d in self._read_due(connection, done) if due_work.tables_of([d]) <= set(opened)]
         settled = [d for d in found if isinstance(d, Settled)]
         loads = [d for d in found if isinstance(d, Load)]
         hides = [d for d in found if isinstance(d, Hide)]
@@ -164,8 +184,9 @@ class Publisher:
         return False
 
     def _read_due(self, connection: sa.Connection, done: Publication) -> list[due_work.Due]:
-        """What is due, less what turned out to be broken in this call: it stays due, for somebody to look at."""
-        found = due_work.read_due(connection, BATCH_PARTITIONS + len(done.broken))
+        """The due work without broken partitions and refused tables: both stay due until an operator acts."""
+        assets = {name.rpartition(".")[0] for name in done.refused}
+        found = due_work.read_due(connection, BATCH_PARTITIONS + len(done.broken), assets)
         return [d for d in found if d.key not in done.broken]
 
     def _lease(self, leases: TableLeases, involved: due_work.DueTables) -> list[str]:
@@ -185,15 +206,25 @@ class Publisher:
             leases.release()
 
     def _recover(self, leases: TableLeases, tables: Sequence[str], done: Publication) -> dict[str, Table]:
-        """Fence every table, then finish or forget what others left prepared. The tables, opened behind the fence."""
-        opened = {}
+        """Fence every table, then finish or discard the publications that others left prepared. Returns the tables,
+        opened behind the fence. Tables that disagree with the database are added to `done.refused` instead, and so are
+        the tables of unfinished publications that need one of them."""
+        opened: dict[str, Table] = {}
+        with self._database.snapshot() as connection:
+            heads = {head.name: head for head in recorded_heads(connection, tables)}
         for name in tables:
-            path = _path(name)
-            ensure_exists(self._lake, path, self._fields_of(name))
-            opened[name] = Table(self._lake, name, path).fence()
+            found = self._fenced(heads[name])
+            if isinstance(found, Mismatch):
+                done.refused[name] = found
+            else:
+                opened[name] = found
         with self._database.snapshot() as connection:
             unfinished = batches.prepared_batches(connection, tables)
+        _refuse_together(unfinished, done.refused)
+        opened = {name: table for name, table in opened.items() if name not in done.refused}
         for batch in unfinished:
+            if not set(batch.tables) <= set(opened):
+                continue
             self._database.transact(lambda connection, b=batch: batches.adopt(connection, b, leases.token))  # type: ignore[misc]
             if any(opened[name].has_published(batch.batch_id) for name in batch.tables):
                 done.add(self._finish(leases, batch, opened))
@@ -201,8 +232,26 @@ class Publisher:
                 self._database.transact(
                     lambda connection, b=batch: batches.discard(connection, b, leases.token, self._clock())  # type: ignore[misc]
                 )
-            opened = {name: Table(self._lake, name, _path(name)) for name in tables}
+            opened = {name: Table(self._lake, name, table.path) for name, table in opened.items()}
         return opened
+
+    def _fenced(self, head: RecordedHead) -> Table | Mismatch:
+        """The table behind a new fence, if every version beyond its head is a publication that the database knows."""
+        if head.version is None:
+            ensure_exists(self._lake, head.location, self._fields_of(head.name))
+        elif not table_exists(self._lake, head.location):
+            return examine_table(self._lake, head)[0]
+        before = Table(self._lake, head.name, head.location)
+        for mismatch in examine_opened(before, head):
+            return mismatch
+        fenced = before.fence()
+        if before.version == head.version and fenced.version == before.version + 1:
+            return fenced  # the fence is the only commit beyond the head
+        first = -1 if head.version is None else head.version
+        commits = list(commits_after(self._lake, head.location, first, fenced.version))
+        with self._database.snapshot() as connection:
+            unknown = unknown_commits(connection, commits)
+        return lake_ahead(head, unknown) if unknown else fenced
 
     def _publish_items(
         self,
@@ -218,19 +267,34 @@ class Publisher:
         if not loads and not hides:
             return
         batch = Batch(new_ulid(), staging.changes())
+        done.add(self._commit(run_id, leases, opened, batch, loads, hides))
+
+    def _commit(
+        self,
+        run_id: RunId | None,
+        leases: TableLeases,
+        opened: Mapping[str, Table],
+        batch: Batch,
+        loads: Sequence[Load],
+        hides: Sequence[Hide],
+        gap: str = "publish",
+    ) -> tuple[int, int]:
+        """Prepare the staged batch, commit it to its tables, and record it. Returns how many were loaded and hidden."""
         self._lake.sync()
-        reach("publish.staged")
+        reach(f"{gap}.staged")
 
         def prepare(connection: sa.Connection) -> None:
             leases.require(connection, batch.tables)
             batches.prepare(connection, batch, leases.token, run_id, loads, hides, self._clock())
 
         self._database.transact(prepare)
-        reach("publish.prepared")
-        done.add(self._finish(leases, batch, opened))
+        reach(f"{gap}.prepared")
+        return self._finish(leases, batch, opened, gap)
 
-    def _finish(self, leases: TableLeases, batch: Batch, opened: Mapping[str, Table]) -> tuple[int, int]:
-        """Commit to every table that has not got this batch yet, then record it."""
+    def _finish(
+        self, leases: TableLeases, batch: Batch, opened: Mapping[str, Table], gap: str = "publish"
+    ) -> tuple[int, int]:
+        """Commit to every table that does not have this batch yet, then record it."""
         versions = {}
         for name in batch.tables:
             table, change = opened[name], batch.changes[name]
@@ -238,7 +302,7 @@ class Publisher:
                 versions[name] = table.version
             else:
                 versions[name] = table.publish(batch.batch_id, change.add, change.remove, self._clock())
-            reach("publish.committed")
+            reach(f"{gap}.committed")
 
         self._lake.sync()  # delta-rs does not: the heads must never name a commit that a power cut can undo
 
@@ -247,7 +311,7 @@ class Publisher:
             return batches.record_published(connection, batch, leases.token, versions, self._clock())
 
         counts = self._database.transact(record)
-        reach("publish.recorded")
+        reach(f"{gap}.recorded")
         return counts
 
     def _authority(self, loads: Sequence[Load]) -> set[PartitionKey]:
@@ -356,6 +420,20 @@ def _dropped(loads: Sequence[Load], hides: Sequence[Hide]) -> dict[str, set[Sort
     for hide in hides:
         dropped.setdefault(hide.table, set()).add((hide.key.logical_date, hide.key.customer_id))
     return dropped
+
+
+def _refuse_together(unfinished: Sequence[Batch], refused: dict[str, Mismatch]) -> None:
+    """An unfinished publication that needs a refused table keeps its other tables waiting: what is published to them
+    now would be overwritten when the publication is finished later."""
+    grown = True
+    while grown:
+        grown = False
+        for batch in unfinished:
+            causes = [refused[name] for name in batch.tables if name in refused]
+            for name in batch.tables:
+                if causes and name not in refused:
+                    refused[name] = causes[0]
+                    grown = True
 
 
 def _register(connection: sa.Connection, involved: due_work.DueTables) -> None:

@@ -38,6 +38,7 @@ class Head:
     version: int
     exceptions: frozenset[SortKey]
     withdrawn: frozenset[tuple[date, str, str]] = frozenset()  # (day, customer, run) that was demoted since
+    publication: str | None = None  # that made this version
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,12 @@ def table_schemas(
     """The columns of the tables that exist, by asset: one for each schema version."""
     found: dict[str, list[pa.Schema]] = {}
     for asset, head in heads_of_all(database, assets):
-        found.setdefault(asset, []).append(versions.contents(head.name, head.location, head.version).columns)
+        found.setdefault(asset, []).append(versions.contents(*_version(head)).columns)
     return found
+
+
+def _version(head: Head) -> tuple[str, str, int, str | None]:
+    return head.name, head.location, head.version, head.publication
 
 
 def table_heads(connection: sa.Connection, source: str, query_name: str) -> list[Head]:
@@ -141,7 +146,14 @@ def table_heads(connection: sa.Connection, source: str, query_name: str) -> list
     for row in hidden:
         exceptions.setdefault(row.table_name, set()).add((row.logical_date, row.customer_id))
     return [
-        Head(r.table_name, r.schema_version, r.location, r.version, frozenset(exceptions.get(r.table_name, ())))
+        Head(
+            r.table_name,
+            r.schema_version,
+            r.location,
+            r.version,
+            frozenset(exceptions.get(r.table_name, ())),
+            publication=r.publication,
+        )
         for r in rows
     ]
 
@@ -273,7 +285,7 @@ class _Piece:
     """The vouched rows of one schema version."""
 
     def __init__(self, versions: Versions, head: Head, wanted: Filter) -> None:
-        contents = versions.contents(head.name, head.location, head.version)
+        contents = versions.contents(*_version(head))
         self._head = head
         self._wanted = wanted
         self.schema = contents.columns

@@ -41,6 +41,7 @@ class Snapshot:
                 "schema_version": head.schema_version,
                 "location": head.location,
                 "version": head.version,
+                "publication": head.publication,
                 "exceptions": sorted([day.isoformat(), customer] for day, customer in head.exceptions),
             }
             for asset, head in self.tables
@@ -111,7 +112,14 @@ def withdrawn_since(
 
 def _head(table: dict[str, Any]) -> Head:
     exceptions = frozenset((date.fromisoformat(day), customer) for day, customer in table["exceptions"])
-    return Head(table["name"], table["schema_version"], table["location"], table["version"], exceptions)
+    return Head(
+        table["name"],
+        table["schema_version"],
+        table["location"],
+        table["version"],
+        exceptions,
+        publication=table.get("publication"),
+    )
 
 
 def _path(name: str) -> str:

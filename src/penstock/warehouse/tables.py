@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import LeaseLost, WarehouseError
 from penstock.lake import Lake
+from penstock.warehouse.delta_log import PUBLICATION
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -70,7 +71,7 @@ class Table:
         self.name = name
         self.path = path
         self._lake = lake
-        self._delta = _open(lake, path, version)
+        self._delta = _open(lake, name, path, version)
 
     @property
     def version(self) -> int:
@@ -147,12 +148,19 @@ class Table:
             ) from error
 
 
+def table_exists(lake: Lake, path: str) -> bool:
+    """Whether there is a Delta table at this path."""
+    from deltalake import DeltaTable
+
+    return bool(DeltaTable.is_deltatable(lake.uri(path), storage_options=lake.storage_options()))
+
+
 def ensure_exists(lake: Lake, path: str, fields: pa.Schema) -> None:
-    """Create the Delta table if it is not there. Only whoever holds the table's lease calls this."""
+    """Create the Delta table if it is not there. The caller holds the table's lease."""
     from deltalake import DeltaTable, Schema
 
     uri, options = lake.uri(path), lake.storage_options()
-    if DeltaTable.is_deltatable(uri, storage_options=options):
+    if table_exists(lake, path):
         return
     columns = pa.schema([*file_schema(fields), pa.field(MONTH, pa.string())])
     DeltaTable.create(
@@ -165,22 +173,31 @@ def ensure_exists(lake: Lake, path: str, fields: pa.Schema) -> None:
     )
 
 
-def _open(lake: Lake, path: str, version: int | None) -> DeltaTable:
+def _open(lake: Lake, name: str, path: str, version: int | None) -> DeltaTable:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    at = "" if version is None else f" at version {version}"
     try:
         return DeltaTable(lake.uri(path), version=version, storage_options=lake.storage_options())
     except TableNotFoundError as error:
         raise WarehouseError(
-            f"there is no Delta table at {lake.uri(path)} though the state database names it"
+            f"table {name}: there is no Delta table{at} in {lake.uri(path)}, but the state database names it;"
+            f" {rebuild_hint(name)}"
         ) from error
     except DeltaError as error:
-        raise WarehouseError(f"the Delta table at {lake.uri(path)} cannot be opened: {error}") from error
+        raise WarehouseError(
+            f"table {name}: the Delta table in {lake.uri(path)} cannot be opened{at}: {error}; {rebuild_hint(name)}"
+        ) from error
+
+
+def rebuild_hint(name: str) -> str:
+    """The command that rebuilds a damaged table (`source.query_name.schema_version`)."""
+    return f"`penstock recover --from database --table {name.rpartition('.')[0]}` rebuilds it from raw"
 
 
 def _publication(batch_id: str) -> str:
-    return f"penstock/pub/{batch_id}"
+    return f"{PUBLICATION}{batch_id}"
 
 
 def _add_action(staged: Staged, moment: int) -> Any:

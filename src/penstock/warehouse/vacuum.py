@@ -9,6 +9,7 @@ from penstock.db.engine import Database
 from penstock.errors import UsageError
 from penstock.lake import Lake
 from penstock.warehouse import batch as batches
+from penstock.warehouse.consistency import refuse_mismatch
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.reader import Head
 from penstock.warehouse.tables import Table
@@ -34,6 +35,7 @@ def vacuum_table(
     leases = TableLeases(database, worker_token)
     try:
         leases.acquire([head.name])
+        refuse_mismatch(database, lake, head.name)
         table = Table(lake, head.name, head.location)
         if not dry_run:
             table = table.fence()

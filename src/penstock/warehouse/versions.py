@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.errors import WarehouseError
 from penstock.lake import Lake
-from penstock.warehouse.tables import MONTH, DataFile, Table
+from penstock.warehouse.tables import MONTH, DataFile, Table, rebuild_hint
 
+_Key = tuple[str, int, str | None]  # location, version, publication
 _KEPT = 64  # versions, of all tables together: readers ask for the newest ones
 
 
@@ -27,22 +29,30 @@ class Versions:
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self._kept: OrderedDict[tuple[str, int], Contents] = OrderedDict()
+        self._kept: OrderedDict[_Key, Contents] = OrderedDict()
         self._lock = threading.Lock()
 
-    def contents(self, name: str, location: str, version: int) -> Contents:
+    def contents(self, name: str, location: str, version: int, publication: str | None = None) -> Contents:
+        """The contents of one version. Raises WarehouseError if that version does not hold `publication`: a table that
+        was restored or created again has other rows under the same number."""
+        key = (location, version, publication)
         with self._lock:
-            if found := self._kept.get((location, version)):
-                self._kept.move_to_end((location, version))
+            if found := self._kept.get(key):
+                self._kept.move_to_end(key)
                 return found
-        found = self._read(name, location, version)
+        found = self._read(name, *key)
         with self._lock:
-            self._kept[location, version] = found
+            self._kept[key] = found
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return found
 
-    def _read(self, name: str, location: str, version: int) -> Contents:
+    def _read(self, name: str, location: str, version: int, publication: str | None) -> Contents:
         table = Table(self.lake, name, location, version)
+        if publication is not None and not table.has_published(publication):
+            raise WarehouseError(
+                f"table {name}: version {version} is not the publication {publication} that the state database"
+                f" recorded: the lake was replaced or restored; {rebuild_hint(name)}"
+            )
         columns = pa.schema([field for field in table.arrow_schema() if field.name != MONTH])
         return Contents(columns, tuple(sorted(table.files(), key=lambda file: (file.month, file.first))))

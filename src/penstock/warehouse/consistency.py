@@ -1,0 +1,282 @@
+"""Whether the lake and the state database belong together, table by table.
+
+A lake belongs to one database: both carry the same identity. A database knows each publication before its Delta commit
+is made. A version beyond the recorded head that changes files and names no known publication is therefore the work of
+another database, or of this one before it was restored from an older backup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.errors import LakeMismatch
+from penstock.lake import Lake
+from penstock.lake.protocol import LakeObjectMissing
+from penstock.warehouse.delta_log import Commit, commits_after, log_path, table_locations
+
+if TYPE_CHECKING:
+    from penstock.warehouse.tables import Table
+
+IDENTITY = "penstock.json"
+CHOICES = (
+    "`penstock recover --from lake` keeps the tables and brings the database forward;"
+    " `penstock recover --from database` keeps the database and rebuilds the tables from raw"
+)
+
+
+class MismatchKind(StrEnum):
+    LAKE_AHEAD = "lake_ahead"  # the table has versions that the database did not write
+    LAKE_BEHIND = "lake_behind"  # the head names a version that the table does not have
+    TABLE_MISSING = "table_missing"  # the head names a table that is not there
+    TABLE_REPLACED = "table_replaced"  # the version of the head is not the publication that the database recorded
+    UNKNOWN_TABLE = "unknown_table"  # the lake has a table that the database does not name
+    FOREIGN_LAKE = "foreign_lake"  # the lake carries the identity of another database
+    UNMARKED_LAKE = "unmarked_lake"  # the lake carries no identity: it is new, was emptied or was replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One disagreement between the lake and the database, and the commands that resolve it."""
+
+    kind: MismatchKind
+    table: str | None
+    detail: str
+
+    @property
+    def asset(self) -> str | None:
+        """`source.query_name`; None if the whole lake is concerned."""
+        return self.table.rpartition(".")[0] if self.table else None
+
+    @property
+    def source(self) -> str | None:
+        return self.table.partition(".")[0] if self.table else None
+
+    @property
+    def message(self) -> str:
+        where = f"table {self.table}: " if self.table else ""
+        return f"{where}{self.detail}; {_remedy(self.kind)}"
+
+
+def _remedy(kind: MismatchKind) -> str:
+    match kind:
+        case MismatchKind.LAKE_AHEAD | MismatchKind.UNKNOWN_TABLE:
+            return f"nothing is published to it until one of two commands resolves this: {CHOICES}"
+        case MismatchKind.FOREIGN_LAKE:
+            return (
+                "point `lake:` and `state:` in penstock.yaml at a lake and a database that belong together; if the"
+                " database of this lake is lost, `penstock recover --from lake` rebuilds it"
+            )
+        case MismatchKind.UNMARKED_LAKE:
+            return "`penstock db migrate` marks it as the lake of this database"
+        case _:
+            return "`penstock recover --from database` rebuilds it from raw"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedHead:
+    """A table as the database records it. `version` is None before the first publication."""
+
+    name: str
+    location: str
+    version: int | None
+    publication: str | None
+
+
+def recorded_heads(connection: Connection, tables: Collection[str] | None = None) -> list[RecordedHead]:
+    """The heads of these tables (all tables by default), by name."""
+    t = schema.warehouse_table.c
+    statement = sa.select(t.table_name, t.location, t.version, t.publication).order_by(t.table_name)
+    if tables is not None:
+        statement = statement.where(t.table_name.in_(sorted(tables)))
+    return [RecordedHead(*row) for row in connection.execute(statement)]
+
+
+def known_publications(connection: Connection, publications: Iterable[str]) -> set[str]:
+    """Those of these publications that the database prepared or published."""
+    batch = schema.load_batch.c
+    statement = sa.select(batch.batch_id).where(
+        batch.batch_id.in_(sorted(set(publications))), batch.status.in_(("prepared", "published"))
+    )
+    return set(connection.scalars(statement))
+
+
+def unknown_commits(connection: Connection, commits: Sequence[Commit]) -> list[Commit]:
+    """The commits that change files and that the database did not prepare."""
+    changing = [commit for commit in commits if commit.changes_files]
+    known = known_publications(connection, (name for commit in changing for name in commit.publications))
+    return [commit for commit in changing if not known & set(commit.publications)]
+
+
+def mismatches(database: Database, lake: Lake, *, everything: bool = False) -> list[Mismatch]:
+    """Where the lake and the database disagree. Reads two log entries per table; with `everything` it also lists the
+    warehouse for tables that the database does not name. A publication under way is not a disagreement."""
+    found = _identity_mismatches(database, lake)
+    with database.snapshot() as connection:
+        heads = [head for head in recorded_heads(connection) if head.version is not None]
+    later = _commits_beyond(lake, heads)
+    with database.snapshot() as connection:  # taken after the log was read: it knows every publication seen there
+        now = {head.name: head for head in recorded_heads(connection)}
+        for head, entry, commits in zip(heads, _head_entries(lake, heads), later, strict=True):
+            current = now.get(head.name, head)
+            if current.version != head.version:
+                continue  # published meanwhile, by a publisher that made the same check
+            if entry is None or (head.publication and head.publication not in entry.publications):
+                found += examine_table(lake, head)
+            if unknown := unknown_commits(connection, commits):
+                found.append(lake_ahead(head, unknown))
+    if everything:
+        found += unknown_tables(lake, {head.location for head in now.values()})
+    return found
+
+
+def refuse_mismatch(database: Database, lake: Lake, table: str) -> None:
+    """Raise LakeMismatch if this table disagrees with the database. The caller holds the table's lease."""
+    with database.snapshot() as connection:
+        [head] = recorded_heads(connection, [table])
+        commits = list(commits_after(lake, head.location, -1 if head.version is None else head.version))
+        unknown = unknown_commits(connection, commits)
+    for mismatch in [*examine_table(lake, head), *([lake_ahead(head, unknown)] if unknown else [])]:
+        raise LakeMismatch(mismatch.message)
+
+
+def examine_table(lake: Lake, head: RecordedHead) -> list[Mismatch]:
+    """Whether the table has the version of its head, made by the recorded publication. Opens the table."""
+    from penstock.warehouse.tables import Table, table_exists
+
+    if not table_exists(lake, head.location):
+        detail = f"there is no Delta table at {lake.uri(head.location)}, but readers are to see version {head.version}"
+        return [Mismatch(MismatchKind.TABLE_MISSING, head.name, detail)]
+    return examine_opened(Table(lake, head.name, head.location), head)
+
+
+def examine_opened(table: Table, head: RecordedHead) -> list[Mismatch]:
+    """The same for a table that is open at its newest version."""
+    if head.version is not None and table.version < head.version:
+        detail = f"its newest version is {table.version}, but readers are to see version {head.version}"
+        return [Mismatch(MismatchKind.LAKE_BEHIND, head.name, detail)]
+    if head.publication and not table.has_published(head.publication):
+        detail = f"version {head.version} is not the publication {head.publication} that the database recorded"
+        return [Mismatch(MismatchKind.TABLE_REPLACED, head.name, detail)]
+    return []
+
+
+def lake_ahead(head: RecordedHead, unknown: Sequence[Commit]) -> Mismatch:
+    versions = [commit.version for commit in unknown]
+    few = ", ".join(map(str, versions[:5])) + (", ..." if len(versions) > 5 else "")
+    base = "before any publication" if head.version is None else f"after version {head.version}, which readers see"
+    detail = (
+        f"the lake has {len(versions):,} version{'s' if len(versions) > 1 else ''} ({few}) {base},"
+        " that this database did not write (was it restored from an older backup, or lost?)"
+    )
+    return Mismatch(MismatchKind.LAKE_AHEAD, head.name, detail)
+
+
+def unknown_tables(lake: Lake, known: Collection[str]) -> list[Mismatch]:
+    """The tables of the lake that are not among the known locations."""
+    return [
+        Mismatch(MismatchKind.UNKNOWN_TABLE, _table_name(location), "the database does not know this table of the lake")
+        for location in sorted(table_locations(lake) - set(known))
+    ]
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+def lake_identity(lake: Lake) -> str | None:
+    """The identity that the lake carries; None if it carries none."""
+    try:
+        data = lake.read(IDENTITY)
+    except LakeObjectMissing:
+        return None
+    try:
+        return str(orjson.loads(data)["identity"])
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise LakeMismatch(
+            f"{lake.url}/{IDENTITY} is damaged ({error}): delete it, then run `penstock db migrate`"
+        ) from error
+
+
+def database_identity(connection: Connection) -> str | None:
+    found: str | None = connection.scalar(sa.select(schema.workspace.c.identity))
+    return found
+
+
+def refuse_foreign_lake(connection: Connection, lake: Lake) -> None:
+    """Raise LakeMismatch if the lake belongs to another database, or has tables that this one does not know."""
+    own, found = database_identity(connection), lake_identity(lake)
+    if found is not None and found != own:
+        raise LakeMismatch(
+            f"the lake {lake.url} belongs to another state database (its identity is {found}, this one's is {own}):"
+            " point `state:` at the database it belongs to or give this workspace its own `lake:`;"
+            " if that database is lost, `penstock recover --from lake` rebuilds it"
+        )
+    unknown = unknown_tables(lake, {head.location for head in recorded_heads(connection)})
+    if unknown:
+        names = ", ".join(str(one.table) for one in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        raise LakeMismatch(
+            f"the lake {lake.url} has tables that this database does not know ({names}): if the database is lost or"
+            " older than the lake, `penstock recover --from lake` rebuilds it; otherwise give this workspace its own"
+            " `lake:`"
+        )
+
+
+def claim_lake(database: Database, lake: Lake) -> None:
+    """Write the database's identity into a lake that carries none; another database that was first is refused."""
+    with database.snapshot() as connection:
+        identity = database_identity(connection)
+    if lake_identity(lake) is None:
+        lake.create(IDENTITY, orjson.dumps({"format": 1, "identity": identity}))
+        lake.sync()
+    require_own_lake(database, lake)
+
+
+def require_own_lake(database: Database, lake: Lake) -> None:
+    """Raise LakeMismatch unless the lake carries the identity of this database."""
+    for mismatch in _identity_mismatches(database, lake):
+        raise LakeMismatch(mismatch.message)
+
+
+def _identity_mismatches(database: Database, lake: Lake) -> list[Mismatch]:
+    found = lake_identity(lake)
+    with database.snapshot() as connection:
+        own = database_identity(connection)
+    if found == own:
+        return []
+    if found is None:
+        detail = f"the lake {lake.url} carries no identity: it is new, was emptied or was replaced"
+        return [Mismatch(MismatchKind.UNMARKED_LAKE, None, detail)]
+    detail = f"the lake {lake.url} belongs to another database (its identity is {found}, this one's is {own})"
+    return [Mismatch(MismatchKind.FOREIGN_LAKE, None, detail)]
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _head_entries(lake: Lake, heads: Sequence[RecordedHead]) -> list[Commit | None]:
+    paths = [log_path(head.location, head.version or 0) for head in heads]
+    return [
+        None if data is None else Commit.parse(head.version or 0, data, path)
+        for head, path, data in zip(heads, paths, lake.read_many(paths), strict=True)
+    ]
+
+
+def _commits_beyond(lake: Lake, heads: Sequence[RecordedHead]) -> list[list[Commit]]:
+    """The commits beyond each head. One request for all tables finds those that have any."""
+    next_entries = lake.read_many([log_path(head.location, (head.version or 0) + 1) for head in heads])
+    return [
+        [] if entry is None else list(commits_after(lake, head.location, head.version or 0))
+        for head, entry in zip(heads, next_entries, strict=True)
+    ]
+
+
+def _table_name(location: str) -> str:
+    return location.removeprefix("warehouse/").replace("/", ".")
