@@ -74,7 +74,7 @@ class Deliveries:
 def publish(workspace: Workspace, spark: Any) -> Publication:
     """What is due, without the comparison of everything and without projections: the load stage of a run."""
     with Heartbeat(WorkerStore(workspace.database, workspace.now)) as heart:
-        done = workspace._publisher(spark, heart.token, None).publish()
+        done = workspace.publisher(spark, heart.token, None).publish()
     if done.broken:
         raise SystemExit(f"{len(done.broken)} slices could not be published: {next(iter(done.broken.values()))}")
     return done

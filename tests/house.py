@@ -16,17 +16,20 @@ from penstock.app import Workspace
 from penstock.contract.content import row_hashes
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
+from penstock.control.lake_evidence import table_contract
 from penstock.db import schema as tables
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.pipeline.load import stage_part
-from penstock.pipeline.verify import Content
+from penstock.pipeline.verify import Content, damage_of
 from penstock.raw.sink import RawSink
 from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Planned
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.publish import Publication, Publisher
+from penstock.warehouse.rebuild import Rebuilder, Rebuilt, TableDamage
 from penstock.warehouse.staging import PartStaged, StagePart
+from penstock.warehouse.tables import Table
 from workspaces import CAMPAIGNS, open_at, rows_by_partition, write_workspace
 
 FIELDS = [{"name": "campaign_id", "type": "long"}, {"name": "clicks", "type": "long"}]
@@ -151,6 +154,24 @@ class House:
     def publish(self) -> Publication:
         publisher, token = self.publisher()
         done = publisher.publish()
+        self.workers.stop(token)
+        return done
+
+    def rebuilder(self) -> tuple[Rebuilder, str]:
+        """A rebuilder that stages in this process, and the token of its worker."""
+        publisher, token = self.publisher()
+        ws = self.workspace
+        contracts = {c.fingerprint: c for c in ws.contracts.values()}
+
+        def examine(table: Table) -> TableDamage:
+            return damage_of(ws.database, ws.lake, table, table_contract(table, contracts), lambda share: None)
+
+        return Rebuilder(publisher, examine), token
+
+    def rebuild(self, asset: str) -> Rebuilt:
+        """Make the tables of an asset hold what the database says."""
+        rebuilder, token = self.rebuilder()
+        done = rebuilder.rebuild(asset)
         self.workers.stop(token)
         return done
 

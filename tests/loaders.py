@@ -24,6 +24,7 @@ import sqlalchemy as sa
 
 from builders import audit_entry
 from house import House
+from penstock.app import load_workspace
 from penstock.control.rescue import rescue
 from penstock.db import schema
 from penstock.errors import ActRefused, TransientError
@@ -122,6 +123,14 @@ def publish(folder: str) -> None:
 def compact(folder: str, table: str) -> None:
     publisher, _ = House(Path(folder)).publisher()
     publisher.compact(table)
+
+
+def recover(folder: str) -> None:
+    load_workspace(Path(folder)).recovery.from_lake(audit_entry(command="recover"), lambda share: None)
+
+
+def rebuild(folder: str) -> None:
+    House(Path(folder)).rebuild(TABLE)
 
 
 class Caught(Exception):
@@ -268,7 +277,14 @@ class Watch:
             reader.wait()
 
 
-ROLES: dict[str, Callable[..., None]] = {"load": load, "read": read, "publish": publish, "compact": compact}
+ROLES: dict[str, Callable[..., None]] = {
+    "recover": recover,
+    "rebuild": rebuild,
+    "load": load,
+    "read": read,
+    "publish": publish,
+    "compact": compact,
+}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])

@@ -121,7 +121,7 @@ def test_compaction_changes_files_and_nothing_else(house: House, monkeypatch: py
 def test_a_compaction_that_slept_through_its_lease_cannot_commit(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     split(house, monkeypatch)
     slow, token = house.publisher()
-    stage = slow._stage
+    stage = slow.stage
 
     def sleep_while_another_publishes(*arguments: object) -> object:
         house.workers.stop(token)
@@ -129,7 +129,7 @@ def test_a_compaction_that_slept_through_its_lease_cannot_commit(house: House, m
         house.publish()
         return stage(*arguments)  # type: ignore[arg-type]
 
-    slow._stage = sleep_while_another_publishes  # type: ignore[assignment]
+    slow.stage = sleep_while_another_publishes  # type: ignore[assignment]
     with pytest.raises(LeaseLost):
         slow.compact(f"{TABLE}.v1")
     assert set(house.clicks()) == {key(number) for number in range(1, 6)}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from penstock.app.reading import Reading
+from penstock.clock import iso
 from penstock.errors import UsageError
 from penstock.failpoint import reach
 from penstock.partition import AttemptKey, RunId, new_run_id
@@ -16,6 +18,7 @@ from penstock.state.worker import WorkerStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.app.recovery import Recovery
     from penstock.pipeline.aside import Finder
     from penstock.pipeline.verify import Verification
     from penstock.pipeline.work import Report
@@ -68,9 +71,9 @@ class Keeping(Reading):
         report: Report | None,
         find: Finder | None = None,
     ) -> Publication:
-        return self._publisher(spark, worker_token, report, find).publish(run_id)
+        return self.publisher(spark, worker_token, report, find).publish(run_id)
 
-    def _publisher(
+    def publisher(
         self, spark: SparkSession, worker_token: str, report: Report | None, find: Finder | None = None
     ) -> Publisher:
         from penstock.contract.contract import Contract
@@ -119,7 +122,7 @@ class Keeping(Reading):
         self.require_own_lake()
         session = spark or start_session(self.settings.spark)
         with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
-            publisher = self._publisher(session, heart.token, report)
+            publisher = self.publisher(session, heart.token, report)
             return [publisher.compact(name) for name in tables]
 
     def vacuum(self, assets: Sequence[str], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
@@ -144,6 +147,29 @@ class Keeping(Reading):
         if not dry_run:
             self.snapshots.forget_expired(now)
         return found
+
+    def backup(self, folder: str | Path) -> dict[str, Any]:
+        """A consistent copy of the state database in a new or empty folder, with a description in `backup.json`."""
+        import orjson
+
+        from penstock import __version__
+        from penstock.db.backup import copy_database
+
+        place = Path(folder)
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise UsageError(f"{place} is not an empty folder: name a new one for each backup")
+        place.mkdir(parents=True, exist_ok=True)
+        file, facts = copy_database(self.database, place)
+        facts |= {"format": 1, "penstock": __version__, "made_at": iso(self.now()), "lake": self.lake.url}
+        (place / "backup.json").write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+        return {"file": str(file), **facts}
+
+    @property
+    def recovery(self) -> Recovery:
+        """Repairs disagreements between the lake and the state database."""
+        from penstock.app.recovery import Recovery
+
+        return Recovery(self)
 
     def garbage(self, older_than: timedelta) -> list[AttemptKey]:
         """Raw runs that were closed longer ago and that nothing refers to: no authority, pointer or publication."""

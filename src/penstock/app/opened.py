@@ -93,14 +93,17 @@ class Opened:
 
     def migrate(self) -> tuple[str | None, str]:
         """Create or update the schema, and mark the lake as this database's. Refuses a lake of another database."""
-        from penstock.db.migrate import migrate
-        from penstock.warehouse.consistency import claim_lake, refuse_foreign_lake
+        from penstock.db.migrate import migrate, version_of
+        from penstock.warehouse.consistency import claim_lake, lake_identity, refuse_foreign_lake
 
+        # A database from before identities that was restored beside a newer lake belongs to that lake.
+        identity = lake_identity(self.lake) if version_of(self.database) else None
         versions = migrate(
             self.database,
             self.settings.tenant,
             self.settings.workspace,
             lambda connection: refuse_foreign_lake(connection, self.lake),
+            identity,
         )
         reach("migrate.committed")
         claim_lake(self.database, self.lake)

@@ -119,14 +119,16 @@ class Workspace(Planning):
         from penstock.control.rescue import tidy_own
         from penstock.control.round import Planner
         from penstock.flow.guard import Gate
+        from penstock.warehouse.consistency import messages
 
         self.require_own_lake()
-        workers = self._rescue()
+        refused = self.mismatches()
+        # Attempts that were open when a backup was made may have been accepted since: a recovery decides about them.
+        workers = WorkerStore(self.database, self._clock) if refused else self._rescue()
         tidy_own(workers, ControlStore(self.database, self._clock), worker_token)
         self._refuse_what_cannot_run(self.ranges(Selection()))
         run_id = new_run_id()
         guard = BreakerGuard(self.breakers, self._clock, by_hand=False)
-        refused = self.mismatches()
         shut = {mismatch.source for mismatch in refused}  # what they fetch could not be published
 
         def gate(source: str) -> Gate:
@@ -135,7 +137,7 @@ class Workspace(Planning):
         planner = Planner(self.reader, self.backfills, self.settings, self.contracts, worker_token, gate)
         planned = planner.plan(run_id, self.now())
         facts: dict[str, Any] = {"run_id": run_id, "planned": len(planned.items), "waiting": planned.waiting}
-        facts["troubles"] = [mismatch.message for mismatch in refused]
+        facts["troubles"] = messages(refused)
         models = self._models_of_round(planned.items)
         if planned.items or models.items or self.pointers.waiting():
             spark = session()
@@ -223,10 +225,12 @@ class Workspace(Planning):
 
     def _refuse_mismatches(self, selection: Selection) -> None:
         """Raise LakeMismatch before anything is fetched that could not be published."""
+        from penstock.warehouse.consistency import messages
+
         assets = {f"{span.source}.{span.query_name}" for span in self.ranges(selection)}
-        for mismatch in self.mismatches():
-            if mismatch.asset is None or mismatch.asset in assets:
-                raise LakeMismatch(mismatch.message)
+        found = [one for one in self.mismatches() if one.asset is None or one.asset in assets]
+        if found:
+            raise LakeMismatch("; ".join(messages(found)))
 
     def _rescue(self) -> WorkerStore:
         """Close what dead workers left, and let the retry policy speak about what failed."""

@@ -107,9 +107,11 @@ def _lake(ws: Workspace) -> str:
 
 
 def _agreement(ws: Workspace) -> str:
+    from penstock.warehouse.consistency import messages
+
     ws.require_schema()
     if found := ws.mismatches(everything=True):
-        raise PenstockError("; ".join(one.message for one in found))
+        raise PenstockError("; ".join(messages(found)))
     return "the lake and the state database belong together, and every table is at its recorded version"
 
 

@@ -23,6 +23,7 @@ from penstock.cli import (
     raw,
     read,
     ready,
+    recover,
     run,
     runs,
     spark,
@@ -61,7 +62,7 @@ def root(
 
 
 _WORK = (init, doctor, customers, run, runs, validate, state, status, backfill, control)
-_DATA = (warehouse, read, ready, raw, contract)
+_DATA = (warehouse, recover, read, ready, raw, contract)
 for _module in (*_WORK, *_DATA, ledger, lineage, audit, db, spark):
     _module.register(app)
 

@@ -39,8 +39,10 @@ def mismatch_items(found: Sequence[Mismatch]) -> list[dict[str, Any]]:
 
 
 def draw_mismatches(console: Console, found: Sequence[Mismatch]) -> None:
-    for one in found:
-        console.print(one.message, style="red", markup=False)
+    from penstock.warehouse.consistency import messages
+
+    for line in messages(found):
+        console.print(line, style="red", markup=False)
 
 
 def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], None]) -> None:

@@ -101,3 +101,17 @@ def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
 
 def spark_ddl(fields: Sequence[Field]) -> str:
     return ", ".join(f"`{f.name}` {spark_type(f.type)}" for f in fields)
+
+
+def field_type(kind: pa.DataType) -> str:
+    """The type as contracts write it, of a column of one of our tables."""
+    for name, known in _ARROW.items():
+        if kind == known or (pa.types.is_timestamp(kind) and name == "timestamp"):
+            return name
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{field_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{member.name}: {field_type(member.type)}' for member in kind)}>"
+    raise ValueError(f"a contract has no type for {kind}")

@@ -30,7 +30,7 @@ def export_before(
     rehearsal: bool,
 ) -> dict[str, Any]:
     """Events that happened before a moment, that the projections hold, and that come before the first event of any run
-    that is not over."""
+    that is not over. The newest event stays: SQLite gives out the positions of an empty table again."""
     event, run = schema.event, schema.run
     with database.snapshot() as connection:
         open_runs = sa.select(run.c.run_id).where(run.c.finished_at.is_(None))
@@ -41,7 +41,7 @@ def export_before(
         unfolded = connection.scalar(sa.select(sa.func.min(event.c.position)).where(ledger.beyond(folded)))
     if oldest is None:
         return {"events": 0, "segments": []}
-    until = min(position for position in (needed, young, unfolded, newest + 1) if position is not None) - 1
+    until = min(position for position in (needed, young, unfolded, newest) if position is not None) - 1
     segments, events = [], 0
     while facts := ledger.between(oldest, until, _SEGMENT):
         events += len(facts)

@@ -64,6 +64,14 @@ def ensure_current(database: Database, tenant: str, workspace: str) -> None:
         _check_owner(connection, tenant, workspace)
 
 
+def version_of(database: Database) -> str | None:
+    """The schema version of a database; None if it has no schema, or does not exist."""
+    if database.dialect == "sqlite" and not Path(str(database.url.database)).exists():
+        return None
+    with database.snapshot() as connection:
+        return current_version(connection)
+
+
 def current_version(connection: Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from penstock.contract.contract import Contract
+from penstock.contract.stored import store_contracts
 from penstock.errors import PenstockError, TransientError
 from penstock.failpoint import reach
 from penstock.flow.desk import Desk, News
@@ -18,6 +19,7 @@ from penstock.flow.guard import Gate
 from penstock.flow.references import waiting_for_references
 from penstock.flow.stages import Bench, Stages
 from penstock.flow.summary import RunSummary
+from penstock.lake import open_lake
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.pipeline.aside import set_aside
@@ -74,7 +76,9 @@ class Runner:
         for name in used:
             check_expressions(self.bench.spark, self.bench.contracts[name])
         if used:
-            self.bench.control.keep_contracts([_contract_row(self.bench.contracts[name]) for name in used])
+            contracts = [self.bench.contracts[name] for name in used]
+            store_contracts(open_lake(self.bench.settings.lake), contracts)
+            self.bench.control.keep_contracts([_contract_row(contract) for contract in contracts])
 
     def _go(
         self,

@@ -18,13 +18,14 @@ from penstock.contract.content import content_digest, row_hashes
 from penstock.contract.contract import Contract
 from penstock.db import schema
 from penstock.db.engine import Database
-from penstock.errors import RawError
+from penstock.errors import RawError, WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.reader import Head
+from penstock.warehouse.rebuild import TableDamage
 from penstock.warehouse.tables import RUN, Table
 
 _ROWS = 200_000
@@ -54,6 +55,7 @@ class Verification:
     rows: int = 0
     payloads: int = 0
     wrong: dict[PartitionKey, list[str]] = field(default_factory=dict)
+    files: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # by table and path: not as the log says
 
     def blame(self, key: PartitionKey, words: str) -> None:
         self.wrong.setdefault(key, []).append(words)
@@ -72,12 +74,43 @@ def verify_table(
             for part in _batches(lake, f"{head.location}/{file.path}", names):
                 _add(part, names, found)
         except (LakeObjectMissing, OSError, ValueError) as error:  # gone, or damaged as Arrow says it
+            done.files[head.name, file.path] = [f"it cannot be read: {error}"]
             for key in _pointers(database, head.name):
                 if file.may_hold((key.logical_date, key.customer_id)):
                     done.blame(key, f"its file {file.path} cannot be read: {error}")
         report((number + 1) / len(files))
     done.rows += sum(content.rows for content in found.values())
     _compare(contract, found, _pointers(database, head.name), done)
+
+
+def table_contents(
+    lake: Lake, table: Table, contract: Contract, report: Callable[[float], None]
+) -> dict[Found, Content]:
+    """The rows of a table by day, customer and run. Raises WarehouseError if a file cannot be read."""
+    names = [f.name for f in contract.columns]
+    found: dict[Found, Content] = {}
+    files = table.files()
+    for number, file in enumerate(files):
+        try:
+            for part in _batches(lake, f"{table.path}/{file.path}", names):
+                _add(part, names, found)
+        except (LakeObjectMissing, OSError, ValueError) as error:
+            raise WarehouseError(f"table {table.name}: the data file {file.path} cannot be read: {error}") from error
+        report((number + 1) / len(files))
+    return found
+
+
+def damage_of(
+    database: Database, lake: Lake, table: Table, contract: Contract, report: Callable[[float], None]
+) -> TableDamage:
+    """What of this version of a table is not as the pointers and the Delta log say, by reading all of it."""
+    done = Verification()
+    head = Head(table.name, contract.schema_version, table.path, table.version, frozenset())
+    verify_table(database, lake, head, contract, done, report)
+    return TableDamage(
+        {path: "; ".join(reasons) for (_, path), reasons in done.files.items()},
+        {key: "; ".join(reasons) for key, reasons in done.wrong.items()},
+    )
 
 
 def verify_raw(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import PartitionKey, RunId
+from penstock.projections.consumed import CONSUMED
 from penstock.projections.current import Current
 from penstock.projections.staleness import (
     NEWEST_SQL,
@@ -142,8 +143,9 @@ class Board:
     def _consumed(self, current: Current, policies: Sequence[Policy]) -> bool:
         """Whether anything is derived; then what of it was overtaken by its inputs."""
         parts = current.consumed()
-        if not parts:
+        if not parts and not any(policy.windows for policy in policies):
             return False
+        parts = parts or [CONSUMED.empty_table()]  # after a recovery nobody knows what went into a model
         self._duckdb.register("windows", window_table(policies))
         for number, table in enumerate(parts):
             self._duckdb.register(f"consumed_{number}", table)

@@ -99,6 +99,17 @@ class RawReader:
         self._lake.delete(paths)
         return len(paths)
 
+    def sealed(self, source: str, query_name: str) -> Iterator[AttemptKey]:
+        """Every run of an asset that has a seal, by listing the raw sink."""
+        for entry in self._lake.list(f"raw/{source}"):
+            folder, _, name = entry.path.rpartition("/")
+            if name == SEAL and f"/query_name={query_name}/" in folder:
+                yield parse_run_folder(folder)
+
+    def seals(self, attempts: Sequence[AttemptKey]) -> list[Seal | RawError | None]:
+        """The seals of these attempts, in the order asked for; None where there is none."""
+        return self._seals(attempts)
+
     def sizes(self, attempts: Sequence[AttemptKey]) -> dict[PartitionKey, int]:
         """The payload bytes of sealed attempts; what is not sealed, or not readable, is for validation to say."""
         found = zip(attempts, self._seals(attempts), strict=True)

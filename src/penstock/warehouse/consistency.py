@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import orjson
 import sqlalchemy as sa
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from penstock.warehouse.tables import Table
 
 IDENTITY = "penstock.json"
-CHOICES = (
-    "`penstock recover --from lake` keeps the tables and brings the database forward;"
-    " `penstock recover --from database` keeps the database and rebuilds the tables from raw"
-)
+_NAMES = 10_000  # in one statement
+_LISTED = 5
 
 
 class MismatchKind(StrEnum):
@@ -62,14 +60,31 @@ class Mismatch:
 
     @property
     def message(self) -> str:
-        where = f"table {self.table}: " if self.table else ""
-        return f"{where}{self.detail}; {_remedy(self.kind)}"
+        return messages([self])[0]
+
+
+def messages(found: Iterable[Mismatch]) -> list[str]:
+    """One line for each kind of disagreement: the tables, what was found, and the commands that resolve it."""
+    by_kind: dict[MismatchKind, list[Mismatch]] = {}
+    for one in found:
+        by_kind.setdefault(one.kind, []).append(one)
+    return [f"{_what(kind, ones)}; {_remedy(kind)}" for kind, ones in by_kind.items()]
+
+
+def _what(kind: MismatchKind, ones: Sequence[Mismatch]) -> str:
+    if len(ones) == 1 or kind in (MismatchKind.FOREIGN_LAKE, MismatchKind.UNMARKED_LAKE):
+        return f"table {ones[0].table}: {ones[0].detail}" if ones[0].table else ones[0].detail
+    few = ", ".join(str(one.table) for one in ones[:_LISTED]) + (", ..." if len(ones) > _LISTED else "")
+    return f"{len(ones):,} tables ({few}): for example {ones[0].table}: {ones[0].detail}"
 
 
 def _remedy(kind: MismatchKind) -> str:
     match kind:
         case MismatchKind.LAKE_AHEAD | MismatchKind.UNKNOWN_TABLE:
-            return f"nothing is published to it until one of two commands resolves this: {CHOICES}"
+            return (
+                "nothing is published there until `penstock recover --from lake` (the database is lost or older:"
+                " bring it forward) or `penstock recover --from database` (the database is right: rebuild from raw)"
+            )
         case MismatchKind.FOREIGN_LAKE:
             return (
                 "point `lake:` and `state:` in penstock.yaml at a lake and a database that belong together; if the"
@@ -77,8 +92,10 @@ def _remedy(kind: MismatchKind) -> str:
             )
         case MismatchKind.UNMARKED_LAKE:
             return "`penstock db migrate` marks it as the lake of this database"
+        case MismatchKind.LAKE_BEHIND | MismatchKind.TABLE_MISSING | MismatchKind.TABLE_REPLACED:
+            return "`penstock recover --from database` rebuilds from raw"
         case _:
-            return "`penstock recover --from database` rebuilds it from raw"
+            assert_never(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +119,13 @@ def recorded_heads(connection: Connection, tables: Collection[str] | None = None
 
 def known_publications(connection: Connection, publications: Iterable[str]) -> set[str]:
     """Those of these publications that the database prepared or published."""
-    batch = schema.load_batch.c
-    statement = sa.select(batch.batch_id).where(
-        batch.batch_id.in_(sorted(set(publications))), batch.status.in_(("prepared", "published"))
-    )
-    return set(connection.scalars(statement))
+    batch, names = schema.load_batch.c, sorted(set(publications))
+    found: set[str] = set()
+    for at in range(0, len(names), _NAMES):
+        some = batch.batch_id.in_(names[at : at + _NAMES])
+        statement = sa.select(batch.batch_id).where(some, batch.status.in_(("prepared", "published")))
+        found |= set(connection.scalars(statement))
+    return found
 
 
 def unknown_commits(connection: Connection, commits: Sequence[Commit]) -> list[Commit]:
@@ -121,7 +140,7 @@ def mismatches(database: Database, lake: Lake, *, everything: bool = False) -> l
     warehouse for tables that the database does not name. A publication under way is not a disagreement."""
     found = _identity_mismatches(database, lake)
     with database.snapshot() as connection:
-        heads = [head for head in recorded_heads(connection) if head.version is not None]
+        heads = recorded_heads(connection)
     later = _commits_beyond(lake, heads)
     with database.snapshot() as connection:  # taken after the log was read: it knows every publication seen there
         now = {head.name: head for head in recorded_heads(connection)}
@@ -129,7 +148,7 @@ def mismatches(database: Database, lake: Lake, *, everything: bool = False) -> l
             current = now.get(head.name, head)
             if current.version != head.version:
                 continue  # published meanwhile, by a publisher that made the same check
-            if entry is None or (head.publication and head.publication not in entry.publications):
+            if head.version is not None and (entry is None or not _is_of(entry, head)):
                 found += examine_table(lake, head)
             if unknown := unknown_commits(connection, commits):
                 found.append(lake_ahead(head, unknown))
@@ -153,7 +172,7 @@ def examine_table(lake: Lake, head: RecordedHead) -> list[Mismatch]:
     from penstock.warehouse.tables import Table, table_exists
 
     if not table_exists(lake, head.location):
-        detail = f"there is no Delta table at {lake.uri(head.location)}, but readers are to see version {head.version}"
+        detail = f"there is no Delta table at {lake.uri(head.location)}, and the head names version {head.version}"
         return [Mismatch(MismatchKind.TABLE_MISSING, head.name, detail)]
     return examine_opened(Table(lake, head.name, head.location), head)
 
@@ -161,7 +180,7 @@ def examine_table(lake: Lake, head: RecordedHead) -> list[Mismatch]:
 def examine_opened(table: Table, head: RecordedHead) -> list[Mismatch]:
     """The same for a table that is open at its newest version."""
     if head.version is not None and table.version < head.version:
-        detail = f"its newest version is {table.version}, but readers are to see version {head.version}"
+        detail = f"its newest version is {table.version}, and the head names version {head.version}"
         return [Mismatch(MismatchKind.LAKE_BEHIND, head.name, detail)]
     if head.publication and not table.has_published(head.publication):
         detail = f"version {head.version} is not the publication {head.publication} that the database recorded"
@@ -171,12 +190,10 @@ def examine_opened(table: Table, head: RecordedHead) -> list[Mismatch]:
 
 def lake_ahead(head: RecordedHead, unknown: Sequence[Commit]) -> Mismatch:
     versions = [commit.version for commit in unknown]
-    few = ", ".join(map(str, versions[:5])) + (", ..." if len(versions) > 5 else "")
-    base = "before any publication" if head.version is None else f"after version {head.version}, which readers see"
-    detail = (
-        f"the lake has {len(versions):,} version{'s' if len(versions) > 1 else ''} ({few}) {base},"
-        " that this database did not write (was it restored from an older backup, or lost?)"
-    )
+    few = ", ".join(map(str, versions[:_LISTED])) + (", ..." if len(versions) > _LISTED else "")
+    readers = "readers see nothing of it" if head.version is None else f"readers see version {head.version}"
+    noun = "version" if len(versions) == 1 else "versions"
+    detail = f"this database did not write its {noun} {few} ({readers})"
     return Mismatch(MismatchKind.LAKE_AHEAD, head.name, detail)
 
 
@@ -261,6 +278,10 @@ def _identity_mismatches(database: Database, lake: Lake) -> list[Mismatch]:
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
+def _is_of(entry: Commit, head: RecordedHead) -> bool:
+    return head.publication is None or head.publication in entry.publications
+
+
 def _head_entries(lake: Lake, heads: Sequence[RecordedHead]) -> list[Commit | None]:
     paths = [log_path(head.location, head.version or 0) for head in heads]
     return [
@@ -271,10 +292,11 @@ def _head_entries(lake: Lake, heads: Sequence[RecordedHead]) -> list[Commit | No
 
 def _commits_beyond(lake: Lake, heads: Sequence[RecordedHead]) -> list[list[Commit]]:
     """The commits beyond each head. One request for all tables finds those that have any."""
-    next_entries = lake.read_many([log_path(head.location, (head.version or 0) + 1) for head in heads])
+    last = [-1 if head.version is None else head.version for head in heads]
+    paths = [log_path(head.location, version + 1) for head, version in zip(heads, last, strict=True)]
     return [
-        [] if entry is None else list(commits_after(lake, head.location, head.version or 0))
-        for head, entry in zip(heads, next_entries, strict=True)
+        [] if entry is None else list(commits_after(lake, head.location, version))
+        for head, version, entry in zip(heads, last, lake.read_many(paths), strict=True)
     ]
 
 

@@ -15,19 +15,26 @@ from penstock.db.types import UtcTimestamp
 from penstock.partition import PartitionKey, RunId
 from penstock.warehouse.packing import NewSlice
 
-_DUE = f"""
+_ITEMS = f"""
 SELECT d.source, d.customer_id, d.query_name, d.logical_date, s.status, s.current_run_id, s.schema_version,
     s.record_count, s.authority_version, a.payload_digest, a.payload_bytes, a.contract_fingerprint,
     p.run_id AS served_run_id, p.schema_version AS served_schema_version, p.table_name AS served_table,
     p.available, p.hidden_at
-FROM publish_due d
+FROM {{queue}} d
 JOIN partition_state s ON {same_key("s", "d")}
 LEFT JOIN partition_attempt a ON {same_key("a", "d")} AND a.run_id = s.current_run_id
 LEFT JOIN warehouse_pointer p ON {same_key("p", "d")}
-WHERE d.source || '.' || d.query_name NOT IN :without
-ORDER BY d.source, d.query_name, d.logical_date, d.customer_id
-LIMIT :limit
 """
+_ORDER = "ORDER BY d.source, d.query_name, d.logical_date, d.customer_id"
+_DUE = f"""{_ITEMS.format(queue="publish_due")}
+WHERE d.source || '.' || d.query_name NOT IN :without
+{_ORDER} LIMIT :limit
+"""
+_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
+    "logical_date": sa.Date(),
+    "available": sa.Boolean(),
+    "hidden_at": UtcTimestamp(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +78,17 @@ Due = Load | Hide | Settled
 
 def read_due(connection: Connection, limit: int, without: Collection[str] = ()) -> list[Due]:
     """Everything that verdicts left to publish, in table order, except for the assets `without`."""
-    types: dict[str, sa.types.TypeEngine[Any]] = {
-        "logical_date": sa.Date(),
-        "available": sa.Boolean(),
-        "hidden_at": UtcTimestamp(),
-    }
-    statement = sa.text(_DUE).bindparams(sa.bindparam("without", type_=sa.Text(), expanding=True)).columns(**types)
+    statement = sa.text(_DUE).bindparams(sa.bindparam("without", type_=sa.Text(), expanding=True)).columns(**_TYPES)
     rows = connection.execute(statement, {"limit": limit, "without": sorted(without)})
-    return [_due(*row) for row in rows]
+    return [_due(False, *row) for row in rows]
+
+
+def load_again(connection: Connection, keys: Iterable[PartitionKey]) -> list[Load | Hide]:
+    """The items that put the authoritative rows of these partitions into their tables, whatever pointers say."""
+    with staged(connection, "incoming_again", KEY_COLUMNS, [key_values(key) for key in keys]):
+        statement = sa.text(f"{_ITEMS.format(queue='incoming_again')} {_ORDER}").columns(**_TYPES)
+        found = [_due(True, *row) for row in connection.execute(statement)]
+    return [item for item in found if not isinstance(item, Settled)]
 
 
 _TABLES = f"""
@@ -136,6 +146,7 @@ def tables_of(due: Iterable[Due]) -> set[str]:
 
 
 def _due(
+    again: bool,
     source: str,
     customer_id: str,
     query_name: str,
@@ -159,7 +170,7 @@ def _due(
     served = served_table if hidden_at is None else None
     if status != "success":
         return Settled(key, authority_version) if served is None else Hide(key, served, authority_version)
-    if available and (served_run_id, served_schema_version) == (run_id, schema_version):
+    if not again and available and (served_run_id, served_schema_version) == (run_id, schema_version):
         return Settled(key, authority_version)
     new = NewSlice(key, RunId(run_id), record_count, payload_digest, payload_bytes)
     return Load(new, schema_version, contract_fingerprint, authority_version, served)

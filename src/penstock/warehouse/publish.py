@@ -36,18 +36,10 @@ from penstock.warehouse.consistency import (
 from penstock.warehouse.delta_log import commits_after
 from penstock.warehouse.due import Hide, Load, Settled
 from penstock.warehouse.lease import TableLeases
-from penstock.warehouse.packing import MonthPlan, Part, by_month, plan_compaction, plan_month
-from penstock.warehouse.staging import PartStaged, StagePart, Stager
-from penstock.warehouse.tables import (
-    DataFile,
-    SortKey,
-    Staged,
-    Table,
-    ensure_exists,
-    location,
-    month_of,
-    table_exists,
-)
+from penstock.warehouse.month_staging import MonthStaging
+from penstock.warehouse.packing import plan_compaction
+from penstock.warehouse.staging import StagePart, Stager
+from penstock.warehouse.tables import DataFile, Staged, Table, ensure_exists, location, table_exists
 
 BATCH_PARTITIONS = 50_000
 
@@ -64,14 +56,6 @@ class Publication:
     def add(self, counts: tuple[int, int]) -> None:
         self.loaded += counts[0]
         self.hidden += counts[1]
-
-
-@dataclass(slots=True)
-class _Month:
-    """The staging work of one month of one table; staged again from scratch when an item drops out."""
-
-    plan: MonthPlan
-    staged: list[PartStaged] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +80,20 @@ class Publisher:
         stage: Stager,
         workers: int,
     ) -> None:
-        self._database = database
-        self._lake = lake
-        self._clock = clock
-        self._worker = worker_token
-        self._fields_of = fields_of
-        self._stage = stage
-        self._workers = workers
+        self.database = database
+        self.lake = lake
+        self.clock = clock
+        self.worker_token = worker_token
+        self.fields_of = fields_of
+        self.stage = stage
+        self.workers = workers
 
     def publish(self, run_id: RunId | None = None) -> Publication:
         """Finish or discard what dead publishers left prepared, then publish everything that is due, batch by batch.
         Tables that disagree with the database are left alone and reported."""
         done = Publication()
         while True:
-            leases = TableLeases(self._database, self._worker)
+            leases = TableLeases(self.database, self.worker_token)
             try:
                 if not self._publish_batch(run_id, leases, done):
                     return done
@@ -120,10 +104,10 @@ class Publisher:
     def holding(self, tables: Collection[str]) -> Iterator[tuple[dict[str, Table], TableLeases]]:
         """The tables under our lease, fenced, with no prepared publication left. Raises LakeMismatch if a table
         disagrees with the database."""
-        leases = TableLeases(self._database, self._worker)
+        leases = TableLeases(self.database, self.worker_token)
         done = Publication()
         try:
-            held = self._lease(leases, due_work.DueTables({}, set(tables)))
+            held = self.lease(leases, due_work.DueTables({}, set(tables)))
             opened = self._recover(leases, held, done)
             for mismatch in done.refused.values():
                 raise LakeMismatch(mismatch.message)
@@ -138,49 +122,49 @@ class Publisher:
         """
         with self.holding([table]) as (opened, leases):
             held = opened[table]
-            held.require_columns(self._fields_of(table))
+            held.require_columns(self.fields_of(table))
             files = held.files()
-            months = [plan_compaction(month, files, self._workers) for month in sorted({f.month for f in files})]
+            months = [plan_compaction(month, files, self.workers) for month in sorted({f.month for f in files})]
             parts = [
-                StagePart(table, held.path, self._fields_of(table), frozenset(), part)
+                StagePart(table, held.path, self.fields_of(table), frozenset(), part)
                 for month in months
                 for part in month.parts
             ]
             removed = [path for month in months for path in month.rewritten]
             if not parts:
                 return Compaction(table, 0, 0)
-            added = [file for piece in self._stage(parts, {}) for file in piece.files]
+            added = [file for piece in self.stage(parts, {}) for file in piece.files]
             _refuse_lost_rows(table, files, removed, added)
             batch = Batch(new_ulid(), {table: TableChange(tuple(added), tuple(removed))})
-            self._commit(None, leases, opened, batch, (), (), "compact")
+            self.commit(None, leases, opened, batch, (), (), "compact")
             return Compaction(table, len(removed), len(added))
 
     def _publish_batch(self, run_id: RunId | None, leases: TableLeases, done: Publication) -> bool:
-        with self._database.snapshot() as connection:
+        with self.database.snapshot() as connection:
             involved = due_work.due_tables(connection).with_losing(batches.abandoned_tables(connection))
         involved = involved.without(done.refused)
         if not involved.names:
             return self._settle(done)
-        tables = self._lease(leases, involved)
+        tables = self.lease(leases, involved)
         opened = self._recover(leases, tables, done)
         # Read under the leases: nobody else can move these pointers now.
-        with self._database.snapshot() as connection:
+        with self.database.snapshot() as connection:
             found = [d for d in self._read_due(connection, done) if due_work.tables_of([d]) <= set(opened)]
         settled = [d for d in found if isinstance(d, Settled)]
         loads = [d for d in found if isinstance(d, Load)]
         hides = [d for d in found if isinstance(d, Hide)]
         if settled:
-            self._database.transact(lambda connection: due_work.forget(connection, settled))
+            self.database.transact(lambda connection: due_work.forget(connection, settled))
         if loads or hides:
             self._publish_items(run_id, leases, opened, loads, hides, done)
         return bool(found)
 
     def _settle(self, done: Publication) -> bool:
         """Strike what is due but changes no table. False: nothing is left to do."""
-        with self._database.snapshot() as connection:
+        with self.database.snapshot() as connection:
             settled = [d for d in self._read_due(connection, done) if isinstance(d, Settled)]
         if settled:
-            self._database.transact(lambda connection: due_work.forget(connection, settled))
+            self.database.transact(lambda connection: due_work.forget(connection, settled))
         return False
 
     def _read_due(self, connection: sa.Connection, done: Publication) -> list[due_work.Due]:
@@ -189,16 +173,16 @@ class Publisher:
         found = due_work.read_due(connection, BATCH_PARTITIONS + len(done.broken), assets)
         return [d for d in found if d.key not in done.broken]
 
-    def _lease(self, leases: TableLeases, involved: due_work.DueTables) -> list[str]:
+    def lease(self, leases: TableLeases, involved: due_work.DueTables) -> list[str]:
         """The leases of every table of the queries involved, whatever its schema version: a slice may be on its way
         from one to another. Says which tables the work is about: these, and those of unfinished publications."""
-        self._database.transact(lambda connection: _register(connection, involved))
+        self.database.transact(lambda connection: _register(connection, involved))
         wanted = involved.names
-        with self._database.snapshot() as connection:
+        with self.database.snapshot() as connection:
             siblings = _siblings(connection, wanted)
         while True:
             leases.acquire(siblings)
-            with self._database.snapshot() as connection:
+            with self.database.snapshot() as connection:
                 wanted |= {name for batch in batches.prepared_batches(connection, siblings) for name in batch.tables}
                 held, siblings = siblings, _siblings(connection, wanted)
             if set(siblings) <= set(held):
@@ -210,7 +194,7 @@ class Publisher:
         opened behind the fence. Tables that disagree with the database are added to `done.refused` instead, and so are
         the tables of unfinished publications that need one of them."""
         opened: dict[str, Table] = {}
-        with self._database.snapshot() as connection:
+        with self.database.snapshot() as connection:
             heads = {head.name: head for head in recorded_heads(connection, tables)}
         for name in tables:
             found = self._fenced(heads[name])
@@ -218,38 +202,38 @@ class Publisher:
                 done.refused[name] = found
             else:
                 opened[name] = found
-        with self._database.snapshot() as connection:
+        with self.database.snapshot() as connection:
             unfinished = batches.prepared_batches(connection, tables)
         _refuse_together(unfinished, done.refused)
         opened = {name: table for name, table in opened.items() if name not in done.refused}
         for batch in unfinished:
             if not set(batch.tables) <= set(opened):
                 continue
-            self._database.transact(lambda connection, b=batch: batches.adopt(connection, b, leases.token))  # type: ignore[misc]
+            self.database.transact(lambda connection, b=batch: batches.adopt(connection, b, leases.token))  # type: ignore[misc]
             if any(opened[name].has_published(batch.batch_id) for name in batch.tables):
                 done.add(self._finish(leases, batch, opened))
             else:
-                self._database.transact(
-                    lambda connection, b=batch: batches.discard(connection, b, leases.token, self._clock())  # type: ignore[misc]
+                self.database.transact(
+                    lambda connection, b=batch: batches.discard(connection, b, leases.token, self.clock())  # type: ignore[misc]
                 )
-            opened = {name: Table(self._lake, name, table.path) for name, table in opened.items()}
+            opened = {name: Table(self.lake, name, table.path) for name, table in opened.items()}
         return opened
 
     def _fenced(self, head: RecordedHead) -> Table | Mismatch:
         """The table behind a new fence, if every version beyond its head is a publication that the database knows."""
         if head.version is None:
-            ensure_exists(self._lake, head.location, self._fields_of(head.name))
-        elif not table_exists(self._lake, head.location):
-            return examine_table(self._lake, head)[0]
-        before = Table(self._lake, head.name, head.location)
+            ensure_exists(self.lake, head.location, self.fields_of(head.name))
+        elif not table_exists(self.lake, head.location):
+            return examine_table(self.lake, head)[0]
+        before = Table(self.lake, head.name, head.location)
         for mismatch in examine_opened(before, head):
             return mismatch
         fenced = before.fence()
         if before.version == head.version and fenced.version == before.version + 1:
             return fenced  # the fence is the only commit beyond the head
         first = -1 if head.version is None else head.version
-        commits = list(commits_after(self._lake, head.location, first, fenced.version))
-        with self._database.snapshot() as connection:
+        commits = list(commits_after(self.lake, head.location, first, fenced.version))
+        with self.database.snapshot() as connection:
             unknown = unknown_commits(connection, commits)
         return lake_ahead(head, unknown) if unknown else fenced
 
@@ -262,14 +246,14 @@ class Publisher:
         hides: list[Hide],
         done: Publication,
     ) -> None:
-        staging = _Staging(opened, self._fields_of, self._stage, self._workers)
-        loads = staging.run(loads, hides, self._authority, done.broken)
+        staging = MonthStaging(opened, self.fields_of, self.stage, self.workers)
+        loads = staging.run(loads, hides, self.authority, done.broken)
         if not loads and not hides:
             return
         batch = Batch(new_ulid(), staging.changes())
-        done.add(self._commit(run_id, leases, opened, batch, loads, hides))
+        done.add(self.commit(run_id, leases, opened, batch, loads, hides))
 
-    def _commit(
+    def commit(
         self,
         run_id: RunId | None,
         leases: TableLeases,
@@ -280,14 +264,14 @@ class Publisher:
         gap: str = "publish",
     ) -> tuple[int, int]:
         """Prepare the staged batch, commit it to its tables, and record it. Returns how many were loaded and hidden."""
-        self._lake.sync()
+        self.lake.sync()
         reach(f"{gap}.staged")
 
         def prepare(connection: sa.Connection) -> None:
             leases.require(connection, batch.tables)
-            batches.prepare(connection, batch, leases.token, run_id, loads, hides, self._clock())
+            batches.prepare(connection, batch, leases.token, run_id, loads, hides, self.clock())
 
-        self._database.transact(prepare)
+        self.database.transact(prepare)
         reach(f"{gap}.prepared")
         return self._finish(leases, batch, opened, gap)
 
@@ -301,106 +285,21 @@ class Publisher:
             if table.has_published(batch.batch_id):
                 versions[name] = table.version
             else:
-                versions[name] = table.publish(batch.batch_id, change.add, change.remove, self._clock())
+                versions[name] = table.publish(batch.batch_id, change.add, change.remove, self.clock())
             reach(f"{gap}.committed")
 
-        self._lake.sync()  # delta-rs does not: the heads must never name a commit that a power cut can undo
+        self.lake.sync()  # delta-rs does not: the heads must never name a commit that a power cut can undo
 
         def record(connection: sa.Connection) -> tuple[int, int]:
             leases.require(connection, batch.tables)
-            return batches.record_published(connection, batch, leases.token, versions, self._clock())
+            return batches.record_published(connection, batch, leases.token, versions, self.clock())
 
-        counts = self._database.transact(record)
+        counts = self.database.transact(record)
         reach(f"{gap}.recorded")
         return counts
 
-    def _authority(self, loads: Sequence[Load]) -> set[PartitionKey]:
-        return self._database.transact(lambda connection: due_work.still_authoritative(connection, loads))
-
-
-class _Staging:
-    """Stages months, and stages a month again without the items that dropped out of it."""
-
-    def __init__(
-        self, opened: Mapping[str, Table], fields_of: Callable[[str], pa.Schema], stage: Stager, workers: int
-    ) -> None:
-        self._tables = opened
-        self._files = {name: table.files() for name, table in opened.items()}
-        self._fields = {name: fields_of(name) for name in opened}
-        self._stage = stage
-        self._workers = workers
-        self._months: dict[tuple[str, str], _Month] = {}
-        for name, table in opened.items():
-            table.require_columns(self._fields[name])
-
-    def run(
-        self,
-        loads: list[Load],
-        hides: Sequence[Hide],
-        authority: Callable[[Sequence[Load]], set[PartitionKey]],
-        broken: dict[PartitionKey, str],
-    ) -> list[Load]:
-        """Stage until every item is readable and still authoritative; the loads that remain."""
-        self._plan(loads, hides, None)
-        while True:
-            failed = self._stage_what_is_planned(loads)
-            broken.update(failed)
-            vouched = authority(loads)
-            out = {load.key for load in loads if load.key in failed or load.key not in vouched}
-            if not out:
-                return loads
-            touched = {
-                (table, month_of(load.key.logical_date))
-                for load in loads
-                if load.key in out
-                for table in (load.table, load.instead_of)
-                if table
-            }
-            loads = [load for load in loads if load.key not in out]
-            self._plan(loads, hides, touched)
-
-    def changes(self) -> dict[str, TableChange]:
-        changes = {}
-        for name in self._tables:
-            months = [month for (table, _), month in self._months.items() if table == name]
-            add = tuple(f for month in months for piece in month.staged or () for f in piece.files)
-            changes[name] = TableChange(add, tuple(path for month in months for path in month.plan.rewritten))
-        # A table without files in or out is committed too: its head must say that an empty slice is in it.
-        return changes
-
-    def _plan(self, loads: Sequence[Load], hides: Sequence[Hide], only: set[tuple[str, str]] | None) -> None:
-        dropped = _dropped(loads, hides)
-        for name in self._tables:
-            slices = by_month([load.slice for load in loads if load.table == name])
-            gone: dict[str, set[SortKey]] = {}
-            for key in dropped.get(name, ()):
-                gone.setdefault(month_of(key[0]), set()).add(key)
-            for month in {*slices, *gone, *(m for table, m in only or () if table == name)}:
-                if only is not None and (name, month) not in only:
-                    continue
-                files = [file for file in self._files[name] if file.month == month]
-                plan = plan_month(month, files, slices.get(month, ()), gone.get(month, set()), self._workers)
-                self._months[name, month] = _Month(plan)
-        self._gone = dropped
-
-    def _gone_from(self, table: str, part: Part) -> frozenset[SortKey]:
-        return frozenset(key for key in self._gone.get(table, ()) if part.files and month_of(key[0]) == part.month)
-
-    def _stage_what_is_planned(self, loads: Sequence[Load]) -> dict[PartitionKey, str]:
-        todo = [(name, month) for (name, _), month in self._months.items() if month.staged is None]
-        parts = [
-            StagePart(name, self._tables[name].path, self._fields[name], self._gone_from(name, part), part)
-            for name, month in todo
-            for part in month.plan.parts
-        ]
-        contracts = {load.key: load.contract_fingerprint for load in loads}
-        staged = iter(self._stage(parts, contracts) if parts else ())
-        failed: dict[PartitionKey, str] = {}
-        for _, month in todo:
-            month.staged = [next(staged) for _ in month.plan.parts]
-            for piece in month.staged:
-                failed.update(piece.broken)
-        return failed
+    def authority(self, loads: Sequence[Load]) -> set[PartitionKey]:
+        return self.database.transact(lambda connection: due_work.still_authoritative(connection, loads))
 
 
 def _refuse_lost_rows(table: str, files: Sequence[DataFile], removed: Sequence[str], added: Sequence[Staged]) -> None:
@@ -409,17 +308,6 @@ def _refuse_lost_rows(table: str, files: Sequence[DataFile], removed: Sequence[s
     after = sum(file.records for file in added)
     if before != after:
         raise WarehouseError(f"compacting {table} would turn {before:,} rows into {after:,}: nothing was changed")
-
-
-def _dropped(loads: Sequence[Load], hides: Sequence[Hide]) -> dict[str, set[SortKey]]:
-    """Per table, the partitions whose old rows must go."""
-    dropped: dict[str, set[SortKey]] = {}
-    for load in loads:
-        if load.instead_of:
-            dropped.setdefault(load.instead_of, set()).add(load.slice.sort_key)
-    for hide in hides:
-        dropped.setdefault(hide.table, set()).add((hide.key.logical_date, hide.key.customer_id))
-    return dropped
 
 
 def _refuse_together(unfinished: Sequence[Batch], refused: dict[str, Mismatch]) -> None:

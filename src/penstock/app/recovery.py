@@ -1,0 +1,347 @@
+"""Recovery: bring a lost or older state database forward from the lake, or rebuild tables from raw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.contract.contract import Contract
+from penstock.contract.schema import arrow_schema
+from penstock.contract.stored import stored_contracts
+from penstock.control.lake_evidence import (
+    AssetEvidence,
+    ExportedFacts,
+    FoundTable,
+    collect_evidence,
+    exported_facts,
+    table_contract,
+    tables_in,
+)
+from penstock.db import schema
+from penstock.db.bulk import insert
+from penstock.db.engine import Database
+from penstock.db.migrate import HEAD, migrate, version_of
+from penstock.errors import ConfigError, LakeMismatch, UsageError
+from penstock.failpoint import reach
+from penstock.flow.heartbeat import Heartbeat
+from penstock.partition import AttemptKey, PartitionKey, new_ulid
+from penstock.pipeline.verify import damage_of
+from penstock.pipeline.work import Report
+from penstock.state.control import AuditEntry, ControlStore, record_audit
+from penstock.state.recovery import AssetRecovery, AssetRows, apply_recovery, plan_recovery, read_asset
+from penstock.state.worker import WorkerStore
+from penstock.warehouse import batch as batches
+from penstock.warehouse.batch import Batch, TableChange
+from penstock.warehouse.consistency import (
+    MismatchKind,
+    claim_lake,
+    database_identity,
+    lake_identity,
+    mismatches,
+    recorded_heads,
+)
+from penstock.warehouse.lease import TableLeases
+from penstock.warehouse.rebuild import Rebuilder, Rebuilt, TableDamage
+from penstock.warehouse.staging import PartStaged, StagePart
+from penstock.warehouse.tables import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.app.keeping import Keeping
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRecovery:
+    """What `recover --from lake` changes, by asset, and what the lake cannot tell."""
+
+    database_is_new: bool
+    assets: Sequence[AssetRecovery] = ()
+    unusable: Mapping[AttemptKey, str] = field(default_factory=dict)
+    exported_events: int = 0
+    damaged_segments: Mapping[str, str] = field(default_factory=dict)
+    rebuilt: Sequence[Rebuilt] = ()
+
+    @property
+    def restored(self) -> int:
+        return sum(len(one.restored) for one in self.assets)
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.assets and not self.database_is_new
+
+
+class Recovery:
+    """Repairs disagreements between the lake and the state database. Each call can be repeated: what an interrupted
+    one finished is not done again."""
+
+    def __init__(self, workspace: Keeping) -> None:
+        self._workspace = workspace
+        self._settings = workspace.settings
+
+    # --- from the lake ------------------------------------------------------------------------------------------------
+
+    def preview_from_lake(self, report: Report) -> LakeRecovery:
+        """What `from_lake` would do; changes nothing. A database that does not exist is taken for an empty one."""
+        if self._has_schema():
+            self._refuse_other_identity()
+            return self._previewed(self._workspace.database, False, report)
+        with TemporaryDirectory(prefix="penstock-") as folder:
+            empty = Database(f"sqlite:///{folder}/state.db")
+            migrate(empty, self._settings.tenant, self._settings.workspace)
+            try:
+                return self._previewed(empty, True, report)
+            finally:
+                empty.close()
+
+    def from_lake(self, entry: AuditEntry, report: Report, spark: SparkSession | None = None) -> LakeRecovery:
+        """Rebuild the state of every asset whose tables are ahead of the database, then all projections."""
+        ws, is_new = self._workspace, not self._has_schema()
+        self._create_database(is_new)
+        facts = exported_facts(ws.lake)
+        done: list[AssetRecovery] = []
+        rebuilt: list[Rebuilt] = []
+        unusable: dict[AttemptKey, str] = {}
+        contracts = self._contracts(ws.database)
+        wanted = self._assets_ahead(ws.database)
+        workers = WorkerStore(ws.database, ws.now)
+        workers.bury()
+        with Heartbeat(workers) as heart:
+            for number, (asset, tables) in enumerate(sorted(wanted.items())):
+                share = partial(_share, report, number, len(wanted))
+                evidence, recovery = self._restore(asset, tables, contracts, facts, heart.token, entry, share)
+                unusable |= evidence.unusable
+                done.append(recovery)
+                if recovery.ambiguous:
+                    rebuilt.append(self._rebuilder(heart.token, spark, report).rebuild(recovery.asset))
+        result = LakeRecovery(is_new, done, unusable, facts.events, facts.damaged, rebuilt)
+        ControlStore(ws.database, ws.now).note(entry, result.restored, "done")
+        ws.rebuild_projections()
+        return result
+
+    def _previewed(self, database: Database, is_new: bool, report: Report) -> LakeRecovery:
+        ws, facts = self._workspace, exported_facts(self._workspace.lake)
+        contracts, wanted = self._contracts(database), self._assets_ahead(database)
+        done, unusable = list[AssetRecovery](), dict[AttemptKey, str]()
+        for number, (asset, tables) in enumerate(sorted(wanted.items())):
+            opened = [Table(ws.lake, table.name, table.location) for table in tables]
+            with database.snapshot() as connection:
+                known = read_asset(connection, *asset)
+            share = partial(_share, report, number, len(wanted))
+            evidence = collect_evidence(ws.lake, asset, opened, contracts, facts, _accepted(known), ws.now(), share)
+            unusable |= evidence.unusable
+            done.append(plan_recovery(*asset, known, evidence.found, evidence.sealed))
+        return LakeRecovery(is_new, done, unusable, facts.events, facts.damaged)
+
+    def _restore(
+        self,
+        asset: tuple[str, str],
+        tables: Sequence[FoundTable],
+        contracts: Mapping[str, Contract],
+        facts: ExportedFacts,
+        worker_token: str,
+        entry: AuditEntry,
+        report: Report,
+    ) -> tuple[AssetEvidence, AssetRecovery]:
+        """One asset: read under its leases and behind a fence, then write everything in one transaction."""
+        ws, database = self._workspace, self._workspace.database
+        database.transact(lambda connection: _register(connection, tables))
+        leases = TableLeases(database, worker_token)
+        try:
+            leases.acquire([table.name for table in tables])
+            opened = {table.name: Table(ws.lake, table.name, table.location).fence() for table in tables}
+            with database.snapshot() as connection:
+                known = read_asset(connection, *asset)
+            evidence = collect_evidence(
+                ws.lake, asset, list(opened.values()), contracts, facts, _accepted(known), ws.now(), report
+            )
+            batch = Batch(new_ulid(), {name: TableChange((), ()) for name in opened})
+            database.transact(lambda connection: self._prepare(connection, leases, batch))
+            reach("recover.prepared")
+            versions = {name: table.publish(batch.batch_id, (), (), ws.now()) for name, table in opened.items()}
+            reach("recover.committed")
+
+            def record(connection: Connection) -> AssetRecovery:
+                leases.require(connection, batch.tables)
+                recovery = plan_recovery(*asset, read_asset(connection, *asset), evidence.found, evidence.sealed)
+                _keep(connection, evidence.contracts, ws.now())
+                apply_recovery(connection, recovery, versions, batch.batch_id, worker_token, ws.now())
+                if recovery.ambiguous:  # readers keep the old head until the tables are rebuilt
+                    batches.discard(connection, batch, leases.token, ws.now())
+                else:
+                    batches.record_published(connection, batch, leases.token, versions, ws.now())
+                record_audit(connection, entry, len(recovery.restored), f"restored {recovery.asset}", ws.now())
+                return recovery
+
+            recovery = database.transact(record)
+            reach("recover.recorded")
+            return evidence, recovery
+        finally:
+            leases.release()
+
+    def _prepare(self, connection: Connection, leases: TableLeases, batch: Batch) -> None:
+        """End what others left prepared on these tables: what they committed is evidence like everything else."""
+        now = self._workspace.now()
+        leases.require(connection, batch.tables)
+        for other in batches.prepared_batches(connection, batch.tables):
+            batches.adopt(connection, other, leases.token)
+            batches.discard(connection, other, leases.token, now)
+        batches.prepare(connection, batch, leases.token, None, (), (), now)
+
+    def _create_database(self, is_new: bool) -> None:
+        """A lost database gets the identity of its lake, so that both belong together again."""
+        ws = self._workspace
+        if is_new:
+            identity = lake_identity(ws.lake)
+            migrate(ws.database, self._settings.tenant, self._settings.workspace, identity=identity)
+            reach("recover.created")
+        self._refuse_other_identity()
+        claim_lake(ws.database, ws.lake)
+
+    def _has_schema(self) -> bool:
+        """Whether the database has a schema. Refuses one that has to be migrated first."""
+        found = version_of(self._workspace.database)
+        if found not in (None, HEAD):
+            raise ConfigError(f"the state database has schema version {found}: run `penstock db migrate` first")
+        return found is not None
+
+    def _refuse_other_identity(self) -> None:
+        found = lake_identity(self._workspace.lake)
+        with self._workspace.database.snapshot() as connection:
+            own = database_identity(connection)
+        if found not in (None, own):
+            raise LakeMismatch(
+                f"the lake carries the identity {found}, the state database {own}: they never belonged together."
+                " Point `state:` at an empty place to rebuild the database of this lake there"
+            )
+
+    def _assets_ahead(self, database: Database) -> dict[tuple[str, str], list[FoundTable]]:
+        """The assets with tables that the database does not know, or not at their newest version; with them those that
+        an unfinished publication ties to them."""
+        found = mismatches(database, self._workspace.lake, everything=True)
+        behind = (MismatchKind.LAKE_BEHIND, MismatchKind.TABLE_MISSING, MismatchKind.TABLE_REPLACED)
+        for mismatch in found:
+            if mismatch.kind in behind:
+                raise LakeMismatch(mismatch.message)
+        ahead = {one.asset for one in found if one.kind in (MismatchKind.LAKE_AHEAD, MismatchKind.UNKNOWN_TABLE)}
+        with database.snapshot() as connection:
+            names = [head.name for head in recorded_heads(connection)]
+            for batch in batches.prepared_batches(connection, names):
+                assets = {name.rpartition(".")[0] for name in batch.tables}
+                ahead |= assets if assets & ahead else set()
+        wanted: dict[tuple[str, str], list[FoundTable]] = {}
+        for table in tables_in(self._workspace.lake):
+            if ".".join(table.asset) in ahead:
+                wanted.setdefault(table.asset, []).append(table)
+        return wanted
+
+    def _contracts(self, database: Database) -> dict[str, Contract]:
+        """Every contract that is known: in the lake, in the database, in the workspace file."""
+        ws = self._workspace
+        found = stored_contracts(ws.lake)
+        with database.snapshot() as connection:
+            rows = connection.execute(sa.select(schema.contract.c.fingerprint, schema.contract.c.body)).all()
+        found |= {row.fingerprint: Contract.from_body(row.body) for row in rows}
+        today = {name: Contract.of(query) for name, query in self._settings.queries.items()}
+        return found | {contract.fingerprint: contract for contract in today.values()}
+
+    # --- from the database --------------------------------------------------------------------------------------------
+
+    def preview_from_database(self, assets: Sequence[str], report: Report) -> dict[str, TableDamage]:
+        """What `from_database` would repair, by table; changes nothing. Reads all rows of the tables."""
+        ws = self._workspace
+        self._refuse_foreign_lake()
+        wanted = self._known_assets(assets)
+        with ws.database.snapshot() as connection:
+            heads = [head for head in recorded_heads(connection) if head.name.rpartition(".")[0] in wanted]
+        rebuilder = self._rebuilder("", None, report, read_only=True)
+        return rebuilder.preview(heads)
+
+    def from_database(
+        self, assets: Sequence[str], entry: AuditEntry, report: Report, spark: SparkSession | None = None
+    ) -> list[Rebuilt]:
+        """Rebuild the tables of these assets (all by default) from raw, so that they hold what the pointers name."""
+        from penstock.pipeline.session import start_session
+
+        ws = self._workspace
+        self._refuse_foreign_lake()
+        claim_lake(ws.database, ws.lake)
+        session = spark or start_session(self._settings.spark)
+        done = []
+        workers = WorkerStore(ws.database, ws.now)
+        workers.bury()
+        with Heartbeat(workers) as heart:
+            rebuilder = self._rebuilder(heart.token, session, report)
+            for asset in self._known_assets(assets):
+                done.append(rebuilder.rebuild(asset))
+                reach("recover.rebuilt")
+        ControlStore(ws.database, ws.now).note(entry, sum(one.loaded for one in done), "done")
+        ws.project()
+        return done
+
+    def _rebuilder(
+        self, worker_token: str, spark: SparkSession | None, report: Report, *, read_only: bool = False
+    ) -> Rebuilder:
+        from penstock.pipeline.session import start_session
+        from penstock.warehouse.publish import Publisher
+
+        ws = self._workspace
+        contracts = self._contracts(ws.database)
+
+        def examine(table: Table) -> TableDamage:
+            return damage_of(ws.database, ws.lake, table, table_contract(table, contracts), report)
+
+        if read_only:
+            fields = {c.table: arrow_schema(c.columns) for c in contracts.values()}
+            publisher = Publisher(ws.database, ws.lake, ws.now, worker_token, fields.__getitem__, _stage_nothing, 1)
+        else:
+            publisher = ws.publisher(spark or start_session(self._settings.spark), worker_token, None)
+        return Rebuilder(publisher, examine)
+
+    def _refuse_foreign_lake(self) -> None:
+        for mismatch in self._workspace.mismatches():
+            if mismatch.kind is MismatchKind.FOREIGN_LAKE:
+                raise LakeMismatch(mismatch.message)
+
+    def _known_assets(self, assets: Sequence[str]) -> list[str]:
+        with self._workspace.database.snapshot() as connection:
+            known = {head.name.rpartition(".")[0] for head in recorded_heads(connection)}
+        if unknown := sorted(set(assets) - known):
+            listed = ", ".join(sorted(known)) or "none"
+            raise UsageError(f"there is no table {', '.join(unknown)} (tables that were published: {listed})")
+        return sorted(assets or known)
+
+
+def _share(report: Report, number: int, total: int, part: float) -> None:
+    report((number + part) / total)
+
+
+def _accepted(known: AssetRows) -> dict[AttemptKey, bool]:
+    """The attempts in the database, and whether each was accepted or approved."""
+    return {
+        AttemptKey(key, run): attempt.outcome == "SUCCEEDED" or attempt.approved  # type: ignore[arg-type]
+        for key, runs in known.attempts.items()
+        for run, attempt in runs.items()
+    }
+
+
+def _register(connection: Connection, tables: Sequence[FoundTable]) -> None:
+    columns = ("table_name", "source", "query_name", "schema_version", "location")
+    rows = [(t.name, t.source, t.query_name, t.schema_version, t.location) for t in tables]
+    insert(connection, schema.warehouse_table, columns, rows)
+
+
+def _keep(connection: Connection, contracts: Sequence[Contract], now: object) -> None:
+    columns = ("fingerprint", "source", "query_name", "schema_version", "body", "first_used_at")
+    rows = [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body(), now) for c in contracts]
+    insert(connection, schema.contract, columns, rows)
+
+
+def _stage_nothing(parts: Sequence[StagePart], contracts: Mapping[PartitionKey, str]) -> list[PartStaged]:
+    raise AssertionError("a preview stages nothing")

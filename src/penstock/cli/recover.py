@@ -1,0 +1,269 @@
+"""`penstock backup` and `penstock recover`: a copy of the state, and the way back after a loss."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.progress import RunProgress
+from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.app import Workspace
+    from penstock.app.recovery import LakeRecovery
+    from penstock.state.control import AuditEntry
+    from penstock.warehouse.rebuild import Rebuilt, TableDamage
+
+_LISTED = 20
+# What only the lost database knew. An operator decides about it again.
+NOT_IN_THE_LAKE = (
+    "demotions that were not published or exported yet",
+    "rejected attempts and their complaints (sealed runs without a known verdict are listed as cancelled)",
+    "marks: terminal, paused and held partitions, retries, breakers, backfills",
+    "accepted runs without rows, and accepted runs that were never published: they are fetched again",
+    "which runs went into models: the next run makes them again",
+    "runs, events and audit entries that were not exported",
+)
+
+
+class Side(StrEnum):
+    LAKE = "lake"
+    DATABASE = "database"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("backup")(backup)
+    app.command("recover")(recover)
+
+
+def backup(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new or empty folder for the copy.")],
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Copy the state database, with the table versions that it belongs to, into a folder.
+
+    Others may work meanwhile: the copy is of one moment. The lake is not copied; copy or version it by its own means.
+    After a restore `penstock recover --from lake` brings the database forward to what the lake holds.
+    """
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)
+    found = ws.backup(folder)
+
+    def draw(console: Console) -> None:
+        tables = found["tables"]
+        noun = "table" if len(tables) == 1 else "tables"
+        console.print(f"{found['file']}: {found['partitions']:,} partitions, {len(tables):,} {noun}", markup=False)
+
+    show(found, as_json, draw)
+
+
+def recover(
+    side: Annotated[
+        Side | None,
+        typer.Option("--from", help="Which side is right: the lake (the database is lost or older), or the database."),
+    ] = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="T", help="With --from database: only this source.query_name; repeatable."),
+    ] = None,
+    dry_run: opt.DryRun = False,
+    yes: opt.Yes = False,
+    force: opt.Force = False,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Repair a disagreement between the lake and the state database. *
+
+    Without --from it reports what disagrees, and changes nothing.
+
+    `--from lake` rebuilds the state of a lost or restored database from the rows in the tables, the seals in raw and
+    exported segments of the ledger, and lists what the lake cannot tell. It starts no Spark, except to separate rows of
+    two runs of one partition.
+
+    `--from database` reads every row, and rebuilds from raw what is missing, damaged or unknown: data files,
+    statistics, tables, the whole warehouse. Readers see the recorded versions until it is done.
+
+    Both can be repeated, and continue where an interrupted one stopped.
+    """
+    from penstock.app import load_workspace, os_user
+    from penstock.errors import UsageError
+    from penstock.state.control import AuditEntry
+
+    if tables and side is not Side.DATABASE:
+        raise UsageError("--table goes with --from database")
+    ws = load_workspace(workspace)
+    flags = {"from": side, "tables": tables or []}
+    entry = AuditEntry(actor or os_user(), "recover", {}, {k: v for k, v in flags.items() if v})
+    match side:
+        case None:
+            _report(ws, as_json)
+        case Side.LAKE:
+            _from_lake(ws, entry, dry_run=dry_run, yes=yes, force=force, as_json=as_json)
+        case Side.DATABASE:
+            _from_database(ws, entry, tables or [], dry_run=dry_run, yes=yes, force=force, as_json=as_json)
+
+
+def _report(ws: Workspace, as_json: bool) -> None:
+    ws.require_schema()
+    found = ws.mismatches(everything=True)
+
+    def draw(console: Console) -> None:
+        draw_mismatches(console, found)
+        if not found:
+            console.print("the lake and the state database agree; `warehouse verify` reads every row")
+
+    show(listing(mismatch_items(found), len(found)), as_json, draw)
+    if found:
+        raise typer.Exit(1)
+
+
+# --- from the lake ----------------------------------------------------------------------------------------------------
+
+
+def _from_lake(ws: Workspace, entry: AuditEntry, *, dry_run: bool, yes: bool, force: bool, as_json: bool) -> None:
+    from penstock.cli.confirm import confirm
+
+    with RunProgress() as progress:
+        found = ws.recovery.preview_from_lake(progress.stage("read", 1))
+    if not dry_run and not found.is_nothing:
+        confirm("restoring", found.restored, yes=yes, force=force)
+        with RunProgress() as progress:
+            found = ws.recovery.from_lake(entry, progress.stage("restore", found.restored))
+    document = {**_lake_document(found), "dry_run": dry_run}
+    show(document, as_json, lambda console: _draw_lake(console, found, dry_run))
+
+
+def _lake_document(found: LakeRecovery) -> dict[str, Any]:
+    items = [
+        {
+            "table": one.asset,
+            "partitions": len(one.decisions),
+            "restored": len(one.restored),
+            "conflicts": len(one.conflicts),
+            "withdrawn": [str(key) for key in one.withdrawn],
+            "demoted": [str(key) for key in one.demoted],
+            "sealed_without_verdict": sum(run.outcome == "CANCELLED" for run, _ in one.sealed),
+            "ambiguous": [str(key) for key in one.ambiguous],
+        }
+        for one in found.assets
+    ]
+    return {
+        **listing(items, len(items)),
+        "database_is_new": found.database_is_new,
+        "restored": found.restored,
+        "unusable": [
+            {**key_fields(attempt.partition), "run_id": attempt.run_id, "reason": reason}
+            for attempt, reason in sorted(found.unusable.items())
+        ],
+        "exported_events": found.exported_events,
+        "damaged_segments": dict(found.damaged_segments),
+        "not_in_the_lake": list(NOT_IN_THE_LAKE),
+    }
+
+
+def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
+    if found.is_nothing:
+        console.print("no table of the lake is ahead of the state database: nothing to restore")
+        return
+    rows = [
+        (one.asset, len(one.decisions), len(one.restored), len(one.withdrawn), len(one.sealed), len(one.ambiguous))
+        for one in found.assets
+    ]
+    console.print(table(None, ("table", "served", "restored", "withdrawn", "sealed only", "rebuilt"), rows))
+    done = "would restore" if dry_run else "restored"
+    where = "a new state database" if found.database_is_new else "the state database"
+    console.print(f"{done} {found.restored:,} accepted runs in {where}")
+    for attempt, reason in sorted(found.unusable.items())[:_LISTED]:
+        console.print(f"hidden: {attempt.partition} run {attempt.run_id}: {reason}", style="yellow", markup=False)
+    withdrawn = [key for one in found.assets for key in (*one.withdrawn, *one.demoted)]
+    for key in withdrawn[:_LISTED]:
+        console.print(f"withdrawn: {key}: its rows are not vouched for any more; `penstock state retry {key}`")
+    if len(withdrawn) > _LISTED:
+        console.print(f"... and {len(withdrawn) - _LISTED:,} more: penstock failed")
+    console.print("\nThe lake cannot tell:")
+    for line in NOT_IN_THE_LAKE:
+        console.print(f"  - {line}")
+    if not dry_run:
+        console.print("\nNext: penstock doctor, penstock warehouse verify, penstock run")
+
+
+# --- from the database ------------------------------------------------------------------------------------------------
+
+
+def _from_database(
+    ws: Workspace, entry: AuditEntry, tables: list[str], *, dry_run: bool, yes: bool, force: bool, as_json: bool
+) -> None:
+    from penstock.cli.confirm import confirm
+
+    ws.require_schema()
+    with RunProgress() as progress:
+        damage = ws.recovery.preview_from_database(tables, progress.stage("examine", 1))
+    wanted = {name.rpartition(".")[0] for name, found in damage.items() if not found.is_none}
+    known = {name.rpartition(".")[0] for name in damage}
+    wanted |= {mismatch.asset for mismatch in ws.mismatches() if mismatch.asset} & known
+    done: list[Rebuilt] = []
+    if wanted and not dry_run:
+        confirm("rebuilding", sum(len(found.partitions) for found in damage.values()), yes=yes, force=force)
+        with RunProgress() as progress:
+            done = ws.recovery.from_database(sorted(wanted), entry, progress.stage("rebuild", len(wanted)))
+    document = _database_document(damage, sorted(wanted), done, dry_run)
+    show(document, as_json, lambda console: _draw_database(console, damage, sorted(wanted), done, dry_run))
+    if document["broken"]:
+        raise typer.Exit(1)
+
+
+def _database_document(
+    damage: dict[str, TableDamage], wanted: list[str], done: list[Rebuilt], dry_run: bool
+) -> dict[str, Any]:
+    items = [
+        {
+            "table": name,
+            "created_again": found.created,
+            "files": [{"path": path, "reason": reason} for path, reason in sorted(found.files.items())],
+            "partitions": [{**key_fields(key), "reason": reason} for key, reason in sorted(found.partitions.items())],
+        }
+        for name, found in sorted(damage.items())
+    ]
+    broken = {str(key): reason for one in done for key, reason in one.broken.items()}
+    return {
+        **listing(items, len(items)),
+        "rebuilt": wanted,
+        "loaded": sum(one.loaded for one in done),
+        "hidden": sum(one.hidden for one in done),
+        "broken": broken,
+        "dry_run": dry_run,
+    }
+
+
+def _draw_database(
+    console: Console, damage: dict[str, TableDamage], wanted: list[str], done: list[Rebuilt], dry_run: bool
+) -> None:
+    if not wanted:
+        console.print("every table holds exactly what the state database says: nothing to rebuild")
+        return
+    rows = [
+        (name, found.created or "-", len(found.files), len(found.partitions)) for name, found in sorted(damage.items())
+    ]
+    console.print(table(None, ("table", "created again", "damaged files", "partitions"), rows))
+    for name, found in sorted(damage.items()):
+        for path, reason in sorted(found.files.items())[:_LISTED]:
+            console.print(f"{name}: {path}: {reason}", markup=False)
+    if dry_run:
+        console.print(f"would rebuild {', '.join(wanted)} from raw")
+        return
+    loaded, broken = sum(one.loaded for one in done), {k: v for one in done for k, v in one.broken.items()}
+    console.print(f"rebuilt {', '.join(wanted)}: {loaded:,} partitions loaded again from raw")
+    for key, reason in sorted(broken.items()):
+        console.print(
+            f"hidden: {key}: {reason}; fetch it again with `penstock run {key} --reprocess`", style="red", markup=False
+        )

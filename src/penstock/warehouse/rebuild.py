@@ -1,0 +1,161 @@
+"""Rebuilding the tables of an asset from raw, so that they hold exactly what the state database says.
+
+The order is that of a publication: stage files that no reader uses, prepare, commit behind a fence, record. Readers see
+the recorded head until the last step. A rebuild that is interrupted is finished or discarded by the next publisher, and
+repeating it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy.engine import Connection
+
+from penstock.errors import WarehouseError
+from penstock.partition import PartitionKey, new_ulid
+from penstock.warehouse import batch as batches
+from penstock.warehouse import due as due_work
+from penstock.warehouse.batch import Batch
+from penstock.warehouse.consistency import RecordedHead, recorded_heads
+from penstock.warehouse.due import Hide, Load
+from penstock.warehouse.lease import TableLeases
+from penstock.warehouse.month_staging import MonthStaging
+from penstock.warehouse.publish import Publisher
+from penstock.warehouse.tables import SortKey, Table, ensure_exists, table_exists
+
+
+@dataclass(frozen=True, slots=True)
+class TableDamage:
+    """What is wrong with the newest version of a table: files that cannot be used, each with the reason, and
+    partitions whose rows are not those that the pointers name."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[PartitionKey, str] = field(default_factory=dict)
+    created: str | None = None  # why the table has to be created again
+
+    @property
+    def is_none(self) -> bool:
+        return not (self.files or self.partitions or self.created)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild did to the tables of one asset."""
+
+    asset: str
+    damage: Mapping[str, TableDamage]  # by table
+    loaded: int
+    hidden: int
+    broken: Mapping[PartitionKey, str]  # raw cannot be read either: hidden from readers, to be fetched again
+
+
+Examine = Callable[[Table], TableDamage]  # reads all rows of a table at the version at which it is open
+
+
+class Rebuilder:
+    """Makes tables hold what the database says, through the leases, fences and records of a publisher."""
+
+    def __init__(self, publisher: Publisher, examine: Examine) -> None:
+        self._publisher = publisher
+        self._examine = examine
+        self._database = publisher.database
+        self._lake = publisher.lake
+
+    def preview(self, heads: Collection[RecordedHead]) -> dict[str, TableDamage]:
+        """What a rebuild would repair in these tables; changes nothing."""
+        found = {}
+        for head in heads:
+            problem = self._problem(head)
+            found[head.name] = TableDamage(created=problem) if problem else self._examined(head)
+        return found
+
+    def rebuild(self, asset: str) -> Rebuilt:
+        """Repair every table of an asset in one publication."""
+        leases = TableLeases(self._database, self._publisher.worker_token)
+        try:
+            with self._database.snapshot() as connection:
+                names = {head.name for head in recorded_heads(connection) if head.name.rpartition(".")[0] == asset}
+            # With the tables of publications that somebody left prepared: they change together or not at all.
+            return self._rebuild(asset, self._publisher.lease(leases, due_work.DueTables({}, names)), leases)
+        finally:
+            leases.release()
+
+    def _rebuild(self, asset: str, names: Sequence[str], leases: TableLeases) -> Rebuilt:
+        with self._database.snapshot() as connection:
+            heads = {head.name: head for head in recorded_heads(connection, names)}
+        created = {name: problem for name in names if (problem := self._problem(heads[name]))}
+        mine = {name: self._opened(heads[name], name in created) for name in names}
+        self._discard_prepared(leases, names)
+        damage = {}
+        for name, table in mine.items():
+            found = self._examine(table)
+            damage[name] = TableDamage(found.files, found.partitions, created.get(name))
+        wrong = sorted({key for found in damage.values() for key in found.partitions})
+        items = self._database.transact(lambda connection: due_work.load_again(connection, wrong))
+        # A partition on its way to a table that is not there yet is left to the next publication.
+        loads = [item for item in items if isinstance(item, Load) and item.table in mine]
+        hides = [hide for item in items if item not in loads if (hide := _hidden(item))]
+        unwanted = {name: {_sort_key(key) for key in found.partitions} for name, found in damage.items()}
+        staging = MonthStaging(
+            mine,
+            self._publisher.fields_of,
+            self._publisher.stage,
+            self._publisher.workers,
+            lost={name: set(found.files) for name, found in damage.items()},
+            unwanted=unwanted,
+        )
+        broken: dict[PartitionKey, str] = {}
+        wanted = {load.key: load for load in loads}
+        loads = staging.run(loads, hides, self._publisher.authority, broken)
+        hides += [hide for key in broken if (hide := _hidden(wanted[key]))]
+        batch = Batch(new_ulid(), staging.changes())
+        loaded, hidden = self._publisher.commit(None, leases, mine, batch, loads, hides, "rebuild")
+        return Rebuilt(asset, damage, loaded, hidden, broken)
+
+    def _problem(self, head: RecordedHead) -> str | None:
+        """Why the table has to be created again; None if it can be opened."""
+        if not table_exists(self._lake, head.location):
+            return None if head.version is None else "there is no Delta table"
+        try:
+            Table(self._lake, head.name, head.location)
+        except WarehouseError as error:
+            return f"its Delta log cannot be read: {error}"
+        return None
+
+    def _examined(self, head: RecordedHead) -> TableDamage:
+        if not table_exists(self._lake, head.location):
+            return TableDamage()
+        return self._examine(Table(self._lake, head.name, head.location))
+
+    def _opened(self, head: RecordedHead, create: bool) -> Table:
+        """The table behind a new fence. A log that cannot be read is deleted first: the rows come from raw."""
+        if create:
+            log = f"{head.location}/_delta_log"
+            self._lake.delete([entry.path for entry in list(self._lake.list(log))])
+        ensure_exists(self._lake, head.location, self._publisher.fields_of(head.name))
+        return Table(self._lake, head.name, head.location).fence()
+
+    def _discard_prepared(self, leases: TableLeases, tables: Collection[str]) -> None:
+        """End the publications that others left prepared. What they committed is examined like everything else, and
+        their partitions are still due."""
+        with self._database.snapshot() as connection:
+            unfinished = batches.prepared_batches(connection, sorted(tables))
+
+        def discard(connection: Connection) -> None:
+            for batch in unfinished:
+                batches.adopt(connection, batch, leases.token)
+                batches.discard(connection, batch, leases.token, self._publisher.clock())
+
+        self._database.transact(discard)
+
+
+def _hidden(item: Load | Hide) -> Hide | None:
+    """What takes the partition out of the table that serves it; None if no table does."""
+    if isinstance(item, Hide):
+        return item
+    return Hide(item.key, item.instead_of, item.authority_version) if item.instead_of else None
+
+
+def _sort_key(key: PartitionKey) -> SortKey:
+    return (key.logical_date, key.customer_id)

@@ -1,0 +1,450 @@
+"""Recovery: a lost or older database is brought forward from the lake; damaged tables are rebuilt from raw."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import sqlalchemy as sa
+
+import builders
+from builders import audit_entry
+from house import House
+from loaders import start
+from penstock.app import Workspace, load_workspace
+from penstock.app.recovery import LakeRecovery, Recovery
+from penstock.contract.stored import store_contracts, stored_contracts
+from penstock.control.select import Selection
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.db.migrate import migrate
+from penstock.errors import LakeMismatch
+from penstock.partition import PartitionKey, RunId, new_run_id, new_ulid
+from penstock.state.authority import AuthorityStore
+from penstock.state.records import Planned
+from workspaces import key
+
+TABLE = "demo.campaign_daily"
+
+
+def silent(share: float) -> None:
+    """No progress is shown."""
+
+
+@pytest.fixture(autouse=True)
+def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every handle that a test opens, by whatever way, gives its connections back."""
+    opened: list[Database] = []
+    create = Database.__init__
+
+    def remembered(self: Database, *arguments: Any, **options: Any) -> None:
+        create(self, *arguments, **options)
+        opened.append(self)
+
+    monkeypatch.setattr(Database, "__init__", remembered)
+    yield
+    for database in opened:
+        database.close()
+
+
+@pytest.fixture(params=builders.BACKENDS)
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    with builders.quick_folder() as folder:
+        if request.param == "sqlite":
+            made = House(Path(folder), queries=("campaign_daily", "network_daily"))
+        else:
+            url = request.getfixturevalue("postgres_url")
+            made = House(Path(folder), ("campaign_daily", "network_daily"), url, f"t_{new_ulid().lower()}")
+        made.deliver(slices(1, 2, 3))
+        made.publish()
+        yield made
+        made.workspace.database.close()
+
+
+def slices(*customers: int, clicks: int = 1, query: str = "campaign_daily", day: int = 9) -> dict[PartitionKey, int]:
+    date = f"2024-06-{day:02}"
+    return {PartitionKey("demo", key(n).customer_id, query, key(1, date).logical_date): clicks for n in customers}
+
+
+def one(customer: int) -> PartitionKey:
+    [found] = slices(customer)
+    return found
+
+
+def dump(database: Database) -> dict[str, list[dict[str, Any]]]:
+    return builders.everything(database)
+
+
+def run(database: Database, statement: sa.Executable, rows: Any = None) -> None:
+    database.transact(lambda connection: connection.execute(statement, rows))
+
+
+def restored(house: House, rows: dict[str, list[dict[str, Any]]]) -> House:
+    """The same workspace with the rows that an older dump has, in a schema of its own."""
+    old = empty(house)
+    run(old.database, sa.delete(schema.workspace))
+    for table in schema.metadata.sorted_tables:
+        if found := rows[table.name]:
+            run(old.database, sa.insert(table), found)
+    if old.database.dialect == "postgresql":  # as a dump restores them
+        for name, column in (("event", "position"), ("audit", "audit_id")):
+            statement = (
+                f"SELECT setval(pg_get_serial_sequence('{name}', '{column}'), (SELECT max({column}) FROM {name}))"
+            )
+            old.database.transact(lambda connection, text=statement: connection.execute(sa.text(text)))  # type: ignore[misc]
+    return House(house.folder)
+
+
+def empty(house: House) -> Workspace:
+    """The workspace with a new database: what was there is lost."""
+    database = house.workspace.database
+    database.close()
+    if database.dialect == "sqlite":
+        for file in house.folder.glob("state.db*"):
+            file.unlink()
+    else:
+        run(database, sa.text(f"DROP SCHEMA {database.schema} CASCADE"))
+    workspace = load_workspace(house.folder)
+    migrate(workspace.database, workspace.settings.tenant, workspace.settings.workspace)
+    return workspace
+
+
+def lost(house: House) -> Workspace:
+    """The workspace without a database."""
+    workspace = empty(house)
+    workspace.database.close()
+    if workspace.database.dialect == "sqlite":
+        for file in house.folder.glob("state.db*"):
+            file.unlink()
+    else:
+        run(workspace.database, sa.text(f"DROP SCHEMA {workspace.database.schema} CASCADE"))
+    return load_workspace(house.folder)
+
+
+def from_lake(workspace: Workspace) -> LakeRecovery:
+    return workspace.recovery.from_lake(audit_entry(command="recover"), silent)
+
+
+def assert_sound(house: House) -> None:
+    """Nothing disagrees, nothing waits, and every row is the one that was validated."""
+    assert house.workspace.mismatches(everything=True) == []
+    assert house.workspace.differences() == ([], {})
+    assert house.workspace.verify((), silent, raw=True).wrong == {}
+
+
+def seen(house: House) -> dict[PartitionKey, int]:
+    found = house.clicks()
+    assert all(len(values) == 1 for values in found.values())
+    return {partition: next(iter(values)) for partition, values in found.items()}
+
+
+def data_files(house: House) -> list[Path]:
+    place = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1"
+    return sorted(path for path in place.rglob("*.parquet") if "_delta_log" not in path.parts)
+
+
+# --- from the lake ---------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_database_is_rebuilt_and_readers_see_the_same_rows(house: House) -> None:
+    house.deliver(slices(2, clicks=7))
+    house.deliver(slices(1, query="network_daily"))
+    house.publish()
+    before = seen(house)
+    workspace = lost(house)
+    preview = workspace.recovery.preview_from_lake(silent)
+    assert (preview.database_is_new, preview.restored) == (True, 4)
+    done = from_lake(workspace)
+    assert [(a.asset, len(a.restored)) for a in done.assets] == [(TABLE, 3), ("demo.network_daily", 1)]
+    again = House(house.folder)
+    assert seen(again) == before
+    assert_sound(again)
+    expected = sum(len(span) for span in again.workspace.ranges(Selection()))
+    assert again.workspace.board(Selection()).missing() == expected - 4
+    # The run that was replaced is known, and nothing vouches for it.
+    [newer, older] = again.workspace.reader.attempts(one(2))
+    assert (older.outcome, newer.outcome) == ("CANCELLED", "SUCCEEDED")
+
+
+def test_an_older_database_is_brought_forward_and_goes_on(house: House) -> None:
+    backup = dump(house.workspace.database)
+    house.deliver(slices(2, 4, clicks=5))
+    house.publish()
+    before = seen(house)
+    old = restored(house, backup)
+    assert seen(old) == {**slices(1, 2, 3)}
+    from_lake(old.workspace)
+    assert seen(old) == before == {**slices(1, 3), **slices(2, 4, clicks=5)}
+    assert_sound(old)
+    states = {s.key: s for k in before if (s := old.workspace.reader.state(k))}
+    assert {k: (s.attempt_count, s.authority_version) for k, s in states.items()} == {
+        one(1): (1, 1), one(2): (2, 2), one(3): (1, 1), one(4): (1, 1),
+    }  # fmt: skip
+    old.deliver(slices(1, clicks=9))
+    assert old.publish().loaded == 1
+    assert seen(old)[one(1)] == 9
+    assert_sound(old)
+
+
+def test_recovering_twice_is_the_same_as_once(house: House) -> None:
+    backup = dump(house.workspace.database)
+    house.deliver(slices(2, clicks=5))
+    house.publish()
+    old = restored(house, backup)
+    from_lake(old.workspace)
+    ignored = {"audit", "worker", "projection_head"}
+    once = {name: rows for name, rows in dump(old.workspace.database).items() if name not in ignored}
+    assert from_lake(old.workspace).is_nothing
+    twice = {name: rows for name, rows in dump(old.workspace.database).items() if name not in ignored}
+    assert once == twice
+
+
+def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_shows(house: House) -> None:
+    token, run = house.workers.register(), RunId(new_run_id())
+    planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
+    [issued], _ = house.control.issue(run, token, 0, planned)
+    backup = dump(house.workspace.database)
+    house.validator.accept([house._accepted(issued.attempt, 6, 3, token)])
+    house.publish()
+    old = restored(house, backup)
+    from_lake(old.workspace)
+    [attempt] = old.workspace.reader.attempts(one(4))
+    assert (attempt.run_id, attempt.outcome) == (run, "SUCCEEDED")
+    assert seen(old)[one(4)] == 6
+    assert_sound(old)
+
+
+def contract(house: House) -> str:
+    return house.workspace.contracts["campaign_daily"].fingerprint
+
+
+def test_what_was_withdrawn_after_the_backup_does_not_come_back(house: House) -> None:
+    backup = dump(house.workspace.database)
+    AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
+    house.publish()
+    old = restored(house, backup)
+    done = from_lake(old.workspace)
+    assert [a.withdrawn for a in done.assets] == [[one(2)]]
+    state = old.workspace.reader.state(one(2))
+    assert state is not None
+    assert (state.status, "left the table" in str(state.error_message)) == ("failed", True)
+    assert seen(old) == slices(1, 3)
+    assert old.publish().loaded == 0
+    assert seen(old) == slices(1, 3)
+    assert_sound(old)
+
+
+def test_a_run_that_was_demoted_before_the_backup_stays_hidden(house: House) -> None:
+    AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
+    backup = dump(house.workspace.database)
+    house.deliver(slices(4))
+    house.publish()
+    old = restored(house, backup)
+    from_lake(old.workspace)
+    old.publish()
+    assert seen(old) == slices(1, 3, 4)
+    assert_sound(old)
+
+
+def test_a_run_that_was_fetched_again_after_the_restore_keeps_authority(house: House) -> None:
+    backup = dump(house.workspace.database)
+    house.deliver(slices(4, clicks=5))
+    house.publish()
+    old = restored(house, backup)
+    old.deliver(slices(4, clicks=8))
+    assert set(old.publish().refused) == {f"{TABLE}.v1"}
+    from_lake(old.workspace)
+    assert seen(old)[one(4)] == 5  # the one in the table, until the newer one is published
+    assert old.publish().loaded == 1
+    assert seen(old)[one(4)] == 8
+    assert_sound(old)
+
+
+def test_rows_of_two_runs_of_a_partition_are_never_shown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an older release left them, which published to tables that were ahead of its database."""
+    backup = dump(house.workspace.database)
+    house.deliver(slices(1, clicks=5))
+    house.publish()
+    old = restored(house, backup)
+    old.deliver(slices(1, clicks=6))
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.warehouse.publish.unknown_commits", lambda connection, commits: [])
+        patch.setattr("penstock.warehouse.month_staging._dropped", lambda loads, hides: {})
+        old.publish()
+    old = restored(old, backup)
+    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: old.rebuilder()[0])
+    done = from_lake(old.workspace)
+    assert [a.ambiguous for a in done.assets] == [[one(1)]]
+    assert set(seen(old)) == set(slices(1, 2, 3))
+    assert seen(old)[one(1)] == 6
+    assert_sound(old)
+
+
+def test_rows_without_their_raw_run_are_hidden_and_reported(house: House) -> None:
+    backup = dump(house.workspace.database)
+    house.deliver(slices(4))
+    house.publish()
+    shutil.rmtree(Path(house.workspace.lake.url) / f"raw/demo/customer_id={one(4).customer_id}")
+    old = restored(house, backup)
+    done = from_lake(old.workspace)
+    [(attempt, reason)] = done.unusable.items()
+    assert (attempt.partition, "no seal" in reason) == (one(4), True)
+    assert seen(old) == slices(1, 2, 3)
+    assert old.workspace.mismatches(everything=True) == []
+
+
+def test_exported_events_say_what_was_demoted_and_accepted(house: House) -> None:
+    house.deliver(slices(2, clicks=5))
+    house.publish()
+    AuthorityStore(house.workspace.database, house.now).demote(one(3), "wrong", audit_entry())
+    house.deliver(slices(1, query="network_daily"))  # the newest event is never exported
+    exported = house.workspace.export_ledger(-2000, audit_entry())
+    assert exported["events"] > 0
+    workspace = lost(house)
+    from_lake(workspace)
+    again = House(house.folder)
+    assert seen(again) == {**slices(1), **slices(2, clicks=5)}
+    second, first = again.workspace.reader.attempts(one(2))
+    assert (first.outcome, second.outcome) == ("SUCCEEDED", "SUCCEEDED")
+    AuthorityStore(again.workspace.database, again.now).rollback(one(2), first.run_id, audit_entry())
+    again.publish()
+    assert seen(again) == slices(1, 2)
+
+
+def test_contracts_are_kept_in_the_lake(house: House) -> None:
+    contracts = list(house.workspace.contracts.values())
+    store_contracts(house.workspace.lake, contracts)
+    store_contracts(house.workspace.lake, contracts)
+    assert stored_contracts(house.workspace.lake) == {c.fingerprint: c for c in contracts}
+
+
+@pytest.mark.parametrize("gap", ["recover.created", "recover.prepared", "recover.committed", "recover.recorded"])
+def test_a_recovery_that_dies_in_a_gap_is_finished_by_the_next(house: House, gap: str) -> None:
+    house.deliver(slices(1, query="network_daily"))
+    house.publish()
+    before = seen(house)
+    workspace = lost(house)
+    workspace.database.close()
+    assert start("recover", house.folder, PENSTOCK_FAILPOINT=gap).wait(120) < 0
+    workspace = load_workspace(house.folder)
+    from_lake(workspace)
+    again = House(house.folder)
+    again.publish()
+    assert seen(again) == before
+    assert len(again.clicks("network_daily")) == 1
+    assert_sound(again)
+
+
+def test_another_database_is_never_brought_forward(house: House) -> None:
+    workspace = empty(house)
+    with pytest.raises(LakeMismatch, match="they never belonged together"):
+        from_lake(workspace)
+
+
+# --- from the database -----------------------------------------------------------------------------------------------
+
+
+def test_a_missing_data_file_is_rebuilt_from_raw(house: House) -> None:
+    before = seen(house)
+    data_files(house)[0].unlink()
+    damage = house.workspace.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
+    assert (len(damage.files), set(damage.partitions)) == (1, set(before))
+    assert house.rebuild(TABLE).loaded == 3
+    assert seen(house) == before
+    assert_sound(house)
+
+
+@pytest.mark.parametrize("keep", [0, 100])
+def test_a_damaged_data_file_is_rebuilt_from_raw(house: House, keep: int) -> None:
+    before = seen(house)
+    file = data_files(house)[0]
+    file.write_bytes(file.read_bytes()[:keep])
+    house.rebuild(TABLE)
+    assert seen(house) == before
+    assert_sound(house)
+
+
+def test_a_lost_warehouse_is_rebuilt_from_raw(house: House) -> None:
+    before = seen(house)
+    house.deliver(slices(4))
+    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
+    fresh = House(house.folder)
+    fresh.rebuild(TABLE)
+    assert seen(fresh) == before
+    fresh.publish()
+    assert seen(fresh) == {**before, **slices(4)}
+    assert_sound(fresh)
+
+
+def test_a_damaged_log_is_created_again(house: House) -> None:
+    before = seen(house)
+    for entry in (Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log").glob("*.json"):
+        entry.write_text("{")
+    fresh = House(house.folder)
+    fresh.rebuild(TABLE)
+    assert seen(fresh) == before
+    assert_sound(fresh)
+
+
+def test_the_database_is_right_about_versions_that_it_does_not_know(house: House) -> None:
+    backup = dump(house.workspace.database)
+    house.deliver(slices(2, 4, clicks=5))
+    house.publish()
+    old = restored(house, backup)
+    old.rebuild(TABLE)
+    assert seen(old) == slices(1, 2, 3)
+    assert_sound(old)
+    old.deliver(slices(4, clicks=6))
+    old.publish()
+    assert seen(old) == {**slices(1, 2, 3), **slices(4, clicks=6)}
+    assert_sound(old)
+
+
+def test_wrong_statistics_are_repaired(house: House) -> None:
+    before = seen(house)
+    log = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
+    for entry in log.glob("*.json"):
+        lines = [orjson.loads(line) for line in entry.read_bytes().splitlines()]
+        for action in lines:
+            if "add" in action:
+                action["add"]["stats"] = action["add"]["stats"].replace("2024-06-09", "2024-06-12")
+        entry.write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    fresh = House(house.folder)
+    fresh.rebuild(TABLE)
+    assert seen(fresh) == before
+    assert_sound(fresh)
+
+
+def test_a_partition_whose_raw_run_is_gone_as_well_is_hidden_and_named(house: House) -> None:
+    data_files(house)[0].unlink()
+    shutil.rmtree(Path(house.workspace.lake.url) / f"raw/demo/customer_id={one(2).customer_id}")
+    done = house.rebuild(TABLE)
+    assert set(done.broken) == {one(2)}
+    assert seen(house) == slices(1, 3)
+    assert not house.workspace.ready(TABLE, date="2024-06-09", customers=[one(2).customer_id])
+    house.deliver(slices(2, clicks=9))
+    house.publish()
+    assert seen(house) == {**slices(1, 3), **slices(2, clicks=9)}
+    assert_sound(house)
+
+
+def test_a_rebuild_of_a_sound_table_loads_nothing(house: House) -> None:
+    assert (house.rebuild(TABLE).loaded, seen(house)) == (0, slices(1, 2, 3))
+    assert_sound(house)
+
+
+@pytest.mark.parametrize("gap", ["rebuild.staged", "rebuild.prepared", "rebuild.committed", "rebuild.recorded"])
+def test_a_rebuild_that_dies_in_a_gap_is_finished_or_repeated(house: House, gap: str) -> None:
+    before = seen(house)
+    house.workspace.database.close()
+    data_files(house)[0].unlink()
+    assert start("rebuild", house.folder, PENSTOCK_FAILPOINT=gap).wait(120) < 0
+    fresh = House(house.folder)
+    fresh.workers.bury()
+    fresh.rebuild(TABLE)
+    assert seen(fresh) == before
+    assert_sound(fresh)
