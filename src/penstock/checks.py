@@ -28,6 +28,7 @@ from penstock.declared import (
     named,
 )
 from penstock.errors import ConfigError
+from penstock.sql_guard import check_spark_expression
 
 RESERVED_FIELDS = ("customer_id", "logical_date", "schema_version")
 FIELD_TYPES = field_types.WRITTEN
@@ -349,8 +350,17 @@ def _suits(type_: str, value: object) -> bool:
     return type_ == "string" or (type_ == "timestamp" and moment is not None)
 
 
+def safe_to_run(check: _AnyCheck) -> _AnyCheck:
+    """Refuses an expression that calls functions beyond the list of `sql_guard`. Contracts that are already stored are
+    checked when they are used, because they must stay readable."""
+    if isinstance(check, Expression):
+        check_spark_expression(check.expression)
+    return check
+
+
 def fits_the_fields(check: _AnyCheck, info: ValidationInfo) -> _AnyCheck:
     """Refuses a check on a field that the query does not have, or of a type that the check cannot judge."""
+    safe_to_run(check)
     owner: str = info.data.get("name", "this query")
     fields: tuple[Field, ...] | None = info.data.get("fields")
     if fields is None:

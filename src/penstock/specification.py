@@ -18,6 +18,7 @@ from penstock.checks import (
     Field,
     check_to_mapping,
     fits_the_fields,
+    safe_to_run,
 )
 from penstock.declared import (
     LIST,
@@ -134,7 +135,7 @@ class Model(Declared):
     needs: Annotated[int, BeforeValidator(_window)] = 1  # days that are read for one, the day itself among them
     require: Annotated[str, BeforeValidator(_completeness)] = "all"  # how much of each input must be there
     refresh: bool = True  # made again when its inputs or its code changed
-    checks: Annotated[tuple[Check, ...], LIST] = ()
+    checks: Annotated[tuple[Annotated[Check, AfterValidator(safe_to_run)], ...], LIST] = ()
     freshness: Freshness | None = None
     retry: Retry = Retry()
 

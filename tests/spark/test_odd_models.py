@@ -89,6 +89,13 @@ def test_rows_that_belong_to_no_slice_do_not_vanish(tmp_path: Path, spark: Any) 
         ),
         ("SELECT logical_date, NULL AS x FROM demo.campaign_daily", {}, "cast it"),
         ("SELECT logical_date, map('a', 1) AS x FROM demo.campaign_daily", {}, "cast it"),
+        ("SELECT DATE '2024-06-09' AS logical_date, value FROM text.`/etc/passwd`", {}, "is a file"),
+        (
+            "SELECT logical_date, reflect('java.lang.System', 'getenv', 'HOME') AS x FROM demo.campaign_daily",
+            {},
+            "reflect",
+        ),
+        ("SELECT logical_date, clicks FROM demo.network_daily", {}, "unknown table demo.network_daily"),
         ("-- nothing yet", {}, "models.made"),
         ("SELECT logical_date, 1 AS x FROM demo.campaign_daily; SELECT 2", {}, "models.made"),
     ],

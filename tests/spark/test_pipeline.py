@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass, TransientError
+from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass, TransientError, UsageError
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
@@ -365,6 +365,16 @@ def test_every_reader_sees_the_same_rows(tmp_path: Path, spark: Any) -> None:
     statement = "SELECT * FROM demo.campaign_daily"
     assert ordered(ws.sql(statement).read_all().to_pylist()) == arrow
     assert ordered(ws.spark_sql(statement, spark).read_all().to_pylist()) == arrow
+    for bad, words in {
+        "SELECT reflect('java.lang.System', 'getProperty', 'user.home')": "the function reflect is not allowed",
+        "SELECT * FROM text.`/etc/passwd`": "text./etc/passwd is a file",
+        "SELECT * FROM demo__campaign_daily": "unknown table demo__campaign_daily",  # the view of the statement before
+    }.items():
+        with pytest.raises(UsageError, match=words):
+            ws.spark_sql(bad, spark)
+    with pytest.raises(AnalysisException):  # Spark itself does not read paths as tables
+        spark.sql("SELECT * FROM text.`/etc/passwd`")
+    assert spark.sql("SELECT '${env:HOME}' AS x").first().x == "${env:HOME}"
     narrow = ws.vouched("demo.campaign_daily", customers=[customer_id(1)], since=date(2024, 6, 10), columns=["clicks"])
     assert narrow.arrow().num_rows == 5
     assert narrow.schema.names == ["clicks"]

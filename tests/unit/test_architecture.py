@@ -38,6 +38,8 @@ LAYERS = (
     "specification",
     "checks",
     "declared",
+    "sql_guard",
+    "sql_functions",
     "workspace_file",
     "field_types",
     "lifecycle",

@@ -141,20 +141,24 @@ class Reading(Chronicle):
     def spark_sql(
         self, statement: str, spark: SparkSession | None = None, as_of: str | None = None
     ) -> pa.RecordBatchReader:
-        """The same on Spark, for what is too large for one machine."""
+        """The same on Spark, for what is too large for one machine. A statement that may not run is refused before
+        Spark starts."""
         from pyspark.errors import PySparkException
 
         from penstock.pipeline.session import start_session
         from penstock.pipeline.work import refusal
-        from penstock.warehouse.sql import named_tables, with_names_in_spark
+        from penstock.sql_guard import SqlRefused, spark_statement
 
+        try:
+            checked = spark_statement(statement, {c.asset for c in self.contracts.values()})
+        except SqlRefused as error:
+            raise UsageError(str(error)) from error
         session = spark or start_session(self.settings.spark)
-        known = {c.asset for c in self.contracts.values()}
-        views = {name: name.replace(".", "__") for name in named_tables(statement, known)}
+        views = {name: name.replace(".", "__") for name in checked.tables}
         for name, view in views.items():
             self.vouched(name, as_of=as_of).spark(session).createOrReplaceTempView(view)
         try:
-            return session.sql(with_names_in_spark(statement, views) if views else statement).toArrow().to_reader()
+            return session.sql(checked.text(views)).toArrow().to_reader()
         except PySparkException as error:
             raise UsageError(f"the SQL failed: {refusal(error)}") from error
 

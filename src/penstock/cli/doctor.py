@@ -47,6 +47,8 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
             "sources": _sources,
             "breakers": _breakers,
         }
+        if ws.settings.models:
+            checks["models"] = _models
         if ws.settings.lineage is not None:
             checks["lineage"] = _lineage
         for name, check in checks.items():
@@ -123,6 +125,16 @@ def _sources(ws: Workspace) -> str:
     for name, settings in ws.settings.sources.items():
         refuse_queries(make_source(settings, RunContext(new_run_id())), ws.settings.queries_of(name))
     return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
+
+
+def _models(ws: Workspace) -> str:
+    """The SQL of models is parsed; whether Spark knows its columns shows in the next run."""
+    from penstock.pipeline.model import checked_sql
+
+    for name, model in ws.settings.models.items():
+        if model.python is None:
+            checked_sql(model, str(ws.contracts[name].options["code"]))
+    return ", ".join(ws.settings.models)
 
 
 def _lineage(ws: Workspace) -> str:

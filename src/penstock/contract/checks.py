@@ -10,7 +10,9 @@ from pyspark.sql import functions as F
 from penstock.contract.contract import Contract
 from penstock.contract.rules import NotNull, Rule
 from penstock.contract.schema import spark_type
+from penstock.errors import ConfigError
 from penstock.settings import Allowed, Expression, Range
+from penstock.sql_guard import SqlRefused, check_spark_expression
 
 
 def broken(rule: Rule, contract: Contract) -> Column:
@@ -19,6 +21,7 @@ def broken(rule: Rule, contract: Contract) -> Column:
         case NotNull(field):
             return F.col(field).isNull()
         case Expression() as check:
+            _refuse_unsafe(check, rule, contract)
             return F.coalesce(~F.expr(f"({check.expression})"), F.lit(False))
         case Range() as check:
             return F.coalesce(_outside(check, contract), F.lit(False))
@@ -26,6 +29,14 @@ def broken(rule: Rule, contract: Contract) -> Column:
             return F.coalesce(~F.col(check.field).isin(*check.values), F.lit(False))
         case _:
             assert_never(rule.condition)
+
+
+def _refuse_unsafe(check: Expression, rule: Rule, contract: Contract) -> None:
+    """A workspace file with such an expression cannot be loaded; a contract may have been kept by an older release."""
+    try:
+        check_spark_expression(check.expression)
+    except SqlRefused as error:
+        raise ConfigError(f"{contract.place}: the check {rule.name} is not valid: {error}") from error
 
 
 def _outside(check: Range, contract: Contract) -> Column:

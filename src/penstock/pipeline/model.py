@@ -21,7 +21,7 @@ from penstock.pipeline.extract import Extracted
 from penstock.pipeline.work import Report, collected, mapped, progress, refusal, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.settings import RESERVED_FIELDS, Field, Model
-from penstock.warehouse.sql import with_names_in_spark
+from penstock.sql_guard import SparkStatement, SqlRefused, spark_statement
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -283,21 +283,30 @@ def _changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.append(True, differs.to_numpy(zero_copy_only=False))
 
 
+def checked_sql(model: Model, code: str) -> SparkStatement:
+    """The SQL of a model: one SELECT from the tables that the model declares. Refuses anything else."""
+    try:
+        return spark_statement(code, {*model.depends_on, PARTITIONS})
+    except SqlRefused as error:
+        raise _refused(model, f"{error}; a model reads only its depends_on and {PARTITIONS}") from error
+
+
 @contextmanager
 def _described(spark: SparkSession, model: Model, code: str, inputs: Inputs, asked: pa.Table) -> Iterator[DataFrame]:
     """What the model makes, as a DataFrame that is not computed yet. Its inputs have names of their own, so that models
     that are made at the same time do not see each other's."""
     from pyspark.errors import PySparkException
 
+    checked = None if model.python is not None else checked_sql(model, code)
     partitions = spark.createDataFrame(asked)
     views = {table: f"penstock_{new_ulid().lower()}" for table in (*inputs, PARTITIONS)}
     try:
-        if model.python is not None:
+        if checked is None:
             yield _called(model, code, inputs, partitions)
             return
         for table, frame in (*inputs.items(), (PARTITIONS, partitions)):
             frame.createOrReplaceTempView(views[table])
-        yield spark.sql(with_names_in_spark(code, views))
+        yield spark.sql(checked.text(views))
     except PySparkException as error:
         raise _refused(model, refusal(error)) from error
     finally:

@@ -37,7 +37,16 @@ _OURS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    # SQL is checked before it runs (sql_guard); these two make Spark itself refuse what must not get that far
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.variable.substitute": "false",
 }
+_ON_CONNECT = (
+    "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
+    "spark.sql.runSQLOnFiles",
+    "spark.sql.variable.substitute",
+)
 
 
 def start_session(settings: SparkSettings) -> SparkSession:
@@ -100,7 +109,7 @@ def _connect(settings: SparkSettings) -> SparkSession:
     except ImportError as error:
         raise ConfigError(f"Spark Connect needs more packages: install `pyspark[connect]` ({error})") from error
     session.addArtifacts(_package_zip(), pyfile=True)
-    for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
+    for name in _ON_CONNECT:
         session.conf.set(name, _OURS[name])
     return session
 

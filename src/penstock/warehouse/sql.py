@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import duckdb
 import pyarrow as pa
 
 from penstock.errors import UsageError
+from penstock.sql_guard import SqlRefused, duckdb_tables
 
 _COMMENT = r"--[^\n]*|/\*.*?\*/"
 _QUOTED = r"""'(?:[^']|'')*'|"(?:[^"]|"")*\""""
-_QUOTED_IN_SPARK = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 
 
 class Relation(Protocol):
@@ -51,7 +51,7 @@ def _translated(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def named_tables(statement: str, known: Collection[str]) -> list[str]:
-    """The tables that one SELECT reads; refuses anything else, and a table that does not exist."""
+    """The tables that one SELECT reads; refuses anything else, unknown tables and functions that are not listed."""
     found = json.loads(_closed_duckdb().execute("SELECT json_serialize_sql(?)", [statement]).fetchall()[0][0])
     if found["error"]:
         if found["error_type"] == "not implemented":
@@ -59,23 +59,11 @@ def named_tables(statement: str, known: Collection[str]) -> list[str]:
         raise UsageError(f"the SQL is not valid: {found['error_message']}")
     if len(found["statements"]) != 1:
         raise UsageError("one SELECT at a time")
-    named = sorted(set(_base_tables(found)))
-    for name in named:
-        if name not in known:
-            raise UsageError(f"unknown table {name} (tables: {', '.join(sorted(known)) or 'none'})")
-    return named
-
-
-def _base_tables(node: Any) -> Iterator[str]:
-    """Every `schema.table` in a parsed statement. Names without a schema are common table expressions."""
-    if isinstance(node, dict):
-        if node.get("type") == "BASE_TABLE" and node.get("schema_name"):
-            yield f"{node['schema_name']}.{node['table_name']}".lower()
-        for child in node.values():
-            yield from _base_tables(child)
-    elif isinstance(node, list):
-        for child in node:
-            yield from _base_tables(child)
+    try:
+        return duckdb_tables(found["statements"], known)
+    except (SqlRefused, RecursionError) as error:
+        text = str(error) if isinstance(error, SqlRefused) else "the SQL is nested too deeply"
+        raise UsageError(text) from error
 
 
 def _closed_duckdb() -> duckdb.DuckDBPyConnection:
@@ -92,17 +80,8 @@ def _closed_duckdb() -> duckdb.DuckDBPyConnection:
 
 def with_names(statement: str, names: Mapping[str, str]) -> str:
     """The statement with tables renamed. Words inside quotes and comments are left as they are."""
-    return _renamed(statement, names, _QUOTED)
-
-
-def with_names_in_spark(statement: str, names: Mapping[str, str]) -> str:
-    """The same for Spark SQL, which has other quotes."""
-    return _renamed(statement, names, _QUOTED_IN_SPARK)
-
-
-def _renamed(statement: str, names: Mapping[str, str], quoted: str) -> str:
     tables = "|".join(r"\s*\.\s*".join(f"(?:`{part}`|{part})" for part in name.split(".")) for name in names)
-    pattern = rf"{_COMMENT}|{quoted}|(?<![\w.])(?:{tables})(?!\w)|`[^`]*`"
+    pattern = rf"{_COMMENT}|{_QUOTED}|(?<![\w.])(?:{tables})(?!\w)|`[^`]*`"
 
     def named(found: re.Match[str]) -> str:
         return names.get(re.sub(r"[`\s]", "", found[0]).lower(), found[0])

@@ -1,0 +1,338 @@
+"""Decides which SQL may run: one SELECT over named tables, with listed functions, and nothing else of the machine.
+
+Spark and sqlglot read the same text by different rules, so a statement could mean one thing to the guard and another to
+the engine. Therefore the text is first split into tokens by the rules of Spark's own lexer, comments are removed, and
+whatever is ambiguous is refused. Function calls are found in the tokens; the shape of the statement and its tables are
+found by sqlglot in the same tokens, with every text literal replaced. Spark gets the text that was checked.
+
+DuckDB returns its own parse of a statement as JSON: that is checked, so that there is no second reading.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock import sql_functions
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+LIST = "docs/reference/sql-functions.md"
+
+
+def _names(groups: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for names in groups for name in names.split())
+
+
+SPARK_FUNCTIONS = _names(sql_functions.SPARK.values())
+DUCKDB_FUNCTIONS = _names(sql_functions.DUCKDB.values())
+DUCKDB_TABLE_FUNCTIONS = _names([sql_functions.DUCKDB_TABLES])
+
+# Words that may stand before a bracket and call nothing.
+_SPARK_KEYWORDS = _names(
+    [
+        """
+        all and anti any array as between by case cast char character cross cube dec decimal distinct div else
+        escape except exclude exists extend filter for from full group having ilike in include inner intersect
+        join lateral left like limit map minus natural not numeric offset on or order outer over pivot qualify
+        regexp repeatable right rlike rollup select semi sets some struct tablesample then timestamp_ltz
+        timestamp_ntz union unpivot using values varchar when where with within
+        """
+    ]
+)
+_SESSION_WORDS = {"current_user", "session_user"}  # functions that Spark calls without brackets
+_QUERY_WORDS = {"from", "table", "values", "with", "map", "reduce"}  # what a subquery may begin with besides SELECT
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+)
+    | (?P<comment>--(?:\\\n|[^\r\n])*)
+    | (?P<hint>/\*\+[\w\s,().]*\*/)
+    | (?P<block>/\*.*?\*/)
+    | (?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")
+    | (?P<quoted>`(?:[^`]|``)*`)
+    | (?P<word>\w+)
+    | (?P<sign>[-.,;()\[\]+*/%<>=!~^&|:])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ANY_TEXT = "'01'"  # valid as text, in a date, in an interval and as hexadecimal digits
+
+
+class SqlRefused(ValueError):
+    """A statement or an expression that may not run, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+
+    @property
+    def name(self) -> str | None:
+        """The identifier in lower case; None for anything else."""
+        if self.kind == "quoted":
+            return self.text[1:-1].replace("``", "`").lower()
+        return self.text.lower() if self.kind == "word" else None
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStatement:
+    """A SELECT that may run on Spark, and the tables that it reads."""
+
+    tables: tuple[str, ...]
+    _tokens: tuple[_Token, ...]
+
+    def text(self, views: Mapping[str, str]) -> str:
+        """The statement with its tables replaced by views; column references such as `source.query.column` as well."""
+        tokens, out, at = self._tokens, [], 0
+        code = [number for number, token in enumerate(tokens) if token.kind not in ("space", "hint")]
+        for place, number in enumerate(code):
+            if number < at:
+                continue
+            out += [token.text for token in tokens[at:number]]
+            at = number + 1
+            view, last = self._view(code, place, views)
+            if view is None:
+                out.append(tokens[number].text)
+            else:
+                out.append(view)
+                at = last + 1
+        return "".join([*out, *(token.text for token in tokens[at:])])
+
+    def _view(self, code: list[int], place: int, views: Mapping[str, str]) -> tuple[str | None, int]:
+        tokens = self._tokens
+        here = [tokens[number] for number in code[place : place + 3]]
+        if len(here) < 3 or here[1].text != "." or (place and tokens[code[place - 1]].text == "."):
+            return None, 0
+        return views.get(f"{here[0].name}.{here[2].name}"), code[place + 2] if place + 2 < len(code) else 0
+
+
+def spark_statement(text: str, known: Collection[str]) -> SparkStatement:
+    """The SELECT in `text`, checked for Spark: it reads only `known` tables. Raises SqlRefused otherwise."""
+    tokens = _tokens(text)
+    unlisted = _unlisted_calls(tokens)
+    tree = _parsed("".join(_ANY_TEXT if t.kind == "string" else " " if t.kind == "hint" else t.text for t in tokens))
+    for name in unlisted - _aliases_with_columns(tree):
+        raise _unlisted(name)
+    return SparkStatement(tuple(sorted(_tables(tree, known))), tuple(_without_end(tokens)))
+
+
+def check_spark_expression(text: str) -> None:
+    """Refuses an expression that calls a function which is not listed, or that contains a query."""
+    tokens = _tokens(text)
+    for name in _unlisted_calls(tokens):
+        raise _unlisted(name)
+    code = [token for token in tokens if token.kind not in ("space", "hint")]
+    for token, following, second in zip(code, [*code[1:], None], [*code[2:], None, None], strict=False):
+        if token.kind == "word" and token.name == "select":
+            raise SqlRefused("an expression cannot contain a query")
+        if token.text == "(" and following is not None and following.kind == "word" and following.name in _QUERY_WORDS:
+            called = second is not None and second.text == "(" and following.name in ("map", "reduce")
+            if not called:
+                raise SqlRefused("an expression cannot contain a query")
+        if token.text == ";":
+            raise SqlRefused("an expression cannot contain ';'")
+
+
+def _tokens(text: str) -> list[_Token]:
+    """The tokens as Spark reads them, without comments. Refuses what is ambiguous or what Spark would replace first."""
+    if "${" in text:
+        raise SqlRefused("'${' is not allowed: Spark would replace it by a variable of the environment or the session")
+    found: list[_Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise SqlRefused(f"the character {text[at]!r} on line {text.count(chr(10), 0, at) + 1} is not expected")
+        kind, piece = str(match.lastgroup), match.group()
+        if kind == "block":
+            if piece.startswith("/*+"):
+                raise SqlRefused("a hint may hold names, numbers, commas and brackets only")
+            if "/*" in piece[2:]:
+                raise SqlRefused("a comment inside a comment is not allowed")
+        if kind in ("comment", "block"):
+            kind, piece = "space", re.sub(r"[^\n]", " ", piece) or " "
+        found.append(_Token(kind, piece))
+        at = match.end()
+    return found
+
+
+def _unlisted_calls(tokens: Iterable[_Token]) -> Counter[str]:
+    """The names before a bracket that are neither listed functions nor keywords, and how often each stands there."""
+    found: Counter[str] = Counter()
+    code = [token for token in tokens if token.kind not in ("space", "hint")]
+    for before, token, after in zip([None, *code], code, [*code[1:], None], strict=False):
+        qualified = before is not None and before.text == "."
+        if token.kind == "word" and token.name == "using" and after is not None and after.kind == "string":
+            raise SqlRefused("USING with a script is not allowed: it would run a command")
+        if token.kind == "word" and token.name in _SESSION_WORDS and not qualified:
+            raise _unlisted(token.name)
+        if after is None or after.text != "(":
+            continue
+        if token.kind == "string":
+            raise SqlRefused(f"{token.text} cannot be called")
+        if token.name is None or (token.kind == "word" and token.name in _SPARK_KEYWORDS and not qualified):
+            continue
+        if qualified:  # a function of a catalog, whatever its name
+            raise _unlisted(f"{token.name} with a qualifier")
+        if token.name not in SPARK_FUNCTIONS:
+            found[token.name] += 1
+    return found
+
+
+def _unlisted(name: str) -> SqlRefused:
+    return SqlRefused(f"the function {name} is not allowed: it is not among those of {LIST}")
+
+
+def _parsed(text: str) -> exp.Query:
+    import logging
+
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    logging.getLogger("sqlglot").setLevel(logging.CRITICAL + 1)
+    try:
+        found = [tree for tree in sqlglot.parse(text, dialect="spark") if tree is not None]
+    except SqlglotError as error:
+        raise SqlRefused(f"the SQL is not valid: {_first_line(error)}") from error
+    except RecursionError as error:
+        raise SqlRefused("the SQL is nested too deeply") from error
+    if len(found) != 1:
+        raise SqlRefused("one SELECT at a time" if found else "there is no SELECT")
+    [tree] = found
+    if not isinstance(tree, exp.Query):
+        raise SqlRefused("only SELECT statements are allowed: readers change nothing")
+    for node in tree.walk():
+        if isinstance(node, exp.DDL | exp.DML | exp.Command | exp.Into | exp.QueryTransform) and not isinstance(
+            node, exp.Query
+        ):
+            raise SqlRefused("only SELECT statements are allowed: readers change nothing")
+    return tree
+
+
+def _aliases_with_columns(tree: exp.Query) -> Counter[str]:
+    """Names that stand before a bracket and call nothing: `WITH t(a) AS (...)`, `FROM ... AS t(a)`."""
+    from sqlglot import exp
+
+    return Counter(alias.name.lower() for alias in tree.find_all(exp.TableAlias) if alias.columns)
+
+
+def _first_line(error: Exception) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n")[0].rstrip(". ")
+
+
+def _tables(tree: exp.Query, known: Collection[str]) -> set[str]:
+    from sqlglot import exp
+
+    found = set()
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Func):
+            continue  # its name was looked at with all others
+        if not isinstance(table.this, exp.Identifier):
+            raise SqlRefused(f"{table.sql()} is not the name of a table")
+        if table.db:
+            found.add(vouched_name([part.name for part in table.parts], known))
+        elif not _is_common_table(table):
+            raise unknown_table(table.name, known)
+    return found
+
+
+def vouched_name(path: list[str], known: Collection[str]) -> str:
+    """`source.query_name` in lower case, if it is a known table."""
+    name = ".".join(path).lower()
+    if name not in known:
+        raise unknown_table(".".join(path), known)
+    return name
+
+
+def unknown_table(name: str, known: Collection[str]) -> SqlRefused:
+    if "/" in name or ":" in name:
+        return SqlRefused(f"{name} is a file, and files cannot be read as tables (tables: {_listed(known)})")
+    return SqlRefused(f"unknown table {name} (tables: {_listed(known)})")
+
+
+def _listed(known: Collection[str]) -> str:
+    return ", ".join(sorted(known)) or "none"
+
+
+def _is_common_table(table: exp.Table) -> bool:
+    """Whether a name without a source is a common table expression that is visible where it stands."""
+    from sqlglot import exp
+
+    name = table.name.lower()
+    node: exp.Expr = table
+    own: exp.Expr | None = None  # the expression of the WITH clause that the table stands in
+    while node.parent is not None:
+        parent = node.parent
+        if isinstance(node, exp.CTE):
+            own = node
+        if isinstance(node, exp.With):
+            visible = []
+            for one in node.expressions:
+                if one is own and not node.recursive:
+                    break
+                visible.append(one.alias.lower())
+                if one is own:
+                    break
+            if name in visible:
+                return True
+        else:
+            clause = next((value for value in parent.args.values() if isinstance(value, exp.With)), None)
+            if clause is not None and name in [one.alias.lower() for one in clause.expressions]:
+                return True
+        node = parent
+    return False
+
+
+def _without_end(tokens: list[_Token]) -> Iterator[_Token]:
+    """The tokens without the semicolons at the end."""
+    last = max(n for n, token in enumerate(tokens) if token.kind != "space" and token.text != ";")
+    yield from tokens[: last + 1]
+
+
+def duckdb_tables(parsed: Any, known: Collection[str]) -> list[str]:
+    """The tables that a statement reads, from DuckDB's own parse of it. Refuses functions that are not listed, and any
+    table that is neither known nor a common table expression."""
+    return sorted(set(_duckdb_tables(parsed, known, frozenset())))
+
+
+def _duckdb_tables(node: Any, known: Collection[str], common: frozenset[str]) -> Iterator[str]:
+    if isinstance(node, list):
+        for item in node:
+            yield from _duckdb_tables(item, known, common)
+    if not isinstance(node, dict):
+        return
+    if node.get("type") == "RECURSIVE_CTE_NODE":
+        common |= {str(node.get("cte_name")).lower()}
+    if isinstance(node.get("cte_map"), dict):
+        for entry in node["cte_map"].get("map") or ():
+            yield from _duckdb_tables(entry["value"], known, common)
+            common |= {str(entry["key"]).lower()}
+    if node.get("type") == "SHOW_REF" and not node.get("query"):
+        raise SqlRefused('SHOW is not allowed: `penstock sql "DESCRIBE source.query"` describes a table')
+    if node.get("type") == "BASE_TABLE":
+        path = [str(part) for part in (node.get("catalog_name"), node.get("schema_name"), node["table_name"]) if part]
+        if len(path) > 1:
+            yield vouched_name(path, known)
+        elif path[0].lower() not in common:
+            raise unknown_table(path[0], known)
+    if node.get("type") == "TABLE_FUNCTION":
+        function = node["function"]
+        if str(function.get("function_name")).lower() not in DUCKDB_TABLE_FUNCTIONS:
+            raise _unlisted(str(function.get("function_name")))
+        yield from _duckdb_tables(function.get("arguments"), known, common)
+        yield from _duckdb_tables({**node, "type": "", "function": None}, known, common)
+        return
+    if "function_name" in node:
+        name = str(node["function_name"])
+        if re.match(r"\w", name) and name.lower() not in DUCKDB_FUNCTIONS:
+            raise _unlisted(name)
+    for key, child in node.items():
+        if key != "cte_map":
+            yield from _duckdb_tables(child, known, common)
