@@ -372,7 +372,8 @@ def load_queries(path: Path, environ: Mapping[str, str]) -> dict[str, Query]:
         where: Trail = () if alone else ("queries", name)
         try:
             context = {"field_names": {name: list(_strings(body.get("fields"), "name"))}}
-            found[name] = Query.model_validate({"source": "local", **body, "name": name}, context=context)
+            stored = _stored_options(document, where, body)
+            found[name] = Query.model_validate({"source": "local", **body, **stored, "name": name}, context=context)
         except pydantic.ValidationError as error:
             for problem in error.errors(include_url=False):
                 document.refuse(_as_written(document, (*where, *problem["loc"])), in_words(problem))
@@ -428,11 +429,22 @@ def _shaped(document: Document) -> dict[str, Any]:
         shaped["sources"][name] = {"name": name, "options": options, **ours}
     for section, model in (("queries", Query), ("models", Model)):
         for name, body in _maps(document, section):
+            known = ", ".join(model.keys_in_yaml())
             if "name" in body:
-                known = ", ".join(model.keys_in_yaml())
                 document.refuse((section, name, "name"), f"unknown key 'name' (known: {known}); the name is {name!r}")
             shaped[section][name] = {**body, "name": name}
+            if section == "queries":
+                shaped[section][name] |= _stored_options(document, (section, name), body)
     return shaped
+
+
+def _stored_options(document: Document, trail: Trail, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a query as they are stored, if they have variables: with their names instead of their values."""
+    if "stored_options" in body:
+        known = ", ".join(Query.keys_in_yaml())
+        document.refuse((*trail, "stored_options"), f"unknown key 'stored_options' (known: {known})")
+    written = document.unexpanded((*trail, "options")) if isinstance(body.get("options"), dict) else None
+    return {} if written is None else {"stored_options": written}
 
 
 def _from_the_root(kind: object, options: Mapping[str, Any], root: Path) -> dict[str, Any]:

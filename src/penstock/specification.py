@@ -74,7 +74,7 @@ def _distinct_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
 class Query(Declared):
     """One report of one source: what is fetched per customer and day, and what it must look like."""
 
-    not_in_yaml = frozenset({"name"})
+    not_in_yaml = frozenset({"name", "stored_options"})
 
     name: Name
     source: str
@@ -88,12 +88,21 @@ class Query(Declared):
     restate: Restate | None = None
     retry: Retry = Retry()
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
+    # the options with ${NAME} as they are written, if they have variables: what is stored and shown
+    stored_options: dict[str, Any] | None = pydantic.Field(default=None, repr=False, exclude=True)
     customers: Names | None = None
+
+    @property
+    def options_to_store(self) -> dict[str, Any]:
+        """The options without the values of variables, which may be secrets."""
+        return self.options if self.stored_options is None else self.stored_options
 
 
 def query_to_mapping(query: Query) -> dict[str, Any]:
     """What a workspace file says under the name of the query; what has its default is left out."""
     written: dict[str, Any] = query.model_dump(mode="json", exclude_defaults=True, exclude={"name", "checks"})
+    if query.stored_options is not None:
+        written["options"] = query.stored_options
     if query.checks:
         written["checks"] = [check_to_mapping(check) for check in query.checks]
     return {key: written[key] for key in Query.keys_in_yaml() if key in written}

@@ -19,6 +19,9 @@ from penstock.errors import ConfigError
 
 Trail = tuple[str | int, ...]
 
+DEEPEST = 64  # maps and lists inside each other
+MOST_ALIASED = 200_000  # values that aliases may add to those that are written
+
 MERGED_MAPS = ("sources", "queries", "models")
 MERGED = (*MERGED_MAPS, "customers")
 CUSTOMER_COLUMNS = ("id", "name", "time_zone", "active_from", "active_to")
@@ -73,6 +76,8 @@ class Document:
         self.places: dict[Trail, Place] = {(): Place(file.name, 1)}
         self.customer_files: list[Path] = []
         self.incomplete = False  # a whole file could not be read, so "unknown name" would be a guess
+        # texts with variables, as they are written: what may be stored where the environment's values must not be
+        self._with_variables: dict[Trail, str] = {}
         self._refused: dict[tuple[str, int, str], None] = {}
         self._unreadable: set[Trail] = set()
         self._expanded: list[_Expanded] = []
@@ -111,6 +116,27 @@ class Document:
     def remember_expansion(self, trail: Trail, value: str, written: str) -> None:
         # repr() as well, because texts quote values and quoting may escape characters
         self._expanded += [_Expanded(trail, form, written) for form in {value, repr(value)[1:-1]} if form]
+
+    def remember_variables(self, trail: Trail, written: str) -> None:
+        self._with_variables[trail] = written
+
+    def unexpanded(self, trail: Trail) -> Any:
+        """The value at this place with `${NAME}` as it is written; None if it contains no variable."""
+        if not any(place[: len(trail)] == trail for place in self._with_variables):
+            return None
+        value: Any = self.values
+        for part in trail:
+            value = value[part]
+        return self._unexpanded(value, trail)
+
+    def _unexpanded(self, value: Any, trail: Trail) -> Any:
+        if trail in self._with_variables:
+            return self._with_variables[trail]
+        if isinstance(value, dict):
+            return {key: self._unexpanded(item, (*trail, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._unexpanded(item, (*trail, index)) for index, item in enumerate(value)]
+        return value
 
     def hide(self, text: str, trail: Trail) -> str:
         """The text with `${NAME}` in place of what the environment said."""
@@ -167,8 +193,11 @@ class _YamlFile:
         if text is None:
             return
         try:
+            if refused := too_large(text):
+                self._document.refuse_file((), refused[1], Place(self._name, refused[0]))
+                return
             node = yaml.compose(text, Loader=_LOADER)
-        except (yaml.YAMLError, RecursionError) as error:
+        except yaml.YAMLError as error:
             self._refuse_syntax(error, text)
             return
         if node is None:
@@ -179,10 +208,7 @@ class _YamlFile:
         for key, (key_node, value) in self._pairs(node, ()).items():
             self._read_section(key, key_node, value, included)
 
-    def _refuse_syntax(self, error: yaml.YAMLError | RecursionError, text: str) -> None:
-        if isinstance(error, RecursionError):
-            self._document.refuse_file((), "is nested too deeply", Place(self._name, 1))
-            return
+    def _refuse_syntax(self, error: yaml.YAMLError, text: str) -> None:
         mark = getattr(error, "problem_mark", None)
         # a character that YAML does not allow comes without a mark, only with its position
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
@@ -302,6 +328,8 @@ class _YamlFile:
             return text
         refusals: list[str] = []
         from_environment = False
+        if any(found["name"] for found in _VARIABLE.finditer(text)):
+            self._document.remember_variables(trail, text)
 
         def fill(found: re.Match[str]) -> str:
             nonlocal from_environment
@@ -331,6 +359,48 @@ class _YamlFile:
 
     def _place(self, node: yaml.Node) -> Place:
         return Place(self._name, node.start_mark.line + 1)
+
+
+def too_large(text: str) -> tuple[int, str] | None:
+    """The line and the reason if a YAML text is nested too deeply, or if its aliases make too much of it. Composing a
+    text that is nested deeper than this takes the stack of the process, so the parser's events are counted first."""
+    depth = 0
+    has_aliases = False
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                return line, f"is nested too deeply: at most {DEEPEST} maps and lists in each other"
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.AliasEvent):
+            has_aliases = True
+    return _too_many_aliases(yaml.compose(text, Loader=_LOADER)) if has_aliases else None
+
+
+def _too_many_aliases(root: yaml.Node) -> tuple[int, str] | None:
+    """Counts the values of every node with its aliases followed, each node once."""
+    values: dict[int, int] = {}
+    nested: dict[int, int] = {}
+    waiting = [(root, False)]
+    while waiting:
+        node, counted = waiting.pop()
+        items = [] if isinstance(node, yaml.ScalarNode) else node.value
+        children = [part for item in items for part in (item if isinstance(item, tuple) else (item,))]
+        if not counted:
+            if id(node) not in values:
+                values[id(node)] = nested[id(node)] = 0  # an alias inside itself counts for nothing here
+                waiting += [(node, True), *((child, False) for child in children)]
+            continue
+        values[id(node)] = 1 + sum(values[id(child)] for child in children)
+        nested[id(node)] = 1 + max((nested[id(child)] for child in children), default=0)
+        line = node.start_mark.line + 1
+        if values[id(node)] > len(values) + MOST_ALIASED:
+            return line, f"its aliases make more than {MOST_ALIASED:,} values: write less with *aliases"
+        if nested[id(node)] > DEEPEST + 1:
+            return line, f"is nested too deeply by its aliases: at most {DEEPEST} maps and lists in each other"
+    return None
 
 
 def _text_of(document: Document, file: Path, name: str, asked_at: Trail) -> str | None:

@@ -13,6 +13,8 @@ from typing import Any
 import pydantic
 import pytest
 
+from penstock.contract.contract import Contract
+from penstock.contract.odcs import to_odcs
 from penstock.errors import ConfigError, UsageError
 from penstock.settings import (
     Allowed,
@@ -37,6 +39,7 @@ from penstock.settings import (
     check_to_mapping,
     find_workspace,
     load_settings,
+    query_to_mapping,
 )
 
 # Four lines, so that what a test adds starts on line 5.
@@ -442,6 +445,65 @@ def test_an_alias_inside_itself_is_refused(tmp_path: Path) -> None:
     assert refusals(tmp_path, HEAD + "sources:\n  demo: &loop\n    kind: demo\n    again: *loop\n") == [
         "penstock.yaml:8: sources.demo.again: is an alias that contains itself"
     ]
+
+
+@pytest.mark.parametrize("opened", ["[" * 5000 + "]" * 5000, "[" * 200_000, "\n      " + "- " * 5000 + "x"])
+def test_lists_that_are_nested_without_end_are_refused_with_their_line(tmp_path: Path, opened: str) -> None:
+    [refused] = refusals(tmp_path, HEAD + f"sources:\n  demo:\n    kind: demo\n    x: {opened}\n")
+    line = 9 if opened.startswith("\n") else 8
+    assert refused == f"penstock.yaml:{line}: is nested too deeply: at most 64 maps and lists in each other"
+
+
+def test_aliases_that_multiply_are_refused_with_their_line(tmp_path: Path) -> None:
+    bomb = "    a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
+    words = "its aliases make more than 200,000 values: write less with *aliases"
+    assert refusals(tmp_path, HEAD + f"sources:\n  demo:\n    kind: demo\n{bomb}") == [f"penstock.yaml:13: {words}"]
+    merged = "    m0: &m0 {k: v}\n"
+    merged += "".join(f"    m{n}: &m{n} {{a: *m{n - 1}, b: *m{n - 1}}}\n" for n in range(1, 40))
+    [refused] = refusals(tmp_path, HEAD + "include: [more.yaml]\n", files={"more.yaml": f"sources:\n  demo:\n{merged}"})
+    assert refused.startswith("more.yaml:")
+    assert refused.endswith(words)
+    chain = "    c0: &c0 [x]\n" + "".join(f"    c{n}: &c{n} [*c{n - 1}]\n" for n in range(1, 3000))
+    [refused] = refusals(tmp_path, HEAD + f"sources:\n  demo:\n    kind: demo\n{chain}")
+    assert "is nested too deeply by its aliases" in refused
+
+
+def test_what_is_large_but_written_out_is_read(tmp_path: Path) -> None:
+    base = "sources:\n  base: &base {kind: demo, x: [1, 2, 3]}\n" + "".join(f"  s{n}: *base\n" for n in range(2000))
+    customers = "customers:\n" + "".join(f"  - {{id: '{n}', name: n}}\n" for n in range(5000))
+    settings = load(tmp_path, HEAD + base + customers)
+    assert (len(settings.sources), len(settings.customers)) == (2001, 5000)
+
+
+def test_variables_in_the_options_of_a_query_are_stored_by_name_and_not_by_value(tmp_path: Path) -> None:
+    options = (
+        "    options: {key: '${SECRET}', limit: '${N:-5}', deep: [{a: 'x-${SECRET}'}], text: 'a$${b}', plain: 1}\n"
+    )
+    query = load(tmp_path, HEAD + QUERY + options, {"SECRET": "hunter2hunter2"}).query("daily")
+    assert query.options == {
+        "key": "hunter2hunter2",
+        "limit": "5",
+        "deep": [{"a": "x-hunter2hunter2"}],
+        "text": "a${b}",
+        "plain": 1,
+    }
+    stored = {"key": "${SECRET}", "limit": "${N:-5}", "deep": [{"a": "x-${SECRET}"}], "text": "a${b}", "plain": 1}
+    contract = Contract.of(query)
+    assert contract.body()["options"] == stored
+    assert query_to_mapping(query)["options"] == stored
+    assert "hunter2" not in repr(query) + str(to_odcs(query)) + str(contract.body())
+    other = load(tmp_path, HEAD + QUERY + options, {"SECRET": "another", "N": "7"}).query("daily")
+    assert other.options["limit"] == "7"
+    assert Contract.of(other).fingerprint == contract.fingerprint
+
+
+def test_options_without_variables_are_stored_as_they_always_were(tmp_path: Path) -> None:
+    query = load(tmp_path, HEAD + QUERY + "    options: {gaql: SELECT 1, text: 'a$${b}'}\n").query("daily")
+    assert query.stored_options is None
+    assert Contract.of(query).body()["options"] == query.options == {"gaql": "SELECT 1", "text": "a${b}"}
+    [refused] = refusals(tmp_path, HEAD + QUERY + "    stored_options: {a: 1}\n")
+    assert "unknown key 'stored_options'" in refused
 
 
 @pytest.mark.parametrize("merged", ["5", "[5]", "*me", "{<<: *me}"])

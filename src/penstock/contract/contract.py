@@ -40,7 +40,7 @@ class Contract:
             query.checks,
             query.unknown_fields,
             query.missing_fields,
-            query.options,
+            query.options_to_store,
         )
 
     @classmethod

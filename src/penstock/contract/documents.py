@@ -13,6 +13,7 @@ from penstock.contract.odcs import from_odcs, is_odcs
 from penstock.declared import in_words
 from penstock.errors import ConfigError
 from penstock.settings import Query, load_queries
+from penstock.workspace_file import too_large
 
 
 def queries_in(path: Path, environ: Mapping[str, str]) -> tuple[dict[str, Query], list[str]]:
@@ -47,6 +48,7 @@ def dumped(document: Mapping[str, Any]) -> str:
 def _plain(path: Path) -> Any:
     """The file as YAML has it; what cannot be read is refused by whoever reads it as a workspace file."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        return None if too_large(text) else yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError):
         return None
