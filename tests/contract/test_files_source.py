@@ -13,10 +13,11 @@ import pyarrow.parquet
 import pytest
 
 from fetching import by_day
-from penstock.errors import AuthFailed, ConfigError, SourceUnavailable
+from penstock.errors import AuthFailed, ConfigError, DataError, SourceUnavailable
 from penstock.partition import new_run_id
 from penstock.settings import Field, Query, load_settings
 from penstock.source.files import FilesSource
+from penstock.source.inflate import Inflated
 from penstock.source.protocol import RunContext
 from servers import free_port
 
@@ -238,3 +239,68 @@ def test_a_storage_that_is_away_is_unavailable(s3_url: str, monkeypatch: pytest.
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(SourceUnavailable, match=r"2024-06-01\.csv cannot be read"):
         fetch({"folder": s3_url, "path": "{date}.csv"})
+
+
+def test_a_link_that_leads_out_of_the_folder_is_refused_by_name(tmp_path: Path) -> None:
+    outside, inbox = tmp_path / "outside", tmp_path / "inbox"
+    deliver(outside, d1_x=b'{"long":1}\n', d2_x=b'{"long":2}\n')
+    deliver(inbox, d3_x=b'{"long":3}\n', d1_y=b'{"long":4}\n')
+    (inbox / "2024-06-01-x").symlink_to(outside / "2024-06-01-x")
+    (inbox / "2024-06-02-x").symlink_to(inbox / "2024-06-01-y")
+    (inbox / "north").symlink_to(outside)
+    options = {"folder": str(inbox), "format": "jsonl"}
+    found = fetch(options, path="{date}-x")
+    assert isinstance(found[D1], ConfigError)
+    assert str(found[D1]) == (
+        f"2024-06-01-x is a link to {outside}/2024-06-01-x, outside of {inbox}: deliver the file itself, or allow links"
+        " with follow_symlinks: true"
+    )
+    assert (found[D2], found[D3]) == ([b'{"long":4}'], [b'{"long":3}'])  # a link inside the folder is a file
+    assert fetch(options, path="{date}-x", follow_symlinks=True)[D1] == [b'{"long":1}']
+
+    by_folder = fetch(options, path="north/{date}-*")
+    assert "2024-06-01-x is a link to" in str(by_folder[D1])
+    assert fetch({**options, "follow_symlinks": True}, path="north/{date}-*")[D2] == [b'{"long":2}']
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    deliver(tmp_path / "real", d1_x=b'{"long":1}\n')
+    (tmp_path / "inbox").symlink_to(tmp_path / "real")
+    assert fetch({"folder": str(tmp_path / "inbox"), "format": "jsonl"}, path="{date}-x")[D1] == [b'{"long":1}']
+
+
+def test_a_link_to_a_large_folder_is_not_searched(tmp_path: Path) -> None:
+    deliver(tmp_path, d1_x=b'{"long":1}\n')
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert fetch({"folder": str(tmp_path), "format": "jsonl"}, path="{date}-*")[D1] == [b'{"long":1}']
+
+
+def test_gzip_that_inflates_without_end_is_refused_and_what_is_large_is_read(tmp_path: Path) -> None:
+    line = b'{"long":1}' + b" " * (MEGABYTE - 11) + b"\n"
+    bomb = gzip.compress(line * 100)  # 1000 : 1
+    assert len(bomb) < 200_000
+    (tmp_path / "2024-06-01.jsonl.gz").write_bytes(bomb)
+    (tmp_path / "2024-06-02.jsonl.gz").write_bytes(gzip.compress(b'{"long":2}\n' * 1000))
+    (tmp_path / "2024-06-03.jsonl.gz").write_bytes(gzip.compress(line * 20))
+    options = {"folder": str(tmp_path), "path": "{date}.jsonl.gz"}
+    found = fetch(options)
+    assert isinstance(found[D1], DataError)
+    assert str(found[D1]) == (
+        "2024-06-01.jsonl.gz: inflates to more than 200 times its size, the most that max_inflate_ratio allows"
+    )
+    assert (len(found[D2]), len(found[D3])) == (1000, 20)  # the ratio counts beyond 64 MB only
+    assert len(fetch(options, max_inflate_ratio=2000)[D1]) == 100
+    assert str(fetch(options, max_inflated_bytes=5000)[D2]) == (
+        "2024-06-02.jsonl.gz: inflates to more than 5,000 bytes, the most that max_inflated_bytes allows"
+    )
+
+
+def test_a_gzip_bomb_is_stopped_before_it_is_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"\0" * (128 * MEGABYTE), 1))
+    sizes = []
+    with (tmp_path / "x.gz").open("rb") as file:
+        inside = Inflated(file, "x.gz", 4 * 1024**3, 200)
+        with pytest.raises(DataError, match="max_inflate_ratio"):
+            sizes.extend(len(data) for data in iter(lambda: inside.read(MEGABYTE), b""))
+    assert max(sizes) <= MEGABYTE
+    assert sum(sizes) <= 64 * MEGABYTE

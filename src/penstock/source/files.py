@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
-import os.path
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +17,11 @@ import pydantic
 
 from penstock.errors import AuthFailed, ConfigError, DataError, SourceUnavailable
 from penstock.lake import Lake, open_lake
+from penstock.lake.local import LocalLake
 from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
 from penstock.settings import Customer, Field, Query
 from penstock.source.formats import Format, Reader, csv_reader, format_of, json_lines, parquet_rows
+from penstock.source.inflate import Inflated
 from penstock.source.options import Options, about, read_options
 from penstock.source.protocol import COMPLETE, Row, RunContext
 from penstock.source.template import filled, names_in, of_day
@@ -33,6 +35,9 @@ class Delivery(Options):
     missing: Literal["fail", "empty"] = "fail"
     delimiter: str = pydantic.Field(default=",", min_length=1, max_length=1)
     encoding: str = "utf-8-sig"
+    follow_symlinks: bool = False
+    max_inflated_bytes: int = pydantic.Field(default=4 * 1024**3, ge=1)
+    max_inflate_ratio: int = pydantic.Field(default=200, ge=1)
 
     @pydantic.field_validator("encoding")
     @classmethod
@@ -77,7 +82,7 @@ class FilesSource:
 
     def _asked(self, query: Query) -> tuple[Delivery, _Place, Reader]:
         delivery = read_options(Delivery, {**self._common, **query.options})
-        place = _Place.of(self._folder, delivery.path)
+        place = _Place.of(self._folder, delivery)
         return delivery, place, _reader(delivery, place.template, query.fields)
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
@@ -107,10 +112,13 @@ class _Place:
 
     lake: Lake
     template: str
+    delivery: Delivery
+    within: str  # the folder that links must not leave
     listed: dict[str, list[str]] = field(default_factory=dict)  # folders that were looked into, once for each span
 
     @classmethod
-    def of(cls, folder: str | None, path: str | None) -> _Place:
+    def of(cls, folder: str | None, delivery: Delivery) -> _Place:
+        path = delivery.path
         if path is None:
             raise ConfigError("path: is missing, and the source gives none: write for example {date}.jsonl")
         if "://" not in path and not os.path.isabs(path):
@@ -120,7 +128,10 @@ class _Place:
         start = "s3://" if path.startswith("s3://") else ""
         parts = os.path.normpath(path.removeprefix(start)).split("/")
         fixed = next(number for number, part in enumerate(parts) if "{" in part or "*" in part)
-        return cls(open_lake(start + "/".join(parts[:fixed]) or "/"), "/".join(parts[fixed:]))
+        lake = open_lake(start + "/".join(parts[:fixed]) or "/")
+        # a path that the workspace file itself leads out of the folder has a folder of its own
+        inside = folder is not None and f"{lake.url}/".startswith(f"{os.path.normpath(folder)}/")
+        return cls(lake, "/".join(parts[fixed:]), delivery, folder if folder and inside else lake.url)
 
     def find(self, path: str) -> list[str]:
         """The path itself, or what its `*` stands for, in the order of names; LakeObjectMissing if that is nothing."""
@@ -129,25 +140,53 @@ class _Place:
             return [path]
         if folder not in self.listed:
             with self._speaking(folder):
-                entries = [entry.path for entry in self.lake.list(folder)]
-            self.listed[folder] = sorted(entry for entry in entries if entry.rpartition("/")[0] == folder)
+                self.listed[folder] = sorted(self._files_in(folder))
         fits = re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
         found = [entry for entry in self.listed[folder] if fits.fullmatch(entry.rpartition("/")[2])]
         if not found:
             raise LakeObjectMissing(self.lake.url, path)
         return found
 
+    def _files_in(self, folder: str) -> list[str]:
+        if not isinstance(self.lake, LocalLake):
+            return [entry.path for entry in self.lake.list(folder) if entry.path.rpartition("/")[0] == folder]
+        # not below it: a link to another folder is not followed only to find out that nothing there is wanted
+        below = f"{folder}/" if folder else ""
+        try:
+            with os.scandir(f"{self.lake.root}/{folder}") as entries:
+                return [f"{below}{entry.name}" for entry in entries if not entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
         """The bytes inside, uncompressed as they are read."""
+        limits = self.delivery
         with self._speaking(path), self.lake.open(path) as file:
+            self._refuse_link(path, file)
             if not path.endswith(".gz"):
                 yield file
                 return
             try:
-                yield cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file))))
+                inflated = Inflated(file, path, limits.max_inflated_bytes, limits.max_inflate_ratio)
+                yield cast(BinaryIO, io.BufferedReader(inflated))
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise DataError(f"{path}: not a whole gzip file: {error}") from error
+
+    def _refuse_link(self, path: str, file: BinaryIO) -> None:
+        """Looks at the file that is open, not at its name: a link may be put in its place in between."""
+        if self.delivery.follow_symlinks or not isinstance(self.lake, LocalLake):
+            return
+        try:
+            found = os.readlink(f"/proc/self/fd/{file.fileno()}")
+        except OSError:  # not Linux
+            found = os.path.realpath(f"{self.lake.root}/{path}")
+        within = os.path.realpath(self.within)
+        if not found.startswith(f"{within.rstrip('/')}/"):
+            raise ConfigError(
+                f"{path} is a link to {found}, outside of {self.within}: deliver the file itself, or allow links with"
+                " follow_symlinks: true"
+            )
 
     @contextmanager
     def _speaking(self, path: str) -> Iterator[None]:

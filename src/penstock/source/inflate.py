@@ -1,0 +1,44 @@
+"""Reads gzip in bounded memory, and stops when a small file inflates without end."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from typing import Any, BinaryIO
+
+from penstock.errors import DataError
+
+# Below this the ratio is not looked at: a short file of equal lines is compressed well and harms nobody.
+RATIO_COUNTS_FROM = 64 * 1024 * 1024
+
+
+class Inflated(io.RawIOBase):
+    """The bytes inside a gzip stream. Raises DataError when they become more than `most_bytes`, or more than
+    `most_ratio` times the compressed bytes that were read so far."""
+
+    def __init__(self, file: BinaryIO, name: str, most_bytes: int, most_ratio: int) -> None:
+        self._file = file
+        self._inside = gzip.GzipFile(fileobj=file)
+        self._name = name
+        self._most_bytes = most_bytes
+        self._most_ratio = most_ratio
+        self._inflated = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._inside.read1(len(buffer))
+        self._inflated += len(data)
+        if self._inflated > self._most_bytes:
+            raise DataError(
+                f"{self._name}: inflates to more than {self._most_bytes:,} bytes,"
+                " the most that max_inflated_bytes allows"
+            )
+        if self._inflated > RATIO_COUNTS_FROM and self._inflated > self._most_ratio * self._file.tell():
+            raise DataError(
+                f"{self._name}: inflates to more than {self._most_ratio} times its size,"
+                " the most that max_inflate_ratio allows"
+            )
+        memoryview(buffer)[: len(data)] = data
+        return len(data)
