@@ -297,7 +297,7 @@ def test_gzip_that_inflates_without_end_is_refused_and_what_is_large_is_read(tmp
 
 def test_a_gzip_bomb_is_stopped_before_it_is_in_memory(tmp_path: Path) -> None:
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"\0" * (128 * MEGABYTE), 1))
-    sizes = []
+    sizes: list[int] = []
     with (tmp_path / "x.gz").open("rb") as file:
         inside = Inflated(file, "x.gz", 4 * 1024**3, 200)
         with pytest.raises(DataError, match="max_inflate_ratio"):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from decimal import Decimal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from penstock.cli import options as opt
+from penstock.cli.values import beyond_python, json_value, python_values
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _encode(reader: pa.RecordBatchReader, kind: str, target: BinaryIO, facts: Ma
 
     try:
         _encode_as(reader, kind, target, facts)
-    except pa.ArrowNotImplementedError as error:
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise UsageError(f"these columns cannot be written as {kind}: {error}") from error
 
 
@@ -225,7 +225,7 @@ def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO, facts:
 
         if odd := [f.name for f in reader.schema if pa.types.is_interval(f.type)]:
             raise UsageError(f"these columns cannot be written as csv: {', '.join(odd)}; use json, parquet or arrow")
-        flat = pa.schema([pa.field(f.name, pa.string()) if pa.types.is_nested(f.type) else f for f in reader.schema])
+        flat = pa.schema([pa.field(f.name, pa.string()) if _is_odd(f.type) else f for f in reader.schema])
         with csv.CSVWriter(target, flat) as writer:
             for batch in reader:
                 writer.write(_flattened(batch, flat))
@@ -243,23 +243,42 @@ def _encode_as(reader: pa.RecordBatchReader, kind: str, target: BinaryIO, facts:
         _encode_json(reader, target, facts)
 
 
-def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
-    """Arrays and structs as JSON text, for formats that know neither."""
+def _is_odd(kind: pa.DataType) -> bool:
+    """Whether CSV has no way to write values of this type."""
     import pyarrow as pa
 
-    columns = [
-        pa.array([_as_json(value) for value in column.to_pylist()], field.type)
-        if pa.types.is_nested(column.type)
-        else column
-        for column, field in zip(batch.columns, flat, strict=True)
-    ]
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return pa.types.is_nested(kind) or binary or isinstance(kind, pa.BaseExtensionType)
+
+
+def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
+    """Arrays and structs as JSON text and bytes as Base64, for formats that know neither."""
+    import pyarrow as pa
+
+    columns = []
+    for column, field in zip(batch.columns, flat, strict=True):
+        if beyond_python(column):
+            raise UsageError(
+                f"these columns cannot be written as csv: {field.name} has infinite values, or years or hours beyond"
+                " the calendar; cast it to VARCHAR, or use json, parquet or arrow"
+            )
+        odd = _is_odd(column.type)
+        columns.append(pa.array(map(_as_text, python_values(column)), pa.string()) if odd else column)
     return pa.RecordBatch.from_arrays(columns, schema=flat)
+
+
+def _as_text(value: Any) -> str | None:
+    return str(json_value(value)) if isinstance(value, bytes) else _as_json(value)
 
 
 def _as_json(value: Any) -> str | None:
     import orjson
 
-    return None if value is None else orjson.dumps(value, default=_json_value).decode()
+    return None if value is None else orjson.dumps(value, default=json_value).decode()
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(python_values(column) for column in batch.columns), strict=True)
 
 
 def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO, facts: Mapping[str, Any] | None) -> None:
@@ -271,19 +290,12 @@ def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO, facts: Mapping[
     total = 0
     target.write(b'{"items":[')
     for batch in reader:
-        for row in batch.to_pylist():
+        for row in _rows(batch):
             target.write(b",\n" if total else b"\n")
-            target.write(orjson.dumps(row, default=_json_value))
+            target.write(orjson.dumps(dict(zip(reader.schema.names, row, strict=True)), default=json_value))
             total += 1
     metadata = b',"metadata":' + orjson.dumps(dict(facts)) if facts else b""
     target.write(b'\n],"total":%d%s}\n' % (total, metadata))
-
-
-def _json_value(value: Any) -> Any:
-    """Sums of whole numbers come as decimals without a fraction; other decimals stay exact, as text."""
-    if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and abs(value) < 2**63:
-        return int(value)
-    return str(value)
 
 
 def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
@@ -292,11 +304,11 @@ def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
     rows: list[list[Any]] = []
     more = False
     for batch in reader:
-        for row in batch.to_pylist():
+        for row in _rows(batch):
             if len(rows) >= limit:
                 more = True
                 break
-            rows.append([_cell(value) for value in row.values()])
+            rows.append([_cell(value) for value in row])
         if more:
             break
     console().print(table(None, reader.schema.names, rows))
@@ -309,4 +321,6 @@ def _cell(value: Any) -> str | None:
         return None
     if isinstance(value, list | dict):
         return _as_json(value)
+    if isinstance(value, bytes | tuple):
+        return str(json_value(value))
     return f"{value:,.2f}" if isinstance(value, float) else str(value)

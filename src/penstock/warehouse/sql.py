@@ -17,6 +17,10 @@ _COMMENT = r"--[^\n]*|/\*.*?\*/"
 _QUOTED = r"""'(?:[^']|'')*'|"(?:[^"]|"")*\""""
 
 
+# Types in the text of a type, and names and values in quotes, which are none.
+_INEXACT = re.compile(rf"{_QUOTED}|\b(?:UHUGEINT|BIGNUM|TIME WITH TIME ZONE|BIT|VARIANT|GEOMETRY)\b")
+
+
 class Relation(Protocol):
     """Something that DuckDB can be shown as a table."""
 
@@ -36,10 +40,34 @@ def query(statement: str, tables: Mapping[str, Callable[[], Relation]]) -> pa.Re
         tables[name]().duckdb(connection).create_view(relation)
         connection.execute(f'CREATE VIEW "{source}"."{table}" AS SELECT * FROM "{relation}"')
     try:
-        reader = connection.sql(with_names(statement, inside) if inside else statement).to_arrow_reader(100_000)
+        asked = connection.sql(with_names(statement, inside) if inside else statement)
+        reader = _exact(asked).to_arrow_reader(100_000)
     except duckdb.Error as error:
         raise UsageError(f"the SQL failed: {_first_line(error)}") from error
     return pa.RecordBatchReader.from_batches(reader.schema, _translated(reader))
+
+
+def _exact(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """The relation with text in place of types that Arrow would show otherwise than they are: a large UHUGEINT as a
+    negative number, a time without its zone, bits and large numbers as bytes."""
+    kinds = [str(kind) for kind in relation.types]
+    casts = {number: exact for number, kind in enumerate(kinds) if (exact := _INEXACT.sub(_as_text, kind)) != kind}
+    if not casts:
+        return relation
+    if len(set(relation.columns)) < len(relation.columns):
+        raise UsageError(f"two columns have the same name ({', '.join(relation.columns)}): rename one with AS")
+    return relation.select(
+        *(
+            duckdb.ColumnExpression(name).cast(duckdb.sqltype(casts[number])).alias(name)
+            if number in casts
+            else duckdb.ColumnExpression(name)
+            for number, name in enumerate(relation.columns)
+        )
+    )
+
+
+def _as_text(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith(('"', "'")) else "VARCHAR"
 
 
 def _translated(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
