@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -41,3 +42,17 @@ def test_a_slice_travels_from_source_to_reader_on_s3(tmp_path: Path, s3_url: str
     assert answer("ledger", "rebuild", workspace=folder)["events"] > 0
     assert [row["n"] for row in ws.board(Selection()).counts([])] == [4]
     assert not (tmp_path / "lake").exists()
+
+    # The AWS SDK inside pyarrow writes its log to file descriptor 1, and a request that fails makes it say more.
+    asked = ("sql", f"SELECT count(*) AS n FROM {TABLE}", "--json")
+    loud = penstock(*asked, workspace=folder, ARROW_S3_LOG_LEVEL="DEBUG")
+    assert json.loads(loud.stdout) == {"items": [{"n": 15}], "total": 1}
+    assert "[DEBUG]" in loud.stderr
+    assert penstock(*asked, workspace=folder).stderr == ""
+    for entry in ws.lake.list("warehouse"):
+        if entry.path.endswith(".parquet"):
+            ws.lake.delete([entry.path])
+    for command in (asked, ("read", TABLE, "--json")):
+        failed = penstock(*command, workspace=folder, ARROW_S3_LOG_LEVEL="DEBUG")
+        assert (failed.returncode != 0, failed.stdout) == (True, "")
+        assert "[DEBUG]" in failed.stderr

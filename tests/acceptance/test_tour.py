@@ -139,6 +139,8 @@ def test_output_goes_through_links_and_into_pipes_and_replaces_neither(tour: Pat
     assert done.returncode == 2
     assert "No space left" in done.stderr
     assert Path("/dev/full").is_char_device()
+    done = penstock("sql", "SELECT 1 AS a", "--format", "csv", "--output", "/dev/stdout", workspace=tour)
+    assert done.stdout == '"a"\n1\n'
 
 
 def test_filters_are_the_same_everywhere(tour: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -15,6 +16,9 @@ from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# Standard output by its names in the file system: file descriptor 1 itself is not for answers, see cli/stdout.py.
+_STDOUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 FORMATS = ("table", "csv", "parquet", "arrow", "json")
 
@@ -156,6 +160,7 @@ def _write(
     limit: int | None,
     facts: Mapping[str, Any] | None = None,
 ) -> None:
+    output = None if str(output) in _STDOUT else output
     if kind == "table" and output is None:
         _draw(reader, 50 if limit is None else limit)
         return
@@ -288,8 +293,10 @@ def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO, facts: Mapping[
     if len(set(reader.schema.names)) < len(reader.schema.names):
         raise UsageError(f"two columns have the same name ({', '.join(reader.schema.names)}): rename one with AS")
     total = 0
+    batches = iter(reader)
+    first = next(batches, None)  # what fails at once leaves nothing behind
     target.write(b'{"items":[')
-    for batch in reader:
+    for batch in chain([] if first is None else [first], batches):
         for row in _rows(batch):
             target.write(b",\n" if total else b"\n")
             target.write(orjson.dumps(dict(zip(reader.schema.names, row, strict=True)), default=json_value))

@@ -101,10 +101,10 @@ def _moment(kind: pa.DataType, value: int) -> str:
     clock += f".{fraction:0{len(str(_UNITS[kind.unit])) - 1}}" if fraction else ""
     if pa.types.is_time(kind):
         return clock
-    return f"{_day(days, clock)}{'+00' if kind.tz else ''}"
+    return f"{_day(days)} {clock}{'+00' if kind.tz else ''}"
 
 
-def _day(days: int, clock: str = "") -> str:
+def _day(days: int) -> str:
     """A day counted from 1970-01-01, in the calendar that has no end (Howard Hinnant's civil_from_days)."""
     era, of_era = divmod(days + 719_468, 146_097)
     year_of_era = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
@@ -113,5 +113,5 @@ def _day(days: int, clock: str = "") -> str:
     day = day_of_year - (153 * month + 2) // 5 + 1
     month = month + 3 if month < 10 else month - 9
     year = year_of_era + era * 400 + (month <= 2)
-    text = f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02}" + (f" {clock}" if clock else "")
+    text = f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02}"
     return text if year > 0 else f"{text} (BC)"

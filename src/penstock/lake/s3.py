@@ -134,6 +134,7 @@ class S3Lake:
     def filesystem(self) -> tuple[FileSystem, str]:
         from pyarrow.fs import S3FileSystem
 
+        _silence_sdk()
         options: dict[str, Any] = {"region": _region()}
         if endpoint := _endpoint():
             scheme, _, address = endpoint.partition("://")
@@ -291,6 +292,19 @@ def _connect(bucket: str, prefix: str) -> S3Store:
         return S3Store(bucket, prefix=prefix or None, client_options={"allow_http": plain}, config=cast(Any, options))
     except (BaseError, ValueError) as error:
         raise ConfigError(f"cannot open s3://{bucket}: {_said(error)}") from _if_without_secrets(error)
+
+
+def _silence_sdk() -> None:
+    """The AWS SDK inside pyarrow writes its log to standard output. ARROW_S3_LOG_LEVEL asks for it nevertheless."""
+    import pyarrow as pa
+    from pyarrow.fs import S3LogLevel, initialize_s3
+
+    if "ARROW_S3_LOG_LEVEL" in os.environ:
+        return
+    try:
+        initialize_s3(S3LogLevel.Off)
+    except pa.ArrowInvalid:  # somebody in this process was first
+        pass
 
 
 def _endpoint() -> str:

@@ -1,0 +1,29 @@
+"""Standard output belongs to the answer of the command."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+
+def reserve_stdout() -> None:
+    """Lets only Python's `sys.stdout` write to standard output. Libraries in C and child processes that write to file
+    descriptor 1 (the AWS SDK inside pyarrow, the JVM) write to standard error from now on."""
+    try:
+        answer = os.dup(1)
+    except OSError:  # standard output is closed
+        return
+    try:
+        sys.stdout.flush()
+        os.dup2(2, 1)
+    except OSError:  # standard error is closed
+        os.close(answer)
+        return
+    before = sys.stdout
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(answer, "w")),
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=os.isatty(answer),
+    )
