@@ -234,8 +234,8 @@ def test_checks_of_a_model_reject_what_it_made(tmp_path: Path, spark: Any) -> No
     [
         ("SELECT logical_date, nosuch FROM demo.campaign_daily", "nosuch"),
         ("SELECT 1 AS x", "must make the column logical_date"),
-        ("SELEC logical_date, 1 AS x FROM demo.campaign_daily", "Syntax error at or near"),
-        ("  ", "empty statement"),
+        ("SELEC logical_date, 1 AS x FROM demo.campaign_daily", "the SQL is not valid"),
+        ("  ", "there is no SELECT"),
         (
             "SELECT string(logical_date) AS logical_date, 1 AS x FROM demo.campaign_daily",
             "must be a date, it is string",

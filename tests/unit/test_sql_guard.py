@@ -97,6 +97,7 @@ def test_a_function_that_is_not_listed_is_found_wherever_it_is_hidden(statement:
         ("SELECT 1; SELECT 2", "one SELECT at a time"),
         ("-- nothing", "there is no SELECT"),
         ("SELEC 1", "not valid"),
+        ("SELECT FROM WHERE", "the SQL is not valid: Expected table name but got WHERE. Line 1"),
         (f"SELECT {'(' * 5000}1{')' * 5000}", "nested too deeply"),
     ],
 )

@@ -288,7 +288,8 @@ def checked_sql(model: Model, code: str) -> SparkStatement:
     try:
         return spark_statement(code, {*model.depends_on, PARTITIONS})
     except SqlRefused as error:
-        raise _refused(model, f"{error}; a model reads only its depends_on and {PARTITIONS}") from error
+        hint = ": add it to depends_on" if str(error).startswith("unknown table") else ""
+        raise _refused(model, f"{error}{hint}") from error
 
 
 @contextmanager
