@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import migrate
-from penstock.errors import LakeMismatch
+from penstock.errors import ConfigError, LakeMismatch, UsageError
 from penstock.partition import PartitionKey, RunId, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Planned
+from penstock.warehouse.consistency import lake_identity
 from workspaces import key
 
 TABLE = "demo.campaign_daily"
@@ -343,6 +345,56 @@ def test_another_database_is_never_brought_forward(house: House) -> None:
     workspace = empty(house)
     with pytest.raises(LakeMismatch, match="they never belonged together"):
         from_lake(workspace)
+
+
+# --- backups ---------------------------------------------------------------------------------------------------------
+
+
+def restore_backup(house: House, folder: Path) -> House:
+    """Put the copy in place of the database, as docs/howto/backup-and-restore.md says."""
+    database = house.workspace.database
+    database.close()
+    if database.dialect == "sqlite":
+        for file in house.folder.glob("state.db*"):
+            file.unlink()
+        shutil.copy(folder / "state.db", house.folder / "state.db")
+        return House(house.folder)
+    url = database.url
+    where = [f"--host={url.host}", f"--port={url.port}", f"--username={url.username}", f"--dbname={url.database}"]
+    command = ["pg_restore", "--clean", "--if-exists", "--no-owner", *where, str(folder / "state.dump")]
+    subprocess.run(command, check=True, capture_output=True)
+    return House(house.folder)
+
+
+def test_a_backup_is_of_one_moment_and_names_the_heads_it_belongs_to(house: House) -> None:
+    [(_, head)] = house.workspace.warehouse_tables()
+    made = house.workspace.backup(house.folder / "backup")
+    told = orjson.loads((house.folder / "backup" / "backup.json").read_bytes())
+    assert told["tables"] == [{"table": head.name, "version": head.version, "publication": head.publication}]
+    assert (told["identity"], told["partitions"]) == (lake_identity(house.workspace.lake), 3)
+    assert sorted(path.name for path in (house.folder / "backup").iterdir()) == ["backup.json", Path(made["file"]).name]
+    with pytest.raises(UsageError, match="name a new one for each backup"):
+        house.workspace.backup(house.folder / "backup")
+
+
+def test_a_backup_is_restored_and_brought_forward(house: House) -> None:
+    house.workspace.backup(house.folder / "backup")
+    house.deliver(slices(2, 4, clicks=5))
+    house.publish()
+    before = seen(house)
+    old = restore_backup(house, house.folder / "backup")
+    assert seen(old) == slices(1, 2, 3)
+    from_lake(old.workspace)
+    assert seen(old) == before
+    assert_sound(old)
+
+
+def test_without_pg_dump_the_error_names_the_package(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    if house.workspace.database.dialect == "sqlite":
+        return
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match="postgresql-client"):
+        house.workspace.backup(house.folder / "backup")
 
 
 # --- from the database -----------------------------------------------------------------------------------------------
