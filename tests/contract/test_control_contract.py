@@ -306,6 +306,73 @@ def test_an_older_run_is_not_approved_over_a_newer_one(actors: Actors) -> None:
         acts(actors).approve(key(), attempt.run_id, "late", audit_entry())
 
 
+def test_a_demoted_run_is_never_approved_again(actors: Actors) -> None:
+    actors.accept(rows=100)
+    attempt = held_back(actors)
+    acts(actors).approve(key(), attempt.run_id, "the account shrank", audit_entry())
+    acts(actors).demote(key(), "it did not", audit_entry())
+    before = everything(actors.database)
+    with pytest.raises(ActRefused, match=r"was demoted at .*, and a demoted run never returns"):
+        acts(actors).approve(key(), attempt.run_id, "it did", audit_entry())
+    assert everything(actors.database) == before
+
+
+def test_a_demoted_run_stands_in_no_older_runs_way(actors: Actors) -> None:
+    """A demoted run holds no authority, also when its partition waits to be tried again."""
+    attempt = held_back(actors)
+    actors.accept()
+    acts(actors).demote(key(), "wrong", audit_entry())
+    assert AuthorityStore(actors.database, actors.clock, rehearsal=True).approve(
+        key(), attempt.run_id, "right after all", audit_entry()
+    )
+    actors.control.requeue([key()], audit_entry())
+    assert acts(actors).approve(key(), attempt.run_id, "right after all", audit_entry())
+    state = actors.reader.state(key())
+    assert state is not None
+    assert (state.status, state.current_run_id, state.authority_version) == ("success", attempt.run_id, 3)
+
+
+@pytest.mark.parametrize("act", ["rollback", "approve"])
+def test_rollback_and_approval_refuse_a_run_for_the_same_reasons(actors: Actors, act: str) -> None:
+    """One run that was held back and approved, so that both acts may name it."""
+    attempt = held_back(actors)
+    acts(actors).approve(key(), attempt.run_id, "right", audit_entry())
+    later = held_back(actors)
+    acts(actors).approve(key(), later.run_id, "right, too", audit_entry())
+    acts(actors).demote(key(), "wrong", audit_entry())
+
+    def refusal() -> str:
+        store, reason = acts(actors), {"reason": "back"} if act == "approve" else {}
+        with pytest.raises(ActRefused) as refused:
+            getattr(store, act)(key(), attempt.run_id, entry=audit_entry(), **reason)
+        return str(refused.value)
+
+    table = schema.partition_attempt
+    named = table.c.run_id == attempt.run_id
+    for values, words in (
+        ({"demoted_at": NOW}, "was demoted"),
+        ({"raw_deleted_at": NOW}, "was deleted"),
+        ({"schema_version": "v0"}, "is of schema version v0"),
+    ):
+        actors.execute(sa.update(table).where(named).values(**values))
+        assert words in refusal()
+        actors.execute(sa.update(table).where(named).values(demoted_at=None, raw_deleted_at=None, schema_version="v1"))
+    actors.control.requeue([key()], audit_entry())
+    open_one = actors.issue_one()
+    assert f"is being worked on by run {open_one.run_id}" in refusal()
+
+
+def test_an_approval_may_move_a_partition_to_a_newer_schema_version(actors: Actors) -> None:
+    actors.accept(rows=100)
+    attempt = held_back(actors)
+    table = schema.partition_attempt
+    actors.execute(sa.update(table).where(table.c.run_id == attempt.run_id).values(schema_version="v2"))
+    assert acts(actors).approve(key(), attempt.run_id, "the account shrank", audit_entry())
+    state = actors.reader.state(key())
+    assert state is not None
+    assert state.schema_version == "v2"
+
+
 def test_a_recheck_demotes_only_what_is_still_trusted_and_counts_one_attempt(actors: Actors) -> None:
     old = actors.accept(key(1))
     actors.accept(key(1))

@@ -326,8 +326,9 @@ class ControlPlane(RuleBasedStateMachine):
     def _may_return(self, known: Known, target: Tried, *, approve: bool) -> bool:
         if not approve:
             return target.trusted_once and not target.demoted
-        newest = next((n for n, tried in enumerate(known.attempts) if tried.attempt.run_id == known.run), -1)
-        return target.outcome == "FAILED" and newest <= known.attempts.index(target)
+        holder = known.run if known.status == "success" else None
+        newest = next((n for n, tried in enumerate(known.attempts) if tried.attempt.run_id == holder), -1)
+        return target.outcome == "FAILED" and not target.demoted and newest <= known.attempts.index(target)
 
     # --- what always holds -----------------------------------------------------------------------------------------
 

@@ -87,7 +87,9 @@ class Acting(Explaining):
         with self._refusals_noted(entry, rehearsal):
             attempt = self._attempt(key, run_id)
             body = self.reader.contract(attempt.contract_fingerprint)
-            if attempt.outcome is Outcome.FAILED and attempt.approved_at is None and body is not None:
+            state = self.reader.state(key)
+            trusted = state is not None and (state.status, state.current_run_id) == (PartitionStatus.SUCCESS, run_id)
+            if attempt.outcome is Outcome.FAILED and not trusted and body is not None:
                 refuse_other_complaints(attempt, Contract.from_body(body))
                 refuse_without_raw(attempt, RawReader(self.lake))
             return AuthorityStore(self.database, self._clock, rehearsal).approve(key, run_id, reason, entry)

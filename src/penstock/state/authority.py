@@ -5,6 +5,7 @@ Each is one transaction: the state, what readers may see, the marks, the event a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -48,7 +49,7 @@ class AuthorityStore:
         )
 
     def approve(self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry) -> bool:
-        """Trust a run that only the shrink guard held back; the caller has made sure that it was only that."""
+        """Trust a run that only guards held back; the caller has made sure that nothing else did."""
         return self.database.transact(
             lambda connection: self._return_to(connection, key, run_id, Act.APPROVE, reason, entry)
         )
@@ -93,12 +94,11 @@ class AuthorityStore:
             raise ActRefused(f"{key} has no attempt in run {to} (runs: {known})")
         if state is not None and state.status == "success" and state.current_run_id == to:
             return False
-        _refuse_while_open(key, attempts)
-        refuse = _refuse_rollback if act is Act.ROLLBACK else _refuse_approval
-        refuse(key, state, target, attempts)
+        if (words := refusal(Return(key, act, state, target, attempts))) is not None:
+            raise ActRefused(words)
         if self.rehearsal:
             return True
-        version = (state.authority_version if state else 0) + 1
+        version = state.authority_version + 1
         values = {
             "status": "success",
             "current_run_id": to,
@@ -108,8 +108,6 @@ class AuthorityStore:
             "authority_version": version,
             "updated_at": now,
         }
-        if state is None:
-            raise ActRefused(f"{key} was never judged: there is nothing to return to")
         _update_state(connection, key, **values)
         if act is Act.APPROVE:
             connection.execute(
@@ -127,46 +125,110 @@ class AuthorityStore:
         return True
 
 
-def _refuse_while_open(key: PartitionKey, attempts: dict[str, Any]) -> None:
-    for row in attempts.values():
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A request to give authority to a run: by a rollback, or by an approval. Rows of the database and the records of
+    `penstock.state.records` serve alike."""
+
+    key: PartitionKey
+    act: Act
+    state: Any
+    target: Any  # its attempt
+    attempts: Mapping[str, Any]  # of the partition, by run
+
+    @property
+    def holder(self) -> Any:
+        """The attempt that holds authority. A demoted run holds none."""
+        if self.state is None or self.state.status != "success":
+            return None
+        return self.attempts.get(self.state.current_run_id)
+
+
+def refusal(wanted: Return) -> str | None:
+    """Why a run must not be given authority; None if it may be. Rollback and approval share the list."""
+    found = (reason(wanted) for reason in _REFUSALS)
+    return next((f"{wanted.key}: {words}" for words in found if words), None)
+
+
+def _never_judged(wanted: Return) -> str | None:
+    return "no attempt of it was judged yet: there is no run to give authority to" if wanted.state is None else None
+
+
+def _attempt_is_open(wanted: Return) -> str | None:
+    for row in wanted.attempts.values():
         if row.outcome is None:
-            raise ActRefused(f"{key} is being worked on by run {row.run_id}: wait for its verdict")
+            return f"it is being worked on by run {row.run_id}: wait for its verdict"
+    return None
 
 
-def _refuse_rollback(key: PartitionKey, state: Any, target: Any, attempts: dict[str, Any]) -> None:
-    if target.outcome != Outcome.SUCCEEDED and target.approved_at is None:
-        trusted = [run for run, row in sorted(attempts.items()) if row.outcome == Outcome.SUCCEEDED or row.approved_at]
-        raise ActRefused(
-            f"{key}: run {target.run_id} was never accepted ({target.outcome}); accepted ones:"
-            f" {', '.join(trusted) or 'none'}"
-        )
-    if target.demoted_at is not None:
-        raise ActRefused(
-            f"{key}: run {target.run_id} was demoted at {target.demoted_at:%Y-%m-%d %H:%M}; take another run"
-        )
-    if state is not None and state.schema_version not in (None, target.schema_version):
-        raise ActRefused(
-            f"{key}: run {target.run_id} is of schema version {target.schema_version}, the partition of"
-            f" {state.schema_version}: fetch it again with `penstock run {key} --reprocess`"
-        )
-    _refuse_deleted(key, target)
+def _never_accepted(wanted: Return) -> str | None:
+    target = wanted.target
+    if wanted.act is not Act.ROLLBACK or target.outcome == Outcome.SUCCEEDED or target.approved_at is not None:
+        return None
+    runs = sorted(wanted.attempts.items())
+    trusted = [run for run, row in runs if row.outcome == Outcome.SUCCEEDED or row.approved_at]
+    return f"run {target.run_id} was never accepted ({target.outcome}); accepted ones: {', '.join(trusted) or 'none'}"
 
 
-def _refuse_approval(key: PartitionKey, state: Any, target: Any, attempts: dict[str, Any]) -> None:
-    if target.outcome != Outcome.FAILED or target.payload_digest is None or target.content_digest is None:
-        raise ActRefused(f"{key}: run {target.run_id} was not held back by the shrink guard ({target.outcome})")
-    current = attempts.get(state.current_run_id) if state is not None and state.current_run_id else None
-    if current is not None and current.attempt_no > target.attempt_no:
-        raise ActRefused(
-            f"{key}: attempt {current.attempt_no} holds authority and is newer than attempt {target.attempt_no};"
-            " an older run never takes it away"
-        )
-    _refuse_deleted(key, target)
+def _not_held_back(wanted: Return) -> str | None:
+    target = wanted.target
+    if wanted.act is not Act.APPROVE:
+        return None
+    if target.outcome == Outcome.FAILED and target.payload_digest is not None and target.content_digest is not None:
+        return None
+    return f"run {target.run_id} was not held back by a guard ({target.outcome})"
 
 
-def _refuse_deleted(key: PartitionKey, target: Any) -> None:
-    if target.raw_deleted_at is not None:
-        raise ActRefused(f"{key}: the raw data of run {target.run_id} was deleted at {target.raw_deleted_at:%Y-%m-%d}")
+def _was_demoted(wanted: Return) -> str | None:
+    target = wanted.target
+    if target.demoted_at is None:
+        return None
+    return (
+        f"run {target.run_id} was demoted at {target.demoted_at:%Y-%m-%d %H:%M} UTC, and a demoted run never returns:"
+        f" take another run, or fetch it again with `penstock run {wanted.key} --reprocess`"
+    )
+
+
+def _raw_is_deleted(wanted: Return) -> str | None:
+    deleted = wanted.target.raw_deleted_at
+    return None if deleted is None else f"the raw data of run {wanted.target.run_id} was deleted at {deleted:%Y-%m-%d}"
+
+
+def _newer_holds_authority(wanted: Return) -> str | None:
+    holder, target = wanted.holder, wanted.target
+    if wanted.act is not Act.APPROVE or holder is None or holder.attempt_no < target.attempt_no:
+        return None
+    return (
+        f"attempt {holder.attempt_no} holds authority and is newer than attempt {target.attempt_no};"
+        " an older run never takes it away"
+    )
+
+
+def _other_schema_version(wanted: Return) -> str | None:
+    """A rollback stays inside the schema version. An approval may move the partition to a newer one, as acceptance
+    does, but never back."""
+    state, target = wanted.state, wanted.target
+    if state.schema_version in (None, target.schema_version):
+        return None
+    current = wanted.attempts.get(state.current_run_id)
+    if wanted.act is Act.APPROVE and (current is None or current.attempt_no < target.attempt_no):
+        return None
+    return (
+        f"run {target.run_id} is of schema version {target.schema_version}, the partition of"
+        f" {state.schema_version}: fetch it again with `penstock run {wanted.key} --reprocess`"
+    )
+
+
+_REFUSALS = (
+    _never_judged,
+    _attempt_is_open,
+    _never_accepted,
+    _not_held_back,
+    _was_demoted,
+    _raw_is_deleted,
+    _newer_holds_authority,
+    _other_schema_version,
+)
 
 
 def _locked_state(connection: Connection, key: PartitionKey) -> Any:
