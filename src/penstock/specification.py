@@ -144,6 +144,7 @@ class Model(Declared):
     needs: Annotated[int, BeforeValidator(_window)] = 1  # days that are read for one, the day itself among them
     require: Annotated[str, BeforeValidator(_completeness)] = "all"  # how much of each input must be there
     refresh: bool = True  # made again when its inputs or its code changed
+    on_demotion: Literal["stale", "hide"] = "stale"  # whether rows made from a run that was demoted since can be read
     checks: Annotated[tuple[Annotated[Check, AfterValidator(safe_to_run)], ...], LIST] = ()
     freshness: Freshness | None = None
     retry: Retry = Retry()

@@ -63,6 +63,21 @@ def test_a_model_is_read_waited_for_explained_and_made_again(workspace: Path) ->
     stale = answer("stale", workspace=workspace)
     assert {item["key"] for item in stale["items"]} == {f"models/all/{m}/{second}" for m in ("daily_spend", "strict")}
     assert stale["items"][0]["reasons"] == ["UPSTREAM_CHANGED"]
+    assert answer("status", workspace=workspace)["flags"]["input_demoted"] == 2
+    refused = penstock("ready", "models.strict", "--date", second, workspace=workspace)
+    assert (refused.returncode, "made from runs that were demoted since" in refused.stdout) == (1, True)
+    strict = f"models/all/strict/{second}"
+    [day] = answer("ready", "models.strict", "--date", second, workspace=workspace, code=1)["tables"][0]["days"]
+    assert day["withdrawn_inputs"] == [strict]
+    assert [one["key"] for one in answer("why", strict, workspace=workspace)["withdrawn_inputs"]] == [gone]
+    assert answer("read", "models.strict", workspace=workspace)["metadata"]["withdrawn_inputs"] == [strict]
+    for command in (("read", "models.strict"), ("sql", "SELECT * FROM models.strict")):
+        noted = penstock(*command, "--format", "csv", workspace=workspace)
+        assert (noted.returncode, second in noted.stdout) == (0, True)
+        assert (
+            f"demoted since and are not ready; the next `penstock run` makes them again: `penstock why {strict}`"
+            in (noted.stderr)
+        )
     answer("run", workspace=workspace, FAULTS="false")
     assert spend(workspace)[second]["customers"] == 4
     assert spend(workspace, "strict")[second]["customers"] == 5  # served as it was, and stale, until its input is back

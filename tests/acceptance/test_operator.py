@@ -114,6 +114,7 @@ def test_rollback_demotion_and_retry_are_seen_by_readers(shop: Path) -> None:
     assert "--reason" in refused.stderr
     assert answer("state", "demote", key(number, day), "--reason", "wrong currency", workspace=shop)["changed"] == 1
     assert rows_of(shop, number, day) == []
+    assert answer("why", key(number, day), workspace=shop)["serving"] is None
     assert inspected(shop, number, day)["display_status"] == "unavailable"
     done = penstock("state", "rollback", key(number, day), "--to", old, workspace=shop)
     assert done.returncode == 1
@@ -135,8 +136,17 @@ def test_a_run_that_the_shrink_guard_holds_back_can_be_approved(shop: Path) -> N
     assert held["rejected"] == 1
     run = held["run_id"]
     assert rows_of(shop, number, day)[0]["n"] == 10
+    why = answer("why", key(number, day), workspace=shop)
+    assert why["approve"] == f'penstock state approve {key(number, day)} --run {run} --reason "..."'
+    assert why["approve"] in why["next"]
+    assert (why["serving"]["record_count"], why["waiting"]) == (10, None)
+    idle = answer("run", key(number, day), workspace=shop)
+    assert (idle["planned"], idle["waiting"]["operator"]) == (0, 1)
+    assert "1 failed and wait for an operator" in penstock("run", key(number, day), workspace=shop).stdout
     approval = ("state", "approve", key(number, day), "--run", run, "--reason", "the account shrank")
     assert answer(*approval, workspace=shop)["changed"] == 1
+    why = answer("why", key(number, day), workspace=shop)
+    assert (why["serving"]["record_count"], why["waiting"]["run_id"], why["waiting"]["record_count"]) == (10, run, 2)
     assert answer("run", workspace=shop)["loaded"] == 1
     assert rows_of(shop, number, day) == [{"_run_id": run, "n": 2}]
     other = penstock("state", "approve", key(2, DAYS[0]), "--run", runs_of(shop, 2, DAYS[0])[-1], "--reason", "x",
@@ -164,8 +174,9 @@ def test_a_recheck_demotes_what_the_contract_of_today_refuses(shop: Path) -> Non
 
 def test_a_source_that_refuses_everybody_is_left_alone_until_a_probe_succeeds(shop: Path) -> None:
     refused = answer("run", "--reprocess", workspace=shop, code=1, LOCKED_OUT="true")
-    assert refused["cancelled"] == refused["planned"]
-    assert refused["rejected"] == 0
+    assert refused["cancelled"] == refused["planned"] == len(refused["cancelled_items"])
+    assert (refused["rejected"], refused["failures"]) == (0, [])
+    assert {item["error_class"] for item in refused["cancelled_items"]} == {"auth"}
     [trouble] = answer("status", workspace=shop)["troubles"]
     assert "breaker of demo is open" in trouble
     assert not answer("doctor", workspace=shop, code=1)["ok"]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cli import penstock
-from penstock.app import load_workspace
+from penstock.app import Workspace, load_workspace
 from penstock.control.select import Selection
 from penstock.lifecycle import Outcome, PartitionStatus
-from workspaces import customer_id, rows_by_partition, run, write_workspace
+from workspaces import customer_id, key, rows_by_partition, run, write_workspace
 
 DRIVER_GAPS = (
     "run.issued",
@@ -58,3 +58,31 @@ def test_a_run_killed_in_a_gap_loses_nothing_and_a_rerun_converges(gap: str, tmp
         assert len(judged) == view.state.attempt_count == 1, view.key
         assert all(attempt.outcome for attempt in attempts), view.key
     assert ws.pointers.waiting() == 0
+
+
+@pytest.mark.parametrize("gap", ["run.judged", "publish.committed"])
+def test_a_refetch_killed_before_its_load_ends_is_published_before_its_model_is_planned(
+    gap: str, tmp_path: Path, spark: Any
+) -> None:
+    yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
+
+    def workspace(rows: int) -> Path:
+        code = "SELECT logical_date, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"
+        models = {"counted": {"code": code, "depends_on": ["demo.campaign_daily"]}}
+        return write_workspace(tmp_path, customers=2, rows=rows, query={"start_date": yesterday}, models=models)
+
+    def counted(ws: Workspace) -> list[int]:
+        return [row["rows_"] for row in ws.vouched("models.counted").arrow().to_pylist()]
+
+    assert penstock("db", "migrate", workspace=workspace(rows=5)).returncode == 0
+    run(load_workspace(tmp_path), spark)
+    changed, one = workspace(rows=7), str(key(1, yesterday))
+    killed = penstock("run", one, "--reprocess", workspace=changed, PENSTOCK_FAILPOINT=gap)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    ws = load_workspace(tmp_path)
+    assert counted(ws) == [10]
+    done = run(ws, spark)
+    assert (done.accepted, done.cancelled, done.loaded) == (1, 0, 2)
+    assert counted(ws) == [12]
+    assert ws.pointers.waiting() == 0
+    assert run(ws, spark).planned == 0

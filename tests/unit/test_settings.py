@@ -64,7 +64,9 @@ QUERY_KEYS = (
     "source, schema_version, start_date, fields, checks, unknown_fields, missing_fields, freshness, restate, retry, "
     "options, customers"
 )
-MODEL_KEYS = "sql, python, schema_version, depends_on, per, needs, require, refresh, checks, freshness, retry"
+MODEL_KEYS = (
+    "sql, python, schema_version, depends_on, per, needs, require, refresh, on_demotion, checks, freshness, retry"
+)
 CHECKS = "required, unique, expression, rows, shrink, range, allowed, not_null_share, freshness, references, compare"
 
 Files = Mapping[str, str]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.opened import Opened
 from penstock.control.select import Selection
 from penstock.errors import UsageError
-from penstock.partition import RunId
+from penstock.partition import MODELS, RunId
 from penstock.settings import Model
 from penstock.state.control import AuditEntry
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from penstock.projections.board import Board
@@ -84,7 +85,24 @@ class Chronicle(Opened):
         ranges = self.ranges(selection)
         only = None if selection.status is None else self.reader.keys_in(ranges, selection.status)
         without = None if requeued else self.reader.requeued()
-        return Board(self.current(), ranges, self.policies(), self.now(), only=only, without=without)
+        withdrawn = self._withdrawn_inputs() if any(span.source == MODELS for span in ranges) else None
+        return Board(
+            self.current(), ranges, self.policies(), self.now(), only=only, without=without, withdrawn=withdrawn
+        )
+
+    def _withdrawn_inputs(self) -> pa.Table | None:
+        """The derived partitions whose trusted run was made from a demoted one, as a table; None without any."""
+        import pyarrow as pa
+
+        from penstock.warehouse.withdrawn import trusted_inputs
+
+        found = trusted_inputs(self.database)
+        if not found:
+            return None
+        columns = list(zip(*((*one.key, one.first_demoted_at) for one in found), strict=True))
+        kinds = {name: pa.string() for name in ("source", "customer_id", "query_name")}
+        kinds |= {"logical_date": pa.date32(), "demoted_at": pa.timestamp("us", tz="UTC")}
+        return pa.table({name: pa.array(c, kind) for (name, kind), c in zip(kinds.items(), columns, strict=True)})
 
     def sweep(self) -> int:
         """Write down what is stale now, in the table that other tools read. Says how many partitions are."""

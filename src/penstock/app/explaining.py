@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import date as Day
 from datetime import timedelta
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from penstock.app.keeping import Keeping
 from penstock.clock import last_day_over
 from penstock.control.select import Selection, due_range
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import Act, Outcome, PartitionStatus
 from penstock.partition import MODELS, PartitionKey, RunId
-from penstock.state.records import PartitionView
+from penstock.state.records import Attempt, PartitionView
 
 if TYPE_CHECKING:
     from penstock.control.why import Why
+    from penstock.warehouse.pointers import Pointer
+    from penstock.warehouse.withdrawn import DemotedRun
 
 
 class Explaining(Keeping):
@@ -27,26 +29,58 @@ class Explaining(Keeping):
         from penstock.control.why import Circumstances, explain
 
         [view] = self.reader.views(self.ranges(Selection(keys=(key,))))
+        attempts, pointer = self.reader.attempts(key), self.pointers.pointer(key)
+        model = self.settings.models.get(key.query_name) if key.source == MODELS else None
         around = Circumstances(
             due_range(self.settings, key, self.now()),
-            self.pointers.is_due(key),
+            self.pointers.due_since(key),
             self.is_terminal(view),
             in_words(self.breakers.get(key.source), self.now()),
             self.maturity(view),
             self.board(Selection(keys=(key,))).everything()[0],
             self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
-            self._lacking(key) if key.source == MODELS else (),
+            self._lacking(key) if model else (),
+            self._approvable(view, attempts),
+            self._demoted_inputs(view, pointer) if model else (),
+            model is not None and model.on_demotion == "hide",
+            model is None or model.refresh,
         )
-        return explain(view, self.pointers.pointer(key), self.reader.attempts(key), around)
+        return explain(view, pointer, attempts, around)
+
+    def _approvable(self, view: PartitionView, attempts: Sequence[Attempt]) -> bool:
+        """Whether an operator may approve the last attempt: only guards held it back, and nothing else refuses it."""
+        from penstock.contract.contract import Contract
+        from penstock.control.approval import held_back_by_guards
+        from penstock.state.authority import Return, refusal
+
+        last = next((attempt for attempt in attempts if attempt.run_id == view.last_attempt_run_id), None)
+        if last is None or last.outcome is not Outcome.FAILED or last.approved_at is not None:
+            return False
+        by_run = {str(attempt.run_id): attempt for attempt in attempts}
+        if refusal(Return(view.key, Act.APPROVE, view.state, last, by_run)) is not None:
+            return False
+        body = self.reader.contract(last.contract_fingerprint)
+        return body is not None and held_back_by_guards(last, Contract.from_body(body))
+
+    def _demoted_inputs(self, view: PartitionView, pointer: Pointer | None) -> tuple[DemotedRun, ...]:
+        """The demoted runs that went into what readers get of a slice of a model, or are about to get."""
+        from penstock.warehouse.withdrawn import demoted_inputs
+
+        served = pointer.run_id if pointer is not None and pointer.available else None
+        trusted = view.state.current_run_id if view.state.status is PartitionStatus.SUCCESS else None
+        with self.database.snapshot() as connection:
+            runs = [run for run in dict.fromkeys((served, trusted)) if run is not None]
+            found = [one for run in runs for one in demoted_inputs(connection, view.key, run)]
+        return tuple(dict.fromkeys(found))
 
     def _lacking(self, key: PartitionKey) -> tuple[str, ...]:
         """What a slice of a model needs and cannot read, table by table."""
-        from penstock.warehouse.readiness import Rule, available
+        from penstock.warehouse.readiness import Rule, usable
 
         rule = Rule(self.settings.models[key.query_name].require)
         words = []
         for table, keys in self.derived().inputs(key).items():
-            there = available(self.database, self.ranges(Selection(keys=tuple(keys)))) if keys else set()
+            there = usable(self.database, self.ranges(Selection(keys=tuple(keys)))) if keys else set()
             absent = [one for one in keys if one not in there]
             if len(keys) - len(absent) < rule.needed(len(keys)):
                 few = ", ".join(map(str, absent[:3])) + (" ..." if len(absent) > 3 else "")
@@ -98,6 +132,34 @@ class Explaining(Keeping):
             if why is not None:
                 found.append((view, why))
         return found
+
+    def held_up(self, selection: Selection) -> dict[str, int]:
+        """How many partitions are not attempted, by what stands in their way."""
+        from penstock.control.breaker import in_words
+        from penstock.control.plan import DUE
+        from penstock.control.spans import thawed
+
+        ranges, now = self.ranges(selection), self.now()
+        reasons = self.reader.reasons(ranges, now, {}, selection.status)
+        found = {"retry": 0, "operator": 0, "terminal": 0}
+        for view in self.reader.views(ranges, status=selection.status, last_failed=True):
+            if view.open_run_id is not None or view.control.paused_at is not None:
+                continue
+            if view.state.status is PartitionStatus.SUCCESS and view.control.held_at is not None:
+                continue  # an operator has chosen the run that is served
+            if self.is_terminal(view) is not None:
+                found["terminal"] += 1
+            else:
+                found["retry" if view.control.next_run_at is not None else "operator"] += 1
+        troubled = {breaker.source for breaker in self.breakers.all() if in_words(breaker, now)}
+        blocked = [span for span in thawed(ranges) if span.source in troubled]
+        due = self.reader.reasons(blocked, now, {}, selection.status) if blocked else {}
+        return found | {
+            "paused": reasons.get("paused", 0),
+            "blocked": reasons.get("waiting", 0) + sum(due.get(reason, 0) for reason in DUE),
+            "open": reasons.get("open", 0),
+            "publication": self.pointers.waiting(),
+        }
 
     def is_terminal(self, view: PartitionView) -> str | None:
         """Why this partition is given up for good; None if it is not."""

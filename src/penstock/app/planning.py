@@ -99,13 +99,13 @@ class Planning(Acting):
 
     def _model_planner(self) -> ModelPlanner:
         from penstock.control.models import ModelPlanner
-        from penstock.warehouse.readiness import available
+        from penstock.warehouse.readiness import usable
 
         return ModelPlanner(
             self.reader,
             self.derived(),
             self.contracts,
-            lambda ranges: available(self.database, ranges),
+            lambda ranges: usable(self.database, ranges),
             self._overtaken_models,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import date as Day
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -73,7 +72,7 @@ class Reading(Chronicle):
             known = ", ".join(sorted(c.asset for c in self.contracts.values()))
             raise UsageError(f"unknown table {table} (tables: {known})")
         found = (
-            heads(self.database, contract.source, contract.query_name)
+            heads(self.database, contract.source, contract.query_name, self.hiding)
             if as_of is None
             else self._heads_as_of(contract.source, contract.query_name, as_of)
         )
@@ -88,9 +87,14 @@ class Reading(Chronicle):
         from penstock.warehouse.tables import file_schema
 
         contract = next(c for c in self.contracts.values() if c.asset == table)
-        found, slices = heads_and_slices(self.database, contract.source, contract.query_name, first, last)
+        found, slices = heads_and_slices(self.database, contract.source, contract.query_name, first, last, self.hiding)
         fields = file_schema(arrow_schema(contract.columns))
         return Referenced(slices, Vouched(self.versions, fields, found, Filter(first, last, tuple(customers))))
+
+    @property
+    def hiding(self) -> frozenset[str]:
+        """The models whose rows are hidden when they were made from a run that was demoted since."""
+        return frozenset(name for name, model in self.settings.models.items() if model.on_demotion == "hide")
 
     @property
     def snapshots(self) -> SnapshotStore:
@@ -101,14 +105,12 @@ class Reading(Chronicle):
     def snapshot(self, name: str, keep: timedelta = timedelta(days=30)) -> Snapshot:
         """Name the present state of the whole warehouse, to read it `as_of` later."""
         assets = sorted({(c.source, c.query_name) for c in self.contracts.values()})
-        return self.snapshots.take(name, assets, self.now(), keep)
+        return self.snapshots.take(name, assets, self.now(), keep, self.hiding)
 
     def _heads_as_of(self, source: str, query_name: str, name: str) -> list[Head]:
-        from penstock.warehouse.snapshots import withdrawn_since
+        from penstock.warehouse.snapshots import as_of
 
-        snapshot = self.snapshots.get(name, self.now())
-        withdrawn = withdrawn_since(self.database, source, query_name, snapshot.created_at)
-        return [replace(head, withdrawn=withdrawn) for head in snapshot.of(f"{source}.{query_name}")]
+        return as_of(self.database, self.snapshots.get(name, self.now()), source, query_name, self.hiding)
 
     def withdrawn_since(self, name: str, tables: Sequence[str]) -> int:
         """How many partitions of these tables were demoted since a snapshot was taken."""
@@ -119,12 +121,20 @@ class Reading(Chronicle):
         found = [withdrawn_since(self.database, c.source, c.query_name, snapshot.created_at) for c in assets]
         return sum(len({(day, customer) for day, customer, _ in runs}) for runs in found)
 
-    def sql(self, statement: str, as_of: str | None = None) -> pa.RecordBatchReader:
-        """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`."""
+    def sql(
+        self, statement: str, as_of: str | None = None, opened: Callable[[Vouched], None] = lambda vouched: None
+    ) -> pa.RecordBatchReader:
+        """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`. Calls `opened` with each table
+        that the statement reads."""
         from penstock.warehouse.sql import query
 
         def opener(name: str) -> Callable[[], Relation]:
-            return lambda: self.vouched(name, as_of=as_of)
+            def read() -> Relation:
+                vouched = self.vouched(name, as_of=as_of)
+                opened(vouched)
+                return vouched
+
+            return read
 
         tables: dict[str, Callable[[], Relation]] = {c.asset: opener(c.asset) for c in self.contracts.values()}
         return query(statement, tables | self._system_tables())
@@ -139,7 +149,11 @@ class Reading(Chronicle):
         return {f"system.{name}": opener(name) for name in TABLES}
 
     def spark_sql(
-        self, statement: str, spark: SparkSession | None = None, as_of: str | None = None
+        self,
+        statement: str,
+        spark: SparkSession | None = None,
+        as_of: str | None = None,
+        opened: Callable[[Vouched], None] = lambda vouched: None,
     ) -> pa.RecordBatchReader:
         """The same on Spark, for what is too large for one machine. A statement that may not run is refused before
         Spark starts."""
@@ -156,7 +170,9 @@ class Reading(Chronicle):
         session = spark or start_session(self.settings.spark)
         views = {name: name.replace(".", "__") for name in checked.tables}
         for name, view in views.items():
-            self.vouched(name, as_of=as_of).spark(session).createOrReplaceTempView(view)
+            vouched = self.vouched(name, as_of=as_of)
+            opened(vouched)
+            vouched.spark(session).createOrReplaceTempView(view)
         try:
             return session.sql(checked.text(views)).toArrow().to_reader()
         except PySparkException as error:
@@ -171,7 +187,7 @@ class Reading(Chronicle):
         date: str | Day | None = None,
         customers: Sequence[str] = (),
     ) -> list[Coverage]:
-        """Day by day how much of what is expected can be read."""
+        """Day by day how much of what is expected is ready: it can be read, and no demoted run went into it."""
         from penstock.warehouse.readiness import coverage
 
         query = next((q for q in self.settings.assets.values() if f"{q.source}.{q.name}" == table), None)

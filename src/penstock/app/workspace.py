@@ -59,8 +59,9 @@ class Workspace(Planning):
         actor: str | None = None,
         spark: SparkSession | None = None,
     ) -> RunSummary:
-        """Rescue what the dead left, plan, and carry the plan through extract, validate and load. What is more than one
-        process should hold is done in several runs, one after the other."""
+        """Close the attempts of dead workers, publish what waits to be published, plan, and carry the plan through
+        extract, validate and load. Splits a large plan into several runs, one after the other. Starts Spark only when
+        there is something to publish or to attempt."""
         from penstock.control.breaker import BreakerGuard
         from penstock.control.plan import Plan
         from penstock.flow.guard import Gate
@@ -70,13 +71,26 @@ class Workspace(Planning):
 
         self._refuse_mismatches(selection)
         workers = self._rescue()
+        self._allowed(selection)  # a selection that cannot run is refused before anything starts
+        actor = actor or os_user()
+        published: list[RunSummary] = []
+        if self._awaits_publication():  # before planning: models read only what is published
+            spark = spark or start_session(self.settings.spark)
+            with Heartbeat(workers) as heart:
+                runner = self._runner(spark, heart.token, watcher, by_hand=True)
+                published = [runner.run(new_run_id(), (), actor=actor, filters={"publish": True})]
+            if published[0].end != "done":
+                return as_one(published)
         guard = BreakerGuard(self.breakers, self._clock, by_hand=True)
         whole, plans = self.plans(
             selection, reprocess=reprocess, may_go_on=lambda source: guard.gate(source) is Gate.OPEN
         )
         first = next(plans, Plan(()))
-        if not first.items and not self.pointers.waiting():
-            return RunSummary(new_run_id(), skipped=whole.held)
+        if not first.items:
+            summary = as_one(published) if published else RunSummary(new_run_id())
+            summary.skipped += whole.held
+            summary.waiting = self.held_up(selection) | {"model_inputs": whole.waiting}
+            return summary
         session = spark or start_session(self.settings.spark)
         if whole.is_divided and any(span.source == MODELS for span in self.ranges(selection)):
             self._learn_models(session)  # one that cannot be made is refused now, not after hours
@@ -95,14 +109,15 @@ class Workspace(Planning):
                     )
                 run_id, items = new_run_id(), self._under_todays_models(session, plan.items)
                 runner = self._runner(session, heart.token, watcher, by_hand=True)
-                done = runner.run(run_id, items, actor=actor or os_user(), filters=filters, fan_ins=plan.fan_ins)
+                done = runner.run(run_id, items, actor=actor, filters=filters, fan_ins=plan.fan_ins)
                 every.append(done)
                 self.schedule_retries()
                 self._tell_lineage(run_id)
                 if done.end != "done":
                     break
-        summary = as_one(every)
+        summary = as_one([*published, *every])
         summary.skipped += whole.held
+        summary.is_divided = whole.is_divided and len(every) > 1
         return summary
 
     @seldom()
@@ -113,12 +128,14 @@ class Workspace(Planning):
         watcher: Watcher,
         stopping: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, Any]:
-        """One round of the control loop: rescue, decide about retries, plan within the shares, run, publish."""
+        """One round of the control loop: close the attempts of dead workers, decide about retries, publish what waits
+        to be published, plan within the shares, run, publish. Starts Spark only for a publication or a plan."""
         from penstock.control.breaker import BreakerGuard
         from penstock.control.models import ModelPlan
         from penstock.control.rescue import tidy_own
         from penstock.control.round import Planner
         from penstock.flow.guard import Gate
+        from penstock.flow.summary import as_one
         from penstock.warehouse.consistency import messages
 
         self.require_own_lake()
@@ -127,6 +144,10 @@ class Workspace(Planning):
         workers = WorkerStore(self.database, self._clock) if refused else self._rescue()
         tidy_own(workers, ControlStore(self.database, self._clock), worker_token)
         self._refuse_what_cannot_run(self.ranges(Selection()))
+        published: list[RunSummary] = []
+        if self._awaits_publication():  # before planning: models read only what is published
+            runner = self._runner(session(), worker_token, watcher, by_hand=False, stopping=stopping)
+            published = [runner.run(new_run_id(), (), actor="control", filters={"round": True, "publish": True})]
         run_id = new_run_id()
         guard = BreakerGuard(self.breakers, self._clock, by_hand=False)
         shut = {mismatch.source for mismatch in refused}  # what they fetch could not be published
@@ -139,7 +160,8 @@ class Workspace(Planning):
         facts: dict[str, Any] = {"run_id": run_id, "planned": len(planned.items), "waiting": planned.waiting}
         facts["troubles"] = messages(refused)
         models = self._models_of_round(planned.items)
-        if planned.items or models.items or self.pointers.waiting():
+        facts["model_inputs"] = models.waiting
+        if planned.items or models.items:
             spark = session()
             try:
                 made = self._under_todays_models(spark, models.items)
@@ -150,13 +172,18 @@ class Workspace(Planning):
             facts["planned"] = len(items)
             runner = self._runner(spark, worker_token, watcher, by_hand=False, stopping=stopping)
             filters = {"round": True}
-            summary = runner.run(run_id, items, actor="control", filters=filters, fan_ins=models.fan_ins)
+            done = runner.run(run_id, items, actor="control", filters=filters, fan_ins=models.fan_ins)
+            summary = as_one([*published, done])
             facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
             facts["troubles"] = list(dict.fromkeys([*facts["troubles"], *summary.troubles]))
             if summary.blocked:  # the next round will not get further: no hurry
                 facts["waiting"] = 0
             self.schedule_retries()
             self._tell_lineage(run_id)
+        elif published:
+            [summary] = published
+            facts |= {**summary.counts(), "run_id": summary.run_id, "seconds": summary.seconds}
+        facts.setdefault("troubles", self.troubles())
         planner.conclude(planned.stretches, self.now())
         return facts
 
@@ -169,6 +196,7 @@ class Workspace(Planning):
         from penstock.flow.summary import as_one
         from penstock.pipeline.session import start_session
         from penstock.raw.reader import RawReader
+        from penstock.warehouse.publish import Publication
 
         self._refuse_mismatches(Selection())
         workers = WorkerStore(self.database, self._clock)
@@ -178,17 +206,23 @@ class Workspace(Planning):
             reasons = reasons_of(self.run_filters(run_id))
             adopted, outdated = still_current(control.adopt(run_id, heart.token), self.settings, self.contracts)
             control.cancel(outdated_closings(outdated, heart.token))
+            session = spark or start_session(self.settings.spark)
+            published = Publication()
+            if self._awaits_publication():  # before planning: models read only what is published
+                report = watcher.stage("load", self.pointers.waiting())
+                published = self._publish(session, heart.token, run_id, report)
+                report(1.0)
             desk = Desk(run_id, self.ledger.news_of_run)
             desk.look()
             waiting = left_over(desk, adopted)
             plan = self._replan(waiting.unissued, reasons)
             sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
-            session = spark or start_session(self.settings.spark)
             if any(item.attempt.partition.source == MODELS for item in adopted):
                 self._learn_models(session)
             plan = self._under_todays_models(session, plan)
             runner = self._runner(session, heart.token, watcher, by_hand=True)
             summary = as_one([runner.resume(run_id, plan, adopted, sizes)])
+        summary.count(loaded=published.loaded, hidden=published.hidden)
         self.schedule_retries()
         self._tell_lineage(run_id)
         return summary
@@ -231,6 +265,10 @@ class Workspace(Planning):
         found = [one for one in self.mismatches() if one.asset is None or one.asset in assets]
         if found:
             raise LakeMismatch("; ".join(messages(found)))
+
+    def _awaits_publication(self) -> bool:
+        """Whether authority moved and the warehouse has not followed, or a publication was interrupted."""
+        return self.pointers.waiting() > 0 or self.pointers.interrupted()
 
     def _rescue(self) -> WorkerStore:
         """Close what dead workers left, and let the retry policy speak about what failed."""

@@ -14,6 +14,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import listing, note, show, table
+from penstock.cli.run import waiting_lines
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,19 +34,22 @@ def register(app: typer.Typer) -> None:
 
 @control.command()
 def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
-    """One round: rescue what the dead left, decide about retries, issue within the shares, run, publish. *
+    """One round: close the attempts of dead workers, decide about retries, publish what waits, issue, run, publish. *
 
     Good for cron. Exit code 0 also when partitions failed: they are retried by policy, see `penstock failed`.
     """
     from penstock.app import open_workspace
+    from penstock.control.select import Selection
     from penstock.flow.heartbeat import Heartbeat
     from penstock.state.worker import WorkerStore
 
     ws = open_workspace(workspace)
     stop = _stop_on_signals()
     with Heartbeat(WorkerStore(ws.database, ws.now)) as heart, RunProgress() as progress:
-        facts = ws.tick(_session(ws), heart.token, progress, stop.is_set)
-    show(dict(facts), as_json, lambda console: console.print(_in_words(facts)))
+        facts = dict(ws.tick(_session(ws), heart.token, progress, stop.is_set))
+    if not facts["planned"]:
+        facts["held_up"] = ws.held_up(Selection()) | {"model_inputs": facts["model_inputs"]}
+    show(facts, as_json, lambda console: console.print(_in_words(facts)))
 
 
 @control.command()
@@ -172,8 +176,11 @@ def _log(event: str, facts: Mapping[str, Any]) -> None:
 
 
 def _in_words(facts: Mapping[str, Any]) -> str:
-    if not facts["planned"]:
-        return "nothing is due"
-    words = f"{facts['planned']:,} planned, {facts['accepted']:,} accepted, {facts['rejected']:,} rejected"
     trouble = "".join(f"\n{line}" for line in facts.get("troubles", ()))
+    if not facts["planned"]:
+        loaded = facts.get("loaded", 0)
+        published = f"; {loaded:,} partitions that waited to be published were loaded" if loaded else ""
+        waiting = "".join(f"\n{line}" for line in waiting_lines(facts.get("held_up", {})))
+        return f"nothing is due{published}{waiting}{trouble}"
+    words = f"{facts['planned']:,} planned, {facts['accepted']:,} accepted, {facts['rejected']:,} rejected"
     return f"{words}, {facts['loaded']:,} loaded; {facts['waiting']:,} wait for the next round{trouble}"

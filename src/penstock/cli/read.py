@@ -17,6 +17,8 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.warehouse.reader import Vouched
+
 # Standard output by its names in the file system: file descriptor 1 itself is not for answers, see cli/stdout.py.
 _STDOUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
@@ -71,7 +73,13 @@ def read(
         reader = (frame if limit is None else frame.limit(limit)).toArrow().to_reader()
     else:
         reader = _reader(vouched)
-    facts = {"table": name, "settled_until": ws.settled_until(name), "as_of": as_of}  # later days are provisional
+    _say_withdrawn_inputs(vouched)
+    facts = {
+        "table": name,
+        "settled_until": ws.settled_until(name),  # later days are provisional
+        "as_of": as_of,
+        "withdrawn_inputs": [str(key) for key in vouched.withdrawn_inputs],
+    }
     _write(reader, _kind(kind, as_json), output, limit, facts)
 
 
@@ -92,7 +100,8 @@ def sql(
     ws = open_workspace(workspace)
     if as_of:
         _say_withdrawn(ws.withdrawn_since(as_of, [c.asset for c in ws.contracts.values()]), as_of)
-    reader = ws.spark_sql(statement, as_of=as_of) if spark else ws.sql(statement, as_of=as_of)
+    query = ws.spark_sql if spark else ws.sql
+    reader = query(statement, as_of=as_of, opened=_say_withdrawn_inputs)
     _write(reader, _kind(kind, as_json), output, limit)
 
 
@@ -139,6 +148,18 @@ def snapshot(
 def _say_withdrawn(partitions: int, as_of: str) -> None:
     if partitions:
         typer.echo(f"penstock: {partitions:,} partitions were demoted since {as_of} and are left out", err=True)
+
+
+def _say_withdrawn_inputs(vouched: Vouched) -> None:
+    hidden = vouched.hidden_inputs
+    shown = [key for key in vouched.withdrawn_inputs if key not in set(hidden)]
+    for keys, what in ((shown, "are not ready"), (hidden, "are left out")):
+        if keys:
+            typer.echo(
+                f"penstock: {len(keys):,} partitions of {keys[0].asset} were made from runs that were demoted since and"
+                f" {what}; the next `penstock run` makes them again: `penstock why {keys[0]}`",
+                err=True,
+            )
 
 
 def _reader(vouched: Any) -> pa.RecordBatchReader:

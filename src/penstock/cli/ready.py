@@ -38,9 +38,10 @@ def ready(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Exit 0 when every day of the slice can be read, 1 when not; lists what is not there.
+    """Exit 0 when every day of the slice is ready, 1 when not; lists what is not.
 
-    Only what is published counts. Without dates: everything that is due so far. Put it before a job that reads:
+    Only what is published counts, and of models only what no demoted run went into. Without dates: everything that is
+    due so far. Put it before a job that reads:
     `penstock ready demo.campaign_daily --date 2024-06-01 --wait 30m && my-job`.
     """
     from penstock.app import open_workspace
@@ -78,6 +79,7 @@ def _table(name: str, days: list[Coverage], rule: Any) -> dict[str, Any]:
                 "available": day.available,
                 "ready": rule.holds(day),
                 "absent": [str(key) for key in day.absent],
+                "withdrawn_inputs": [str(key) for key in day.withdrawn_inputs],
             }
             for day in days
             if day.absent
@@ -97,3 +99,8 @@ def _draw(console: Console, found: dict[str, list[Coverage]], rule: Any) -> None
             console.print(table(None, ("day", "there", "absent", "and more"), rows[:_SHOWN]))
             if len(rows) > _SHOWN:
                 console.print(f"... and {len(rows) - _SHOWN:,} more days")
+        withdrawn = [key for day in days for key in day.withdrawn_inputs]
+        if withdrawn:
+            console.print(
+                f"{len(withdrawn):,} of them were made from runs that were demoted since: penstock why {withdrawn[0]}"
+            )

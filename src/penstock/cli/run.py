@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.control.plan import Plan
-    from penstock.flow.summary import RunSummary
+    from penstock.flow.summary import Failure, RunSummary
 
 _SHOWN_FAILURES = 20
 
@@ -51,6 +52,9 @@ def run(
     Slices of models are made when enough of their inputs can be read, and made again when those or their code changed.
     Other failed partitions wait for `penstock state retry`. A run that was killed is picked up by the next one. More
     than `control.largest_run` partitions (50,000) are done in several runs, one after the other, newest months first.
+
+    Accepted runs that wait to be published are published first. Exit code 0 when every planned partition is there, 1
+    when one was rejected, cancelled (for example by a quota) or blocked, or could not be published.
     """
     from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
@@ -77,9 +81,10 @@ def run(
 
 
 def finish(summary: RunSummary, as_json: bool) -> None:
-    """Show what became of a run; exit code 1 unless everything that was planned is there."""
+    """Show what became of a run. Exit code 1 unless every planned partition is there: one that was rejected, cancelled,
+    blocked by a breaker or could not be published is not, nor is what a cancelled run left."""
     show(document(summary), as_json, lambda console: draw(console, summary))
-    if summary.failures or summary.blocked or summary.troubles or summary.end != "done":
+    if summary.failures or summary.cancelled or summary.blocked or summary.troubles or summary.end != "done":
         raise typer.Exit(1)
 
 
@@ -92,10 +97,6 @@ def stop(_number: int, frame: FrameType | None) -> None:
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
-    failures = [
-        {"key": str(f.key), "stage": f.stage, "error_class": f.error_class, "message": f.message}
-        for f in summary.failures
-    ]
     return {
         "run_id": summary.run_id,
         "runs": summary.runs,
@@ -104,17 +105,20 @@ def document(summary: RunSummary) -> dict[str, Any]:
         "end": summary.end,
         "blocked": summary.blocked,
         "seconds": summary.seconds,
-        "failures": failures,
+        "failures": _items(summary.failures),
+        "cancelled_items": _items(summary.cancelled_items),
         "troubles": summary.troubles,
+        "waiting": summary.waiting,
     }
 
 
+def _items(found: Sequence[Failure]) -> list[dict[str, Any]]:
+    return [{"key": str(f.key), "stage": f.stage, "error_class": f.error_class, "message": f.message} for f in found]
+
+
 def draw(console: Console, summary: RunSummary) -> None:
-    if summary.failures:
-        rows = [(f.key, f.stage, f.error_class, f.message) for f in summary.failures[:_SHOWN_FAILURES]]
-        console.print(table("Failures", ("partition", "stage", "class", "why"), rows))
-        if len(summary.failures) > _SHOWN_FAILURES:
-            console.print(f"... and {len(summary.failures) - _SHOWN_FAILURES:,} more: penstock failed\n")
+    _draw_items(console, "Failures", summary.failures, "penstock failed")
+    _draw_items(console, "Cancelled, without a verdict: they stay due", summary.cancelled_items, "penstock run --plan")
     for words in summary.troubles:
         console.print(words, style="red", markup=False)
     if summary.blocked:
@@ -122,10 +126,12 @@ def draw(console: Console, summary: RunSummary) -> None:
     if not summary.planned and not summary.loaded and summary.end == "done":
         held = f"; {summary.skipped:,} are being worked on by another run" if summary.skipped else ""
         console.print(f"nothing is due{held}")
+        for line in waiting_lines(summary.waiting or {}):
+            console.print(line)
         return
     if summary.end == "cancelled":
         console.print("the run was cancelled: what was not done stays due")
-    if len(summary.runs) > 1:
+    if summary.is_divided:
         console.print(f"more than one run should hold, so it was done in {len(summary.runs)}: the last is named here")
     console.print(
         f"run {summary.run_id}: {summary.planned:,} planned, [green]{summary.accepted:,} accepted[/], "
@@ -136,6 +142,33 @@ def draw(console: Console, summary: RunSummary) -> None:
         console.print(f"{summary.unchanged:,} slices of models were left as they are: their inputs did not change")
     if summary.warnings:
         console.print(f"[yellow]{summary.warnings:,} warnings[/] about accepted partitions: penstock state history KEY")
+
+
+def _draw_items(console: Console, title: str, found: Sequence[Failure], more: str) -> None:
+    if not found:
+        return
+    rows = [(f.key, f.stage, f.error_class, f.message) for f in found[:_SHOWN_FAILURES]]
+    console.print(table(title, ("partition", "stage", "class", "why"), rows))
+    if len(found) > _SHOWN_FAILURES:
+        console.print(f"... and {len(found) - _SHOWN_FAILURES:,} more: {more}\n")
+
+
+# What may stand in the way of a partition, and what to do about it.
+_WAITING = {
+    "retry": "failed and wait for their retry: `penstock failed`",
+    "operator": "failed and wait for an operator: `penstock failed`, then `penstock state retry`",
+    "terminal": "failed for good: `penstock state terminal`, then `penstock state clear-terminal`",
+    "paused": "are paused: `penstock state resume`",
+    "blocked": "wait for their source: `penstock control breakers`",
+    "model_inputs": "partitions of models wait for their inputs: `penstock why KEY`",
+    "open": "are being worked on by another run: `penstock runs list`",
+    "publication": "have authority and could not be published: `penstock why KEY`",
+}
+
+
+def waiting_lines(waiting: Mapping[str, int]) -> list[str]:
+    """What stands in the way of partitions, with the command that helps."""
+    return [f"  {waiting[name]:,} {words}" for name, words in _WAITING.items() if waiting.get(name)]
 
 
 def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.control.why import Why
+    from penstock.control.why import Named, Why
     from penstock.projections.board import Standing
     from penstock.state.records import PartitionView
 
@@ -357,6 +357,13 @@ def _why_document(found: Why) -> dict[str, Any]:
         "display_status": found.display,
         "stale": list(found.stale),
         "status": state.status,
+        "serving": _named(found.serving) or None,
+        "waiting": {**_named(found.waiting), "since": found.waiting_since} if found.waiting else None,
+        "approve": found.approve,
+        "withdrawn_inputs": [
+            {**key_fields(one.key), "run_id": one.run_id, "demoted_at": one.demoted_at}
+            for one in found.withdrawn_inputs
+        ],
         "authority": {
             "run_id": state.current_run_id,
             "schema_version": state.schema_version,
@@ -369,6 +376,7 @@ def _why_document(found: Why) -> dict[str, Any]:
         else {
             "run_id": found.pointer.run_id,
             "available": found.pointer.available,
+            "record_count": found.pointer.record_count,
             "table": found.pointer.table,
             "table_version": found.pointer.table_version,
             "loaded_at": found.pointer.loaded_at,
@@ -389,13 +397,20 @@ def _why_document(found: Why) -> dict[str, Any]:
     }
 
 
+def _named(run: Named | None) -> dict[str, Any]:
+    if run is None:
+        return {}
+    return {"run_id": run.run_id, "attempt_no": run.attempt_no, "record_count": run.record_count}
+
+
 def _draw_why(console: Console, found: Why) -> None:
     view, state, pointer = found.view, found.view.state, found.pointer
     console.print(f"[bold]{found.key}[/]  {found.display}")
     console.print(f"  {found.headline}\n", markup=False)
-    serves = (
-        "nothing" if pointer is None else f"run {pointer.run_id}{'' if pointer.available else ', hidden from readers'}"
-    )
+    serves = "nothing"
+    if pointer is not None:
+        hidden = "" if found.serving else ", hidden from readers"
+        serves = f"run {pointer.run_id}, {pointer.record_count:,} rows{hidden}"
     facts = [
         (
             "state",

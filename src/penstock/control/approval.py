@@ -23,12 +23,23 @@ def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
 def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
     """Only guards, which compare a run with the trusted one, may be overruled: what is wrong in the rows themselves
     stays wrong."""
-    guards = {_guard_name(check) for check in contract.checks if isinstance(check, Shrink | Compare)}
-    rejecting = {str(c["check"]) for c in attempt.complaints or [] if c.get("severity", "reject") == "reject"}
-    others = sorted(rejecting - guards)
+    rejecting, others = _rejecting(attempt, contract)
     if not rejecting or others:
         found = f"other checks found fault with it: {', '.join(others)}" if others else "no guard held it back"
         raise ActRefused(f"{attempt.key}: run {attempt.run_id} cannot be approved, {found}")
+
+
+def held_back_by_guards(attempt: Attempt, contract: Contract) -> bool:
+    """Whether guards rejected the run, and no other check."""
+    rejecting, others = _rejecting(attempt, contract)
+    return bool(rejecting) and not others
+
+
+def _rejecting(attempt: Attempt, contract: Contract) -> tuple[set[str], list[str]]:
+    """The checks that rejected the run, and those of them that are no guards."""
+    guards = {_guard_name(check) for check in contract.checks if isinstance(check, Shrink | Compare)}
+    rejecting = {str(c["check"]) for c in attempt.complaints or [] if c.get("severity", "reject") == "reject"}
+    return rejecting, sorted(rejecting - guards)
 
 
 def _guard_name(check: Shrink | Compare) -> str:

@@ -36,7 +36,7 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlanner:
-    """Plans slices of models. `available` says which slices readers see; `stale` which were overtaken."""
+    """Plans slices of models. `available` says which slices a model may read; `stale` which were overtaken."""
 
     reader: StateReader
     derived: Derived

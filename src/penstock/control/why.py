@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
-from penstock.partition import MODELS, PartitionKey
+from penstock.partition import MODELS, PartitionKey, RunId
 from penstock.projections.board import Standing
 from penstock.projections.staleness import StaleReason
 from penstock.state.records import Attempt, PartitionView
 from penstock.warehouse.pointers import Pointer
+from penstock.warehouse.withdrawn import DemotedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A run of the partition, and its rows."""
+
+    attempt_no: int | None
+    run_id: RunId
+    record_count: int
+
+    def __str__(self) -> str:
+        return f"attempt {'?' if self.attempt_no is None else self.attempt_no}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +41,11 @@ class Why:
     next: str
     display: DisplayStatus
     stale: tuple[str, ...] = ()  # every reason, in words
+    serving: Named | None = None  # the run whose rows readers get
+    waiting: Named | None = None  # the run that has authority and is not published yet
+    waiting_since: datetime | None = None
+    approve: str | None = None  # the command that accepts the last attempt, if only guards held it back
+    withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that went into it
 
     @property
     def key(self) -> PartitionKey:
@@ -44,23 +63,69 @@ class Circumstances:
     """What is known around the partition: the days that are due, and what the control plane says."""
 
     due: ExpectedRange
-    publish_due: bool
+    publish_due: datetime | None  # since when the warehouse has not followed authority
     terminal: str | None = None  # why it is given up for good
     trouble: str | None = None  # of its source
     maturity: str | None = None
     standing: Standing | None = None  # as the board shows it
     tasks: tuple[str, ...] = ()  # of the run that works on it, each with its state
     lacking: tuple[str, ...] = ()  # inputs that a slice of a model waits for, in words
+    approvable: bool = False  # an operator may approve the last attempt
+    withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that went into a slice of a model
+    hides: bool = False  # its model says `on_demotion: hide`
+    refreshes: bool = True  # its model is made again without being asked
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
     """Say in words what the facts mean together."""
-    headline = _headline(view, attempts)
+    serving, waiting = _serving(pointer, attempts, around), _waiting(view, pointer, attempts, around)
+    headline = _headline(view, attempts, around, serving, waiting)
     if around.maturity == "provisional":
         headline += " (provisional: the source may still change this day)"
     display = around.standing.display if around.standing else view.display
-    stale = _stale(around.standing) if around.standing else ()
-    return Why(view, pointer, attempts, headline, _blocks(view, around), _next(view, around), display, stale)
+    approve = _approve(view) if around.approvable else None
+    return Why(
+        view,
+        pointer,
+        attempts,
+        headline,
+        _blocks(view, around, waiting),
+        _next(view, around, waiting, approve),
+        display,
+        _stale(around.standing) if around.standing else (),
+        serving,
+        waiting,
+        around.publish_due if waiting else None,
+        approve,
+        around.withdrawn_inputs,
+    )
+
+
+def _serving(pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Named | None:
+    """What readers get: the pointer says so, whatever authority says."""
+    if pointer is None or not pointer.available or (around.hides and around.withdrawn_inputs):
+        return None
+    return Named(_number(attempts, pointer.run_id), pointer.run_id, pointer.record_count)
+
+
+def _waiting(
+    view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances
+) -> Named | None:
+    """The run that has authority, as long as readers do not get it."""
+    state = view.state
+    if around.publish_due is None or state.status is not PartitionStatus.SUCCESS or state.current_run_id is None:
+        return None
+    if pointer is not None and pointer.available and pointer.run_id == state.current_run_id:
+        return None
+    return Named(_number(attempts, state.current_run_id), state.current_run_id, state.record_count or 0)
+
+
+def _number(attempts: Sequence[Attempt], run_id: RunId) -> int | None:
+    return next((attempt.attempt_no for attempt in attempts if attempt.run_id == run_id), None)
+
+
+def _approve(view: PartitionView) -> str:
+    return f'penstock state approve {view.key} --run {view.last_attempt_run_id} --reason "..."'
 
 
 def _stale(standing: Standing) -> tuple[str, ...]:
@@ -75,22 +140,31 @@ _MEANING = {
 }
 
 
-def _headline(view: PartitionView, attempts: Sequence[Attempt]) -> str:
-    state = view.state
-    numbers = {attempt.run_id: attempt.attempt_no for attempt in attempts}
-    serving = f"attempt {numbers.get(state.current_run_id, '?')}" if state.current_run_id else ""
-    match view.display:
-        case DisplayStatus.NEVER_MATERIALIZED:
-            return "no run of this partition has ever been accepted"
-        case DisplayStatus.UNAVAILABLE:
-            return f"withdrawn: {serving} is no longer vouched for, its rows are hidden from readers"
-        case DisplayStatus.LAST_ATTEMPT_FAILED:
-            return f"serving {serving}, attempt {view.last_attempt_no} failed: {view.last_attempt_error}"
-        case _:
-            return f"serving {serving} with {state.record_count:,} rows"
+def _headline(
+    view: PartitionView,
+    attempts: Sequence[Attempt],
+    around: Circumstances,
+    serving: Named | None,
+    waiting: Named | None,
+) -> str:
+    failed = "last_attempt_failed" in around.standing.flags if around.standing else False
+    if serving is not None:
+        words = f"serving {serving} with {serving.record_count:,} rows"
+    elif view.display is DisplayStatus.NEVER_MATERIALIZED:
+        return "no run of this partition has ever been accepted"
+    elif view.display is DisplayStatus.UNAVAILABLE and view.state.current_run_id is not None:
+        number = _number(attempts, view.state.current_run_id)
+        return f"withdrawn: attempt {number or '?'} is no longer vouched for, its rows are hidden from readers"
+    elif around.withdrawn_inputs:
+        words = f"its rows are hidden from readers: it was made from {around.withdrawn_inputs[0]}"
+    else:
+        words = "readers get no rows"
+    if waiting is not None:
+        words += f"; {waiting} with {waiting.record_count:,} rows has authority and waits to be published"
+    return words + (f", attempt {view.last_attempt_no} failed: {view.last_attempt_error}" if failed else "")
 
 
-def _blocks(view: PartitionView, around: Circumstances) -> tuple[str, ...]:
+def _blocks(view: PartitionView, around: Circumstances, waiting: Named | None) -> tuple[str, ...]:
     blocks = []
     day, due, control = view.key.logical_date, around.due, view.control
     if day > due.last:
@@ -112,9 +186,15 @@ def _blocks(view: PartitionView, around: Circumstances) -> tuple[str, ...]:
         blocks.append(around.trouble)
     if control.held_at is not None:
         blocks.append(f"held back from restatement by {control.held_by}{_because(control.held_reason)}")
+    blocks += [f"not ready: it was made from {demoted}" for demoted in around.withdrawn_inputs]
     blocks += around.lacking
-    if around.publish_due and not view.open_run_id:
-        blocks.append("an accepted run waits to be published to the warehouse")
+    if around.approvable:
+        blocks.append(f"attempt {view.last_attempt_no} was held back by a guard only: {view.last_attempt_error}")
+    if waiting is not None and around.publish_due is not None and not view.open_run_id:
+        blocks.append(
+            f"run {waiting.run_id} ({waiting}, {waiting.record_count:,} rows) waits to be published to the warehouse"
+            f" since {around.publish_due:%Y-%m-%d %H:%M:%S} UTC"
+        )
     return tuple(blocks)
 
 
@@ -122,13 +202,18 @@ def _because(reason: str | None) -> str:
     return f": {reason}" if reason else ""
 
 
-def _next(view: PartitionView, around: Circumstances) -> str:
-    key, control = view.key, view.control
+def _next(view: PartitionView, around: Circumstances, waiting: Named | None, approve: str | None) -> str:
     if view.open_run_id:
         return "its verdict; nothing to do"
+    found = _otherwise(view, around, waiting)
+    return found if approve is None else f"if the rows are right, `{approve}`; otherwise: {found}"
+
+
+def _otherwise(view: PartitionView, around: Circumstances, waiting: Named | None) -> str:
+    key, control = view.key, view.control
     if not around.due.first <= key.logical_date <= around.due.last:
         return "nothing until the day is due"
-    if around.due.is_frozen(key.logical_date) and not around.publish_due:
+    if around.due.is_frozen(key.logical_date) and waiting is None:
         return "nothing: the source no longer has this day, so no run touches it; `penstock state rollback` still can"
     if control.paused_at is not None:
         return f"nothing until `penstock state resume {key}`"
@@ -143,9 +228,10 @@ def _next(view: PartitionView, around: Circumstances) -> str:
         return f"retried after {control.next_run_at:%Y-%m-%d %H:%M:%S} UTC ({control.strategy}), by a run or the loop"
     if view.state.status is PartitionStatus.FAILED:
         return f"look at `penstock state history {key}`, mend the cause, then `penstock state retry {key}`"
-    if around.publish_due:
+    if waiting is not None:
         return (
-            "the next `penstock run` publishes it; should that say its raw run is broken, fetch it again with"
+            "the next `penstock run` or `penstock control tick` publishes it; should that say its raw run is broken,"
+            " fetch it again with"
             f" `penstock run {key} --reprocess`"
         )
     if around.lacking:
@@ -153,6 +239,11 @@ def _next(view: PartitionView, around: Circumstances) -> str:
     if view.state.status is PartitionStatus.PENDING:
         return "the next `penstock run` attempts it"
     if key.source == MODELS:
-        stale = around.standing is not None and around.standing.reasons
-        return "the next `penstock run` makes it again" if stale else "nothing to do; made again when its inputs change"
+        if around.standing is None or not around.standing.reasons:
+            return "nothing to do; made again when its inputs change"
+        if control.held_at is not None:
+            return f"nothing until `penstock state resume {key}`: an operator chose its run"
+        if not around.refreshes:
+            return f"`penstock run {key} --reprocess` makes it again; its model says refresh: false"
+        return "the next `penstock run` makes it again"
     return "nothing to do; `penstock run --reprocess` would fetch it again"

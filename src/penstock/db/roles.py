@@ -56,7 +56,9 @@ _CLOSE = (
     "outcome", "stage", "error_class", "error_message", "complaints", "record_count", "payload_digest",
     "payload_bytes", "content_digest", "measures", "finished_at", "lost_count",
 )  # fmt: skip
-_DISPLAY = (*schema.KEY, "run_id", "attempt_no", "outcome", "error_class", "error_message", "finished_at")
+_DISPLAY = (
+    *schema.KEY, "run_id", "attempt_no", "outcome", "error_class", "error_message", "finished_at", "demoted_at",
+)  # fmt: skip
 _RETRY = ("failures", "failing_since", "next_run_at", "strategy")
 
 _EVERYBODY = {"alembic_version": _READ, "workspace": _READ}  # whose schema it is, and of which version
@@ -127,7 +129,8 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "contract": _READ,
         "partition_state": _READ,
         "partition_control": _READ,
-        # Enough for a partition's display status. Complaints quote rows that were rejected, and stay unread.
+        # Enough for a partition's display status, and to find what was made from demoted runs. Complaints quote rows
+        # that were rejected, and stay unread.
         "partition_attempt": (_only("SELECT", *_DISPLAY),),
         # The projections are read together with the events that they do not hold yet.
         "projection_head": _READ,

@@ -25,6 +25,7 @@ from penstock.warehouse.readiness import Rule
 from penstock.warehouse.served import Served, look
 from penstock.warehouse.tables import file_schema
 from penstock.warehouse.versions import Versions
+from penstock.warehouse.withdrawn import trusted_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,15 +44,17 @@ class Deriver:
     derived: Callable[[], Derived]
 
     def unchanged(self, keys: Sequence[PartitionKey]) -> list[PartitionKey]:
-        """Those that would be made from the same rows, by the same definition, as the run that is trusted now."""
+        """Those that would be made from the same rows, by the same definition, as the run that is trusted now. A run
+        that was made from a demoted one is always made again: only a new run records other inputs."""
         derived, found = self.derived(), list[PartitionKey]()
+        withdrawn = {one.key for one in trusted_inputs(self.database)}
         for name, mine in _by_model(keys):
             model = derived.settings.models[name]
             before = InputReader(self.database).of_trusted(mine[0].asset, mine)
             served = look(self.database, _days(model, mine))
             for key in mine:
                 inputs = {one.partition: one.content_digest for one in _used(model, key, served)}
-                if before.get(key) == (self.contracts[name].fingerprint, inputs):
+                if key not in withdrawn and before.get(key) == (self.contracts[name].fingerprint, inputs):
                     found.append(key)
         return found
 

@@ -27,6 +27,7 @@ from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.pipeline.work import Report
 from penstock.settings import Settings
 from penstock.slices import brief
+from penstock.state.closing import OVERTAKEN
 from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Cancelled, Issued, Observation, Planned, Rejected, Verdict
 from penstock.state.validator import ValidatorStore
@@ -176,7 +177,6 @@ class Stages:
         for item in failed:
             error_class, message = item.error_class or ErrorClass.INTERNAL, item.error_message or "unknown"
             if error_class.is_source_wide or not item.judged:
-                self.done.fail([Failure(item.attempt.partition, Stage.EXTRACT, error_class, message)])
                 cancelled.append(Cancelled(item.attempt, token, Stage.EXTRACT, error_class, message, tries=tries))
             else:
                 verdicts.append(Rejected(item.attempt, token, Stage.EXTRACT, error_class, message, tries=tries))
@@ -304,11 +304,16 @@ class Stages:
         report = self.bench.watcher.stage("judge", len(verdicts))
         ruling = self.bench.validator.judge(verdicts)
         applied = set(ruling.applied)
+        overtaken = [Failure(a.partition, Stage.VALIDATE, ErrorClass.TRANSIENT, OVERTAKEN) for a in ruling.overtaken]
         rejected = [v for v in verdicts if isinstance(v, Rejected) and v.attempt in applied]
-        accepted = [v for v in verdicts if isinstance(v, Accepted) and v.attempt in applied]
+        accepted = [
+            v for v in verdicts if isinstance(v, Accepted) and v.attempt in applied.difference(ruling.overtaken)
+        ]
         warnings = sum(len(v.warnings) for v in accepted)
         self.done.count(accepted=len(accepted), rejected=len(rejected), skipped=len(ruling.refused), warnings=warnings)
-        self.done.fail(Failure(v.attempt.partition, v.stage, v.error_class, v.error_message) for v in rejected)
+        self.done.fail(_failure(verdict) for verdict in rejected)
+        self.done.count(cancelled=len(overtaken))
+        self.done.cancel(overtaken)
         self._closed(v.attempt for v in verdicts)
         report(1.0)
 
@@ -322,18 +327,23 @@ class Stages:
             if item.lost_count + 1 >= MAX_LOSSES:
                 rejected.append(Rejected(*facts, tries=tries))
             else:
-                self.done.fail([Failure(item.attempt.partition, stage, ErrorClass.INTERNAL, words)])
                 cancelled.append(Cancelled(*facts, lost=True, tries=tries))
         self._cancel(cancelled)
         self._close(rejected)
 
     def _cancel(self, closings: Sequence[Cancelled]) -> None:
-        self.done.count(cancelled=len(self.bench.control.cancel(closings).applied))
+        applied = set(self.bench.control.cancel(closings).applied)
+        self.done.count(cancelled=len(applied))
+        self.done.cancel(_failure(closing) for closing in closings if closing.attempt in applied)
         self._closed(closing.attempt for closing in closings)
 
     def _closed(self, attempts: Iterable[AttemptKey]) -> None:
         for attempt in list(attempts):
             self.open.pop(attempt.partition, None)
+
+
+def _failure(closing: Rejected | Cancelled) -> Failure:
+    return Failure(closing.attempt.partition, closing.stage, closing.error_class, closing.error_message)
 
 
 def _in_table_order(key: PartitionKey) -> tuple[date, str]:

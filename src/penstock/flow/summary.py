@@ -53,9 +53,12 @@ class RunSummary:
     warnings: int = 0  # complaints about accepted slices
     seconds: float = 0.0
     end: str = "done"
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)  # rejected, or not publishable
+    cancelled_items: list[Failure] = field(default_factory=list)  # closed without a verdict: they stay due
+    waiting: dict[str, int] | None = None  # what stands in the way of partitions; counted when nothing was planned
     troubles: list[str] = field(default_factory=list)  # of sources, in words
     runs: list[RunId] = field(default_factory=list)  # those that one command made, in their order
+    is_divided: bool = False  # the plan was too large for one run
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def count(self, **more: int) -> None:
@@ -66,6 +69,9 @@ class RunSummary:
 
     def fail(self, failures: Iterable[Failure]) -> None:
         self.failures.extend(failures)
+
+    def cancel(self, items: Iterable[Failure]) -> None:
+        self.cancelled_items.extend(items)
 
     def trouble(self, words: Iterable[str | None]) -> None:
         with self._lock:
@@ -81,7 +87,9 @@ def as_one(every: Sequence[RunSummary]) -> RunSummary:
     found = RunSummary(last.run_id, end=last.end, runs=[one.run_id for one in every])
     for one in every:
         found.count(**{name: getattr(one, name) for name in (*_COUNTS, "blocked", "warnings")})
-        found.fail(one.failures)
+        found.cancel(one.cancelled_items)
         found.trouble(one.troubles)
+    # what cannot be published is found again by each publication
+    found.fail(dict.fromkeys(failure for one in every for failure in one.failures))
     found.seconds = round(sum(one.seconds for one in every), 3)
     return found

@@ -47,6 +47,7 @@ _FLAG_NAMES = {
     "overtaken": "upstream_changed",
     "outdated": "code_changed",
     "unpublished": "unpublished",
+    "input_demoted": "input_demoted",
 }
 _REASONS = {
     "late": StaleReason.FRESHNESS_POLICY,
@@ -84,7 +85,8 @@ class Gap(NamedTuple):
 
 
 class Board:
-    """One look at the expected partitions. `only` narrows it to these keys; `without` leaves keys out."""
+    """One look at the expected partitions. `only` narrows it to these keys; `without` leaves keys out; `withdrawn` are
+    the derived partitions that were made from a demoted run, with the moment of its demotion: they are stale."""
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class Board:
         *,
         only: pa.Table | None = None,
         without: pa.Table | None = None,
+        withdrawn: pa.Table | None = None,
     ) -> None:
         self._duckdb = duckdb.connect(config={"python_enable_replacements": "false"})
         self._duckdb.execute("SET timezone = 'UTC'")
@@ -109,18 +112,21 @@ class Board:
             tables["only_keys"] = only
         if without is not None:
             tables["without_keys"] = without
+        if withdrawn is not None:
+            tables["withdrawn_inputs"] = withdrawn
         for name, table in tables.items():
             self._duckdb.register(name, table)
         self._duckdb.execute("CREATE TEMP TABLE expected AS SELECT * FROM ranges")
         self._say(current, len(tables["news"]))
-        provenance = self._consumed(current, _asked_for(policies, expected))
+        provenance = self._consumed(current, _asked_for(policies, expected), withdrawn is not None)
         freshness = any(policy.max_lag for policy in policies)
         if freshness:
             self._duckdb.execute(f"CREATE TEMP TABLE newest AS {NEWEST_SQL}")
         narrowed = f"SEMI JOIN only_keys USING ({_KEY})" if only is not None else ""
         narrowed += f" ANTI JOIN without_keys USING ({_KEY})" if without is not None else ""
         self._duckdb.execute(
-            "CREATE TEMP TABLE judged AS " + judged_sql(freshness=freshness, provenance=provenance, narrowed=narrowed)
+            "CREATE TEMP TABLE judged AS "
+            + judged_sql(freshness=freshness, provenance=provenance, withdrawn=withdrawn is not None, narrowed=narrowed)
         )
 
     def _say(self, current: Current, news: int) -> None:
@@ -140,10 +146,10 @@ class Board:
             said += f" ANTI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM ({join_sql(touched)})"
         self._duckdb.execute(f"CREATE TEMP VIEW said AS {said}")
 
-    def _consumed(self, current: Current, policies: Sequence[Policy]) -> bool:
-        """Whether anything is derived; then what of it was overtaken by its inputs."""
+    def _consumed(self, current: Current, policies: Sequence[Policy], withdrawn: bool) -> bool:
+        """Whether anything is derived; then what of it was overtaken by its inputs, or made from a demoted run."""
         parts = current.consumed()
-        if not parts and not any(policy.windows for policy in policies):
+        if not parts and not withdrawn and not any(policy.windows for policy in policies):
             return False
         parts = parts or [CONSUMED.empty_table()]  # after a recovery nobody knows what went into a model
         self._duckdb.register("windows", window_table(policies))
@@ -151,7 +157,13 @@ class Board:
             self._duckdb.register(f"consumed_{number}", table)
         union = " UNION ALL ".join(f"SELECT * FROM consumed_{number}" for number in range(len(parts)))
         self._duckdb.execute(f"CREATE TEMP VIEW consumed AS {union}")
-        self._duckdb.execute(f"CREATE TEMP TABLE overtaken AS {UPSTREAM_SQL}")
+        overtaken = UPSTREAM_SQL
+        if withdrawn:
+            overtaken = (
+                f"SELECT {_KEY}, min(upstream_since) AS upstream_since FROM (SELECT * FROM ({UPSTREAM_SQL})"
+                f" UNION ALL SELECT {_KEY}, demoted_at FROM withdrawn_inputs) GROUP BY {_KEY}"
+            )
+        self._duckdb.execute(f"CREATE TEMP TABLE overtaken AS {overtaken}")
         return True
 
     # --- how many ---------------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ WHERE last_materialization_at IS NOT NULL GROUP BY source, customer_id, query_na
 """
 
 
-def judged_sql(*, freshness: bool, provenance: bool, narrowed: str = "") -> str:
+def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, narrowed: str = "") -> str:
     """How each partition that was ever spoken of stands: flags, reasons for staleness, and what is shown of it. Joins
     that nothing depends on are left out: a million rows notice."""
     late = (
@@ -195,8 +195,12 @@ def judged_sql(*, freshness: bool, provenance: bool, narrowed: str = "") -> str:
     same = "{0}.source = s.source AND {0}.customer_id = s.customer_id AND {0}.query_name = s.query_name"
     newest = f"LEFT JOIN newest w ON {same.format('w')}" if freshness else ""
     overtaken = f"LEFT JOIN overtaken u ON {same.format('u')} AND u.logical_date = s.logical_date" if provenance else ""
+    demoted = (
+        f"LEFT JOIN withdrawn_inputs d ON {same.format('d')} AND d.logical_date = s.logical_date" if withdrawn else ""
+    )
     return f"""
-    SELECT n, logical_date, last_failed, late, overtaken, outdated, unpublished, available, materialized_version,
+    SELECT n, logical_date, last_failed, late, overtaken, outdated, unpublished, input_demoted, available,
+        materialized_version,
         -- since the first of all reasons that hold; nothing was stale before it was made
         CASE WHEN late OR overtaken OR outdated THEN greatest(made_at, least(
             CASE WHEN late THEN made_at + max_lag END, CASE WHEN overtaken THEN overtaken_since END,
@@ -218,6 +222,7 @@ def judged_sql(*, freshness: bool, provenance: bool, narrowed: str = "") -> str:
             COALESCE({late}, false) AS late,
             COALESCE(s.last_materialization_code_version <> p.code_version, false) AS outdated,
             {"u.logical_date IS NOT NULL" if provenance else "false"} AS overtaken,
+            {"d.logical_date IS NOT NULL" if withdrawn else "false"} AS input_demoted,
             COALESCE(s.available AND COALESCE(s.published_run_id, '') <> s.last_materialization_run_id, false)
                 AS unpublished,
             {"epoch_us(COALESCE(u.upstream_since, s.last_materialization_at))" if provenance else "NULL"}
@@ -229,5 +234,6 @@ def judged_sql(*, freshness: bool, provenance: bool, narrowed: str = "") -> str:
         LEFT JOIN policies p ON p.source = e.source AND p.query_name = e.query_name
         {newest}
         {overtaken}
+        {demoted}
         CROSS JOIN moment
     )"""

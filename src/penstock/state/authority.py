@@ -5,7 +5,7 @@ Each is one transaction: the state, what readers may see, the marks, the event a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,7 @@ from penstock.ledger.events import AuthorityChanged
 from penstock.lifecycle import Act, Outcome
 from penstock.partition import PartitionKey, RunId
 from penstock.state.control import AuditEntry, record_audit
+from penstock.warehouse.withdrawn import DemotedRun, demoted_inputs
 
 _STATE, _ATTEMPT, _POINTER = schema.partition_state, schema.partition_attempt, schema.warehouse_pointer
 
@@ -94,7 +95,8 @@ class AuthorityStore:
             raise ActRefused(f"{key} has no attempt in run {to} (runs: {known})")
         if state is not None and state.status == "success" and state.current_run_id == to:
             return False
-        if (words := refusal(Return(key, act, state, target, attempts))) is not None:
+        wanted = Return(key, act, state, target, attempts, demoted_inputs(connection, key, to))
+        if (words := refusal(wanted)) is not None:
             raise ActRefused(words)
         if self.rehearsal:
             return True
@@ -135,6 +137,7 @@ class Return:
     state: Any
     target: Any  # its attempt
     attempts: Mapping[str, Any]  # of the partition, by run
+    demoted_inputs: Sequence[DemotedRun] = ()  # that went into the target, if it is derived
 
     @property
     def holder(self) -> Any:
@@ -189,6 +192,12 @@ def _was_demoted(wanted: Return) -> str | None:
     )
 
 
+def _made_from_a_demoted_run(wanted: Return) -> str | None:
+    if not wanted.demoted_inputs:
+        return None
+    return f"run {wanted.target.run_id} was made from {wanted.demoted_inputs[0]}: take another run"
+
+
 def _raw_is_deleted(wanted: Return) -> str | None:
     deleted = wanted.target.raw_deleted_at
     return None if deleted is None else f"the raw data of run {wanted.target.run_id} was deleted at {deleted:%Y-%m-%d}"
@@ -225,6 +234,7 @@ _REFUSALS = (
     _never_accepted,
     _not_held_back,
     _was_demoted,
+    _made_from_a_demoted_run,
     _raw_is_deleted,
     _newer_holds_authority,
     _other_schema_version,

@@ -137,6 +137,8 @@ FROM incoming_closing c
 WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'FAILED' AND k.next_run_at IS NOT NULL
 """
 
+OVERTAKEN = "a run that went into it is not the trusted one any more: it is made again"
+
 # A derived partition vouches for the runs that went into it, so they must be the trusted ones at this very moment.
 _SAME_INPUT = " AND ".join(f"s.{name} = i.input_{name}" for name in KEY_COLUMNS)
 _ITS_INPUTS = f"{same_key('i', 'c')} AND i.run_id = c.run_id"
@@ -148,7 +150,7 @@ ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR SHARE OF s
 _OVERTAKEN = f"""
 UPDATE incoming_closing AS c SET outcome = 'CANCELLED', error_class = 'transient', record_count = NULL,
     payload_digest = NULL, payload_bytes = NULL, content_digest = NULL, complaints = NULL, measures = NULL,
-    error_message = 'a run that went into it is not the trusted one any more: it is made again'
+    error_message = '{OVERTAKEN}'
 WHERE c.outcome = 'SUCCEEDED'
 AND EXISTS (SELECT 1 FROM partition_attempt a WHERE {_SAME_ATTEMPT} AND a.outcome IS NULL)
 AND EXISTS (SELECT 1 FROM attempt_input i WHERE {_ITS_INPUTS}
@@ -189,8 +191,14 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
         rulings = _RULINGS.format(consumed=_COUNT_INPUTS if derived else "0")
         closed = [_closed(*row) for row in connection.execute(sa.text(rulings).columns(logical_date=sa.Date()))]
     append(connection, [event for one in closed for event in _events(one)], actor, now)
+    wanted = {closing.attempt for closing in closings if isinstance(closing, Accepted)}
     return Ruling(
         applied=[one.attempt for one in closed if one.ruling == "apply"],
+        overtaken=[
+            one.attempt
+            for one in closed
+            if one.ruling == "apply" and one.outcome == Outcome.CANCELLED and one.attempt in wanted
+        ],
         repeated=[one.attempt for one in closed if one.ruling == "repeat"],
         refused=[Refused(one.attempt, one.ruling) for one in closed if one.ruling not in ("apply", "repeat")],
     )

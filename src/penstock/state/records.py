@@ -213,6 +213,7 @@ class Ruling:
     applied: Sequence[AttemptKey] = field(default_factory=tuple)
     repeated: Sequence[AttemptKey] = field(default_factory=tuple)
     refused: Sequence[Refused] = field(default_factory=tuple)
+    overtaken: Sequence[AttemptKey] = field(default_factory=tuple)  # of `applied`: accepted, but closed as cancelled
 
 
 @dataclass(frozen=True, slots=True)

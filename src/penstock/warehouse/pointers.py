@@ -43,11 +43,12 @@ class PointerReader:
             row = connection.execute(sa.select(table).where(*_is(table, key))).one_or_none()
         return None if row is None else _pointer(row)
 
-    def is_due(self, key: PartitionKey) -> bool:
-        """True when authority has moved and the warehouse has not followed yet."""
+    def due_since(self, key: PartitionKey) -> datetime | None:
+        """Since when the warehouse has not followed authority; None when it has."""
         table = schema.publish_due
         with self._database.snapshot() as connection:
-            return connection.scalar(sa.select(sa.literal(1)).where(*_is(table, key))) is not None
+            since: datetime | None = connection.scalar(sa.select(table.c.since).where(*_is(table, key)))
+            return since
 
     def waiting(self) -> int:
         with self._database.snapshot() as connection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,11 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.errors import UsageError, WarehouseError
 from penstock.lake import Lake
+from penstock.partition import PartitionKey
 from penstock.warehouse.files import without
 from penstock.warehouse.tables import RUN, DataFile, SortKey
 from penstock.warehouse.versions import Versions
+from penstock.warehouse.withdrawn import keys_by_table
 
 if TYPE_CHECKING:
     import duckdb
@@ -39,6 +41,18 @@ class Head:
     exceptions: frozenset[SortKey]
     withdrawn: frozenset[tuple[date, str, str]] = frozenset()  # (day, customer, run) that was demoted since
     publication: str | None = None  # that made this version
+    withdrawn_inputs: frozenset[SortKey] = frozenset()  # partitions in it that were made from a demoted run
+
+    @property
+    def asset(self) -> tuple[str, str]:
+        source, query_name, _ = self.name.split(".")
+        return source, query_name
+
+    @property
+    def hidden_inputs(self) -> frozenset[SortKey]:
+        """Those of `withdrawn_inputs` whose rows readers do not get."""
+        runs = {(day, customer) for day, customer, _ in self.withdrawn}
+        return frozenset(key for key in self.withdrawn_inputs if key in self.exceptions or key in runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,11 @@ class Filter:
             return False
         first, last = file.customers
         return not self.customers or any(first <= customer <= last for customer in self.customers)
+
+    def includes(self, day: date, customer: str) -> bool:
+        if (self.since and day < self.since) or (self.until and day > self.until):
+            return False
+        return not self.customers or customer in self.customers
 
     def in_spark(self) -> str:
         """The same in Spark's SQL; nothing for everything."""
@@ -82,22 +101,26 @@ class Filter:
         return expression
 
 
-def heads(database: Database, source: str, query_name: str) -> list[Head]:
-    """All tables of an asset and their exceptions, from one snapshot of the database."""
+def heads(database: Database, source: str, query_name: str, hiding: Collection[str] | None = None) -> list[Head]:
+    """All tables of an asset and their exceptions, from one snapshot of the database. See `table_heads`."""
     with database.snapshot() as connection:
-        return table_heads(connection, source, query_name)
+        return table_heads(connection, source, query_name, hiding)
 
 
-def heads_of_all(database: Database, assets: Sequence[tuple[str, str]]) -> list[tuple[str, Head]]:
+def heads_of_all(
+    database: Database, assets: Sequence[tuple[str, str]], hiding: Collection[str] | None = None
+) -> list[tuple[str, Head]]:
     """The tables of several assets (source and query), by asset, all from one snapshot of the database."""
     with database.snapshot() as connection:
         return [
-            (f"{source}.{query}", head) for source, query in assets for head in table_heads(connection, source, query)
+            (f"{source}.{query}", head)
+            for source, query in assets
+            for head in table_heads(connection, source, query, hiding)
         ]
 
 
 def heads_and_slices(
-    database: Database, source: str, query_name: str, first: date, last: date
+    database: Database, source: str, query_name: str, first: date, last: date, hiding: Collection[str] | None = None
 ) -> tuple[list[Head], frozenset[SortKey]]:
     """The tables of an asset and which slices of these days can be read in them, from one snapshot of the database."""
     pointer = schema.warehouse_pointer
@@ -109,7 +132,9 @@ def heads_and_slices(
     )
     with database.snapshot() as connection:
         slices = frozenset((row.logical_date, row.customer_id) for row in connection.execute(statement))
-        return table_heads(connection, source, query_name), slices
+        found = table_heads(connection, source, query_name, hiding)
+    hidden = (head.withdrawn_inputs & head.exceptions for head in found)
+    return found, slices.difference(*hidden)
 
 
 def table_schemas(
@@ -126,8 +151,11 @@ def _version(head: Head) -> tuple[str, str, int, str | None]:
     return head.name, head.location, head.version, head.publication
 
 
-def table_heads(connection: sa.Connection, source: str, query_name: str) -> list[Head]:
-    """The tables of an asset and their exceptions, as this connection sees them."""
+def table_heads(
+    connection: sa.Connection, source: str, query_name: str, hiding: Collection[str] | None = None
+) -> list[Head]:
+    """The tables of an asset and their exceptions, as this connection sees them. `hiding` names the models whose rows
+    are hidden when they were made from a demoted run; None is for maintenance, for which all rows are alike."""
     table, pointer = schema.warehouse_table, schema.warehouse_pointer
     rows = connection.execute(
         sa.select(table)
@@ -145,6 +173,10 @@ def table_heads(connection: sa.Connection, source: str, query_name: str) -> list
     exceptions: dict[str, set[SortKey]] = {}
     for row in hidden:
         exceptions.setdefault(row.table_name, set()).add((row.logical_date, row.customer_id))
+    withdrawn = {} if hiding is None else keys_by_table(connection, source, query_name)
+    if hiding is not None and query_name in hiding:
+        for name, keys in withdrawn.items():
+            exceptions.setdefault(name, set()).update(keys)
     return [
         Head(
             r.table_name,
@@ -153,6 +185,7 @@ def table_heads(connection: sa.Connection, source: str, query_name: str) -> list
             r.version,
             frozenset(exceptions.get(r.table_name, ())),
             publication=r.publication,
+            withdrawn_inputs=frozenset(withdrawn.get(r.table_name, ())),
         )
         for r in rows
     ]
@@ -165,7 +198,28 @@ class Vouched:
         self._lake = versions.lake
         self._wanted = wanted
         self._pieces = [_Piece(versions, head, wanted) for head in tables]
+        self._heads = tuple(tables)
         self.schema = self._unified(fields)
+
+    @property
+    def withdrawn_inputs(self) -> tuple[PartitionKey, ...]:
+        """The derived partitions of this read that were made from a run that was demoted since. They are not ready;
+        their rows are read all the same, unless the model says `on_demotion: hide`."""
+        return self._keys(head.withdrawn_inputs for head in self._heads)
+
+    @property
+    def hidden_inputs(self) -> tuple[PartitionKey, ...]:
+        """Those of `withdrawn_inputs` whose rows are left out (`on_demotion: hide`)."""
+        return self._keys(head.hidden_inputs for head in self._heads)
+
+    def _keys(self, found: Iterable[frozenset[SortKey]]) -> tuple[PartitionKey, ...]:
+        keys = {
+            PartitionKey(head.asset[0], customer, head.asset[1], day)
+            for head, mine in zip(self._heads, found, strict=True)
+            for day, customer in mine
+            if self._wanted.includes(day, customer)
+        }
+        return tuple(sorted(keys))
 
     def arrow(self) -> pa.Table:
         return pa.Table.from_batches(self.batches(), schema=self.schema)

@@ -15,18 +15,20 @@ from penstock.db.engine import Database
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
 from penstock.partition import PartitionKey
+from penstock.warehouse.withdrawn import not_ready
 
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """One day of a table: how many partitions are expected, and which of them cannot be read."""
+    """One day of a table: how many partitions are expected, and which of them are not ready."""
 
     table: str
     day: date
     expected: int
     absent: tuple[PartitionKey, ...]
+    withdrawn_inputs: tuple[PartitionKey, ...] = ()  # those of `absent` that were made from a demoted run
 
     @property
     def available(self) -> int:
@@ -57,15 +59,23 @@ class Rule:
 
 
 def coverage(database: Database, ranges: Sequence[ExpectedRange]) -> list[Coverage]:
-    """Every expected day of the ranges, table by table, with what of it cannot be read."""
+    """Every expected day of the ranges, table by table, with what of it is not ready: partitions that cannot be read,
+    and derived partitions that were made from a run that was demoted since."""
     expected: dict[tuple[str, date], list[PartitionKey]] = {}
     for span in ranges:
         for number in range(len(span)):
             key = PartitionKey(span.source, span.customer_id, span.query_name, span.first + number * _DAY)
             expected.setdefault((key.asset, key.logical_date), []).append(key)
-    there = available(database, ranges)
+    with database.snapshot() as connection:
+        there, withdrawn = _readable(connection, ranges), not_ready(connection, ranges)
     return [
-        Coverage(table, day, len(keys), tuple(key for key in sorted(keys) if key not in there))
+        Coverage(
+            table,
+            day,
+            len(keys),
+            tuple(key for key in sorted(keys) if key not in there or key in withdrawn),
+            tuple(key for key in sorted(keys) if key in withdrawn),
+        )
         for (table, day), keys in sorted(expected.items())
     ]
 
@@ -88,18 +98,29 @@ def wait_for(
         pause = min(pause * 1.5, 10.0)
 
 
-def available(database: Database, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
-    """The partitions around the ranges that readers see: the pointer is available, and authority still says so."""
+def usable(database: Database, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
+    """The partitions around the ranges that a model may be made from: readers see the run that has authority, and no
+    demoted run went into it."""
+    with database.snapshot() as connection:
+        return _readable(connection, ranges, current=True) - not_ready(connection, ranges)
+
+
+def _readable(
+    connection: sa.Connection, ranges: Sequence[ExpectedRange], *, current: bool = False
+) -> set[PartitionKey]:
+    """The partitions around the ranges that readers see: the pointer is available, and authority still says so. With
+    `current`, only those whose authoritative run is published."""
     p, s = schema.warehouse_pointer.c, schema.partition_state.c
     found: set[PartitionKey] = set()
-    with database.snapshot() as connection:
-        for source, query_name in sorted({(r.source, r.query_name) for r in ranges}):
-            mine = [r for r in ranges if (r.source, r.query_name) == (source, query_name)]
-            statement = (
-                sa.select(p.source, p.customer_id, p.query_name, p.logical_date)
-                .join(schema.partition_state, sa.and_(*(s[name] == p[name] for name in schema.KEY)))
-                .where(p.source == source, p.query_name == query_name, p.available, s.status == "success")
-                .where(p.logical_date.between(min(r.first for r in mine), max(r.last for r in mine)))
-            )
-            found |= {PartitionKey(*row) for row in connection.execute(statement)}
+    for source, query_name in sorted({(r.source, r.query_name) for r in ranges}):
+        mine = [r for r in ranges if (r.source, r.query_name) == (source, query_name)]
+        statement = (
+            sa.select(p.source, p.customer_id, p.query_name, p.logical_date)
+            .join(schema.partition_state, sa.and_(*(s[name] == p[name] for name in schema.KEY)))
+            .where(p.source == source, p.query_name == query_name, p.available, s.status == "success")
+            .where(p.logical_date.between(min(r.first for r in mine), max(r.last for r in mine)))
+        )
+        if current:
+            statement = statement.where(s.current_run_id == p.run_id)
+        found |= {PartitionKey(*row) for row in connection.execute(statement)}
     return found

@@ -14,7 +14,6 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.partition import RunId
 from penstock.warehouse.reader import Head, table_heads
-from penstock.warehouse.tables import SortKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +25,25 @@ class Served:
 
 
 def look(database: Database, days: Mapping[str, tuple[date, date]]) -> Served:
-    """The tables, and the runs of each between two days; all from one snapshot of the database. What is about to be
-    replaced is left out: nobody can rely on it any more."""
+    """The tables, and the runs of each between two days; all from one snapshot of the database. Partitions that are
+    about to be replaced, and derived partitions that were made from a demoted run, are left out: nothing new may be
+    made from them."""
     heads: dict[str, list[Head]] = {}
     runs: dict[tuple[str, date], dict[str, tuple[RunId, str]]] = {}
     with database.snapshot() as connection:
         for table, (first, last) in days.items():
             source, _, query_name = table.partition(".")
-            overtaken: dict[str, set[SortKey]] = {}
+            tables = table_heads(connection, source, query_name, ())
+            overtaken = {head.name: set(head.withdrawn_inputs) for head in tables}
             for row in _pointers(connection, source, query_name, first, last):
-                if row.run_id == row.current_run_id:
+                key = (row.logical_date, row.customer_id)
+                if row.run_id == row.current_run_id and key not in overtaken.get(row.table_name, ()):
                     one = (RunId(row.run_id), row.content_digest)
                     runs.setdefault((table, row.logical_date), {})[row.customer_id] = one
                 else:
-                    overtaken.setdefault(row.table_name, set()).add((row.logical_date, row.customer_id))
+                    overtaken.setdefault(row.table_name, set()).add(key)
             heads[table] = [
-                replace(head, exceptions=head.exceptions | overtaken.get(head.name, set()))
-                for head in table_heads(connection, source, query_name)
+                replace(head, exceptions=head.exceptions | overtaken.get(head.name, set())) for head in tables
             ]
     return Served(heads, runs)
 

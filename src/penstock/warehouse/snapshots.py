@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Self
 
@@ -17,7 +17,10 @@ from penstock.db.engine import Database
 from penstock.errors import UsageError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
+from penstock.partition import MODELS
 from penstock.warehouse.reader import Head, heads_of_all
+from penstock.warehouse.tables import SortKey
+from penstock.warehouse.withdrawn import withdrawn_inputs
 
 FOLDER = "snapshots"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -42,7 +45,8 @@ class Snapshot:
                 "location": head.location,
                 "version": head.version,
                 "publication": head.publication,
-                "exceptions": sorted([day.isoformat(), customer] for day, customer in head.exceptions),
+                "exceptions": _written(head.exceptions),
+                "withdrawn_inputs": _written(head.withdrawn_inputs),
             }
             for asset, head in self.tables
         ]
@@ -64,11 +68,18 @@ class SnapshotStore:
         self._database = database
         self._lake = lake
 
-    def take(self, name: str, assets: Sequence[tuple[str, str]], now: datetime, keep: timedelta) -> Snapshot:
+    def take(
+        self,
+        name: str,
+        assets: Sequence[tuple[str, str]],
+        now: datetime,
+        keep: timedelta,
+        hiding: Collection[str] = (),
+    ) -> Snapshot:
         """Name the present state of these tables (source and query), all of them at one moment."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is not a name for a snapshot: use lower-case letters, digits, - and _")
-        found = heads_of_all(self._database, assets)
+        found = heads_of_all(self._database, assets, hiding)
         snapshot = Snapshot(name, now, now + keep, tuple(found))
         if not self._lake.create(_path(name), snapshot.dumps()):
             raise UsageError(f"there is a snapshot {name!r} already: a name is given once")
@@ -110,14 +121,43 @@ def withdrawn_since(
         return frozenset((row.logical_date, row.customer_id, row.run_id) for row in connection.execute(statement))
 
 
+def as_of(database: Database, snapshot: Snapshot, source: str, query_name: str, hiding: Collection[str]) -> list[Head]:
+    """The tables of an asset as a snapshot names them, without the runs that were demoted since. Partitions that were
+    made from a demoted run are named, and left out if the model is `hiding` them."""
+    withdrawn = withdrawn_since(database, source, query_name, snapshot.created_at)
+    named: frozenset[SortKey] = frozenset()
+    if source == MODELS:
+        with database.snapshot() as connection:
+            found = withdrawn_inputs(connection, query_name)
+        named = frozenset(
+            (one.key.logical_date, one.key.customer_id)
+            for one in found
+            if one.loaded_at is not None and one.loaded_at <= snapshot.created_at < one.last_demoted_at
+        )
+        if query_name in hiding:
+            withdrawn |= {(one.key.logical_date, one.key.customer_id, one.run_id) for one in found}
+    return [
+        replace(head, withdrawn=withdrawn, withdrawn_inputs=head.withdrawn_inputs | named)
+        for head in snapshot.of(f"{source}.{query_name}")
+    ]
+
+
+def _written(keys: Collection[SortKey]) -> list[list[str]]:
+    return sorted([day.isoformat(), customer] for day, customer in keys)
+
+
+def _read(keys: Sequence[Sequence[str]]) -> frozenset[SortKey]:
+    return frozenset((date.fromisoformat(day), customer) for day, customer in keys)
+
+
 def _head(table: dict[str, Any]) -> Head:
-    exceptions = frozenset((date.fromisoformat(day), customer) for day, customer in table["exceptions"])
     return Head(
         table["name"],
         table["schema_version"],
         table["location"],
         table["version"],
-        exceptions,
+        _read(table["exceptions"]),
+        withdrawn_inputs=_read(table.get("withdrawn_inputs", ())),  # snapshots of earlier releases name none
         publication=table.get("publication"),
     )
 

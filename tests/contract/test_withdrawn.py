@@ -1,0 +1,227 @@
+"""Derived partitions that were made from a run that was demoted since: found from demoted attempts, never stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import builders
+from builders import BACKENDS, NOW, Actors, accepted, audit_entry, key
+from penstock.db import schema
+from penstock.errors import ActRefused
+from penstock.expected import ExpectedRange
+from penstock.partition import AttemptKey, PartitionKey
+from penstock.state.authority import AuthorityStore
+from penstock.state.inputs import InputStore
+from penstock.state.recheck import FoundWanting
+from penstock.state.records import Consumed
+from penstock.warehouse.reader import Head, heads, heads_and_slices
+from penstock.warehouse.readiness import coverage, usable
+from penstock.warehouse.served import look
+from penstock.warehouse.snapshots import Snapshot, as_of
+from penstock.warehouse.withdrawn import demoted_inputs, trusted_inputs
+
+DAY = date(2024, 6, 1)
+SLICE = frozenset({(DAY, "all")})
+NOTHING: frozenset[tuple[date, str]] = frozenset()
+
+
+@pytest.fixture(params=BACKENDS)
+def actors(request: pytest.FixtureRequest) -> Iterator[Actors]:
+    with builders.quick_folder() as folder:
+        url = lambda: str(request.getfixturevalue("postgres_url"))  # noqa: E731
+        database = builders.migrated(builders.open_database(request.param, folder, url))
+        yield Actors.on(database)
+        database.close()
+
+
+def model(name: str = "spend", customer: str = "all") -> PartitionKey:
+    return PartitionKey("models", customer, name, DAY)
+
+
+def made(actors: Actors, partition: PartitionKey, *inputs: AttemptKey, content: str = "") -> AttemptKey:
+    """A run of a derived partition, made from these runs, accepted and published."""
+    attempt = actors.issue_one(partition)
+    used = [Consumed(one.partition, one.run_id, f"content-{one.run_id}") for one in inputs]
+    InputStore(actors.database).record({attempt: used})
+    verdict = accepted(attempt, actors.token)
+    verdict = replace(verdict, content_digest=content) if content else verdict
+    assert actors.validator.accept([verdict]).applied == [attempt]
+    publish(actors, partition)
+    return attempt
+
+
+def publish(actors: Actors, partition: PartitionKey) -> None:
+    """The pointer follows authority, in a table of its own for each asset."""
+    state, table = actors.reader.state(partition), f"{partition.asset}.v1"
+    assert state is not None
+    name = schema.warehouse_table.c.table_name
+    with actors.database.snapshot() as connection:
+        known = connection.scalar(sa.select(name).where(name == table))
+    if known is None:
+        facts = {"source": partition.source, "query_name": partition.query_name, "schema_version": "v1"}
+        actors.execute(sa.insert(schema.warehouse_table).values(table_name=table, **facts, location="w", version=1))
+    pointer, columns = schema.warehouse_pointer, builders.columns(partition)
+    run: dict[str, Any] = {"run_id": state.current_run_id, "schema_version": "v1", "table_name": table}
+    run |= {"record_count": 10, "loaded_at": NOW}
+    actors.execute(sa.delete(pointer).where(*builders.is_key(pointer, partition)))
+    actors.execute(sa.insert(pointer).values(**columns, **run, table_version=1, available=True))
+    actors.execute(sa.insert(schema.load_record).values(**columns, **run))
+
+
+def fetched(actors: Actors, number: int = 1) -> AttemptKey:
+    attempt = actors.accept(key(1, customer=str(1_000_000_000 + number)))
+    publish(actors, attempt.partition)
+    return attempt
+
+
+def demote(actors: Actors, partition: PartitionKey) -> None:
+    assert AuthorityStore(actors.database, actors.clock).demote(partition, "wrong", audit_entry())
+
+
+def withdrawn(actors: Actors) -> set[PartitionKey]:
+    return {one.key for one in trusted_inputs(actors.database)}
+
+
+def span(partition: PartitionKey) -> ExpectedRange:
+    return ExpectedRange(partition.source, partition.customer_id, partition.query_name, DAY, DAY)
+
+
+def is_ready(actors: Actors, partition: PartitionKey) -> bool:
+    [day] = coverage(actors.database, [span(partition)])
+    assert set(day.withdrawn_inputs) <= set(day.absent)
+    return not day.absent
+
+
+def chain(actors: Actors) -> tuple[AttemptKey, AttemptKey, AttemptKey]:
+    """A fetched run, a model of it and of another, and a model of the model."""
+    wrong, right = fetched(actors, 1), fetched(actors, 2)
+    spend = made(actors, model("spend"), wrong, right)
+    return wrong, spend, made(actors, model("total"), spend)
+
+
+def test_a_demotion_reaches_what_was_made_from_the_run_and_what_was_made_from_that(actors: Actors) -> None:
+    wrong, spend, total = chain(actors)
+    other = made(actors, model("other"), fetched(actors, 3))
+    assert withdrawn(actors) == set()
+    demote(actors, wrong.partition)
+    assert withdrawn(actors) == {spend.partition, total.partition}
+    assert [is_ready(actors, one.partition) for one in (spend, total, other)] == [False, False, True]
+    assert usable(actors.database, [span(one.partition) for one in (spend, other)]) == {other.partition}
+    with actors.database.snapshot() as connection:
+        [found] = demoted_inputs(connection, total.partition, total.run_id)
+    assert (found.key, found.run_id, found.demoted_at) == (wrong.partition, wrong.run_id, NOW)
+
+
+def test_a_recheck_that_demotes_reaches_models_too_and_a_replacement_does_not(actors: Actors) -> None:
+    wrong, spend, total = chain(actors)
+    actors.accept(key(1, customer="1000000002"))
+    assert withdrawn(actors) == set()
+    assert actors.validator.withdraw([FoundWanting(wrong, "clicks is negative")]) == [wrong.partition]
+    assert withdrawn(actors) == {spend.partition, total.partition}
+
+
+def test_only_a_new_run_makes_the_partition_ready_again(actors: Actors) -> None:
+    """Also when the input comes back with the same content: the record of what went in names the demoted run."""
+    wrong, spend, total = chain(actors)
+    demote(actors, wrong.partition)
+    again = fetched(actors, 1)
+    assert not is_ready(actors, spend.partition)
+    fresh = made(actors, spend.partition, again, content=f"content-{spend.run_id}")
+    assert withdrawn(actors) == {total.partition}
+    assert (is_ready(actors, spend.partition), is_ready(actors, total.partition)) == (True, False)
+    made(actors, total.partition, fresh)
+    assert withdrawn(actors) == set()
+    assert is_ready(actors, total.partition)
+
+
+def test_a_partition_is_not_ready_while_readers_get_the_old_run(actors: Actors) -> None:
+    wrong, spend, _ = chain(actors)
+    demote(actors, wrong.partition)
+    attempt = actors.issue_one(spend.partition)
+    actors.validator.accept([accepted(attempt, actors.token)])
+    assert spend.partition not in withdrawn(actors)
+    assert not is_ready(actors, spend.partition)
+    publish(actors, spend.partition)
+    assert is_ready(actors, spend.partition)
+
+
+def test_nothing_new_is_made_from_it(actors: Actors) -> None:
+    wrong, spend, _ = chain(actors)
+    table, days = "models.spend", {"models.spend": (DAY, DAY)}
+    assert set(look(actors.database, days).runs) == {(table, DAY)}
+    demote(actors, wrong.partition)
+    found = look(actors.database, days)
+    assert found.runs == {}
+    assert found.heads[table][0].exceptions == SLICE
+    assert spend.partition == model("spend")
+
+
+def test_readers_are_told_and_rows_are_hidden_only_where_the_model_says_so(actors: Actors) -> None:
+    wrong, _, _ = chain(actors)
+    demote(actors, wrong.partition)
+
+    def seen(hiding: tuple[str, ...]) -> Head:
+        [head] = heads(actors.database, "models", "spend", hiding)
+        return head
+
+    assert (seen(()).exceptions, seen(()).withdrawn_inputs) == (NOTHING, SLICE)
+    assert (seen(("spend",)).exceptions, seen(("spend",)).hidden_inputs) == (SLICE, SLICE)
+    assert seen(("total",)).exceptions == NOTHING
+    for hiding, slices in (((), SLICE), (("spend",), NOTHING)):
+        assert heads_and_slices(actors.database, "models", "spend", DAY, DAY, hiding)[1] == slices
+
+
+def test_a_snapshot_names_what_was_made_from_a_demoted_run_and_hides_it_where_the_model_says_so(
+    actors: Actors,
+) -> None:
+    wrong, spend, _ = chain(actors)
+    tables = tuple(("models.spend", head) for head in heads(actors.database, "models", "spend", ()))
+    taken = Snapshot("before", NOW + timedelta(hours=1), NOW + timedelta(days=1), tables)
+    assert Snapshot.loads(taken.dumps()) == taken
+    [before] = as_of(actors.database, taken, "models", "spend", ())
+    actors.clock.now += timedelta(hours=2)
+    demote(actors, wrong.partition)
+    [shown] = as_of(actors.database, taken, "models", "spend", ())
+    [hidden] = as_of(actors.database, taken, "models", "spend", ("spend",))
+    assert (before.withdrawn_inputs, shown.withdrawn_inputs) == (NOTHING, SLICE)
+    assert not shown.withdrawn
+    assert set(hidden.withdrawn) == {(DAY, "all", str(spend.run_id))}
+    assert hidden.hidden_inputs == SLICE
+
+    late = Snapshot("after", actors.clock.now, NOW + timedelta(days=1), tables)  # before the demotion, by its content
+    [named] = heads(actors.database, "models", "spend", ())
+    kept = replace(late, tables=(("models.spend", named),))
+    made(actors, spend.partition, fetched(actors, 1))
+    [still] = as_of(actors.database, Snapshot.loads(kept.dumps()), "models", "spend", ())
+    assert still.withdrawn_inputs == SLICE
+
+
+def test_no_act_returns_to_a_run_that_was_made_from_a_demoted_one(actors: Actors) -> None:
+    wrong, spend, _ = chain(actors)
+    demote(actors, wrong.partition)
+    made(actors, spend.partition, fetched(actors, 1))
+    before = builders.everything(actors.database)
+    with pytest.raises(ActRefused, match=f"was made from run {wrong.run_id} of {wrong.partition}"):
+        AuthorityStore(actors.database, actors.clock).rollback(spend.partition, spend.run_id, audit_entry())
+    assert builders.everything(actors.database) == before
+
+
+def test_the_search_begins_with_the_demoted_attempts(actors: Actors) -> None:
+    """However many inputs were ever recorded: without a demotion none of them is looked at."""
+    if actors.database.dialect != "sqlite":
+        pytest.skip("PostgreSQL plans by its statistics")
+    from penstock.warehouse import withdrawn as module
+
+    chain(actors)
+    with actors.database.snapshot() as connection:
+        plan = connection.exec_driver_sql(
+            "EXPLAIN QUERY PLAN " + module._WITHDRAWN.replace(":query_name", "'spend'")
+        ).all()
+    order = [row.detail.split()[1] for row in plan if row.detail.startswith(("SCAN", "SEARCH"))]
+    assert order.index("d") < order.index("i")
