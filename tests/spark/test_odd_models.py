@@ -245,7 +245,7 @@ def test_models_of_models_follow_customers_that_come_and_go_in_other_time_zones(
     assert planned(ws) == {
         str(gone): "requeued",
         str(slice_of(date(2024, 6, 8), "share", customer_id(1))): "stale",
-        str(slice_of(date(2024, 6, 8), "order")): "refresh",
+        str(slice_of(date(2024, 6, 8), "order")): "stale",
     }
     assert run(ws, spark).failures == []
     for engine in ("embedded", "spark"):

@@ -194,11 +194,11 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
     wanted = {closing.attempt for closing in closings if isinstance(closing, Accepted)}
     return Ruling(
         applied=[one.attempt for one in closed if one.ruling == "apply"],
-        overtaken=[
+        overtaken=tuple(
             one.attempt
             for one in closed
             if one.ruling == "apply" and one.outcome == Outcome.CANCELLED and one.attempt in wanted
-        ],
+        ),
         repeated=[one.attempt for one in closed if one.ruling == "repeat"],
         refused=[Refused(one.attempt, one.ruling) for one in closed if one.ruling not in ("apply", "repeat")],
     )
