@@ -238,6 +238,14 @@ attempt_input = sa.Table(
         "input_logical_date",
         name="attempt_input_pk",
     ),
+    sa.Index(
+        "attempts_by_input",
+        "input_source",
+        "input_customer_id",
+        "input_query_name",
+        "input_logical_date",
+        "input_run_id",
+    ),
 )
 
 audit = sa.Table(

@@ -228,14 +228,21 @@ class Publisher:
         before = Table(self.lake, head.name, head.location)
         for mismatch in examine_opened(before, head):
             return mismatch
+        recorded = -1 if head.version is None else head.version
+        if unknown := self._unknown_after(head, recorded, before.version):
+            return unknown  # without a fence: a table that disagrees is not touched
         fenced = before.fence()
-        if before.version == head.version and fenced.version == before.version + 1:
-            return fenced  # the fence is the only commit beyond the head
-        first = -1 if head.version is None else head.version
-        commits = list(commits_after(self.lake, head.location, first, fenced.version))
+        # Usually the fence is the only commit since the table was opened.
+        return self._unknown_after(head, before.version, fenced.version - 1) or fenced
+
+    def _unknown_after(self, head: RecordedHead, first: int, last: int) -> Mismatch | None:
+        """The disagreement that the commits after `first`, up to `last`, show."""
+        if first >= last:
+            return None
+        commits = list(commits_after(self.lake, head.location, first, last))
         with self.database.snapshot() as connection:
             unknown = unknown_commits(connection, commits)
-        return lake_ahead(head, unknown) if unknown else fenced
+        return lake_ahead(head, unknown) if unknown else None
 
     def _publish_items(
         self,

@@ -1,4 +1,4 @@
-"""The identity that a lake and its database share, the publication behind each head, and demoted attempts by index"""
+"""The identity that a lake and its database share, the publication behind each head, and indexes of demoted runs"""
 
 from __future__ import annotations
 
@@ -20,4 +20,9 @@ def upgrade() -> None:
         ["source", "customer_id", "query_name", "logical_date", "run_id"],
         sqlite_where=sa.text("demoted_at IS NOT NULL"),
         postgresql_where=sa.text("demoted_at IS NOT NULL"),
+    )
+    op.create_index(
+        "attempts_by_input",
+        "attempt_input",
+        ["input_source", "input_customer_id", "input_query_name", "input_logical_date", "input_run_id"],
     )
