@@ -12,6 +12,7 @@ import pytest
 import builders
 from annals import Annals, attempt
 from builders import FINGERPRINT, NOW, accepted, key, rejected
+from penstock.digests import versioned
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import RunId
@@ -162,6 +163,12 @@ def test_another_version_of_the_code_makes_what_it_made_stale(annals: Annals) ->
     assert found.stale_reasons() == {"FRESHNESS_POLICY": 0, "UPSTREAM_CHANGED": 0, "CODE_CHANGED": 2}
 
 
+def test_the_same_definition_under_another_fingerprint_makes_nothing_stale(annals: Annals) -> None:
+    accept(annals, 1, 2)
+    assert reasons(board(annals, code_version="today", same_code=(FINGERPRINT,))) == {}
+    assert reasons(board(annals, code_version="today", same_code=("x",))) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
+
+
 def derive(annals: Annals, *inputs: Consumed) -> None:
     run_id = annals.start(5)
     InputStore(annals.actors.database).record({attempt(run_id, 5): inputs})
@@ -183,6 +190,15 @@ def test_a_derived_slice_is_stale_when_another_run_of_its_input_is_trusted(annal
         **{day: ["CODE_CHANGED"] for day in (1, 2)},
         5: ["UPSTREAM_CHANGED", "CODE_CHANGED"],
     }
+
+
+def test_a_digest_of_an_earlier_release_is_compared_without_its_version(annals: Annals) -> None:
+    first = accept(annals, 1)
+    derive(annals, Consumed(key(1), first, "d1"))
+    again = annals.start(1)
+    same = replace(accepted(attempt(again, 1), annals.actors.token), content_digest=versioned("d1"))
+    annals.actors.validator.judge([same])
+    assert reasons(board(annals)) == {}
 
 
 def test_an_input_with_the_same_rows_makes_nothing_stale(annals: Annals) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,11 +15,12 @@ import builders
 from builders import audit_entry
 from house import House
 from penstock.db import schema
-from penstock.errors import ActRefused, LeaseLost, UsageError
-from penstock.partition import PartitionKey, new_ulid
+from penstock.errors import ActRefused, LeaseLost, UsageError, WarehouseError
+from penstock.partition import PartitionKey, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse.compare import queue_differences
 from penstock.warehouse.publish import Compaction
+from penstock.warehouse.reader import Head
 from penstock.warehouse.readiness import Coverage, Rule, wait_for
 from penstock.warehouse.tables import Table
 from penstock.warehouse.vacuum import vacuum_table
@@ -271,6 +274,111 @@ def test_verify_names_the_partitions_of_a_file_that_is_gone(house: House) -> Non
     [(_, head)] = house.workspace.warehouse_tables()
     house.workspace.lake.delete([f"{head.location}/{path}" for path in files(house)])
     assert set(house.workspace.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
+
+
+@pytest.mark.parametrize(
+    ("said", "edited", "hidden"),
+    [
+        ({"maxValues": {"logical_date": "2024-06-10"}}, {"maxValues": {"logical_date": "2024-06-09"}}, True),
+        ({"minValues": {"logical_date": "2024-06-09"}}, {"minValues": {"logical_date": "2024-06-10"}}, True),
+        ({"maxValues": {"customer_id": "1000000002"}}, {"maxValues": {"customer_id": "1000000001"}}, True),
+        ({"minValues": {"customer_id": "1000000001"}}, {"minValues": {"customer_id": "1000000000"}}, False),
+        ({"numRecords": 6}, {"numRecords": 7}, False),
+        ({"size": None}, {"size": 7}, False),
+    ],
+)
+def test_verify_compares_the_statistics_in_the_log_with_the_files(
+    house: House, said: dict[str, Any], edited: dict[str, Any], hidden: bool
+) -> None:
+    ws = house.workspace
+    house.deliver({key(1, "2024-06-09"): 1, key(2, "2024-06-10"): 1})
+    house.publish()
+    [(_, head)] = ws.warehouse_tables()
+    [path] = files(house)
+    edit_log(house, head, said, edited)
+    done = ws.verify((), lambda share: None, raw=False)
+    [(where, words)] = done.files.items()
+    assert where == (head.name, path)
+    assert len(words) == 1
+    assert words[0].startswith("the log says")
+    assert bool(done.wrong) is hidden
+
+
+def edit_log(house: House, head: Head, said: dict[str, Any], edited: dict[str, Any]) -> None:
+    """Changes what the log says about the one file of a table."""
+    log = f"{head.location}/_delta_log/{head.version:020d}.json"
+    lines = [json.loads(line) for line in house.workspace.lake.read(log).splitlines()]
+    [add] = [line["add"] for line in lines if "add" in line]
+    stats = json.loads(add["stats"])
+    if "size" in edited:
+        add["size"] = edited["size"]
+    for name in edited.keys() & stats.keys():
+        old, new = said[name], edited[name]
+        if isinstance(new, dict):
+            assert old.items() <= stats[name].items()
+            stats[name] |= new
+        else:
+            assert stats[name] == old
+            stats[name] = new
+    add["stats"] = json.dumps(stats)
+    with house.workspace.lake.writer(log) as writer:
+        writer.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        writer.commit()
+
+
+# --- damaged data files ----------------------------------------------------------------------------------------------
+
+
+def publish_one_more(house: House) -> None:
+    """What the end of a run does, with a stager that needs no job."""
+    house.deliver(days(1, clicks=2))
+    house.workspace._publish(NO_SPARK, house.workers.register(), new_run_id(), None)
+
+
+def compact_with_the_stager_of_runs(house: House) -> None:
+    [(_, head)] = house.workspace.warehouse_tables()
+    house.workspace._publisher(NO_SPARK, house.workers.register(), None).compact(head.name)
+
+
+NO_SPARK: Any = None
+READERS: dict[str, Callable[[House], object]] = {
+    "arrow": lambda house: house.workspace.vouched(TABLE).arrow(),
+    "duckdb": lambda house: house.workspace.vouched(TABLE).duckdb().to_arrow_table(),
+    "sql": lambda house: house.workspace.sql(f"SELECT sum(clicks) FROM {TABLE}").read_all(),
+    "publish": publish_one_more,
+    "compact": compact_with_the_stager_of_runs,
+}
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+@pytest.mark.parametrize("spoil", [lose, truncate, garble])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_damaged_data_file_is_named_with_its_table_its_partitions_and_the_command(
+    tmp_path: Path, reader: str, spoil: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    split(house, monkeypatch)
+    [(_, head)] = house.workspace.warehouse_tables()
+    for path in files(house):
+        spoil(Path(house.workspace.lake.url, head.location, path))
+    with pytest.raises(WarehouseError) as raised:
+        READERS[reader](house)
+    words = str(raised.value)
+    assert words.startswith("table demo.campaign_daily.v1: its data file _month=2024-06/part-")
+    assert "partitions are concerned (demo/1000000001/campaign_daily/2024-06-09" in words
+    assert "`penstock recover --from database --table demo.campaign_daily` writes them again" in words
+    assert raised.value.exit_code == 1
 
 
 # --- readiness -------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ LAYERS = (
     "lifecycle",
     "expected",
     "slices",
+    "digests",
     "partition",
     "clock",
     "failpoint",

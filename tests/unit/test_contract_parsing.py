@@ -372,3 +372,24 @@ def test_the_fingerprint_of_a_contract_that_says_nothing_new_stays_what_it_was()
         )
     )
     assert old.fingerprint == "7533a4593b9c7a1b7ccd7fb392cc3634"
+
+
+def test_a_stored_body_is_compared_by_what_it_says_and_not_by_how_it_is_written() -> None:
+    today = Contract.of(
+        Query(
+            name="campaign_daily",
+            source="demo",
+            fields=(Field(name="campaign_id", type="long", required=True), Field(name="clicks", type="long")),
+            checks=(check_from_mapping({"rows": {"min": 1}}),),
+        )
+    )
+    body = today.body()
+    wordy = {
+        **body,
+        "fields": [{**field, "default": None} for field in body["fields"]],
+        "checks": [{"rows": {"min": 1, "max": None}}],
+    }
+    other = {**body, "checks": []}
+    strange = {**body, "checks": [{"of_a_release_to_come": {}}]}
+    bodies = {"old": wordy, "other": other, "strange": strange, "same": body, "of another": {**body, "source": "x"}}
+    assert today.same_as(bodies) == ["old", "same"]

@@ -128,7 +128,9 @@ class Chronicle(Opened):
                 for table, source, name in tables
             )
 
-        used = {row.fingerprint: row.first_used_at for row in self.reader.contracts()}
+        kept = self.reader.contracts()
+        used = {row.fingerprint: row.first_used_at for row in kept}
+        bodies = {row.fingerprint: row.body for row in kept}
         return [
             Policy(
                 query.source,
@@ -138,6 +140,7 @@ class Chronicle(Opened):
                 query.freshness.max_lag if query.freshness else None,
                 query.restate.days if query.restate else 0,
                 windows(query) if isinstance(query, Model) else (),
+                tuple(self.contracts[query.name].same_as(bodies)),
             )
             for query in self.settings.assets.values()
         ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.reading import Reading
 from penstock.clock import iso
-from penstock.errors import UsageError
+from penstock.errors import UsageError, WarehouseError
 from penstock.failpoint import reach
 from penstock.partition import AttemptKey, RunId, new_run_id
 from penstock.state.control import AuditEntry
@@ -90,9 +90,18 @@ class Keeping(Reading):
             self._clock,
             worker_token,
             fields.__getitem__,
-            spark_stager(spark, self.settings.lake, kept.__getitem__, report, find),
+            spark_stager(spark, self.settings.lake, kept.__getitem__, report, find, self._damage_of),
             parallelism(spark),
         )
+
+    def _damage_of(self, tables: Collection[str]) -> WarehouseError | None:
+        """The error that names damaged data files of these tables, if they have any."""
+        from penstock.warehouse.damage import damage_of
+        from penstock.warehouse.reader import heads_of_all
+
+        assets = sorted({(c.source, c.query_name) for c in self.contracts.values()})
+        heads = [head for _, head in heads_of_all(self.database, assets) if head.name in tables]
+        return damage_of(self.database, self.versions, heads)
 
     def verify(self, assets: Sequence[str], report: Report, *, raw: bool) -> Verification:
         """Count and hash everything that is served anew; with `raw`, also the payloads it was made from."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date as Day
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.chronicle import Chronicle
 from penstock.control.select import Selection
-from penstock.errors import ActRefused, UsageError
+from penstock.errors import ActRefused, UsageError, WarehouseError
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, day
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.references import Referenced
     from penstock.raw.reader import RawRun
-    from penstock.warehouse.reader import Head, Vouched
+    from penstock.warehouse.reader import Explained, Head, Vouched
     from penstock.warehouse.readiness import Coverage
     from penstock.warehouse.snapshots import Snapshot, SnapshotStore
     from penstock.warehouse.sql import Relation
@@ -64,20 +65,18 @@ class Reading(Chronicle):
         """The vouched rows of `source.query_name` at this moment: reading them twice gives the same rows. `as_of` names
         a snapshot: what was demoted since it was taken is left out."""
         from penstock.contract.schema import arrow_schema
-        from penstock.warehouse.reader import Filter, Vouched, heads
+        from penstock.warehouse.reader import Filter, Vouched
         from penstock.warehouse.tables import file_schema
 
         contract = next((c for c in self.contracts.values() if c.asset == table), None)
         if contract is None:
             known = ", ".join(sorted(c.asset for c in self.contracts.values()))
             raise UsageError(f"unknown table {table} (tables: {known})")
-        found = (
-            heads(self.database, contract.source, contract.query_name, self.hiding)
-            if as_of is None
-            else self._heads_as_of(contract.source, contract.query_name, as_of)
-        )
+        found = self._heads(table, as_of)
         wanted = Filter(since, until, tuple(customers), tuple(columns))
-        return Vouched(self.versions, file_schema(arrow_schema(contract.columns)), found, wanted)
+        return Vouched(
+            self.versions, file_schema(arrow_schema(contract.columns)), found, wanted, self._explained_by(found)
+        )
 
     def _referenced(self, table: str, first: Day, last: Day, customers: Sequence[str]) -> Referenced:
         """The vouched slices of these days, for contracts that refer to them."""
@@ -89,7 +88,14 @@ class Reading(Chronicle):
         contract = next(c for c in self.contracts.values() if c.asset == table)
         found, slices = heads_and_slices(self.database, contract.source, contract.query_name, first, last, self.hiding)
         fields = file_schema(arrow_schema(contract.columns))
-        return Referenced(slices, Vouched(self.versions, fields, found, Filter(first, last, tuple(customers))))
+        wanted = Filter(first, last, tuple(customers))
+        return Referenced(slices, Vouched(self.versions, fields, found, wanted, self._explained_by(found)))
+
+    def _explained_by(self, heads: Sequence[Head]) -> Explained:
+        """Wraps what reads these tables: an error that damaged files made is replaced by one that names them."""
+        from penstock.warehouse.damage import damage_of, explained
+
+        return partial(explained, lambda: damage_of(self.database, self.versions, heads))
 
     @property
     def hiding(self) -> frozenset[str]:
@@ -106,6 +112,15 @@ class Reading(Chronicle):
         """Name the present state of the whole warehouse, to read it `as_of` later."""
         assets = sorted({(c.source, c.query_name) for c in self.contracts.values()})
         return self.snapshots.take(name, assets, self.now(), keep, self.hiding)
+
+    def _heads(self, table: str, as_of: str | None) -> list[Head]:
+        """The tables of `source.query_name` that readers see now, or saw when a snapshot was taken."""
+        from penstock.warehouse.reader import heads
+
+        source, _, query_name = table.partition(".")
+        if as_of is not None:
+            return self._heads_as_of(source, query_name, as_of)
+        return heads(self.database, source, query_name, self.hiding)
 
     def _heads_as_of(self, source: str, query_name: str, name: str) -> list[Head]:
         from penstock.warehouse.snapshots import as_of
@@ -128,16 +143,39 @@ class Reading(Chronicle):
         that the statement reads."""
         from penstock.warehouse.sql import query
 
+        names: list[str] = []
+
         def opener(name: str) -> Callable[[], Relation]:
-            def read() -> Relation:
+            def open_table() -> Relation:
                 vouched = self.vouched(name, as_of=as_of)
+                names.append(name)
                 opened(vouched)
                 return vouched
 
-            return read
+            return open_table
 
         tables: dict[str, Callable[[], Relation]] = {c.asset: opener(c.asset) for c in self.contracts.values()}
-        return query(statement, tables | self._system_tables())
+        with self._explained_in(names, as_of)(UsageError):
+            reader = query(statement, tables | self._system_tables())
+        return self._explained_reader(reader, self._explained_in(names, as_of))
+
+    def _explained_in(self, tables: Sequence[str], as_of: str | None) -> Explained:
+        """The same for tables that are known by the time of the error."""
+        from penstock.warehouse.damage import damage_of, explained
+
+        def diagnose() -> WarehouseError | None:
+            return damage_of(self.database, self.versions, [h for name in tables for h in self._heads(name, as_of)])
+
+        return partial(explained, diagnose)
+
+    def _explained_reader(self, reader: pa.RecordBatchReader, explained: Explained) -> pa.RecordBatchReader:
+        import pyarrow as pa
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with explained(UsageError, OSError, pa.ArrowException):
+                yield from reader
+
+        return pa.RecordBatchReader.from_batches(reader.schema, batches())
 
     def _system_tables(self) -> dict[str, Callable[[], Relation]]:
         """The projections by their names in SQL."""
@@ -173,10 +211,11 @@ class Reading(Chronicle):
             vouched = self.vouched(name, as_of=as_of)
             opened(vouched)
             vouched.spark(session).createOrReplaceTempView(view)
-        try:
-            return session.sql(checked.text(views)).toArrow().to_reader()
-        except PySparkException as error:
-            raise UsageError(f"the SQL failed: {refusal(error)}") from error
+        with self._explained_in(list(views), as_of)(UsageError):
+            try:
+                return session.sql(checked.text(views)).toArrow().to_reader()
+            except PySparkException as error:
+                raise UsageError(f"the SQL failed: {refusal(error)}") from error
 
     def coverage(
         self,

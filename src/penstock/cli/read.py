@@ -70,7 +70,7 @@ def read(
         from penstock.pipeline.session import start_session
 
         frame = vouched.spark(start_session(ws.settings.spark))
-        reader = (frame if limit is None else frame.limit(limit)).toArrow().to_reader()
+        reader = vouched.collected(frame if limit is None else frame.limit(limit)).to_reader()
     else:
         reader = _reader(vouched)
     _say_withdrawn_inputs(vouched)

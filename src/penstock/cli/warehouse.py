@@ -228,8 +228,9 @@ def verify(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Count and hash everything that is served anew, and hold it against pointers, verdicts and raw; exit 1 if
-    anything is wrong."""
+    """Count and hash everything that is served, and compare it with pointers, verdicts and raw, and the files with
+    the statistics in the Delta log; exit 1 if anything is wrong. `penstock recover --from database --table TABLE`
+    writes damaged tables again."""
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
@@ -238,27 +239,33 @@ def verify(
         done = ws.verify(tables or (), report, raw=raw)
     mismatches = ws.mismatches(everything=True)
     items = [{**key_fields(key), "problems": words} for key, words in sorted(done.wrong.items())]
+    files = [{"table": name, "path": path, "problems": words} for (name, path), words in sorted(done.files.items())]
     facts = {
         "partitions": done.partitions,
         "rows": done.rows,
         "payloads": done.payloads,
+        "files": files,
         "mismatches": mismatch_items(mismatches),
     }
+    checked = f"{done.partitions:,} partitions, {done.rows:,} rows, {done.payloads:,} payloads"
 
     def draw(console: Any) -> None:
+        for name, path, words in ((name, path, word) for (name, path), found in done.files.items() for word in found):
+            console.print(f"[red]{name}: {path}: {words}[/]", soft_wrap=True)
         rows = [(key, words) for key, problems in sorted(done.wrong.items()) for words in problems]
         if rows:
             console.print(table(None, ("partition", "problem"), rows))
         draw_mismatches(console, mismatches)
+        wrong = [f"{len(items):,} partitions are wrong"] if items else []
+        wrong += [f"{len(files):,} files are not as the Delta log says"] if files else []
         console.print(
-            f"{done.partitions:,} partitions, {done.rows:,} rows, {done.payloads:,} payloads:"
-            f" {len(items):,} partitions are wrong"
-            if items
-            else f"{done.partitions:,} partitions, {done.rows:,} rows, {done.payloads:,} payloads: all as it should be"
+            f"{checked}: {' and '.join(wrong) or ('all as it should be' if not mismatches else 'as recorded, but see above')}"
         )
+        for name in sorted({name.rpartition(".")[0] for name, _ in done.files}):
+            console.print(f"to write them again: penstock recover --from database --table {name}", soft_wrap=True)
 
     show({**listing(items, len(items)), **facts}, as_json, draw)
-    if items or mismatches:
+    if items or files or mismatches:
         raise typer.Exit(1)
 
 

@@ -1,8 +1,9 @@
-"""Row hashes, from which the content digest of a slice is made: the same typed row always has the same one."""
+"""Row hashes and content digests of slices: the same typed rows always have the same ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
+
+from penstock.digests import versioned
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
@@ -28,6 +31,29 @@ def content_digest(schema_version: str, rows: int, xor: int, total: int) -> str:
     """The same typed rows in any order, under the same schema version, have the same digest. `xor` is of the hashes as
     signed numbers, `total` their sum modulo 2**64."""
     parts = (schema_version, rows, xor, total - 2**64 if total >= 2**63 else total)
+    return versioned(_sha256(parts))
+
+
+@dataclass(slots=True)
+class FirstContent:
+    """The rows of one partition, added up as algorithm 1 did: from Spark's `xxhash64` of each row."""
+
+    rows: int = 0
+    xor: int = 0
+    low: int = 0
+    high: int = 0
+
+    def add(self, hashes: Hashes) -> None:
+        self.rows += len(hashes)
+        self.xor ^= int(np.bitwise_xor.reduce(hashes.view(np.int64))) if len(hashes) else 0
+        self.low += int((hashes & np.uint64(0xFFFFFFFF)).sum())
+        self.high += int((hashes >> np.uint64(32)).sum())
+
+    def digest(self, schema_version: str) -> str:
+        return _sha256((schema_version, self.rows, self.xor, self.low, self.high))
+
+
+def _sha256(parts: Sequence[object]) -> str:
     return sha256("|".join(str(part) for part in parts).encode()).hexdigest()
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import orjson
+import pydantic
 
 from penstock.contract.extra import EXTRA
+from penstock.errors import PenstockError
 from penstock.field_types import Kind, kind_of
 from penstock.partition import MODELS
 from penstock.settings import Check, Field, Query, check_from_mapping, check_to_mapping
@@ -45,6 +47,7 @@ class Contract:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
+        """The contract that a stored body describes, whichever release wrote it."""
         return cls(
             source=body["source"],
             query_name=body["query_name"],
@@ -72,6 +75,21 @@ class Contract:
     def fingerprint(self) -> str:
         """The same contract has the same fingerprint on every machine."""
         return hashlib.sha256(orjson.dumps(self.body(), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+    def same_as(self, bodies: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """The fingerprints, of stored bodies by fingerprint, under which earlier releases kept this same contract. A
+        fingerprint names a body as one release wrote it; two are compared by reading both bodies with today's code."""
+        found = []
+        for fingerprint, body in bodies.items():
+            if (body["source"], body["query_name"]) != (self.source, self.query_name):
+                continue
+            try:
+                then = type(self).from_body(body)
+            except (PenstockError, pydantic.ValidationError, KeyError, TypeError):  # nothing that today's code can mean
+                continue
+            if then.fingerprint == self.fingerprint:
+                found.append(fingerprint)
+        return found
 
     @property
     def columns(self) -> tuple[Field, ...]:

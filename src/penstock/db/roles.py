@@ -56,8 +56,10 @@ _CLOSE = (
     "outcome", "stage", "error_class", "error_message", "complaints", "record_count", "payload_digest",
     "payload_bytes", "content_digest", "measures", "finished_at", "lost_count",
 )  # fmt: skip
+_CONTENT = ("contract_fingerprint", "content_digest")  # of attempts whose events, by the first releases, lack them
 _DISPLAY = (
     *schema.KEY, "run_id", "attempt_no", "outcome", "error_class", "error_message", "finished_at", "demoted_at",
+    *_CONTENT,
 )  # fmt: skip
 _RETRY = ("failures", "failing_since", "next_run_at", "strategy")
 

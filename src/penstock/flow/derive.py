@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema, spark_type
 from penstock.db.engine import Database
 from penstock.derived import Derived
-from penstock.errors import ErrorClass
+from penstock.digests import comparable
+from penstock.errors import ErrorClass, WarehouseError
 from penstock.failpoint import reach
 from penstock.partition import EVERYBODY, AttemptKey, PartitionKey
 from penstock.pipeline.extract import Extracted
@@ -20,6 +22,7 @@ from penstock.pipeline.work import Report
 from penstock.settings import Model
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
+from penstock.warehouse.damage import damage_of, explained
 from penstock.warehouse.reader import Filter, Vouched
 from penstock.warehouse.readiness import Rule
 from penstock.warehouse.served import Served, look
@@ -53,7 +56,7 @@ class Deriver:
             before = InputReader(self.database).of_trusted(mine[0].asset, mine)
             served = look(self.database, _days(model, mine))
             for key in mine:
-                inputs = {one.partition: one.content_digest for one in _used(model, key, served)}
+                inputs = {one.partition: comparable(one.content_digest) for one in _used(model, key, served)}
                 if key not in withdrawn and before.get(key) == (self.contracts[name].fingerprint, inputs):
                     found.append(key)
         return found
@@ -82,7 +85,10 @@ class Deriver:
         if not mine:
             return left
         reach("derive.recorded")
-        frames = {table: self._frame(spark, table, served, *days[table]) for table in model.depends_on}
+        try:
+            frames = {table: self._frame(spark, table, served, *days[table]) for table in model.depends_on}
+        except WarehouseError as error:  # an input is damaged: other models go on
+            return [*left, *(Extracted.failed(a, ErrorClass.DATA, str(error), judged=False) for a in mine)]
         contract = self.contracts[model.name]
         return [*left, *make(spark, self.versions.lake.url, model, contract, frames, mine, report)]
 
@@ -92,7 +98,9 @@ class Deriver:
 
         contract = self.contracts[table.partition(".")[2]]
         columns = file_schema(arrow_schema(contract.columns))
-        frame = Vouched(self.versions, columns, served.heads[table], Filter(first, last)).spark(spark)
+        heads = served.heads[table]
+        explain = partial(explained, lambda: damage_of(self.database, self.versions, heads))
+        frame = Vouched(self.versions, columns, heads, Filter(first, last), explain).spark(spark)
         absent = [field for field in contract.fields if field.name not in frame.columns]
         return frame.withColumns({f.name: F.lit(None).cast(spark_type(f.type)) for f in absent}) if absent else frame
 

@@ -29,11 +29,10 @@ def known(models: Mapping[str, Model], root: Path, kept: Sequence[Row[Any]]) -> 
 
 
 def _known(draft: Contract, kept: Sequence[Row[Any]]) -> Contract:
-    wanted = draft.body()
-    for row in reversed(kept):
-        if {**row.body, "fields": []} == wanted:
-            return Contract.from_body(row.body)
-    return draft
+    """The newest kept contract that differs from the draft in its fields only."""
+    found = draft.same_as({row.fingerprint: {**row.body, "fields": []} for row in kept})
+    bodies = {row.fingerprint: row.body for row in kept}
+    return Contract.from_body(bodies[found[-1]]) if found else draft
 
 
 def _draft(model: Model, root: Path) -> Contract:

@@ -14,7 +14,8 @@ from penstock.db.engine import Database
 from penstock.db.migrate import STRANGERS
 from penstock.errors import PenstockError
 from penstock.ledger.segments import SegmentReader
-from penstock.projections.fact import OF_A_RUN, Cursor, Fact
+from penstock.partition import PartitionKey
+from penstock.projections.fact import OF_A_RUN, Cursor, Fact, understood
 
 _EVENT = schema.event
 # SQLite has one writer at a time and no transaction numbers: all events are of the same, finished one.
@@ -24,6 +25,7 @@ _COLUMNS = [
     sa.cast(_EVENT.c.payload, sa.Text).label("payload"),  # parsed here, once, and not by the driver
     _TRANSACTION.label("transaction"),
 ]
+_FROM_ATTEMPT = ("contract_fingerprint", "content_digest")
 # Every transaction that may still bring events is at or above this one.
 _HORIZON = sa.text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
 
@@ -43,7 +45,7 @@ class LedgerReader:
                 self._refuse_strangers(connection)
                 where.append(_EVENT.c.transaction_id < connection.scalar(_HORIZON))
             rows = self._select(connection, where, limit)
-        return _facts(rows), _behind(rows, cursor)
+        return self._completed(_facts(rows)), _behind(rows, cursor)
 
     def _refuse_strangers(self, connection: Connection) -> None:
         if connection.scalar(STRANGERS):
@@ -58,7 +60,30 @@ class LedgerReader:
         with self._database.snapshot() as connection:
             rows = connection.execute(sa.select(segment).order_by(segment.c.first_position)).all()
         for row in rows:
-            yield self._segments.facts(row.path, row.sha256)
+            yield self._completed(self._segments.facts(row.path, row.sha256))
+
+    def _completed(self, facts: list[Fact]) -> list[Fact]:
+        """The facts, with the code version and the content digest of acceptances that the first releases recorded
+        without them: the attempt has both."""
+        lacking = [at for at, fact in enumerate(facts) if fact.type == "AuthorityChanged" and _lacks_content(fact)]
+        if not lacking:
+            return facts
+        attempt, known = schema.partition_attempt, dict[tuple[str, str], dict[str, str]]()
+        runs = sorted({facts[at].run_id or "" for at in lacking})
+        columns = [*(attempt.c[name] for name in schema.KEY), *(attempt.c[name] for name in _FROM_ATTEMPT)]
+        with self._database.snapshot() as connection:
+            for row in connection.execute(sa.select(attempt.c.run_id, *columns).where(attempt.c.run_id.in_(runs))):
+                key = PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date)
+                known[row.run_id, str(key)] = {
+                    "code_version": row.contract_fingerprint,
+                    "content_digest": row.content_digest,
+                }
+        completed = list(facts)
+        for at in lacking:
+            fact = facts[at]
+            content = known.get((fact.run_id or "", fact.payload["partition_key"]), {})
+            completed[at] = fact._replace(payload={**fact.payload, **content})
+        return completed
 
     def between(self, first: int, last: int, limit: int) -> list[Fact]:
         """Events by position, both ends included."""
@@ -118,6 +143,10 @@ class LedgerReader:
             (_EVENT.c.position,) if self._database.dialect == "sqlite" else (_EVENT.c.transaction_id, _EVENT.c.position)
         )
         return connection.execute(sa.select(*_COLUMNS).where(*where).order_by(*columns).limit(limit)).all()
+
+
+def _lacks_content(fact: Fact) -> bool:
+    return "code_version" not in fact.payload and understood(fact)
 
 
 def _behind(rows: Sequence[Row[Any]], cursor: Cursor) -> Cursor:

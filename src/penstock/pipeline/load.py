@@ -4,7 +4,7 @@ publisher commits them."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract, Policy
-from penstock.errors import DataError, RawError
+from penstock.errors import DataError, RawError, SparkFailed, WarehouseError
 from penstock.lake import Lake, open_lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
@@ -24,6 +24,7 @@ from penstock.pipeline.slices import Slice, groups
 from penstock.pipeline.work import Report, Work, collected, mapped, progress, spread
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
+from penstock.warehouse.damage import explained
 from penstock.warehouse.files import PackedWriter, SortedRows, between, in_table_order, read_rows, without
 from penstock.warehouse.packing import NewSlice
 from penstock.warehouse.staging import PartStaged, StagePart, Stager
@@ -44,14 +45,22 @@ def spark_stager(
     contract_of: Callable[[str], Contract],
     report: Report | None = None,
     find: Finder | None = None,
+    diagnose: Callable[[Collection[str]], WarehouseError | None] = lambda tables: None,
 ) -> Stager:
     """A stager that runs one Spark job for all parts, one task for each; or does without when there is little to do.
-    `find` says where rows lie that validation has set aside."""
+    `find` says where rows lie that validation has set aside. `diagnose` returns the error that names damaged data
+    files of these tables, or None if they are whole; it is asked when a part fails."""
 
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
         contracts = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
         used = [[contracts[fingerprints[piece.key]] for piece in part.part.slices] for part in parts]
         places = _places(find, parts)
+        with explained(lambda: diagnose({part.table for part in parts}), LakeUnavailable, SparkFailed):
+            return stage_all(parts, used, places)
+
+    def stage_all(
+        parts: Sequence[StagePart], used: Sequence[Sequence[Contract]], places: Sequence[Sequence[Place | None]]
+    ) -> list[PartStaged]:
         if _is_little(parts):
             return _stage_here(open_lake(lake), parts, used, places)
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, places, strict=True)]

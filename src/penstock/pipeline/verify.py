@@ -1,6 +1,8 @@
-"""Verifying the warehouse: all rows are counted and hashed anew and held against pointers, verdicts and raw.
+"""Verifying the warehouse: all rows are counted and hashed anew and held against pointers, verdicts and raw, and the
+files against what the Delta log says about them.
 
-Files are read once, in table order; what is kept of a partition is a count and two numbers.
+Files are read once, in table order; what is kept of a partition is a count and two numbers. Files with partitions whose
+digest may be of the first algorithm are read once more.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
-from penstock.contract.content import content_digest, row_hashes
+from penstock.contract.content import FirstContent, content_digest, row_hashes
 from penstock.contract.contract import Contract
+from penstock.contract.spark_hash import nullable_row_hashes
 from penstock.db import schema
 from penstock.db.engine import Database
+from penstock.digests import comparable, may_be_of_first_algorithm
 from penstock.errors import RawError, WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
@@ -26,7 +30,7 @@ from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.reader import Head
 from penstock.warehouse.rebuild import TableDamage
-from penstock.warehouse.tables import RUN, Table
+from penstock.warehouse.tables import RUN, DataFile, SortKey, Table, month_of
 
 _ROWS = 200_000
 _RAW_CHUNK = 200
@@ -56,6 +60,7 @@ class Verification:
     payloads: int = 0
     wrong: dict[PartitionKey, list[str]] = field(default_factory=dict)
     files: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # by table and path: not as the log says
+    in_files: set[PartitionKey] = field(default_factory=set)  # that have rows in those files
 
     def blame(self, key: PartitionKey, words: str) -> None:
         self.wrong.setdefault(key, []).append(words)
@@ -64,15 +69,19 @@ class Verification:
 def verify_table(
     database: Database, lake: Lake, head: Head, contract: Contract, done: Verification, report: Callable[[float], None]
 ) -> None:
-    """Hold the rows of a table against its pointers, and their content against the verdicts."""
+    """Hold the rows of a table against its pointers, their content against the verdicts, and its files against the
+    statistics in the log, by which readers decide which files they open."""
     table = Table(lake, head.name, head.location, head.version)
     names = [f.name for f in contract.columns]
     found: dict[Found, Content] = {}
     files = sorted(table.files(), key=lambda file: (file.month, file.first))
     for number, file in enumerate(files):
         try:
+            size, keys, rows = _size(lake, f"{head.location}/{file.path}"), set[SortKey](), 0
             for part in _batches(lake, f"{head.location}/{file.path}", names):
-                _add(part, names, found)
+                keys |= _add(part, names, found)
+                rows += len(part)
+            _compare_with_log(contract, head, file, size, rows, keys, done)
         except (LakeObjectMissing, OSError, ValueError) as error:  # gone, or damaged as Arrow says it
             done.files[head.name, file.path] = [f"it cannot be read: {error}"]
             for key in _pointers(database, head.name):
@@ -80,7 +89,34 @@ def verify_table(
                     done.blame(key, f"its file {file.path} cannot be read: {error}")
         report((number + 1) / len(files))
     done.rows += sum(content.rows for content in found.values())
-    _compare(contract, found, _pointers(database, head.name), done)
+    differing = _compare(contract, found, _pointers(database, head.name), done)
+    _compare_by_first_algorithm(lake, head, files, names, differing, done)
+
+
+def _compare_with_log(
+    contract: Contract, head: Head, file: DataFile, size: int, rows: int, keys: set[SortKey], done: Verification
+) -> None:
+    """Blames a file that is not as the log says, and the partitions that readers with a filter do not find in it."""
+    days, customers = sorted({day for day, _ in keys}), sorted({customer for _, customer in keys})
+    pairs: list[tuple[str, object, object]] = [("size", file.size, size), ("numRecords", file.records, rows)]
+    if keys:
+        pairs += [
+            ("minValues.logical_date", file.first[0], days[0]),
+            ("maxValues.logical_date", file.last[0], days[-1]),
+            ("minValues.customer_id", file.customers[0], customers[0]),
+            ("maxValues.customer_id", file.customers[1], customers[-1]),
+        ]
+    words = [f"the log says {name} {said}, the file has {there}" for name, said, there in pairs if said != there]
+    words += [f"it lies in month {file.month} and holds {day}" for day in days if month_of(day) != file.month][:1]
+    if not words:
+        return
+    done.files[head.name, file.path] = words
+    done.in_files |= {PartitionKey(contract.source, customer, contract.query_name, day) for day, customer in keys}
+    for day, customer in sorted(key for key in keys if not file.may_hold(key)):
+        done.blame(
+            PartitionKey(contract.source, customer, contract.query_name, day),
+            f"readers with a filter do not find it: the statistics of its file {file.path} in the log are wrong",
+        )
 
 
 def table_contents(
@@ -107,9 +143,10 @@ def damage_of(
     done = Verification()
     head = Head(table.name, contract.schema_version, table.path, table.version, frozenset())
     verify_table(database, lake, head, contract, done, report)
+    again = dict.fromkeys(done.in_files, "its file is not as the Delta log says")
     return TableDamage(
         {path: "; ".join(reasons) for (_, path), reasons in done.files.items()},
-        {key: "; ".join(reasons) for key, reasons in done.wrong.items()},
+        {**again, **{key: "; ".join(reasons) for key, reasons in done.wrong.items()}},
     )
 
 
@@ -159,20 +196,30 @@ def _streamed(reader: RawReader, attempt: AttemptKey) -> tuple[Seal, None] | Raw
     return seal, None
 
 
+def _size(lake: Lake, path: str) -> int:
+    with lake.open(path) as file:
+        return file.seek(0, 2)
+
+
 def _batches(lake: Lake, path: str, names: Sequence[str]) -> Iterator[Any]:
     with lake.open(path) as file:
         yield from pq.ParquetFile(file).iter_batches(_ROWS, columns=["customer_id", "logical_date", RUN, *names])
 
 
-def _add(batch: Any, names: Sequence[str], found: dict[Found, Content]) -> None:
+def _keys(rows: Any) -> list[Found]:
+    return list(zip(*(rows[name].to_pylist() for name in ("logical_date", "customer_id", RUN)), strict=True))
+
+
+def _add(batch: Any, names: Sequence[str], found: dict[Found, Content]) -> set[SortKey]:
+    """Adds the rows up by partition and run; the partitions that they belong to."""
     import pyarrow as pa
 
     rows = pa.Table.from_batches([batch])
     hashes = row_hashes(rows.select(list(names)))
-    keys = list(zip(*(rows[name].to_pylist() for name in ("logical_date", "customer_id", RUN)), strict=True))
+    keys = _keys(rows)
     starts = np.array([at for at, key in enumerate(keys) if at == 0 or keys[at - 1] != key], np.int64)
     if not len(starts):
-        return
+        return set()
     xors = np.bitwise_xor.reduceat(hashes.view(np.int64), starts).tolist()
     sums = np.add.reduceat(hashes, starts).tolist()
     sizes = np.diff(np.append(starts, len(keys))).tolist()
@@ -181,6 +228,7 @@ def _add(batch: Any, names: Sequence[str], found: dict[Found, Content]) -> None:
         content.rows += size
         content.xor ^= xor
         content.total = (content.total + total) % 2**64
+    return {keys[start][:2] for start in starts.tolist()}
 
 
 def _pointers(database: Database, table: str) -> Mapping[PartitionKey, sa.Row[Any]]:
@@ -199,8 +247,11 @@ def _pointers(database: Database, table: str) -> Mapping[PartitionKey, sa.Row[An
 
 def _compare(
     contract: Contract, found: Mapping[Found, Content], pointers: Mapping[PartitionKey, sa.Row[Any]], done: Verification
-) -> None:
+) -> dict[PartitionKey, sa.Row[Any]]:
+    """Blames what the table holds and no pointer names, and the reverse. Returns the partitions whose rows are as many
+    as the pointer says, but whose digest differs; it may be of another algorithm."""
     of_partition: dict[PartitionKey, dict[str, Content]] = {}
+    differing: dict[PartitionKey, sa.Row[Any]] = {}
     for (day, customer, run), content in found.items():
         key = PartitionKey(contract.source, customer, contract.query_name, day)
         of_partition.setdefault(key, {})[run] = content
@@ -216,5 +267,42 @@ def _compare(
         content = runs.get(row.run_id, Content())
         if content.rows != row.record_count:
             done.blame(key, f"the table has {content.rows:,} rows, the pointer says {row.record_count:,}")
-        elif content.digest(row.schema_version) != row.content_digest:
+        elif comparable(content.digest(row.schema_version)) != comparable(row.content_digest):
+            differing[key] = row
+    return differing
+
+
+def _compare_by_first_algorithm(
+    lake: Lake,
+    head: Head,
+    files: Sequence[DataFile],
+    names: Sequence[str],
+    differing: Mapping[PartitionKey, sa.Row[Any]],
+    done: Verification,
+) -> None:
+    """Blames the partitions whose digest is none of their rows by any algorithm that it may have been made with."""
+    contents = {
+        (key.logical_date, key.customer_id, str(row.run_id)): FirstContent()
+        for key, row in differing.items()
+        if may_be_of_first_algorithm(row.content_digest)
+    }
+    concerned = [file for file in files if any(file.may_hold((day, customer)) for day, customer, _ in contents)]
+    for file in concerned:
+        for batch in _batches(lake, f"{head.location}/{file.path}", names):
+            _add_by_first_algorithm(batch, names, contents)
+    for key, row in differing.items():
+        content = contents.get((key.logical_date, key.customer_id, str(row.run_id)))
+        if content is None or content.digest(row.schema_version) != row.content_digest:
             done.blame(key, "the rows are not those that were validated")
+
+
+def _add_by_first_algorithm(batch: Any, names: Sequence[str], contents: Mapping[Found, FirstContent]) -> None:
+    import pyarrow as pa
+
+    rows = pa.Table.from_batches([batch])
+    wanted: dict[Found, list[int]] = {}
+    for at, key in enumerate(_keys(rows)):
+        if key in contents:
+            wanted.setdefault(key, []).append(at)
+    for key, places in wanted.items():
+        contents[key].add(nullable_row_hashes(rows.select(list(names)).take(pa.array(places))))

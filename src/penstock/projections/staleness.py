@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
+from penstock.digests import same_content_sql
 from penstock.expected import ExpectedRange
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,6 +42,7 @@ class Policy:
     max_lag: timedelta | None
     restate_days: int
     windows: tuple[Window, ...] = ()  # of a model
+    same_code: tuple[str, ...] = ()  # code versions under which earlier releases kept the same definition
 
 
 _WINDOWS = pa.schema(
@@ -61,6 +63,7 @@ _POLICIES = pa.schema(
         ("code_since", pa.int64()),
         ("max_lag", pa.int64()),
         ("restate_days", pa.int32()),
+        ("same_code", pa.list_(pa.string())),
     ]
 )
 _EXPECTED = pa.schema(
@@ -86,6 +89,7 @@ def policy_table(policies: Iterable[Policy]) -> pa.Table:
             None if p.code_since is None else microseconds(p.code_since),
             None if p.max_lag is None else p.max_lag // timedelta(microseconds=1),
             p.restate_days,
+            list(p.same_code),
         )
         for p in policies
     )
@@ -125,7 +129,7 @@ def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
 
 
 # An input counts as changed when another run of it is trusted now, or none, unless the rows are the same.
-_CHANGED_SQL = """
+_CHANGED_SQL = f"""
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, min(u.authority_at) AS upstream_since
 FROM consumed c
 JOIN said m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query_name = c.query_name
@@ -133,7 +137,8 @@ JOIN said m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query
 LEFT JOIN said u ON u.source = c.input_source AND u.customer_id = c.input_customer_id
     AND u.query_name = c.input_query_name AND u.logical_date = c.input_logical_date
 WHERE u.last_materialization_run_id IS NULL OR NOT u.available
-    OR (u.last_materialization_run_id <> c.input_run_id AND u.content_digest <> c.input_content_digest)
+    OR (u.last_materialization_run_id <> c.input_run_id
+        AND NOT ({same_content_sql("u.content_digest", "c.input_content_digest")}))
 GROUP BY c.source, c.customer_id, c.query_name, c.logical_date
 """
 # What can be read in the window of a slice and did not go into it came later. Slices for which there is more to read
@@ -220,7 +225,9 @@ def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, na
                 AND s.attempt_position > COALESCE(s.materialized_position, 0), false)
                 AS last_failed,
             COALESCE({late}, false) AS late,
-            COALESCE(s.last_materialization_code_version <> p.code_version, false) AS outdated,
+            -- no version is known of some that the first releases made: that is no sign of a change
+            COALESCE(s.last_materialization_code_version NOT IN ('', p.code_version)
+                AND NOT list_contains(p.same_code, s.last_materialization_code_version), false) AS outdated,
             {"u.logical_date IS NOT NULL" if provenance else "false"} AS overtaken,
             {"d.logical_date IS NOT NULL" if withdrawn else "false"} AS input_demoted,
             COALESCE(s.available AND COALESCE(s.published_run_id, '') <> s.last_materialization_run_id, false)

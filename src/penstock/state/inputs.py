@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.bulk import KEY_COLUMNS, Columns, same_key, staged
 from penstock.db.engine import Database
+from penstock.digests import comparable
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.projections.fact import Fact
 from penstock.state.records import Consumed
@@ -73,7 +74,7 @@ class Trusted(NamedTuple):
     """What the trusted run of a derived slice was made from."""
 
     contract_fingerprint: str
-    inputs: dict[PartitionKey, str]  # content digests
+    inputs: dict[PartitionKey, str]  # content digests, comparable with each other
 
 
 class InputReader:
@@ -125,5 +126,5 @@ class InputReader:
                 if key in wanted:
                     trusted = found.setdefault(key, Trusted(row.contract_fingerprint, {}))
                     if row.input_source is not None:
-                        trusted.inputs[PartitionKey(*row[5:9])] = row.input_content_digest
+                        trusted.inputs[PartitionKey(*row[5:9])] = comparable(row.input_content_digest)
         return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA_VERSION = "schema_version"
+
+
+class DataFileLost(WarehouseError):
+    """A data file that a head names is missing or is no Parquet file any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +196,27 @@ def table_heads(
     ]
 
 
+Explained = Callable[..., AbstractContextManager[None]]  # called with the kinds of errors that damage makes
+
+
+def _as_it_is(*_kinds: type[Exception]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class Vouched:
     """The vouched rows of one asset at one moment. Reading it again gives the same rows."""
 
-    def __init__(self, versions: Versions, fields: pa.Schema, tables: Sequence[Head], wanted: Filter) -> None:
+    def __init__(
+        self,
+        versions: Versions,
+        fields: pa.Schema,
+        tables: Sequence[Head],
+        wanted: Filter,
+        explained: Explained | None = None,
+    ) -> None:
+        """`explained` wraps reading: it may raise an error that names damaged files instead of one of these kinds."""
         self._lake = versions.lake
+        self._explained = explained or _as_it_is
         self._wanted = wanted
         self._pieces = [_Piece(versions, head, wanted) for head in tables]
         self._heads = tuple(tables)
@@ -226,8 +247,9 @@ class Vouched:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as a stream, file by file; each file is in table order."""
-        for piece in self._pieces:
-            yield from piece.share.fitted(self.schema)
+        with self._explained(OSError, pa.ArrowException, DataFileLost):
+            for piece in self._pieces:
+                yield from piece.share.fitted(self.schema)
 
     def shares(self) -> list[Share]:
         """The work of reading, file by file, to be spread over workers."""
@@ -245,7 +267,8 @@ class Vouched:
 
         opens = connection is None and self._lake.opens_by_path
         connection = connection or duckdb.connect()
-        relations = [piece.relation(connection, self.schema, opens) for piece in self._pieces if piece.files]
+        with self._explained(duckdb.Error, OSError, pa.ArrowException):
+            relations = [piece.relation(connection, self.schema, opens) for piece in self._pieces if piece.files]
         if not relations:
             return connection.from_arrow(self.schema.empty_table())
         whole = relations[0]
@@ -258,13 +281,23 @@ class Vouched:
         workers through our storage layer."""
         if not _opens(session, self._lake):
             return self._spark_through_storage(session)
-        frames = [piece.frame(session, self.schema) for piece in self._pieces if piece.files]
+        from pyspark.errors import PySparkException
+
+        with self._explained(PySparkException):
+            frames = [piece.frame(session, self.schema) for piece in self._pieces if piece.files]
         if not frames:
             return session.createDataFrame(self.schema.empty_table())
         whole = frames[0]
         for frame in frames[1:]:
             whole = whole.unionByName(frame)
         return whole
+
+    def collected(self, frame: DataFrame) -> pa.Table:
+        """The rows of a DataFrame that was made of this one; damaged files are named."""
+        from pyspark.errors import PySparkException
+
+        with self._explained(PySparkException):
+            return frame.toArrow()
 
     def _spark_through_storage(self, session: SparkSession) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -312,8 +345,7 @@ class Share:
         needed = ("customer_id", "logical_date", RUN) if head.withdrawn else ("customer_id", "logical_date")
         hides = bool(head.exceptions or head.withdrawn)
         keys = [name for name in needed if hides and name not in columns]
-        scan = self.dataset().scanner(columns=columns + keys, filter=self.wanted.expression())
-        for batch in scan.to_batches():
+        for batch in self._scanned(columns + keys):
             rows = pa.Table.from_batches([batch])
             if head.exceptions:
                 rows = without(rows, set(head.exceptions))
@@ -324,6 +356,15 @@ class Share:
                 version = pa.repeat(pa.scalar(head.schema_version, pa.string()), rows.num_rows)
                 rows = rows.append_column(SCHEMA_VERSION, version)
             yield from rows.to_batches()
+
+    def _scanned(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.dataset().scanner(columns=columns, filter=self.wanted.expression()).to_batches()
+        except (FileNotFoundError, pa.ArrowInvalid) as error:  # on a worker nobody can say which partitions these are
+            raise DataFileLost(
+                f"table {self.head.name}: a data file is missing or damaged ({str(error).partition(chr(10))[0]}):"
+                f" `penstock recover --from database --table {self.head.name.rpartition('.')[0]}` writes it again"
+            ) from error
 
     def fitted(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The batches in these columns; what the schema version does not have is null."""

@@ -21,6 +21,8 @@ RUN = "_run_id"
 FENCE = "penstock/fence"
 KEY_COLUMNS = (pa.field("customer_id", pa.string()), pa.field("logical_date", pa.date32()))
 
+_STATISTICS = ("num_records", *(f"{end}.{column.name}" for end in ("min", "max") for column in KEY_COLUMNS))
+
 SortKey = tuple[date, str]  # (logical_date, customer_id): the order of rows inside a table
 
 
@@ -96,7 +98,7 @@ class Table:
         actions = pa.table(self._delta.get_add_actions(flatten=True))
         if not actions.num_rows:
             return []
-        return [_file(row) for row in actions.to_pylist()]
+        return [_file(self.name, row) for row in actions.to_pylist()]
 
     def has_published(self, batch_id: str) -> bool:
         return self._delta.transaction_version(_publication(batch_id)) is not None
@@ -213,7 +215,12 @@ def _remove_action(path: str, moment: int) -> Any:
     return RemoveAction(path, True, moment, None, {MONTH: month})
 
 
-def _file(row: dict[str, Any]) -> DataFile:
+def _file(table: str, row: dict[str, Any]) -> DataFile:
+    if any(row.get(name) is None for name in _STATISTICS):
+        raise WarehouseError(
+            f"table {table}: the Delta log has no statistics of its file {row['path']}, by which readers choose files:"
+            f" `penstock recover --from database --table {table.rpartition('.')[0]}` writes it again"
+        )
     return DataFile(
         row["path"],
         row[f"partition.{MONTH}"],

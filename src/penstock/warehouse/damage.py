@@ -1,0 +1,126 @@
+"""Which data files of a table are missing or cannot be read, looked for after a read or a write failed.
+
+Nothing here runs while reads and writes succeed. An unreachable storage is no damage: its own error is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+
+from penstock.db import schema
+from penstock.db.engine import Database
+from penstock.errors import PenstockError, WarehouseError
+from penstock.lake import Lake
+from penstock.lake.protocol import LakeObjectMissing
+from penstock.partition import PartitionKey
+from penstock.warehouse.reader import Head
+from penstock.warehouse.tables import DataFile
+from penstock.warehouse.versions import Versions
+
+_NAMED = 3
+
+Diagnose = Callable[[], WarehouseError | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedFile:
+    file: DataFile
+    reason: str
+
+
+def damage_of(database: Database, versions: Versions, heads: Iterable[Head]) -> WarehouseError | None:
+    """The error that names the first of these tables with damaged files, and the partitions in them; None if all of
+    them are whole."""
+    for head in heads:
+        files = versions.contents(head.name, head.location, head.version).files
+        if damaged := damaged_files(versions.lake, head.location, files):
+            return _error(head.name, damaged, _partitions(database, head.name, [one.file for one in damaged]))
+    return None
+
+
+def damaged_files(lake: Lake, location: str, files: Sequence[DataFile]) -> list[DamagedFile]:
+    """Files that are missing or of another size, by one listing; if there are none, all files are read, one at a
+    time, up to the first that cannot be."""
+    sizes = {entry.path: entry.size for entry in lake.list(location)}
+    found = []
+    for file in files:
+        size = sizes.get(f"{location}/{file.path}")
+        if size is None:
+            found.append(DamagedFile(file, "is missing"))
+        elif size != file.size:
+            found.append(DamagedFile(file, f"has {size:,} bytes instead of {file.size:,}"))
+    if found:
+        return found
+    for file in files:
+        if reason := _unreadable(lake, f"{location}/{file.path}"):
+            return [DamagedFile(file, reason)]
+    return []
+
+
+@contextmanager
+def explained(diagnose: Diagnose | None, *kinds: type[Exception]) -> Iterator[None]:
+    """Raises the error that names damaged files instead of one of these kinds, if there are any."""
+    try:
+        yield
+    except kinds as error:
+        found = diagnosis(diagnose)
+        if found is None:
+            raise
+        raise found from error
+
+
+def diagnosis(diagnose: Diagnose | None) -> WarehouseError | None:
+    """What is damaged; None also if the storage or the database does not answer now."""
+    try:
+        return diagnose() if diagnose else None
+    except WarehouseError as error:
+        return error
+    except (PenstockError, OSError):
+        return None
+
+
+def recover_command(table: str) -> str:
+    """The command that writes a table again. `table` is its name with the schema version."""
+    return f"penstock recover --from database --table {table.rpartition('.')[0]}"
+
+
+def _unreadable(lake: Lake, path: str) -> str | None:
+    try:
+        data = lake.read(path)
+    except LakeObjectMissing:
+        return "is missing"
+    try:
+        for _ in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
+            pass
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return f"cannot be read: {str(error).partition(chr(10))[0]}"
+    return None
+
+
+def _partitions(database: Database, table: str, files: Sequence[DataFile]) -> list[PartitionKey]:
+    """The partitions whose rows may lie in these files."""
+    pointer = schema.warehouse_pointer
+    statement = sa.select(*(pointer.c[name] for name in schema.KEY)).where(
+        pointer.c.table_name == table, pointer.c.hidden_at.is_(None)
+    )
+    with database.snapshot() as connection:
+        keys = [PartitionKey(*row) for row in connection.execute(statement)]
+    return sorted(key for key in keys if any(file.may_hold((key.logical_date, key.customer_id)) for file in files))
+
+
+def _error(table: str, damaged: Sequence[DamagedFile], partitions: Sequence[PartitionKey]) -> WarehouseError:
+    first = damaged[0]
+    more = f" and {len(damaged) - 1:,} more files are damaged" if len(damaged) > 1 else ""
+    named = ", ".join(map(str, partitions[:_NAMED]))
+    rest = f" and {len(partitions) - _NAMED:,} more" if len(partitions) > _NAMED else ""
+    concerned = f"{len(partitions):,} partitions are concerned ({named}{rest})" if partitions else "no partition is"
+    return WarehouseError(
+        f"table {table}: its data file {first.file.path} {first.reason}{more}; {concerned}:"
+        f" `{recover_command(table)}` writes them again"
+    )
