@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from penstock.control.plan import Plan
     from penstock.state.backfills import Backfill
     from penstock.state.records import Planned
+
+
+log = logging.getLogger(__name__)
 
 
 class Planning(Acting):
@@ -110,9 +114,16 @@ class Planning(Acting):
         )
 
     def _overtaken_models(self) -> list[PartitionKey]:
-        """Slices of models whose inputs or code are not those that they were made from."""
-        board = self.board(Selection(source=MODELS))
-        return [found.key for found in board.page("(overtaken OR outdated) AND available", after=None, limit=None)]
+        """Slices of models whose inputs or code are not those that they were made from. None while the projections are
+        damaged: a run that fetches what is due does not wait for them."""
+        from penstock.projections.manifest import ProjectionsLost
+
+        try:
+            board = self.board(Selection(source=MODELS))
+            return [found.key for found in board.page("(overtaken OR outdated) AND available", after=None, limit=None)]
+        except ProjectionsLost as lost:
+            log.warning("models.stale_unknown: stale slices of models are not made again, because %s", lost)
+            return []
 
     def _refuse_what_is_not_due(self, key: PartitionKey) -> None:
         due = due_range(self.settings, key, self.now())

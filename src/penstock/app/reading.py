@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.app.chronicle import Chronicle
 from penstock.control.select import Selection
-from penstock.errors import ActRefused, UsageError, WarehouseError
+from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, day
 
@@ -141,6 +141,9 @@ class Reading(Chronicle):
     ) -> pa.RecordBatchReader:
         """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`. Calls `opened` with each table
         that the statement reads."""
+        import duckdb
+        import pyarrow as pa
+
         from penstock.warehouse.sql import query
 
         names: list[str] = []
@@ -155,16 +158,19 @@ class Reading(Chronicle):
             return open_table
 
         tables: dict[str, Callable[[], Relation]] = {c.asset: opener(c.asset) for c in self.contracts.values()}
-        with self._explained_in(names, as_of)(UsageError):
-            reader = query(statement, tables | self._system_tables())
+        with self._explained_in(names, as_of)(UsageError, OSError, pa.ArrowException, duckdb.Error):
+            reader = query(statement, tables | self._system_tables(names))
         return self._explained_reader(reader, self._explained_in(names, as_of))
 
     def _explained_in(self, tables: Sequence[str], as_of: str | None) -> Explained:
         """The same for tables that are known by the time of the error."""
         from penstock.warehouse.damage import damage_of, explained
 
-        def diagnose() -> WarehouseError | None:
-            return damage_of(self.database, self.versions, [h for name in tables for h in self._heads(name, as_of)])
+        def diagnose() -> PenstockError | None:
+            vouched = [name for name in tables if not name.startswith("system.")]
+            if found := damage_of(self.database, self.versions, [h for n in vouched for h in self._heads(n, as_of)]):
+                return found
+            return self.current().damage() if len(vouched) < len(tables) else None
 
         return partial(explained, diagnose)
 
@@ -177,12 +183,16 @@ class Reading(Chronicle):
 
         return pa.RecordBatchReader.from_batches(reader.schema, batches())
 
-    def _system_tables(self) -> dict[str, Callable[[], Relation]]:
-        """The projections by their names in SQL."""
+    def _system_tables(self, opened: list[str]) -> dict[str, Callable[[], Relation]]:
+        """The projections by their names in SQL; those that are opened are added to a list."""
         from penstock.projections.system import TABLES, system_table
 
         def opener(name: str) -> Callable[[], Relation]:
-            return lambda: system_table(name, self.current())
+            def open_table() -> Relation:
+                opened.append(f"system.{name}")
+                return system_table(name, self.current())
+
+            return open_table
 
         return {f"system.{name}": opener(name) for name in TABLES}
 

@@ -258,9 +258,8 @@ def verify(
         draw_mismatches(console, mismatches)
         wrong = [f"{len(items):,} partitions are wrong"] if items else []
         wrong += [f"{len(files):,} files are not as the Delta log says"] if files else []
-        console.print(
-            f"{checked}: {' and '.join(wrong) or ('all as it should be' if not mismatches else 'as recorded, but see above')}"
-        )
+        sound = "all as it should be" if not mismatches else "every recorded version is as it should be"
+        console.print(f"{checked}: {' and '.join(wrong) or sound}")
         for name in sorted({name.rpartition(".")[0] for name, _ in done.files}):
             console.print(f"to write them again: penstock recover --from database --table {name}", soft_wrap=True)
 

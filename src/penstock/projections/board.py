@@ -102,6 +102,20 @@ class Board:
         self._duckdb = duckdb.connect(config={"python_enable_replacements": "false"})
         self._duckdb.execute("SET timezone = 'UTC'")
         self._only = only is not None
+        self._current = current
+        with current.readable():
+            self._prepare(current, expected, policies, now, only, without)
+
+    def _prepare(
+        self,
+        current: Current,
+        expected: Sequence[ExpectedRange],
+        policies: Sequence[Policy],
+        now: datetime,
+        only: pa.Table | None,
+        without: pa.Table | None,
+    ) -> None:
+        """Evaluate each partition that has events once, into the table `judged`."""
         tables: dict[str, Any] = {
             "ranges": expected_table(expected),
             "policies": policy_table(policies),
@@ -289,6 +303,10 @@ class Board:
         return [Gap(*row[:5]) for row in rows], (rows[0][5] if rows else 0)
 
     def _page(self, chosen: str, after: PartitionKey | None, limit: int | None) -> list[Standing]:
+        with self._current.readable():
+            return self._standings(chosen, after, limit)
+
+    def _standings(self, chosen: str, after: PartitionKey | None, limit: int | None) -> list[Standing]:
         beyond, values = "", []
         if after is not None:
             beyond = f"WHERE ({_KEY}) > (?, ?, ?, ?)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from penstock.lake import Lake
 from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import OF_A_RUN, Fact, understood
-from penstock.projections.manifest import Head, Manifest, edges_path, tasks_path
+from penstock.projections.manifest import Head, Manifest, ProjectionsLost, edges_path, tasks_path
 from penstock.projections.page import Events
 from penstock.projections.projector import PAGE
 from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
@@ -42,6 +43,28 @@ class Current:
     owner: tuple[str, str]
     manifest: Manifest
     news: Sequence[Fact]
+
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """Raises ProjectionsLost, which names the file, instead of an error that a missing or damaged file made while
+        an engine scanned it."""
+        import duckdb
+
+        try:
+            yield
+        except (duckdb.Error, OSError, pa.ArrowException) as error:
+            if lost := self.damage():
+                raise lost from error
+            raise
+
+    def damage(self) -> ProjectionsLost | None:
+        """What is wrong with the first file of the manifest that is missing or damaged; None if all are whole."""
+        for path in sorted(self.manifest.files()):
+            try:
+                files.read(self.lake, path)
+            except ProjectionsLost as lost:
+                return lost
+        return None
 
     # --- partition status -----------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 
 from penstock.lake import Lake
 from penstock.lake.passage import Passage
+from penstock.lake.protocol import LakeObjectMissing
+from penstock.projections.manifest import ProjectionsLost
 
 _ROW_GROUP = 100_000
 
@@ -43,14 +46,40 @@ def _write_group(parquet: pq.ParquetWriter, pieces: Sequence[pa.Table]) -> None:
     parquet.write_table(whole, row_group_size=max(1, len(whole)))
 
 
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Raises ProjectionsLost instead of the errors that a missing or damaged file makes."""
+    try:
+        yield
+    except (LakeObjectMissing, FileNotFoundError) as error:
+        raise ProjectionsLost(path, "is missing") from error
+    except (pa.ArrowException, ValueError, KeyError, EOFError) as error:
+        raise _damaged(path, error) from error
+    except OSError as error:
+        if error.errno is not None:  # the storage's own trouble; Arrow's complaints about bytes have no number
+            raise
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str, error: Exception) -> ProjectionsLost:
+    return ProjectionsLost(path, f"is damaged ({str(error).partition(chr(10))[0]})")
+
+
 def read(lake: Lake, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    # Not from a Python file: Arrow's threads may still let go of that when the process ends, and bring it down.
-    return pq.read_table(pa.BufferReader(lake.read(path)), columns=None if columns is None else list(columns))
+    """The whole file, or some columns of it; ProjectionsLost if it is missing or damaged."""
+    with named(path):
+        # Not from a Python file: Arrow's threads may still let go of that when the process ends, and bring it down.
+        return pq.read_table(pa.BufferReader(lake.read(path)), columns=None if columns is None else list(columns))
 
 
 def read_all(lake: Lake, paths: Iterable[str], schema: pa.Schema) -> pa.Table:
-    tables = [read(lake, path, schema.names).cast(schema) for path in paths]
+    tables = [_cast(path, read(lake, path, schema.names), schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _cast(path: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    with named(path):
+        return table.cast(schema)
 
 
 def dataset(lake: Lake, paths: Sequence[str], schema: pa.Schema, repeated: Sequence[str] = ()) -> ds.Dataset:
@@ -77,5 +106,5 @@ def newest(parts: Sequence[pa.Table], key: str) -> pa.Table:
 
 
 def rows(lake: Lake, path: str) -> int:
-    with lake.open(path) as file:
+    with named(path), lake.open(path) as file:
         return int(pq.read_metadata(file).num_rows)

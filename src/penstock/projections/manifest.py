@@ -14,7 +14,7 @@ from ulid import ULID
 from penstock.clock import iso
 from penstock.db import schema
 from penstock.db.engine import Database
-from penstock.errors import PenstockError
+from penstock.errors import TerminalError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import new_ulid
@@ -25,8 +25,15 @@ _FORMAT = 1
 _READERS_NEED = timedelta(hours=1)  # how long a reader may still stand on an older manifest
 
 
-class ProjectionsLost(PenstockError):
-    """The projections cannot be read; the ledger still has everything they were made from."""
+class ProjectionsLost(TerminalError):
+    """A file of the projections is missing or damaged; the ledger still has everything they were made from."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+
+    def __str__(self) -> str:
+        path, reason = self.args
+        return f"the projection file {path} {reason}: `penstock ledger rebuild` makes all projections again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +53,24 @@ class Manifest:
         return orjson.dumps({"format": _FORMAT, **asdict(self), "cursor": list(self.cursor)})
 
     @classmethod
-    def loads(cls, data: bytes) -> Self:
-        found: dict[str, Any] = orjson.loads(data)
-        if found.pop("format") != _FORMAT:
-            raise ProjectionsLost("the projections were written by another version: run `penstock ledger rebuild`")
-        lists = ("status_deltas", "consumed")
-        return cls(
-            **{
-                **found,
-                **{name: tuple(found[name]) for name in lists},
-                "cursor": Cursor(*found["cursor"]),
-                "parts": {run: tuple(names) for run, names in found["parts"].items()},
-            }
-        )
+    def loads(cls, path: str, data: bytes) -> Self:
+        """The manifest that lies at this path; ProjectionsLost if the data is none, or one of another format."""
+        try:
+            found: dict[str, Any] = orjson.loads(data)
+            if found.pop("format") != _FORMAT:
+                raise ProjectionsLost(path, "was written by another version of Penstock")
+            return cls(
+                cursor=Cursor(*map(int, found.pop("cursor"))),
+                unknown={str(name): int(count) for name, count in found.pop("unknown").items()},
+                status_base=_path_or_none(found.pop("status_base")),
+                status_deltas=tuple(map(_path, found.pop("status_deltas"))),
+                consumed=tuple(map(_path, found.pop("consumed"))),
+                runs=_path_or_none(found.pop("runs")),
+                parts={str(run): tuple(map(_path, names)) for run, names in found.pop("parts").items()},
+                dropped={_path(name): _path(since) for name, since in found.pop("dropped").items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProjectionsLost(path, f"is damaged ({type(error).__name__}: {error})") from error
 
     def files(self) -> set[str]:
         """Every file that the manifest stands on."""
@@ -78,6 +90,16 @@ class Manifest:
     def forgotten(self, now: datetime) -> set[str]:
         """Files that may be deleted."""
         return {path for path, since in self.dropped.items() if since < iso(now - _READERS_NEED)}
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no path")
+    return value
+
+
+def _path_or_none(value: object) -> str | None:
+    return None if value is None else _path(value)
 
 
 def tasks_path(run_id: str, name: str) -> str:
@@ -113,12 +135,12 @@ class Head:
         if path is None:
             return None, Manifest()
         try:
-            return path, Manifest.loads(self._lake.read(path))
+            return path, Manifest.loads(path, self._lake.read(path))
         except LakeObjectMissing as error:
-            raise ProjectionsLost(f"{error}: run `penstock ledger rebuild`") from error
+            raise ProjectionsLost(path, "is missing") from error
 
     def read_if_there(self) -> tuple[str | None, Manifest]:
-        """For whoever makes everything anew: what was lost is not missed."""
+        """The same for a rebuild: a manifest that is missing or damaged counts as an empty one."""
         try:
             return self.read()
         except ProjectionsLost:

@@ -25,6 +25,11 @@ class RunPage:
 
 
 def run_page(current: Current, run_id: str) -> RunPage:
+    with current.readable():
+        return _run_page(current, run_id)
+
+
+def _run_page(current: Current, run_id: str) -> RunPage:
     runs = current.runs()
     [run] = runs.filter(pc.equal(runs["run_id"], run_id)).to_pylist() or [{"run_id": run_id}]
     connection = duckdb.connect()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.lake import Lake
+from penstock.projections import files
 from penstock.projections.status import ORDER, PARTIAL, joined
 from penstock.projections.status_file import FILE, marked, marks
 
@@ -43,7 +44,7 @@ def merged(
 def _stretches(lake: Lake, path: str | None) -> Iterator[pa.Table]:
     if path is None:
         return
-    with lake.open(path) as file:
+    with files.named(path), lake.open(path) as file:
         parquet = pq.ParquetFile(file)
         for number in range(parquet.num_row_groups):
             rows = parquet.read_row_group(number, columns=FILE.names).cast(FILE)

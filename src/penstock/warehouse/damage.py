@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from penstock.db import schema
 from penstock.db.engine import Database
-from penstock.errors import PenstockError, WarehouseError
+from penstock.errors import PenstockError, TerminalError, WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import PartitionKey
@@ -25,7 +25,7 @@ from penstock.warehouse.versions import Versions
 
 _NAMED = 3
 
-Diagnose = Callable[[], WarehouseError | None]
+Diagnose = Callable[[], PenstockError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,11 @@ def explained(diagnose: Diagnose | None, *kinds: type[Exception]) -> Iterator[No
         raise found from error
 
 
-def diagnosis(diagnose: Diagnose | None) -> WarehouseError | None:
-    """What is damaged; None also if the storage or the database does not answer now."""
+def diagnosis(diagnose: Diagnose | None) -> PenstockError | None:
+    """The error that names what is damaged; None also if the storage or the database does not answer now."""
     try:
         return diagnose() if diagnose else None
-    except WarehouseError as error:
+    except TerminalError as error:
         return error
     except (PenstockError, OSError):
         return None
