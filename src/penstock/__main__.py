@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.cli.main import main
+from penstock.cli.start import main
 
 main()

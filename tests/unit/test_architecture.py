@@ -49,6 +49,7 @@ LAYERS = (
     "partition",
     "clock",
     "failpoint",
+    "interrupts",
     "errors",
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock import interrupts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import listing, note, show, table
@@ -156,9 +157,9 @@ def _stop_on_signals() -> threading.Event:
     """The first signal asks to stop after what is being worked on; a second Ctrl-C interrupts that, too."""
     stop = threading.Event()
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
+    def ask(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
-            raise KeyboardInterrupt
+            interrupts.interrupt(number, frame)
         stop.set()
         note("penstock: stopping after what is being worked on")
 

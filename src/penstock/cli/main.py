@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock import __version__
+from penstock import __version__, interrupts
 from penstock.cli import (
     audit,
     backfill,
@@ -69,7 +69,7 @@ for _module in (*_WORK, *_DATA, ledger, lineage, audit, db, spark):
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 an error or some partitions failed, 2 usage, 75 try again later."""
+    """Exit codes: 0 done, 1 an error or some partitions failed, 2 usage, 75 try again later, 130 interrupted."""
     reserve_stdout()
     try:
         app()  # ends in SystemExit; usage errors are shown by Typer itself, with exit code 2
@@ -86,3 +86,18 @@ def main() -> None:
             raise
         typer.echo(f"penstock: {error}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        _interrupted()
+    except SystemExit as ended:
+        if ended.code == interrupts.EXIT_CODE:  # Typer's answer to KeyboardInterrupt, without a word
+            _interrupted()
+        raise
+
+
+def _interrupted() -> None:
+    """One line, no JVM left behind, exit code 130."""
+    interrupts.ignore()
+    if session := sys.modules.get("penstock.pipeline.session"):
+        session.end_jvm()
+    interrupts.say("interrupted")
+    sys.exit(interrupts.EXIT_CODE)

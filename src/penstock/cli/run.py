@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Mapping, Sequence
-from types import FrameType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock import interrupts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import key_fields, listing, note, show, table
+from penstock.cli.render import key_fields, listing, show, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,14 +69,9 @@ def run(
         confirm(
             "reprocessing", ws.plan(chosen, reprocess=True, limit=1).reasons.get("reprocess", 0), yes=yes, force=force
         )
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        with RunProgress() as progress:
-            progress.say("planning")
-            summary = ws.run(chosen, watcher=progress, reprocess=reprocess, actor=actor)
-    except KeyboardInterrupt:
-        note("penstock: stopped; what was open has been closed without a verdict, run again to go on")
-        raise typer.Exit(130) from None
+    with stopped("run again to go on"), RunProgress() as progress:
+        progress.say("planning")
+        summary = ws.run(chosen, watcher=progress, reprocess=reprocess, actor=actor)
     finish(summary, as_json)
 
 
@@ -88,12 +83,14 @@ def finish(summary: RunSummary, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def stop(_number: int, frame: FrameType | None) -> None:
-    """A polite request to end is answered like Ctrl-C: what is open is closed, nothing counts as lost."""
-    answer = signal.getsignal(signal.SIGINT)  # Spark's own, once it runs: it cancels the jobs
-    if not callable(answer):
-        raise KeyboardInterrupt
-    answer(signal.SIGINT, frame)
+@contextmanager
+def stopped(how_to_go_on: str) -> Iterator[None]:
+    """Says what an interrupt left: what was open is closed by then, and nothing counts as lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupts.say(f"stopped; what was open has been closed without a verdict, {how_to_go_on}")
+        raise
 
 
 def document(summary: RunSummary) -> dict[str, Any]:

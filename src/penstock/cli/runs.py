@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import listing, note, show, table
-from penstock.cli.run import finish, stop
+from penstock.cli.render import listing, show, table
+from penstock.cli.run import finish, stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,13 +78,8 @@ def resume(
     from penstock.partition import run_id
 
     ws = open_workspace(workspace)
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        with RunProgress() as progress:
-            summary = ws.resume(run_id(run), watcher=progress)
-    except KeyboardInterrupt:
-        note("penstock: stopped; what was open has been closed without a verdict")
-        raise typer.Exit(130) from None
+    with stopped("`penstock run` takes it back"), RunProgress() as progress:
+        summary = ws.resume(run_id(run), watcher=progress)
     finish(summary, as_json)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from penstock import interrupts
 from penstock.errors import ConfigError, TransientError
 from penstock.pipeline import daemon
 from penstock.pipeline.archive import ClassArchive, class_archive
@@ -23,6 +25,7 @@ from penstock.settings import SparkSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_JVM_SECONDS = 5  # to end by itself, so that it deletes its temporary files
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = {
     "spark.ui.enabled": "false",
@@ -64,12 +67,66 @@ def start_session(settings: SparkSettings) -> SparkSession:
     builder = SparkSession.builder.appName("penstock").master(settings.master)
     for name, value in {**_OURS, **_for_master(settings.master), **settings.config, **_for_jvm(settings)}.items():
         builder = builder.config(name, value)
-    with _quiet_start() as said:
+    with _quiet_start() as said, interrupts.kept(), _known_jvm():
         try:
             return builder.getOrCreate()
         except Exception as error:
             words = said().strip()[-2000:]
             raise TransientError(f"Spark did not start on {settings.master}: {error}\n{words}") from error
+
+
+_JVM: list[subprocess.Popen[bytes]] = []  # the one that this process started
+
+
+@contextmanager
+def _known_jvm() -> Iterator[None]:
+    """Keeps the process that PySpark starts, from the moment it exists. If Spark does not come up, it is ended: a JVM
+    that was interrupted while it starts would stay for ever."""
+    from pyspark import SparkContext, java_gateway
+
+    class Known(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            with interrupts.held():
+                super().__init__(*arguments, **options)
+                _JVM.append(self)
+
+    starts: Any = java_gateway
+    original, starts.Popen = starts.Popen, Known
+    try:
+        yield
+    except BaseException:
+        end_jvm()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        raise
+    finally:
+        starts.Popen = original
+
+
+def end_jvm() -> None:
+    """End the JVM that this process started, with what it started itself; nothing if there is none."""
+    while _JVM:
+        jvm = _JVM.pop()
+        family = [jvm.pid, *_descendants(jvm.pid)] if jvm.poll() is None else []
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in family:
+                with suppress(OSError):
+                    os.kill(pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                jvm.wait(_JVM_SECONDS)
+                break
+
+
+def _descendants(pid: int) -> list[int]:
+    """Processes that this one started, and those that they started; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError, ValueError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = list(children.get(pid, ()))
+    for child in found:
+        found += children.get(child, ())
+    return found
 
 
 def require_java() -> str:

@@ -104,7 +104,7 @@ class Board:
         self._only = only is not None
         self._current = current
         with current.readable():
-            self._prepare(current, expected, policies, now, only, without)
+            self._prepare(current, expected, policies, now, only, without, withdrawn)
 
     def _prepare(
         self,
@@ -114,6 +114,7 @@ class Board:
         now: datetime,
         only: pa.Table | None,
         without: pa.Table | None,
+        withdrawn: pa.Table | None,
     ) -> None:
         """Evaluate each partition that has events once, into the table `judged`."""
         tables: dict[str, Any] = {

@@ -1,0 +1,76 @@
+"""SIGINT and SIGTERM end a command in the same way: with KeyboardInterrupt, one line on stderr and exit code 130.
+
+Imports almost nothing: the handlers must be there before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+EXIT_CODE = 130
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _State:
+    held = 0
+    pending = False
+    said = False
+
+
+def install() -> None:
+    """From now on both signals raise KeyboardInterrupt in the main thread."""
+    for number in _SIGNALS:
+        signal.signal(number, interrupt)
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> None:
+    """The handler: raises KeyboardInterrupt, or later if the moment is held."""
+    if _State.held:
+        _State.pending = True
+        return
+    if logging := sys.modules.get("logging"):  # py4j logs the interrupt with its stack; the command says one line
+        logging.disable()
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """An interrupt that comes meanwhile is raised at the end: a process that was started is known by then."""
+    _State.held += 1
+    try:
+        yield
+    finally:
+        _State.held -= 1
+    if _State.pending and not _State.held:
+        _State.pending = False
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Restores the handler of SIGINT behind a library that sets its own, unless it is Python's."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def say(message: str) -> None:
+    """The line that tells that the command was interrupted; the first one counts."""
+    if not _State.said:
+        _State.said = True
+        sys.stderr.write(f"penstock: {message}\n")
+        sys.stderr.flush()
+
+
+def ignore() -> None:
+    """The process is about to end: a further signal changes nothing."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
