@@ -590,11 +590,6 @@ def _refuse_broken_models(document: Document) -> None:
         for index, table in needed.items():
             if table not in tables:
                 document.refuse(("models", name, "depends_on", index), _unknown("table", table, known))
-        written = {key: model[key] for key in ("sql", "python") if model.get(key) is not None}
-        for key, file in (written or {"sql": f"models/{name}.sql"}).items():
-            if isinstance(file, str) and not (document.file.parent / file).is_file():
-                place = ("models", name, key) if written else ("models", name)
-                document.refuse(place, f"there is no file {file!r} in the folder of {WORKSPACE_FILE}")
         alone = {other for other, body in _maps(document, "models") if body.get("per", "date") == "date"}
         if _is_per_customer(model) and needed and all(t.removeprefix("models.") in alone for t in needed.values()):
             text = "none of the tables that it depends on has customers: write per: date"

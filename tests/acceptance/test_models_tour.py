@@ -90,12 +90,13 @@ def test_code_that_cannot_be_kept_is_refused_with_what_to_do(workspace: Path) ->
     file.write_text(before.replace(" AS spend", " AS cost"))
     refused = penstock("run", workspace=workspace, FAULTS="false")
     assert refused.returncode == 1
-    assert "its fields changed but schema_version is still v1" in refused.stderr
-    assert "give it a new schema_version" in refused.stderr
+    assert "its fields changed but schema_version is still v1" in refused.stdout
+    assert "give it a new schema_version" in refused.stdout
     file.write_text(before.replace("sum(clicks)", "sum(clics)"))
     refused = penstock("run", workspace=workspace, FAULTS="false")
-    assert "models/daily_spend.sql" in refused.stderr
-    assert "`clics` cannot be resolved" in refused.stderr
+    assert refused.returncode == 1
+    assert "models/daily_spend.sql" in refused.stdout
+    assert "`clics` cannot be resolved" in refused.stdout
     assert "Traceback" not in refused.stderr
     file.write_text(before)
 

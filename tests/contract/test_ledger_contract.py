@@ -467,10 +467,10 @@ def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_sa
         actors.control.issue(run_id, actors.token, "late", [builders.planned(key(2))])
     with pytest.raises(LeaseLost, match="taken over"):
         actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, {}, 1, "late"))
-    assert actors.control.finish_run(run_id, actors.token, {}, "abandoned") is False
+    assert actors.control.finish_run(run_id, actors.token, {}, "abandoned") is None
     assert builders.everything(actors.database) == before
-    assert actors.control.finish_run(run_id, newcomer, {}) is True
-    assert actors.control.finish_run(run_id, newcomer, {}) is False
+    assert actors.control.finish_run(run_id, newcomer, {}) == "done"
+    assert actors.control.finish_run(run_id, newcomer, {}) is None
 
 
 def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals: Annals) -> None:
@@ -480,6 +480,19 @@ def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals
     assert {(a.outcome, a.lost_count) for a in actors.reader.attempts(key(1))} == {(Outcome.CANCELLED, 0)}
     [run] = annals.tables()["runs"]
     assert (run["run_id"], run["state"]) == (run_id, "FAILED")
+
+
+def test_a_cancel_comes_before_the_end_of_a_run_or_is_refused(annals: Annals) -> None:
+    """In the first case the run ends as cancelled, so that no other run of its command begins."""
+    actors = annals.actors
+    first, second = annals.start(1), annals.start(2)
+    assert actors.control.request_cancel(first, builders.audit_entry()) is True
+    assert actors.control.request_cancel(first, builders.audit_entry()) is True
+    assert actors.control.finish_run(first, actors.token, {}) == "cancelled"
+    assert actors.control.finish_run(second, actors.token, {}) == "done"
+    before = builders.everything(actors.database)
+    assert actors.control.request_cancel(second, builders.audit_entry()) is False
+    assert builders.everything(actors.database) == before
 
 
 def test_cancelling_a_dead_run_closes_it_and_no_other(annals: Annals) -> None:

@@ -337,7 +337,7 @@ def publish_one_more(house: House) -> None:
 
 def compact_with_the_stager_of_runs(house: House) -> None:
     [(_, head)] = house.workspace.warehouse_tables()
-    house.workspace._publisher(NO_SPARK, house.workers.register(), None).compact(head.name)
+    house.workspace.publisher(NO_SPARK, house.workers.register(), None).compact(head.name)
 
 
 NO_SPARK: Any = None

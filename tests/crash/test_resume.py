@@ -151,6 +151,44 @@ def test_a_later_run_takes_back_what_a_dead_one_left(tmp_path: Path, spark: Any)
         ws.resume(dead, watcher=Silent(), spark=spark)
 
 
+@pytest.mark.parametrize("gap", ["run.issued", "run.judged"])
+def test_a_killed_reprocess_is_reported_until_somebody_resumes_it(gap: str, tmp_path: Path, spark: Any) -> None:
+    folder = workspace(tmp_path, faults=[])
+    load_workspace(folder).run(Selection(), watcher=Silent(), spark=spark)
+    again = ("run", "--reprocess", "--source", "demo", "--yes")
+    assert penstock(*again, workspace=folder, PENSTOCK_FAILPOINT=gap).returncode == -signal.SIGKILL
+    ws = load_workspace(folder)
+    dead, left = the_run(ws), 6 if gap == "run.issued" else 0
+    summary = ws.run(Selection(), watcher=Silent(), spark=spark)
+    if not left:  # every partition had its verdict: the next run published it
+        assert (summary.loaded, summary.unfinished) == (6, [])
+        return
+    [words] = summary.unfinished
+    assert words.startswith(
+        f"run {dead} (reprocess, 6 of 6 partitions not done) was killed: `penstock runs resume {dead}`"
+    )
+    assert answer("status", workspace=folder)["unfinished"] == [words]
+    assert answer("control", "tick", workspace=folder)["unfinished"] == [words]
+    assert "nothing is due" in penstock("run", workspace=folder).stdout
+
+    assert ws.resume(dead, watcher=Silent(), spark=spark).accepted >= 6
+    assert answer("status", workspace=folder)["unfinished"] == []
+    with pytest.raises(ActRefused, match="is over"):
+        ws.resume(dead, watcher=Silent(), spark=spark)
+
+
+def test_a_killed_reprocess_that_is_cancelled_is_forgotten(tmp_path: Path, spark: Any) -> None:
+    folder = workspace(tmp_path, faults=[], models={})
+    load_workspace(folder).run(Selection(), watcher=Silent(), spark=spark)
+    again = ("run", "--reprocess", "--source", "demo", "--yes")
+    assert penstock(*again, workspace=folder, PENSTOCK_FAILPOINT="run.issued").returncode == -signal.SIGKILL
+    ws = load_workspace(folder)
+    dead = the_run(ws)
+    assert len(ws.run(Selection(), watcher=Silent(), spark=spark).unfinished) == 1
+    assert answer("runs", "cancel", dead, workspace=folder)["requested"] is True
+    assert answer("status", workspace=folder)["unfinished"] == []
+
+
 def test_a_cancelled_run_stops_at_once_and_leaves_its_partitions_due(tmp_path: Path) -> None:
     folder = workspace(tmp_path, faults=[{"fault": "slow", "seconds": 60}])
     run = subprocess.Popen(

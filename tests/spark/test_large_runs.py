@@ -10,7 +10,6 @@ import pytest
 
 from penstock.app import Workspace
 from penstock.control.select import Selection
-from penstock.errors import ConfigError
 from penstock.partition import PartitionKey, RunId
 from penstock.state.control import AuditEntry
 from workspaces import Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
@@ -26,15 +25,17 @@ def models() -> dict[str, Any]:
     }
 
 
-class Cancelling(Silent):
-    """Asks for the end of the second run, as soon as it has begun to fetch."""
-
+class Hearing(Silent):
     def __init__(self, ws: Workspace) -> None:
         self.heard: list[str] = []
         self._ws = ws
 
     def say(self, message: str) -> None:
         self.heard.append(message)
+
+
+class Cancelling(Hearing):
+    """Asks for the end of the second run, as soon as it has begun to fetch."""
 
     def stage(self, name: str, partitions: int) -> Callable[[float], None]:
         if len(self.heard) == 2 and name == "extract":
@@ -109,16 +110,16 @@ def test_customers_in_trouble_do_not_keep_the_others_waiting(tmp_path: Path, spa
     assert all(ws.reader.attempts(key(number, "2024-06-10")) for number in (2, 3))
 
 
-def test_a_model_that_cannot_be_made_is_refused_before_the_first_of_them(tmp_path: Path, spark: Any) -> None:
+def test_a_model_that_cannot_be_made_is_said_before_the_first_of_them(tmp_path: Path, spark: Any) -> None:
     bad = {
         "bad": {"code": "SELECT logical_date, nothing FROM demo.campaign_daily", "depends_on": ["demo.campaign_daily"]}
     }
     ws = open_at(write_workspace(tmp_path, customers=2, query=FROM_MAY, models=bad, control={"largest_run": 5}))
-    with pytest.raises(ConfigError, match="nothing"):
-        run(ws, spark)
-    assert ws.reader.attempts(key(1, "2024-06-10")) == []
-    without = ws.run(Selection(source="demo"), watcher=Silent(), actor="test", spark=spark)
-    assert (len(without.runs), without.loaded) == (3, 24)
+    watcher = Hearing(ws)
+    summary = ws.run(Selection(), watcher=watcher, actor="test", spark=spark)
+    assert "models.bad" in watcher.heard[0]
+    assert summary.loaded == 24
+    assert "nothing" in summary.troubles[0]
 
 
 def test_one_that_is_cancelled_is_the_last_and_the_rest_stays_due(tmp_path: Path, spark: Any) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from cli import answer
 from penstock.app import Workspace
 from penstock.control.select import Selection
-from penstock.errors import ConfigError, UsageError
+from penstock.errors import UsageError
 from penstock.lifecycle import Outcome
 from penstock.partition import PartitionKey
 from penstock.state.control import AuditEntry
@@ -248,20 +249,44 @@ def test_checks_of_a_model_reject_what_it_made(tmp_path: Path, spark: Any) -> No
         ("def model(inputs, partitions:\n", "SyntaxError"),
     ],
 )
-def test_a_definition_that_cannot_be_kept_is_refused_before_anything_is_issued(
-    tmp_path: Path, spark: Any, code: str, words: str
-) -> None:
+def test_a_definition_that_cannot_be_kept_is_refused(tmp_path: Path, spark: Any, code: str, words: str) -> None:
     ws = open_at(write_workspace(tmp_path, models={"bad": {"code": code, "depends_on": ["demo.campaign_daily"]}}))
-    with pytest.raises(ConfigError, match=r"models\.bad") as refused:
-        run(ws, spark)
-    assert words in str(refused.value)
-    assert ws.reader.attempts(key()) == []
+    refused = ws._learn_models(spark)
+    assert refused["bad"].startswith("models.bad")
+    assert words in refused["bad"]
+
+
+def test_a_broken_model_holds_up_itself_and_its_dependents_only(tmp_path: Path, spark: Any) -> None:
+    """Its file is gone, Spark refuses it, or its input cannot be made: sources and other models go on."""
+    models = {
+        "gone": spend(),
+        "broken": spend(code="SELECT nosuch FROM demo.campaign_daily"),
+        "above": spend(code="SELECT logical_date, 1 AS x FROM models.broken", depends_on=["models.broken"]),
+        "good": spend(),
+    }
+    folder = write_workspace(tmp_path, models=models)
+    (folder / "gone.sql").unlink()
+    ws = open_at(folder)
+    assert ws.plan(Selection()).total > 0
+    summary = run(ws, spark)
+    assert (summary.accepted, summary.loaded, summary.end) == (4, 4, "done")
+    assert summary.blocked == 6
+    words = "\n".join(summary.troubles)
+    assert "models.gone: there is no file 'gone.sql' in the folder of penstock.yaml" in words
+    assert "models.broken" in words
+    assert "models.above: it waits for models.broken, which cannot be made" in words
+    assert len(rows(ws, "models.good", "cost")) == 2
+    assert [ws.reader.attempts(slice_of(D9, name)) for name in ("gone", "broken", "above")] == [[], [], []]
+
+    assert "there is no file 'gone.sql'" in answer("status", workspace=folder)["troubles"][0]
+    findings = {found["check"]: found for found in answer("doctor", workspace=folder, code=1)["items"]}
+    assert "there is no file 'gone.sql'" in findings["models"]["detail"]
+    assert ws.sql("SELECT count(*) AS n FROM demo.campaign_daily").read_all().to_pylist() == [{"n": 10}]
 
 
 def test_checks_that_do_not_fit_the_columns_are_refused(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(checks=[{"unique": ["campaign"]}])}))
-    with pytest.raises(ConfigError, match=r"models\.spend: 'campaign' is not a field of spend"):
-        run(ws, spark)
+    assert ws._learn_models(spark)["spend"].startswith("models.spend: 'campaign' is not a field of spend")
 
 
 def test_other_columns_need_another_schema_version(tmp_path: Path, spark: Any) -> None:
@@ -269,8 +294,8 @@ def test_other_columns_need_another_schema_version(tmp_path: Path, spark: Any) -
     other = SPEND.replace("AS cost", "AS euros")
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(code=other)}))
     assert ws.board(Selection(source="models")).stale_reasons()["CODE_CHANGED"] == 2
-    with pytest.raises(ConfigError, match=r"models\.spend: .*cost long was removed; euros long was added"):
-        run(ws, spark)
+    [trouble] = run(ws, spark).troubles
+    assert "cost long was removed; euros long was added" in trouble
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(code=other, schema_version="v2")}))
     assert run(ws, spark).accepted == 2
     assert rows(ws, "models.spend", "schema_version", "logical_date") == [("v2", D9), ("v2", D10)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.app.explaining import Explaining
 from penstock.app.opened import os_user
 from penstock.control.select import Selection
-from penstock.errors import ActRefused, UsageError
+from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.control import AuditEntry, ControlStore
@@ -20,7 +20,9 @@ from penstock.state.worker import WorkerStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.contract.contract import Contract
     from penstock.control.customers import CustomerPlan
+    from penstock.control.unfinished import Unfinished
     from penstock.flow.recheck import Rechecked
     from penstock.flow.summary import Watcher
 
@@ -124,10 +126,14 @@ class Acting(Explaining):
         self.require_own_lake()
         trusted = self.to_recheck(selection)
         session = spark or start_session(self.settings.spark)
+        broken: dict[str, str] = {}
         if any(attempt.partition.source == MODELS for attempt, _ in trusted):
-            self._learn_models(session)
+            broken = self._learn_models(session)
+        unjudged = {a.partition: broken[a.partition.query_name] for a, _ in trusted if a.partition.query_name in broken}
+        trusted = [(attempt, size) for attempt, size in trusted if attempt.partition not in unjudged]
         validator = ValidatorStore(self.database, self._clock)
         found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher, self._referenced)
+        found.unreadable.update(unjudged)
         entry = AuditEntry(actor or os_user(), "validate", selection.as_dict(), {})
         ControlStore(self.database, self._clock).note(entry, len(found.demoted), "done")
         if found.demoted:
@@ -135,19 +141,37 @@ class Acting(Explaining):
                 self._publish(session, heart.token, new_run_id(), None)
         return found
 
-    def _learn_models(self, spark: SparkSession) -> None:
-        """Ask Spark for the columns that models make by their definitions of today, and refuse what cannot be made."""
+    def _learn_models(self, spark: SparkSession) -> dict[str, str]:
+        """Ask Spark for the columns that models make by their definitions of today. Returns, by name, why a model
+        cannot be made: it is broken, or depends on one that is. The others are not affected."""
         from penstock.control.plan import refuse_changed_fields
         from penstock.flow.model_contracts import with_fields
         from penstock.pipeline.validate import check_expressions
         from penstock.warehouse.reader import table_schemas
 
+        def refuse(contract: Contract) -> None:
+            refuse_changed_fields(self.reader, {contract.query_name: contract})
+            check_expressions(spark, contract)
+
         assets = [(contract.source, contract.query_name) for contract in self.contracts.values()]
         tables = table_schemas(self.versions, self.database, assets)
-        self.contracts = with_fields(spark, self.settings.models, self.contracts, tables)
-        refuse_changed_fields(self.reader, self.contracts)
-        for name in self.settings.models:
-            check_expressions(spark, self.contracts[name])
+        self.contracts, broken = with_fields(
+            spark, self.settings.models, self.contracts, tables, self.unreadable_models, refuse
+        )
+        return broken
+
+    def unfinished_runs(self) -> list[Unfinished]:
+        """Killed runs with `--reprocess` that have partitions left, which no later run takes up by itself."""
+        from penstock.control.unfinished import unfinished_runs
+
+        return unfinished_runs(self.reader, self.ledger)
+
+    def unfinished_messages(self) -> list[str]:
+        """The same in words; none for a database role that may not read runs."""
+        try:
+            return [run.message for run in self.unfinished_runs()]
+        except PenstockError:
+            return []
 
     def to_recheck(self, selection: Selection) -> list[tuple[AttemptKey, int]]:
         """The trusted runs that today's contract can judge: those of its schema version, with their sizes."""
@@ -156,16 +180,16 @@ class Acting(Explaining):
         return [(a, size) for a, version, size in found if versions[a.partition.query_name] == version]
 
     def cancel_run(self, run_id: RunId, entry: AuditEntry) -> bool:
-        """Ask for a run to stop. If nobody works on it any more, it is closed at once. False if it is over."""
-        found = self.reader.run(run_id)
-        if found is None:
+        """Ask for a run to stop. If nobody works on it any more, it is closed at once; one that was killed and has
+        partitions left is no longer reported. False if it is over: nothing was cancelled then."""
+        if self.reader.run(run_id) is None:
             raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
-        if found.finished_at is not None:
-            return False
         from penstock.control.rescue import end_cancelled
 
         control = ControlStore(self.database, self._clock)
-        control.request_cancel(run_id, entry)
+        killed = any(run.run_id == run_id for run in self.unfinished_runs())
+        if not control.request_cancel(run_id, entry, even_if_over=killed):
+            return False
         end_cancelled(WorkerStore(self.database, self._clock), control, run_id)
         return True
 

@@ -79,12 +79,20 @@ class Opened:
         is defined today are not known before Spark has looked at it."""
         from penstock.contract.contract import Contract
 
-        found = {name: Contract.of(query) for name, query in self.settings.queries.items()}
-        if self.settings.models:
-            from penstock.flow.model_contracts import known
+        return {name: Contract.of(query) for name, query in self.settings.queries.items()} | self._known_models[0]
 
-            found |= known(self.settings.models, self.settings.root, self.reader.contracts())
-        return found
+    @property
+    def unreadable_models(self) -> dict[str, str]:
+        """Why the definitions of some models cannot be read, by name."""
+        return self._known_models[1]
+
+    @cached_property
+    def _known_models(self) -> tuple[dict[str, Contract], dict[str, str]]:
+        if not self.settings.models:
+            return {}, {}
+        from penstock.flow.model_contracts import known
+
+        return known(self.settings.models, self.settings.root, self.reader.contracts())
 
     def require_schema(self) -> None:
         from penstock.db.migrate import ensure_current

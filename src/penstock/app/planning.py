@@ -19,8 +19,9 @@ from penstock.state.control import AuditEntry
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.control.models import ModelPlan, ModelPlanner
+    from penstock.control.models import ModelPlan, ModelPlanner, TodaysModels
     from penstock.control.plan import Plan
+    from penstock.flow.graph import FanIn
     from penstock.state.backfills import Backfill
     from penstock.state.records import Planned
 
@@ -141,7 +142,8 @@ class Planning(Acting):
         from penstock.source.protocol import RunContext
         from penstock.source.registry import make_source, refuse_queries
 
-        refuse_changed_fields(self.reader, self.contracts)
+        queries = {name: contract for name, contract in self.contracts.items() if contract.source != MODELS}
+        refuse_changed_fields(self.reader, queries)  # models are judged one by one, when Spark has looked at them
         for name in sorted({found.source for found in ranges} - {MODELS}):
             source = make_source(self.settings.sources[name], RunContext(new_run_id()))
             refuse_queries(source, self.settings.queries_of(name))
@@ -156,13 +158,25 @@ class Planning(Acting):
             return ModelPlan()
         return self._model_planner().plan(models, [item.key for item in items], self.now(), DUE)
 
-    def _under_todays_models(self, spark: SparkSession, items: Sequence[Planned]) -> Sequence[Planned]:
-        """The plan, with the contracts of models as Spark understands their definitions now."""
+    def _under_todays_models(
+        self, spark: SparkSession, items: Sequence[Planned], fan_ins: Sequence[FanIn] = ()
+    ) -> TodaysModels:
+        """The plan, with the contracts of models as Spark understands their definitions now, and without the slices of
+        models that cannot be made."""
+        from penstock.control.models import TodaysModels
+
         if not any(item.key.source == MODELS for item in items):
-            return items
-        self._learn_models(spark)
+            return TodaysModels(items, fan_ins)
+        broken = self._learn_models(spark)
         prints = {name: contract.fingerprint for name, contract in self.contracts.items()}
-        return [replace(item, contract_fingerprint=prints[item.key.query_name]) for item in items]
+        kept = [item for item in items if item.key.source != MODELS or item.key.query_name not in broken]
+        there = {item.key for item in kept}
+        return TodaysModels(
+            [replace(item, contract_fingerprint=prints[item.key.query_name]) for item in kept],
+            [fan_in for fan_in in fan_ins if fan_in.waiting in there],
+            len(items) - len(kept),
+            [broken[name] for name in sorted({item.key.query_name for item in items if item.key not in there})],
+        )
 
     def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
         """What of these is still due; the rest was done by somebody else meanwhile."""

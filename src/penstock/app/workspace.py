@@ -13,7 +13,7 @@ from penstock.app.opened import os_user
 from penstock.app.planning import Planning
 from penstock.clock import Clock, utc_now
 from penstock.control.select import Selection
-from penstock.errors import ConfigError, LakeMismatch, PenstockError, UsageError, WarehouseError
+from penstock.errors import ActRefused, LakeMismatch, PenstockError, UsageError
 from penstock.partition import MODELS, RunId, new_run_id
 from penstock.pipeline.memory import seldom
 from penstock.settings import find_workspace, load_settings
@@ -58,6 +58,7 @@ class Workspace(Planning):
         reprocess: bool = False,
         actor: str | None = None,
         spark: SparkSession | None = None,
+        resumes: RunId | None = None,
     ) -> RunSummary:
         """Close the attempts of dead workers, publish what waits to be published, plan, and carry the plan through
         extract, validate and load. Splits a large plan into several runs, one after the other. Starts Spark only when
@@ -86,15 +87,20 @@ class Workspace(Planning):
             selection, reprocess=reprocess, may_go_on=lambda source: guard.gate(source) is Gate.OPEN
         )
         first = next(plans, Plan(()))
+        unfinished = [run.message for run in self.unfinished_runs() if run.run_id != resumes]
         if not first.items:
             summary = as_one(published) if published else RunSummary(new_run_id())
             summary.skipped += whole.held
             summary.waiting = self.held_up(selection) | {"model_inputs": whole.waiting}
+            summary.unfinished = unfinished
             return summary
         session = spark or start_session(self.settings.spark)
         if whole.is_divided and any(span.source == MODELS for span in self.ranges(selection)):
-            self._learn_models(session)  # one that cannot be made is refused now, not after hours
+            for trouble in self._learn_models(session).values():  # said now, not after hours
+                watcher.say(trouble)
         filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
+        if resumes:
+            filters = {**self.run_filters(resumes), "resumes": resumes}
         every: list[RunSummary] = []
         with Heartbeat(workers) as heart:
             for plan in chain([first], plans):
@@ -107,9 +113,11 @@ class Workspace(Planning):
                     watcher.say(
                         f"run {len(every) + 1}: {len(plan.items):,} partitions, then {plan.later:,} more to fetch"
                     )
-                run_id, items = new_run_id(), self._under_todays_models(session, plan.items)
+                run_id, today = new_run_id(), self._under_todays_models(session, plan.items, plan.fan_ins)
                 runner = self._runner(session, heart.token, watcher, by_hand=True)
-                done = runner.run(run_id, items, actor=actor, filters=filters, fan_ins=plan.fan_ins)
+                done = runner.run(run_id, today.items, actor=actor, filters=filters, fan_ins=today.fan_ins)
+                done.count(blocked=today.left_out)
+                done.trouble(today.troubles)
                 every.append(done)
                 self.schedule_retries()
                 self._tell_lineage(run_id)
@@ -118,6 +126,7 @@ class Workspace(Planning):
         summary = as_one([*published, *every])
         summary.skipped += whole.held
         summary.is_divided = whole.is_divided and len(every) > 1
+        summary.unfinished = unfinished
         return summary
 
     @seldom()
@@ -131,7 +140,6 @@ class Workspace(Planning):
         """One round of the control loop: close the attempts of dead workers, decide about retries, publish what waits
         to be published, plan within the shares, run, publish. Starts Spark only for a publication or a plan."""
         from penstock.control.breaker import BreakerGuard
-        from penstock.control.models import ModelPlan
         from penstock.control.rescue import tidy_own
         from penstock.control.round import Planner
         from penstock.flow.guard import Gate
@@ -159,23 +167,22 @@ class Workspace(Planning):
         planned = planner.plan(run_id, self.now())
         facts: dict[str, Any] = {"run_id": run_id, "planned": len(planned.items), "waiting": planned.waiting}
         facts["troubles"] = messages(refused)
+        facts["unfinished"] = [run.message for run in self.unfinished_runs()]
         models = self._models_of_round(planned.items)
         facts["model_inputs"] = models.waiting
         if planned.items or models.items:
             spark = session()
-            try:
-                made = self._under_todays_models(spark, models.items)
-            except (ConfigError, WarehouseError) as error:  # a model that cannot be made holds up no source
-                log.error("models.refused: %s", error)
-                made, models = (), ModelPlan()
-            items = [*planned.items, *made]
+            made = self._under_todays_models(spark, models.items, models.fan_ins)
+            for trouble in made.troubles:
+                log.error("models.refused: %s", trouble)
+            items = [*planned.items, *made.items]
             facts["planned"] = len(items)
             runner = self._runner(spark, worker_token, watcher, by_hand=False, stopping=stopping)
             filters = {"round": True}
-            done = runner.run(run_id, items, actor="control", filters=filters, fan_ins=models.fan_ins)
+            done = runner.run(run_id, items, actor="control", filters=filters, fan_ins=made.fan_ins)
             summary = as_one([*published, done])
             facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
-            facts["troubles"] = list(dict.fromkeys([*facts["troubles"], *summary.troubles]))
+            facts["troubles"] = list(dict.fromkeys([*facts["troubles"], *summary.troubles, *made.troubles]))
             if summary.blocked:  # the next round will not get further: no hurry
                 facts["waiting"] = 0
             self.schedule_retries()
@@ -189,7 +196,8 @@ class Workspace(Planning):
 
     @seldom()
     def resume(self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None) -> RunSummary:
-        """Go on with a run whose worker died, without repeating what it finished."""
+        """Go on with a run whose worker died, without repeating what it finished. What is left of a run that is over
+        already, because a later one found it dead, is done by a new run."""
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
         from penstock.flow.desk import Desk
         from penstock.flow.heartbeat import Heartbeat
@@ -199,6 +207,9 @@ class Workspace(Planning):
         from penstock.warehouse.publish import Publication
 
         self._refuse_mismatches(Selection())
+        found = self.reader.run(run_id)
+        if found is not None and found.finished_at is not None:
+            return self._resume_in_new_run(run_id, watcher, spark)
         workers = WorkerStore(self.database, self._clock)
         control = ControlStore(self.database, self._clock)
         workers.bury()
@@ -217,15 +228,39 @@ class Workspace(Planning):
             waiting = left_over(desk, adopted)
             plan = self._replan(waiting.unissued, reasons)
             sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
+            broken: dict[str, str] = {}
             if any(item.attempt.partition.source == MODELS for item in adopted):
-                self._learn_models(session)
-            plan = self._under_todays_models(session, plan)
+                broken = self._learn_models(session)
+            lost = [
+                i for i in adopted if i.attempt.partition.source == MODELS and i.attempt.partition.query_name in broken
+            ]
+            control.cancel(outdated_closings(lost, heart.token))
+            today = self._under_todays_models(session, plan)
             runner = self._runner(session, heart.token, watcher, by_hand=True)
-            summary = as_one([runner.resume(run_id, plan, adopted, sizes)])
-        summary.count(loaded=published.loaded, hidden=published.hidden)
+            summary = as_one([runner.resume(run_id, today.items, [i for i in adopted if i not in lost], sizes)])
+            summary.count(blocked=today.left_out + len(lost), loaded=published.loaded, hidden=published.hidden)
+            summary.trouble([*today.troubles, *broken.values()])
         self.schedule_retries()
         self._tell_lineage(run_id)
         return summary
+
+    def _resume_in_new_run(self, run_id: RunId, watcher: Watcher, spark: SparkSession | None) -> RunSummary:
+        """Do in a new run what is left of one that is over."""
+        from penstock.control.resume import reasons_of
+        from penstock.control.unfinished import left_of
+
+        filters = self.run_filters(run_id)
+        left = left_of(self.reader, self.ledger, run_id)
+        due = [item.key for item in self._replan(left, reasons_of(filters))]
+        if not due:
+            raise ActRefused(f"run {run_id} is over: there is nothing to go on with")
+        return self.run(
+            Selection(keys=tuple(due)),
+            watcher=watcher,
+            reprocess=bool(filters.get("reprocess")),
+            spark=spark,
+            resumes=run_id,
+        )
 
     def tell_lineage(self, run_id: RunId) -> int:
         """Tell what a run read and wrote, as OpenLineage events; says how many. Telling it again changes nothing."""

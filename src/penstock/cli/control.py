@@ -177,7 +177,7 @@ def _log(event: str, facts: Mapping[str, Any]) -> None:
 
 
 def _in_words(facts: Mapping[str, Any]) -> str:
-    trouble = "".join(f"\n{line}" for line in facts.get("troubles", ()))
+    trouble = "".join(f"\n{line}" for line in (*facts.get("troubles", ()), *facts.get("unfinished", ())))
     if not facts["planned"]:
         loaded = facts.get("loaded", 0)
         published = f"; {loaded:,} partitions that waited to be published were loaded" if loaded else ""

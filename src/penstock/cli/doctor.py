@@ -131,6 +131,9 @@ def _models(ws: Workspace) -> str:
     """The SQL of models is parsed; whether Spark knows its columns shows in the next run."""
     from penstock.pipeline.model import checked_sql
 
+    ws.require_schema()
+    if unreadable := ws.unreadable_models:
+        raise PenstockError("; ".join(unreadable.values()))
     for name, model in ws.settings.models.items():
         if model.python is None:
             checked_sql(model, str(ws.contracts[name].options["code"]))

@@ -43,7 +43,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="""Partition authority for Spark pipelines: which slice of data is safe to read, which run it is, and why.
 
-Start with `penstock init my-workspace`, then `penstock run`. Those marked * start Spark; the others answer at once.""",
+Start with `penstock init my-workspace`, then `penstock run`. Those marked * start Spark; the others answer at once.
+
+Exit codes: 0 done, 1 an error or some partitions failed, 2 usage, 75 try again later, 130 interrupted.""",
 )
 
 

@@ -106,6 +106,7 @@ def document(summary: RunSummary) -> dict[str, Any]:
         "cancelled_items": _items(summary.cancelled_items),
         "troubles": summary.troubles,
         "waiting": summary.waiting,
+        "unfinished": summary.unfinished,
     }
 
 
@@ -116,8 +117,10 @@ def _items(found: Sequence[Failure]) -> list[dict[str, Any]]:
 def draw(console: Console, summary: RunSummary) -> None:
     _draw_items(console, "Failures", summary.failures, "penstock failed")
     _draw_items(console, "Cancelled, without a verdict: they stay due", summary.cancelled_items, "penstock run --plan")
+    for words in summary.unfinished:
+        console.print(words, style="yellow", markup=False, soft_wrap=True)
     for words in summary.troubles:
-        console.print(words, style="red", markup=False)
+        console.print(words, style="red", markup=False, soft_wrap=True)
     if summary.blocked:
         console.print(f"{summary.blocked:,} partitions were not issued")
     if not summary.planned and not summary.loaded and summary.end == "done":

@@ -71,8 +71,8 @@ def resume(
 ) -> None:
     """Go on with a run that was killed. What it had finished is not done again. *
 
-    Refused while the run is being worked on, and when it is over: a later `penstock run` takes back what a dead run
-    left, and plans it anew.
+    Refused while the run is being worked on. A later `penstock run` closes a dead run and plans what was missing anew;
+    what a dead `--reprocess` left is continued by this command only, in a new run.
     """
     from penstock.app import open_workspace
     from penstock.partition import run_id
@@ -99,7 +99,7 @@ def cancel(
     ws = open_workspace(workspace)
     named = run_id(run)
     asked = ws.cancel_run(named, AuditEntry(actor or os_user(), "runs cancel", {"run_id": named}, {}))
-    words = "it stops within seconds" if asked else "it is over already"
+    words = "it stops within seconds" if asked else "it ended before: nothing was cancelled (see `penstock runs list`)"
     show({"run_id": named, "requested": asked}, as_json, lambda console: console.print(f"run {named}: {words}"))
 
 

@@ -84,7 +84,9 @@ def status(
         counts[row["display"]] = counts.get(row["display"], 0) + row["n"]
     waiting = ws.pointers.waiting()
     items = [{**{g: row[g] for g in groups}, "display_status": row["display"], "count": row["n"]} for row in rows]
-    provisional, troubles, flags, mismatches = ws.provisional(chosen), ws.troubles(), board.flags(), ws.mismatches()
+    provisional, flags, mismatches = ws.provisional(chosen), board.flags(), ws.mismatches()
+    troubles = [*ws.troubles(), *ws.unreadable_models.values()]
+    unfinished = ws.unfinished_messages()
     document = {
         "counts": counts,
         "items": items,
@@ -94,6 +96,7 @@ def status(
         "provisional": provisional,
         "troubles": troubles,
         "mismatches": mismatch_items(mismatches),
+        "unfinished": unfinished,
     }
 
     def draw(console: Console) -> None:
@@ -105,6 +108,8 @@ def status(
             console.print(f"{provisional:,} of them are provisional: their sources may still change them")
         for words in troubles:
             console.print(f"[red]{words}[/]")
+        for words in unfinished:
+            console.print(f"[yellow]{words}[/]", soft_wrap=True)
 
     show(document, as_json, draw)
 

@@ -35,6 +35,16 @@ class ModelPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TodaysModels:
+    """A plan without what cannot be made: how many slices were left out, and why."""
+
+    items: Sequence[Planned]
+    fan_ins: Sequence[FanIn] = ()
+    left_out: int = 0
+    troubles: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlanner:
     """Plans slices of models. `available` says which slices a model may read; `stale` which were overtaken."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
 from penstock.derived import in_order
 from penstock.errors import ConfigError, WarehouseError
-from penstock.settings import Model, Query, References, check_to_mapping
+from penstock.settings import WORKSPACE_FILE, Model, Query, References, check_to_mapping
 from penstock.warehouse.reader import SCHEMA_VERSION
 from penstock.warehouse.tables import file_schema
 
@@ -23,9 +23,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def known(models: Mapping[str, Model], root: Path, kept: Sequence[Row[Any]]) -> dict[str, Contract]:
-    """The contracts of today's models. One that was never made under its present definition has no fields yet."""
-    return {name: _known(_draft(model, root), kept) for name, model in models.items()}
+def known(
+    models: Mapping[str, Model], root: Path, kept: Sequence[Row[Any]]
+) -> tuple[dict[str, Contract], dict[str, str]]:
+    """The contracts of today's models, and why the definition of some cannot be read. A model that was never made under
+    its present definition has no fields yet; one whose definition cannot be read keeps its last contract."""
+    found: dict[str, Contract] = {}
+    unreadable: dict[str, str] = {}
+    for name, model in models.items():
+        try:
+            found[name] = _known(_draft(model, root), kept)
+        except ConfigError as error:
+            unreadable[name] = str(error)
+            found[name] = _last(model, kept)
+    return found, unreadable
+
+
+def _last(model: Model, kept: Sequence[Row[Any]]) -> Contract:
+    """The contract that the model was last made under; without fields and code if it never was."""
+    for row in reversed(kept):
+        if (row.source, row.query_name, row.schema_version) == (model.source, model.name, model.schema_version):
+            return Contract.from_body(row.body)
+    return _with_code(model, "")
 
 
 def _known(draft: Contract, kept: Sequence[Row[Any]]) -> Contract:
@@ -39,8 +58,15 @@ def _draft(model: Model, root: Path) -> Contract:
     file = root / model.definition
     try:
         code = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        where = f"there is no file {str(model.definition)!r} in the folder of {WORKSPACE_FILE}"
+        raise ConfigError(f"models.{model.name}: {where}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"models.{model.name}: {model.definition} cannot be read: {error}") from error
+    return _with_code(model, code)
+
+
+def _with_code(model: Model, code: str) -> Contract:
     options = {
         "code": code,
         "language": "sql" if model.python is None else "python",
@@ -57,18 +83,35 @@ def with_fields(
     models: Mapping[str, Model],
     contracts: Mapping[str, Contract],
     tables: Mapping[str, Sequence[pa.Schema]],
-) -> dict[str, Contract]:
-    """All contracts, with the fields of models as Spark says them. `tables` are the columns that tables have today, by
-    name: a model may read a column of an older schema version, and one that is about to come."""
+    unreadable: Mapping[str, str],
+    refuse: Callable[[Contract], None],
+) -> tuple[dict[str, Contract], dict[str, str]]:
+    """All contracts, with the fields of models as Spark says them, and why some models cannot be made: Spark or
+    `refuse` refuses them, their definition is `unreadable`, or they depend on one of these. `tables` are the columns
+    that tables have today, by name: a model may read a column of an older schema version, and one that is about to
+    come."""
     from penstock.pipeline.model import fields_of
 
-    found = dict(contracts)
+    found, broken = dict(contracts), dict(unreadable)
     for model in in_order(models):
-        contract = found[model.name]
-        inputs = {table: _columns(found[table.partition(".")[2]], tables.get(table, ())) for table in model.depends_on}
-        fields = fields_of(spark, model, str(contract.options["code"]), inputs)
-        found[model.name] = _checked(model, replace(contract, fields=fields))
-    return found
+        above = [name for table in model.depends_on if (name := table.partition(".")[2]) in broken and name in models]
+        if model.name in broken:
+            continue
+        if above:
+            broken[model.name] = f"models.{model.name}: it waits for models.{above[0]}, which cannot be made"
+            continue
+        try:
+            contract = found[model.name]
+            inputs = {
+                table: _columns(found[table.partition(".")[2]], tables.get(table, ())) for table in model.depends_on
+            }
+            fields = fields_of(spark, model, str(contract.options["code"]), inputs)
+            contract = _checked(model, replace(contract, fields=fields))
+            refuse(contract)
+            found[model.name] = contract
+        except (ConfigError, WarehouseError) as error:
+            broken[model.name] = str(error)
+    return found, broken
 
 
 def _columns(contract: Contract, there: Iterable[pa.Schema]) -> pa.Schema:

@@ -105,7 +105,7 @@ class Runner:
             raise
         stages.give_up()
         done.seconds = round(time.monotonic() - started, 3)
-        self.bench.control.finish_run(run_id, token, done.counts(), done.end)
+        done.end = self.bench.control.finish_run(run_id, token, done.counts(), done.end) or done.end
         reach("run.finished")
         del stages
         give_back()

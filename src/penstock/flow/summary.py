@@ -57,6 +57,7 @@ class RunSummary:
     cancelled_items: list[Failure] = field(default_factory=list)  # closed without a verdict: they stay due
     waiting: dict[str, int] | None = None  # what stands in the way of partitions; counted when nothing was planned
     troubles: list[str] = field(default_factory=list)  # of sources, in words
+    unfinished: list[str] = field(default_factory=list)  # killed runs that have partitions left, in words
     runs: list[RunId] = field(default_factory=list)  # those that one command made, in their order
     is_divided: bool = False  # the plan was too large for one run
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)

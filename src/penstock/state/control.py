@@ -166,28 +166,36 @@ class ControlStore:
         """Take over the open attempts of a run whose worker is gone. Refused while it lives, or when it is over."""
         return self._database.transact(lambda connection: self._adopt(connection, run_id, worker_token))
 
-    def request_cancel(self, run_id: RunId, entry: AuditEntry) -> bool:
-        """Ask for a run to stop; whoever works on it sees that soon. False if that was asked before."""
-        now = self._clock()
-
-        def work(connection: Connection) -> bool:
-            told = append(connection, [RunCancelRequested(run_id, entry.actor)], "control", now)
-            record_audit(connection, entry, told, "done" if told else "asked for before", now)
-            return told > 0
-
-        return self._database.transact(work)
-
-    def finish_run(self, run_id: RunId, worker_token: str, counts: Mapping[str, int], end: str = "done") -> bool:
-        """Nobody will work on the run any more; `end` says why: done, cancelled, broken, abandoned. False if it was
-        over before, or is another worker's by now."""
+    def request_cancel(self, run_id: RunId, entry: AuditEntry, *, even_if_over: bool = False) -> bool:
+        """Ask for a run to stop. It sees that before it issues more, or at the latest when it ends: no further run of
+        the same command begins. False if the run is over: nothing is recorded then, unless `even_if_over`."""
         now, run = self._clock(), schema.run
 
         def work(connection: Connection) -> bool:
+            # The row is locked, as by whoever ends the run: one of both comes first.
+            ended = sa.select(run.c.finished_at).where(run.c.run_id == run_id).with_for_update()
+            if connection.scalar(ended) is not None and not even_if_over:
+                return False
+            told = append(connection, [RunCancelRequested(run_id, entry.actor)], "control", now)
+            record_audit(connection, entry, told, "done" if told else "asked for before", now)
+            return True
+
+        return self._database.transact(work)
+
+    def finish_run(self, run_id: RunId, worker_token: str, counts: Mapping[str, int], end: str = "done") -> str | None:
+        """Nobody will work on the run any more; `end` says why: done, cancelled, broken, abandoned. Returns how it is
+        recorded: a run that is done ends as cancelled if somebody asked for that before this moment. None if it was
+        over before, or is another worker's by now."""
+        now, run, event = self._clock(), schema.run, schema.event
+        asked = sa.select(event.c.position).where(event.c.run_id == run_id, event.c.type == RunCancelRequested.type)
+
+        def work(connection: Connection) -> str | None:
             mine = sa.and_(run.c.run_id == run_id, run.c.worker_token == worker_token, run.c.finished_at.is_(None))
             if not connection.execute(sa.update(run).where(mine).values(finished_at=now)).rowcount:
-                return False
-            append(connection, [RunFinished(run_id, end, counts)], "control", now)
-            return True
+                return None
+            recorded = "cancelled" if end == "done" and connection.scalar(asked) is not None else end
+            append(connection, [RunFinished(run_id, recorded, counts)], "control", now)
+            return recorded
 
         return self._database.transact(work)
 

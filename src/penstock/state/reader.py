@@ -319,6 +319,32 @@ class StateReader:
         with self._database.snapshot() as connection:
             return connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
 
+    def reprocess_runs(self) -> list[Row[Any]]:
+        """Runs that were asked to fetch success partitions again, oldest first."""
+        run = schema.run
+        asked = sa.cast(run.c.filters, sa.Text).like('%"reprocess": true%')
+        with self._database.snapshot() as connection:
+            return list(connection.execute(sa.select(run).where(asked).order_by(run.c.run_id)))
+
+    def run_end(self, run_id: str) -> str | None:
+        """How a run ended: done, cancelled, broken or abandoned; None while it goes on, or if its events left the
+        database."""
+        with self._database.snapshot() as connection:
+            payload = connection.scalar(_event_of(run_id, "RunFinished"))
+        return None if payload is None else str(payload.get("end", "done"))
+
+    def cancel_was_requested(self, run_id: str) -> bool:
+        with self._database.snapshot() as connection:
+            return connection.scalar(_event_of(run_id, "RunCancelRequested")) is not None
+
+    def judged_since(self, moment: datetime) -> set[PartitionKey]:
+        """Partitions with a verdict on an attempt that was issued at this moment or later."""
+        attempt = schema.partition_attempt
+        judged = attempt.c.outcome.in_((Outcome.SUCCEEDED, Outcome.FAILED))
+        statement = sa.select(*(attempt.c[name] for name in schema.KEY)).where(attempt.c.issued_at >= moment, judged)
+        with self._database.snapshot() as connection:
+            return {PartitionKey(*row) for row in connection.execute(statement)}
+
     def contract(self, fingerprint: str) -> dict[str, Any] | None:
         with self._database.snapshot() as connection:
             body: dict[str, Any] | None = connection.scalar(
@@ -500,3 +526,8 @@ def _attempt(row: Any) -> Attempt:
 
 def _maybe(kind: Any, value: str | None) -> Any:
     return None if value is None else kind(value)
+
+
+def _event_of(run_id: str, kind: str) -> sa.Select[tuple[Any]]:
+    event = schema.event
+    return sa.select(event.c.payload).where(event.c.run_id == run_id, event.c.type == kind)

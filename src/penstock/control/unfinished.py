@@ -1,0 +1,57 @@
+"""Runs that were asked to fetch success partitions again and ended before they had: nothing else makes these due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.ledger.read import LedgerReader
+from penstock.lifecycle import Stage
+from penstock.partition import PartitionKey, RunId
+from penstock.projections import codes
+from penstock.projections.runs import FoldedRun
+from penstock.state.reader import StateReader
+
+_REPORTED = ("abandoned", "broken")  # a run that somebody cancelled was ended on purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A run that is over, with the planned partitions that got no verdict in it or since."""
+
+    run_id: RunId
+    planned: int
+    keys: tuple[PartitionKey, ...]
+
+    @property
+    def message(self) -> str:
+        return (
+            f"run {self.run_id} (reprocess, {len(self.keys):,} of {self.planned:,} partitions not done) was killed:"
+            f" `penstock runs resume {self.run_id}` continues it, `penstock runs cancel {self.run_id}` forgets it"
+        )
+
+
+def unfinished_runs(reader: StateReader, ledger: LedgerReader) -> list[Unfinished]:
+    """Killed runs with `--reprocess` that nobody resumed or cancelled and that have partitions left, oldest first."""
+    rows = reader.reprocess_runs()
+    resumed = {row.filters.get("resumes") for row in rows}
+    found = []
+    for row in rows:
+        if row.finished_at is None or row.run_id in resumed:
+            continue
+        if reader.run_end(row.run_id) not in _REPORTED or reader.cancel_was_requested(row.run_id):
+            continue
+        keys = left_of(reader, ledger, RunId(row.run_id))
+        if keys:
+            found.append(Unfinished(RunId(row.run_id), row.planned, tuple(keys)))
+    return found
+
+
+def left_of(reader: StateReader, ledger: LedgerReader, run_id: RunId) -> list[PartitionKey]:
+    """The partitions that a run planned, that got no verdict in it, and none from another attempt since."""
+    row = reader.run(run_id)
+    if row is None:
+        return []
+    fold = FoldedRun.of(ledger.of_run(run_id)).fold
+    before = len(f"{Stage.VALIDATE}:")
+    planned = [PartitionKey.parse(task[before:]) for task in fold.tasks_in(codes.CANCELLED, Stage.VALIDATE)]
+    return sorted(set(planned) - reader.judged_since(row.started_at)) if planned else []
