@@ -20,7 +20,7 @@ from penstock.control.lake_evidence import table_contract
 from penstock.db import schema as tables
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.pipeline.load import stage_part
-from penstock.pipeline.verify import Content, damage_of
+from penstock.pipeline.verify import Content, table_damage
 from penstock.raw.sink import RawSink
 from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Planned
@@ -164,7 +164,7 @@ class House:
         contracts = {c.fingerprint: c for c in ws.contracts.values()}
 
         def examine(table: Table) -> TableDamage:
-            return damage_of(ws.database, ws.lake, table, table_contract(table, contracts), lambda share: None)
+            return table_damage(ws.database, ws.lake, table, table_contract(table, contracts), lambda share: None)
 
         return Rebuilder(publisher, examine), token
 

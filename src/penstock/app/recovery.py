@@ -31,7 +31,7 @@ from penstock.errors import ConfigError, LakeMismatch, UsageError
 from penstock.failpoint import reach
 from penstock.flow.heartbeat import Heartbeat
 from penstock.partition import AttemptKey, PartitionKey, new_ulid
-from penstock.pipeline.verify import damage_of
+from penstock.pipeline.verify import table_damage
 from penstock.pipeline.work import Report
 from penstock.state.control import AuditEntry, ControlStore, record_audit
 from penstock.state.recovery import AssetRecovery, AssetRows, apply_recovery, plan_recovery, read_asset
@@ -295,7 +295,7 @@ class Recovery:
         contracts = self._contracts(ws.database)
 
         def examine(table: Table) -> TableDamage:
-            return damage_of(ws.database, ws.lake, table, table_contract(table, contracts), report)
+            return table_damage(ws.database, ws.lake, table, table_contract(table, contracts), report)
 
         if read_only:
             fields = {c.table: arrow_schema(c.columns) for c in contracts.values()}

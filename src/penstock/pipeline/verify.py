@@ -136,7 +136,7 @@ def table_contents(
     return found
 
 
-def damage_of(
+def table_damage(
     database: Database, lake: Lake, table: Table, contract: Contract, report: Callable[[float], None]
 ) -> TableDamage:
     """What of this version of a table is not as the pointers and the Delta log say, by reading all of it."""
