@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support.made_workspaces import remember
+
 
 def penstock(*arguments: str, workspace: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `penstock` to its end, whatever its exit code."""
+    if workspace:
+        remember(workspace)
     where = ["--workspace", str(workspace)] if workspace else []
     return subprocess.run(
         [sys.executable, "-m", "penstock", *arguments, *where],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ import pytest
 
 import penstock.source.google_ads  # noqa: F401 - sets up gRPC, before any test loads it
 import servers
+from support import made_workspaces
 
 # How long something takes proves nothing: the machine may be busy.
 hypothesis.settings.register_profile("house", deadline=None)
@@ -55,3 +57,34 @@ def loads_by_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         from penstock.pipeline import load
 
         monkeypatch.setattr(load, "_HERE_BYTES", -1)
+
+
+_CHECKED = ("crash", "acceptance")  # the tiers whose tests end with the independent checker
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Every workspace that a passed test of these tiers leaves is checked: a violation fails the test."""
+    own: Path | None = getattr(item, "funcargs", {}).get("tmp_path")
+    try:
+        result = yield
+        if item.path.parent.name in _CHECKED:
+            if own is not None and item.get_closest_marker("damages_workspace"):
+                made_workspaces.forget(own)
+            elif own is not None:
+                made_workspaces.remember_below(own)
+            if found := made_workspaces.violations(own):
+                pytest.fail("the checker found violations:\n" + "\n".join(found))
+    finally:
+        if own is not None:
+            made_workspaces.forget(own)
+    return result
+
+
+@pytest.fixture(autouse=True, scope="module")
+def projections_of_shared_workspaces(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The workspaces that the tests of one module share are compared with a rebuild when the last test is over."""
+    made_workspaces.forget()
+    yield
+    if request.path.parent.name in _CHECKED and (found := made_workspaces.all_projection_violations()):
+        pytest.fail("the checker found violations:\n" + "\n".join(found))

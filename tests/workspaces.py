@@ -14,6 +14,7 @@ from penstock.clock import Clock
 from penstock.control.select import Selection
 from penstock.flow.summary import RunSummary
 from penstock.partition import PartitionKey
+from support.made_workspaces import remember
 
 NOW = datetime(2024, 6, 11, 12, tzinfo=UTC)
 
@@ -84,6 +85,7 @@ def write_workspace(
         (folder / file).write_text(code)
         body.setdefault("models", {})[name] = {kind: file, **model}
     (folder / "penstock.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
+    remember(folder)
     return folder
 
 

@@ -14,6 +14,7 @@ import builders
 from house import House
 from loaders import SHAKY, STEADY, TABLE, Watch, rows_of, start, whole_slices
 from penstock.partition import new_ulid
+from support.checker import check_workspace
 from workspaces import rows_by_partition
 
 LOADERS, READERS, ROUNDS, KILLS = 8, 3, 8, 4
@@ -39,6 +40,7 @@ def test_every_read_is_of_whole_slices_whatever_loaders_do(backend: str, request
             watch.kill()
         assert watch.caught() == []
         check(house)
+        assert check_workspace(folder) == []
         house.workspace.database.close()
 
 

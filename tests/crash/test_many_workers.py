@@ -20,6 +20,7 @@ from crowd import POLICY, expected
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.partition import PartitionKey
+from support.checker import check_state
 
 PARTITIONS = 5000
 _LONGEST_SECONDS = 300
@@ -62,6 +63,7 @@ def test_every_partition_is_decided_once_whoever_dies(
     assert killed >= kills // 2
     assert not (tmp_path / "caught").exists(), (tmp_path / "caught").read_text()
     check(database)
+    assert check_state(database.url.render_as_string(hide_password=False), database.schema) == []
     database.close()
 
 

@@ -138,6 +138,7 @@ def deliver_what_cannot_be_read(house: House, clicks: int) -> RunId:
     return run_id
 
 
+@pytest.mark.damages_workspace(reason="an accepted payload is overwritten")
 def test_a_run_that_was_replaced_while_it_was_published_is_read_until_its_successor_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_run_that_was_replaced_while_it_was_published_is_read_until_its_succes
     assert house.clicks() == {key(): {4}}
 
 
+@pytest.mark.damages_workspace(reason="an accepted payload is overwritten")
 def test_a_run_that_was_abandoned_while_it_was_published_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +275,7 @@ def test_what_was_struck_from_the_list_while_another_published_it_is_due_again(
     assert plain_rows(house, "campaign_daily") == 3
 
 
+@pytest.mark.damages_workspace(reason="an accepted payload is changed")
 def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.deliver({key(1): 1, key(2): 1})
@@ -345,6 +348,7 @@ def test_an_empty_slice_may_be_the_first_that_a_table_ever_gets(tmp_path: Path) 
     assert house.clicks("network_daily") == {key(2, query="network_daily"): {5}}
 
 
+@pytest.mark.damages_workspace(reason="an accepted payload is replaced by a link")
 def test_a_raw_object_that_can_not_be_read_holds_up_no_other(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.deliver({key(1): 1, key(2): 1})

@@ -11,6 +11,7 @@ from gaps import COMPACT_GAPS, PUBLISH_GAPS, Walk, expected_mending
 from house import House
 from loaders import Watch
 from penstock.partition import new_ulid
+from support.checker import check_workspace
 
 PARTITIONS, READERS = 400, 2
 
@@ -34,4 +35,5 @@ def test_readers_see_one_whole_publication_while_publishers_die_in_every_gap(
         assert [one.gap for one in survived] == [*COMPACT_GAPS, *PUBLISH_GAPS]
         assert {one.gap: one.mended for one in survived} == {one.gap: expected_mending(one.gap) for one in survived}
         assert house.workspace.verify((), lambda share: None, raw=True).wrong == {}
+        assert check_workspace(Path(name)) == []
         walk.close()
