@@ -30,11 +30,8 @@ def postgres_url() -> Iterator[str]:
 def s3_url() -> Iterator[str]:
     """A prefix of its own in a fresh bucket; the environment of the session points at the server."""
     with servers.s3() as endpoint, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "test-key")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
-        patch.setenv("AWS_REGION", "us-east-1")
-        patch.setenv("AWS_ENDPOINT_URL", endpoint)
-        patch.setenv("AWS_ALLOW_HTTP", "true")
+        for name, value in servers.s3_environment(endpoint).items():
+            patch.setenv(name, value)
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="penstock-tests")
         yield f"s3://penstock-tests/{uuid4().hex}"
 

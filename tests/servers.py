@@ -93,13 +93,12 @@ def _as_postgres(*command: str | Path) -> None:
 
 
 @contextmanager
-def s3() -> Iterator[str]:
-    """moto's S3 server as a process of its own; yields its endpoint."""
+def s3(*program: str) -> Iterator[str]:
+    """moto's S3 server as a process of its own, or another Python program that takes a port; yields its endpoint."""
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(
-        [sys.executable, __file__, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = [sys.executable, *(program or (__file__,)), str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_until_it_answers(endpoint, server)
         yield endpoint
@@ -110,6 +109,17 @@ def s3() -> Iterator[str]:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def s3_environment(endpoint: str) -> dict[str, str]:
+    """The variables by which every client finds the server."""
+    return {
+        "AWS_ACCESS_KEY_ID": "test-key",
+        "AWS_SECRET_ACCESS_KEY": "test-secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+    }
 
 
 def _wait_until_it_answers(endpoint: str, server: subprocess.Popen[bytes]) -> None:
@@ -123,10 +133,9 @@ def _wait_until_it_answers(endpoint: str, server: subprocess.Popen[bytes]) -> No
     raise RuntimeError(f"the S3 server did not answer at {endpoint} within a minute")
 
 
-def _serve_s3(port: int) -> None:
+def s3_application() -> Callable[..., Iterable[bytes]]:
     """moto looks whether a key exists and then writes it, without a lock; S3 itself has no such gap."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import run_simple
 
     app = DomainDispatcherApplication(create_backend_app)
     one_at_a_time = threading.Lock()
@@ -138,7 +147,13 @@ def _serve_s3(port: int) -> None:
         answer: Iterable[bytes] = app(environ, start_response)
         return answer
 
-    run_simple("127.0.0.1", port, atomic, threaded=True)
+    return atomic
+
+
+def _serve_s3(port: int) -> None:
+    from werkzeug.serving import run_simple
+
+    run_simple("127.0.0.1", port, s3_application(), threaded=True)
 
 
 if __name__ == "__main__":

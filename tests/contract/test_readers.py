@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
 import builders
+import servers
 from house import House
 from penstock.db.engine import Database
 from penstock.errors import WarehouseError
+from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import PartitionKey
 from penstock.warehouse.reader import _spark_type, heads
 from workspaces import key, open_at
@@ -106,3 +109,19 @@ def test_a_workspace_that_was_begun_anew_in_the_same_place_is_read_as_it_is_now(
     again.deliver(days(1, clicks=5), rows=1)
     again.publish()
     assert clicks(again) == [5]
+
+
+def test_a_storage_that_stops_answering_in_the_middle_of_a_read_is_a_transient_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with servers.s3() as endpoint:
+        for name, value in servers.s3_environment(endpoint).items():
+            monkeypatch.setenv(name, value)
+        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="gone")
+        house = House(tmp_path, lake="s3://gone/lake")
+        house.deliver(days(1), rows=1)
+        house.publish()
+        opened = house.workspace.vouched(TABLE)
+        assert opened.arrow().num_rows == 1
+    with pytest.raises(LakeUnavailable, match=r"table demo.campaign_daily.v1 cannot be read from s3://gone/lake"):
+        opened.arrow()

@@ -18,9 +18,10 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.errors import UsageError, WarehouseError
 from penstock.lake import Lake
+from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import PartitionKey
 from penstock.warehouse.files import without
-from penstock.warehouse.tables import RUN, DataFile, SortKey
+from penstock.warehouse.tables import RUN, DataFile, SortKey, rebuild_hint
 from penstock.warehouse.versions import Versions
 from penstock.warehouse.withdrawn import keys_by_table
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA_VERSION = "schema_version"
+_S3_ERROR = "AWS Error"  # in the text of each error of Arrow's S3 client; it has no type of its own
 
 
 class DataFileLost(WarehouseError):
@@ -358,13 +360,19 @@ class Share:
             yield from rows.to_batches()
 
     def _scanned(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The batches of the files. A storage that does not answer raises LakeUnavailable, a file that is missing or
+        damaged raises DataFileLost."""
         try:
-            yield from self.dataset().scanner(columns=columns, filter=self.wanted.expression()).to_batches()
+            yield from self.dataset().scanner(columns=list(columns), filter=self.wanted.expression()).to_batches()
         except (FileNotFoundError, pa.ArrowInvalid) as error:  # on a worker nobody can say which partitions these are
             raise DataFileLost(
                 f"table {self.head.name}: a data file is missing or damaged ({str(error).partition(chr(10))[0]}):"
-                f" `penstock recover --from database --table {self.head.name.rpartition('.')[0]}` writes it again"
+                f" {rebuild_hint(self.head.name)}"
             ) from error
+        except OSError as error:
+            if _S3_ERROR not in str(error):
+                raise
+            raise LakeUnavailable(f"table {self.head.name} cannot be read from {self.lake.url}: {error}") from error
 
     def fitted(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The batches in these columns; what the schema version does not have is null."""
