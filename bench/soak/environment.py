@@ -56,10 +56,9 @@ class Environment:
     def penstock(
         self, *arguments: str, seconds: float = 180, variables: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end. The JVM never gets the fake clock: it does not survive it."""
-        program = "import os; os.environ.pop('LD_PRELOAD', None); from penstock.cli.main import main; main()"
+        """Run a command to its end."""
         return subprocess.run(
-            [sys.executable, "-c", program, *arguments, "--workspace", str(self.folder)],
+            [sys.executable, "-m", "bench.soak.command", *arguments, "--workspace", str(self.folder)],
             capture_output=True,
             text=True,
             check=False,

@@ -74,8 +74,15 @@ class Crew:
         member.files += [progress, log]
         variables = self._env.skewed(member.offset) if member.offset else {}
         if member.role == "serve":
-            program = "import os; os.environ.pop('LD_PRELOAD', None); from penstock.cli.main import main; main()"
-            command = [sys.executable, "-c", program, "control", "serve", "--workspace", str(self._env.folder)]
+            command = [
+                sys.executable,
+                "-m",
+                "bench.soak.command",
+                "control",
+                "serve",
+                "--workspace",
+                str(self._env.folder),
+            ]
         else:
             seed = str(random.Random(f"{self._seed}/{member.name}/{member.starts}").randrange(2**32))
             command = [

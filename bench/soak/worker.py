@@ -4,7 +4,6 @@ reader. It appends one JSON line about each thing that it did to a file of its o
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from bench.soak.command import keep_fake_clock_to_this_process
 from bench.soak.environment import TABLES
 from penstock.app import Workspace, load_workspace
 from penstock.contract.schema import arrow_schema
@@ -73,7 +73,7 @@ class Progress:
 
 
 def run_in_a_loop(folder: str, progress: Progress, seed: int) -> None:
-    os.environ.pop("LD_PRELOAD", None)  # a fake clock is for this process, not for the JVM
+    keep_fake_clock_to_this_process()
     from penstock.pipeline.session import start_session
 
     ws, chance = load_workspace(folder), random.Random(seed)

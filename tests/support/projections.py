@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import sqlite3
 from collections import Counter
@@ -10,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock.app import Workspace, load_workspace
+from penstock.app import Workspace
 from penstock.projections.system import system_table
+from penstock.settings import load_settings
 from support.checker import places
 
 _TABLES = ("partition_status", "runs")
@@ -31,7 +34,7 @@ def check_projections(folder: Path) -> list[str]:
 
 
 def _compared(folder: Path) -> list[str]:
-    ws = load_workspace(folder)
+    ws = _opened(folder)
     try:
         before = {name: _rows(ws, name) for name in _TABLES}
         ws.rebuild_projections()
@@ -45,6 +48,12 @@ def _compared(folder: Path) -> list[str]:
         for name in _TABLES
         if before[name] != after[name]
     ]
+
+
+def _opened(folder: Path) -> Workspace:
+    """The workspace, whatever variables its file needs: the ledger is read without any of them."""
+    names = re.findall(r"\$\{(\w+)\}", (folder / "penstock.yaml").read_text())
+    return Workspace(load_settings(folder, {**dict.fromkeys(names, "unset"), **os.environ}))
 
 
 def _rows(ws: Workspace, name: str) -> Counter[Any]:
