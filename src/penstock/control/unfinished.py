@@ -32,13 +32,11 @@ class Unfinished:
 
 def unfinished_runs(reader: StateReader, ledger: LedgerReader) -> list[Unfinished]:
     """Killed runs with `--reprocess` that nobody resumed or cancelled and that have partitions left, oldest first."""
-    rows = reader.reprocess_runs()
+    rows = reader.ended_reprocess_runs()
     resumed = {row.filters.get("resumes") for row in rows}
     found = []
     for row in rows:
-        if row.finished_at is None or row.run_id in resumed:
-            continue
-        if reader.run_end(row.run_id) not in _REPORTED or reader.cancel_was_requested(row.run_id):
+        if row.run_id in resumed or row.cancelled or row.payload.get("end") not in _REPORTED:
             continue
         keys = left_of(reader, ledger, RunId(row.run_id))
         if keys:

@@ -319,23 +319,21 @@ class StateReader:
         with self._database.snapshot() as connection:
             return connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
 
-    def reprocess_runs(self) -> list[Row[Any]]:
-        """Runs that were asked to fetch success partitions again, oldest first."""
-        run = schema.run
-        asked = sa.cast(run.c.filters, sa.Text).like('%"reprocess": true%')
+    def ended_reprocess_runs(self) -> list[Row[Any]]:
+        """Runs that were asked to fetch success partitions again and are over, oldest first: with `end`, and whether
+        somebody asked for them to stop (`cancelled`). Runs whose events left the database are not among them."""
+        run, event = schema.run, schema.event
+        finished = sa.and_(event.c.run_id == run.c.run_id, event.c.type == "RunFinished")
+        asked = schema.event.alias("asked")
+        cancelled = sa.exists().where(asked.c.run_id == run.c.run_id, asked.c.type == "RunCancelRequested")
+        statement = (
+            sa.select(run, event.c.payload, cancelled.label("cancelled"))
+            .join(event, finished)
+            .where(sa.cast(run.c.filters, sa.Text).like("%reprocess%"))  # narrows; the caller reads the filters
+            .order_by(run.c.run_id)
+        )
         with self._database.snapshot() as connection:
-            return list(connection.execute(sa.select(run).where(asked).order_by(run.c.run_id)))
-
-    def run_end(self, run_id: str) -> str | None:
-        """How a run ended: done, cancelled, broken or abandoned; None while it goes on, or if its events left the
-        database."""
-        with self._database.snapshot() as connection:
-            payload = connection.scalar(_event_of(run_id, "RunFinished"))
-        return None if payload is None else str(payload.get("end", "done"))
-
-    def cancel_was_requested(self, run_id: str) -> bool:
-        with self._database.snapshot() as connection:
-            return connection.scalar(_event_of(run_id, "RunCancelRequested")) is not None
+            return [row for row in connection.execute(statement) if row.filters.get("reprocess")]
 
     def judged_since(self, moment: datetime) -> set[PartitionKey]:
         """Partitions with a verdict on an attempt that was issued at this moment or later."""
@@ -526,8 +524,3 @@ def _attempt(row: Any) -> Attempt:
 
 def _maybe(kind: Any, value: str | None) -> Any:
     return None if value is None else kind(value)
-
-
-def _event_of(run_id: str, kind: str) -> sa.Select[tuple[Any]]:
-    event = schema.event
-    return sa.select(event.c.payload).where(event.c.run_id == run_id, event.c.type == kind)
