@@ -93,7 +93,8 @@ class Reading(Chronicle):
 
     def _explained_by(self, heads: Sequence[Head]) -> Explained:
         """Wraps what reads these tables: an error that damaged files made is replaced by one that names them."""
-        from penstock.warehouse.damage import damage_of, explained
+        from penstock.warehouse.damage import damage_of
+        from penstock.warehouse.diagnosis import explained
 
         return partial(explained, lambda: damage_of(self.database, self.versions, heads))
 
@@ -164,7 +165,8 @@ class Reading(Chronicle):
 
     def _explained_in(self, tables: Sequence[str], as_of: str | None) -> Explained:
         """The same for tables that are known by the time of the error."""
-        from penstock.warehouse.damage import damage_of, explained
+        from penstock.warehouse.damage import damage_of
+        from penstock.warehouse.diagnosis import explained
 
         def diagnose() -> PenstockError | None:
             vouched = [name for name in tables if not name.startswith("system.")]

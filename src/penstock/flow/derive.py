@@ -22,7 +22,8 @@ from penstock.pipeline.work import Report
 from penstock.settings import Model
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
-from penstock.warehouse.damage import damage_of, explained
+from penstock.warehouse.damage import damage_of
+from penstock.warehouse.diagnosis import explained
 from penstock.warehouse.reader import Filter, Vouched
 from penstock.warehouse.readiness import Rule
 from penstock.warehouse.served import Served, look

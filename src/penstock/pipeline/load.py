@@ -24,7 +24,7 @@ from penstock.pipeline.slices import Slice, groups
 from penstock.pipeline.work import Report, Work, collected, mapped, progress, spread
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
-from penstock.warehouse.damage import explained
+from penstock.warehouse.diagnosis import explained
 from penstock.warehouse.files import PackedWriter, SortedRows, between, in_table_order, read_rows, without
 from penstock.warehouse.packing import NewSlice
 from penstock.warehouse.staging import PartStaged, StagePart, Stager

@@ -5,8 +5,7 @@ Nothing here runs while reads and writes succeed. An unreachable storage is no d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import sqlalchemy as sa
 
 from penstock.db import schema
 from penstock.db.engine import Database
-from penstock.errors import PenstockError, TerminalError, WarehouseError
+from penstock.errors import WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import PartitionKey
@@ -24,8 +23,6 @@ from penstock.warehouse.tables import DataFile
 from penstock.warehouse.versions import Versions
 
 _NAMED = 3
-
-Diagnose = Callable[[], PenstockError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +58,6 @@ def damaged_files(lake: Lake, location: str, files: Sequence[DataFile]) -> list[
         if reason := _unreadable(lake, f"{location}/{file.path}"):
             return [DamagedFile(file, reason)]
     return []
-
-
-@contextmanager
-def explained(diagnose: Diagnose | None, *kinds: type[Exception]) -> Iterator[None]:
-    """Raises the error that names damaged files instead of one of these kinds, if there are any."""
-    try:
-        yield
-    except kinds as error:
-        found = diagnosis(diagnose)
-        if found is None:
-            raise
-        raise found from error
-
-
-def diagnosis(diagnose: Diagnose | None) -> PenstockError | None:
-    """The error that names what is damaged; None also if the storage or the database does not answer now."""
-    try:
-        return diagnose() if diagnose else None
-    except TerminalError as error:
-        return error
-    except (PenstockError, OSError):
-        return None
 
 
 def recover_command(table: str) -> str:
