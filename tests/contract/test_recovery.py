@@ -23,8 +23,9 @@ from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import migrate
-from penstock.errors import ConfigError, LakeMismatch, UsageError
-from penstock.partition import PartitionKey, RunId, new_run_id, new_ulid
+from penstock.errors import ActRefused, ConfigError, LakeMismatch, UsageError
+from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
+from penstock.raw.reader import RawReader
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Planned
 from penstock.warehouse.consistency import lake_identity
@@ -285,6 +286,42 @@ def test_rows_of_two_runs_of_a_partition_are_never_shown(house: House, monkeypat
     assert set(seen(old)) == set(slices(1, 2, 3))
     assert seen(old)[one(1)] == 6
     assert_sound(old)
+
+
+def test_an_attempt_that_was_open_at_the_backup_is_closed_when_a_later_run_is_known(house: House) -> None:
+    token = house.workers.register()
+    planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
+    [open_one], _ = house.control.issue(RunId(new_run_id()), token, 0, planned)
+    backup = dump(house.workspace.database)
+    house.control.cancel([builders.cancelled(open_one.attempt, token)])
+    later = house.deliver(slices(4, clicks=6))
+    house.publish()
+    old = restored(house, backup)
+    from_lake(old.workspace)
+    newest, oldest = old.workspace.reader.attempts(one(4))
+    assert (newest.run_id, newest.outcome, oldest.run_id, oldest.outcome) == (
+        later, "SUCCEEDED", open_one.attempt.run_id, "CANCELLED",
+    )  # fmt: skip
+    assert old.workers.abandoned() == []
+    assert seen(old)[one(4)] == 6
+    old.deliver(slices(4, clicks=7))
+    old.publish()
+    assert seen(old)[one(4)] == 7
+
+
+def test_raw_runs_that_were_deleted_after_the_backup_cannot_be_returned_to(house: House) -> None:
+    house.deliver(slices(2, clicks=5))
+    house.publish()
+    _, oldest = house.workspace.reader.attempts(one(2))
+    backup = dump(house.workspace.database)
+    RawReader(house.workspace.lake).delete([AttemptKey(one(2), oldest.run_id)])
+    old = restored(house, backup)
+    done = from_lake(old.workspace)
+    assert [a.raw_gone for a in done.assets] == [[AttemptKey(one(2), oldest.run_id)]]
+    with pytest.raises(ActRefused, match="was deleted at"):
+        AuthorityStore(old.workspace.database, old.now).rollback(one(2), oldest.run_id, audit_entry())
+    assert from_lake(old.workspace).is_nothing
+    assert seen(old)[one(2)] == 5
 
 
 def test_rows_without_their_raw_run_are_hidden_and_reported(house: House) -> None:

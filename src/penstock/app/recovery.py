@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from tempfile import TemporaryDirectory
@@ -33,8 +33,17 @@ from penstock.flow.heartbeat import Heartbeat
 from penstock.partition import AttemptKey, PartitionKey, new_ulid
 from penstock.pipeline.verify import table_damage
 from penstock.pipeline.work import Report
+from penstock.raw.reader import RawReader
 from penstock.state.control import AuditEntry, ControlStore, record_audit
-from penstock.state.recovery import AssetRecovery, AssetRows, apply_recovery, plan_recovery, read_asset
+from penstock.state.recovery import (
+    AssetRecovery,
+    AssetRows,
+    apply_recovery,
+    deleted_raw,
+    mark_raw_deleted,
+    plan_recovery,
+    read_asset,
+)
 from penstock.state.worker import WorkerStore
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
@@ -120,6 +129,9 @@ class Recovery:
                 done.append(recovery)
                 if recovery.ambiguous:
                     rebuilt.append(self._rebuilder(heart.token, spark, report).rebuild(recovery.asset))
+        for asset, gone in self._raw_deleted(ws.database, wanted):
+            ws.database.transact(lambda connection, some=gone: mark_raw_deleted(connection, some, ws.now()))  # type: ignore[misc]
+            done.append(AssetRecovery(*asset, raw_gone=gone))
         result = LakeRecovery(is_new, done, unusable, facts.events, facts.damaged, rebuilt)
         ControlStore(ws.database, ws.now).note(entry, result.restored, "done")
         ws.rebuild_projections()
@@ -136,8 +148,24 @@ class Recovery:
             share = partial(_share, report, number, len(wanted))
             evidence = collect_evidence(ws.lake, asset, opened, contracts, facts, _accepted(known), ws.now(), share)
             unusable |= evidence.unusable
-            done.append(plan_recovery(*asset, known, evidence.found, evidence.sealed))
+            done.append(plan_recovery(*asset, known, evidence.found, evidence.sealed, evidence.in_raw))
+        done += [AssetRecovery(*asset, raw_gone=gone) for asset, gone in self._raw_deleted(database, wanted)]
         return LakeRecovery(is_new, done, unusable, facts.events, facts.damaged)
+
+    def _raw_deleted(
+        self, database: Database, without: Collection[tuple[str, str]]
+    ) -> Iterator[tuple[tuple[str, str], list[AttemptKey]]]:
+        """Of the other assets, the raw runs that were deleted after the backup."""
+        table = schema.partition_attempt.c
+        with database.snapshot() as connection:
+            assets = connection.execute(sa.select(table.source, table.query_name).distinct()).all()
+        for row in sorted((row.source, row.query_name) for row in assets):
+            if row in without:
+                continue
+            with database.snapshot() as connection:
+                known = read_asset(connection, *row)
+            if gone := deleted_raw(known, set(RawReader(self._workspace.lake).sealed(*row))):
+                yield row, gone
 
     def _restore(
         self,
@@ -169,7 +197,8 @@ class Recovery:
 
             def record(connection: Connection) -> AssetRecovery:
                 leases.require(connection, batch.tables)
-                recovery = plan_recovery(*asset, read_asset(connection, *asset), evidence.found, evidence.sealed)
+                known = read_asset(connection, *asset)
+                recovery = plan_recovery(*asset, known, evidence.found, evidence.sealed, evidence.in_raw)
                 _keep(connection, evidence.contracts, ws.now())
                 apply_recovery(connection, recovery, versions, batch.batch_id, worker_token, ws.now())
                 if recovery.ambiguous:  # readers keep the old head until the tables are rebuilt

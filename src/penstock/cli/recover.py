@@ -152,6 +152,7 @@ def _lake_document(found: LakeRecovery) -> dict[str, Any]:
             "conflicts": len(one.conflicts),
             "withdrawn": [str(key) for key in one.withdrawn],
             "demoted": [str(key) for key in one.demoted],
+            "raw_deleted": len(one.raw_gone),
             "sealed_without_verdict": sum(run.outcome == "CANCELLED" for run, _ in one.sealed),
             "ambiguous": [str(key) for key in one.ambiguous],
         }
@@ -176,10 +177,19 @@ def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
         console.print("no table of the lake is ahead of the state database: nothing to restore")
         return
     rows = [
-        (one.asset, len(one.decisions), len(one.restored), len(one.withdrawn), len(one.sealed), len(one.ambiguous))
+        (
+            one.asset,
+            len(one.decisions),
+            len(one.restored),
+            len(one.withdrawn),
+            len(one.sealed),
+            len(one.raw_gone),
+            len(one.ambiguous),
+        )
         for one in found.assets
     ]
-    console.print(table(None, ("table", "served", "restored", "withdrawn", "sealed only", "rebuilt"), rows))
+    names = ("table", "served", "restored", "withdrawn", "sealed only", "raw deleted", "rebuilt")
+    console.print(table(None, names, rows))
     done = "would restore" if dry_run else "restored"
     where = "a new state database" if found.database_is_new else "the state database"
     console.print(f"{done} {found.restored:,} accepted runs in {where}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -54,6 +54,7 @@ class AssetEvidence:
     sealed: Sequence[SealedRun]
     unusable: Mapping[AttemptKey, str]
     contracts: Sequence[Contract]
+    in_raw: Collection[AttemptKey]  # every run that has a seal
 
 
 @dataclass(slots=True)
@@ -169,10 +170,11 @@ def collect_evidence(
                 )
             found.append(run)
     served = {run.attempt for run in found}
-    others = sorted(set(raw.sealed(*asset)) - served - set(known))
+    in_raw = set(raw.sealed(*asset))
+    others = sorted(in_raw - served - set(known))
     sealed = list(_sealed_runs(raw, others, asset, contracts, facts, used))
     report(1.0)
-    return AssetEvidence(found, sealed, unusable, list(used.values()))
+    return AssetEvidence(found, sealed, unusable, list(used.values()), in_raw)
 
 
 def _sealed_runs(

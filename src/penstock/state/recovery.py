@@ -74,6 +74,8 @@ class KnownAttempt:
     outcome: str | None
     approved: bool
     demoted: bool
+    contract_fingerprint: str
+    has_raw: bool  # as far as the database knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +124,17 @@ class AssetRecovery:
     withdrawn: Sequence[PartitionKey] = ()  # their rows left the tables after the backup: demoted
     demoted: Sequence[PartitionKey] = ()  # an exported event says so: demoted, their rows are still in the tables
     hidden: Sequence[PartitionKey] = ()  # their rows left the tables, and another run waits to be published
+    superseded: Sequence[tuple[AttemptKey, KnownAttempt]] = ()  # open at the backup, and a later run is known now
+    raw_gone: Sequence[AttemptKey] = ()  # their raw runs were deleted after the backup
     ambiguous: Sequence[PartitionKey] = field(default_factory=tuple)  # rows of several runs: rebuilt from raw
 
     @property
     def asset(self) -> str:
         return f"{self.source}.{self.query_name}"
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.decisions or self.sealed or self.withdrawn or self.hidden or self.raw_gone)
 
     @property
     def restored(self) -> list[Decision]:
@@ -148,9 +156,16 @@ def read_asset(connection: Connection, source: str, query_name: str) -> AssetRow
             yield PartitionKey(*row[:4]), row
 
     attempts: dict[PartitionKey, dict[str, KnownAttempt]] = {}
-    for key, row in rows(schema.partition_attempt, "run_id", "attempt_no", "outcome", "approved_at", "demoted_at"):
+    names = ("run_id", "attempt_no", "outcome", "approved_at", "demoted_at", "contract_fingerprint", "payload_digest",
+             "raw_deleted_at")  # fmt: skip
+    for key, row in rows(schema.partition_attempt, *names):
         attempts.setdefault(key, {})[row.run_id] = KnownAttempt(
-            row.attempt_no, row.outcome, row.approved_at is not None, row.demoted_at is not None
+            row.attempt_no,
+            row.outcome,
+            row.approved_at is not None,
+            row.demoted_at is not None,
+            row.contract_fingerprint,
+            row.payload_digest is not None and row.raw_deleted_at is None,
         )
     states = {
         key: KnownState(row.status, row.current_run_id, row.authority_version)
@@ -164,9 +179,15 @@ def read_asset(connection: Connection, source: str, query_name: str) -> AssetRow
 
 
 def plan_recovery(
-    source: str, query_name: str, known: AssetRows, found: Sequence[FoundRun], sealed: Sequence[SealedRun]
+    source: str,
+    query_name: str,
+    known: AssetRows,
+    found: Sequence[FoundRun],
+    sealed: Sequence[SealedRun],
+    in_raw: Collection[AttemptKey],
 ) -> AssetRecovery:
-    """Decide about every run that the tables of an asset show, and about sealed runs that nobody knows."""
+    """Decide about every run that the tables of an asset show, about sealed runs that nobody knows, and about raw runs
+    that are not `in_raw` any more."""
     by_key: dict[PartitionKey, list[FoundRun]] = {}
     for run in found:
         by_key.setdefault(run.attempt.partition, []).append(run)
@@ -192,8 +213,39 @@ def plan_recovery(
         withdrawn,
         demoted,
         hidden,
+        _superseded(known, decisions, unknown),
+        deleted_raw(known, in_raw),
         ambiguous,
     )
+
+
+def _superseded(
+    known: AssetRows, decisions: Sequence[Decision], unknown: Sequence[SealedRun]
+) -> list[tuple[AttemptKey, KnownAttempt]]:
+    """Open attempts of partitions that get a later one: nobody could close them any more."""
+    later = {run.attempt.partition for run in unknown}
+    later |= {d.run.attempt.partition for d in decisions if d.ruling in (Ruling.INSERT, Ruling.WITHDRAWN)}
+    accepted = {d.run.attempt for d in decisions if d.ruling is Ruling.CLOSE}
+    return [
+        (AttemptKey(key, RunId(run_id)), attempt)
+        for key in sorted(later)
+        for run_id, attempt in known.attempts.get(key, {}).items()
+        if attempt.outcome is None and AttemptKey(key, RunId(run_id)) not in accepted
+    ]
+
+
+def deleted_raw(known: AssetRows, in_raw: Collection[AttemptKey]) -> list[AttemptKey]:
+    """Closed attempts whose raw runs are not there, though the database does not know of a deletion. The trusted run
+    and the one that is served are not among them: garbage collection never takes those, so they are lost."""
+    return [
+        AttemptKey(key, RunId(run_id))
+        for key, runs in sorted(known.attempts.items())
+        for run_id, attempt in sorted(runs.items())
+        if attempt.outcome is not None and attempt.has_raw
+        if AttemptKey(key, RunId(run_id)) not in in_raw
+        if (state := known.states.get(key)) is None or state.current_run_id != run_id
+        if (pointer := known.pointers.get(key)) is None or pointer.run_id != run_id
+    ]
 
 
 def _is_trusted(attempt: AttemptKey, known: AssetRows) -> bool:
@@ -290,6 +342,15 @@ UPDATE partition_attempt AS a SET outcome = 'SUCCEEDED', stage = 'validate', rec
     payload_digest = i.payload_digest, payload_bytes = i.payload_bytes, content_digest = i.content_digest,
     finished_at = :now, lost_count = 0
 FROM incoming_decision i WHERE {_SAME_RUN} AND i.ruling = 'close'
+"""
+_SUPERSEDE = f"""
+UPDATE partition_attempt AS a SET outcome = 'CANCELLED', stage = 'extract', error_class = 'internal',
+    finished_at = :now, error_message = 'the database was restored, and a later run of this partition is known'
+FROM incoming_raw i WHERE {_SAME_RUN} AND a.outcome IS NULL
+"""
+_MARK_RAW = f"""
+UPDATE partition_attempt AS a SET raw_deleted_at = :now
+FROM incoming_raw i WHERE {_SAME_RUN} AND a.raw_deleted_at IS NULL
 """
 _APPROVE = f"""
 UPDATE partition_attempt AS a SET approved_at = :now
@@ -388,7 +449,9 @@ def apply_recovery(
 ) -> None:
     """Write what was decided: attempts, authority, pointers, events. The caller writes the heads `versions` in the same
     transaction. An asset with ambiguous rows gets no pointers: its tables are rebuilt from raw afterwards."""
+    _for_attempts(connection, _SUPERSEDE, [attempt for attempt, _ in recovery.superseded], now)
     _insert_attempts(connection, recovery, worker_token, now)
+    mark_raw_deleted(connection, recovery.raw_gone, now)
     verdicts = Counter(run.attempt.partition for run, _ in recovery.sealed if run.outcome != Outcome.CANCELLED)
     rows = [_row(d, versions, verdicts[d.run.attempt.partition]) for d in recovery.decisions]
     with staged(connection, "incoming_decision", _DECISION, rows):
@@ -406,8 +469,26 @@ def apply_recovery(
         connection.execute(sa.text(_NO_FAILURES))
         connection.execute(sa.text(_NO_RETRY))
     events = [event for d in recovery.decisions for event in _events(d, versions, batch_id, bool(recovery.ambiguous))]
+    events += [
+        TaskFinished(
+            attempt.run_id, attempt.partition, known.attempt_no, Stage.EXTRACT, Outcome.CANCELLED, "internal",
+            known.contract_fingerprint, None,
+        )
+        for attempt, known in recovery.superseded
+    ]  # fmt: skip
     events += _withdraw(connection, recovery, now)
     append(connection, events, "recover", now)
+
+
+def mark_raw_deleted(connection: Connection, attempts: Sequence[AttemptKey], now: datetime) -> None:
+    """Record that these raw runs are gone: no act returns to them."""
+    _for_attempts(connection, _MARK_RAW, attempts, now)
+
+
+def _for_attempts(connection: Connection, statement: str, attempts: Sequence[AttemptKey], now: datetime) -> None:
+    rows = [(*key_values(attempt.partition), attempt.run_id) for attempt in attempts]
+    with staged(connection, "incoming_raw", {**KEY_COLUMNS, "run_id": sa.Text()}, rows):
+        connection.execute(timed(statement), {"now": now})
 
 
 def _insert_attempts(connection: Connection, recovery: AssetRecovery, worker_token: str, now: datetime) -> None:
