@@ -377,7 +377,7 @@ def test_a_damaged_data_file_is_named_with_its_table_its_partitions_and_the_comm
     words = str(raised.value)
     assert words.startswith("table demo.campaign_daily.v1: its data file _month=2024-06/part-")
     assert "partitions are concerned (demo/1000000001/campaign_daily/2024-06-09" in words
-    assert "`penstock recover --from database --table demo.campaign_daily` writes them again" in words
+    assert "`penstock recover --from database --table demo.campaign_daily` rebuilds it from raw" in words
     assert raised.value.exit_code == 1
 
 

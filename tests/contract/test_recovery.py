@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import migrate
-from penstock.errors import ActRefused, ConfigError, LakeMismatch, UsageError
+from penstock.errors import ActRefused, ConfigError, LakeMismatch, UsageError, WarehouseError
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
 from penstock.raw.reader import RawReader
 from penstock.state.authority import AuthorityStore
@@ -494,16 +494,32 @@ def test_the_database_is_right_about_versions_that_it_does_not_know(house: House
     assert_sound(old)
 
 
-def test_wrong_statistics_are_repaired(house: House) -> None:
-    before = seen(house)
+def edit_statistics(house: House, edit: Callable[[dict[str, Any]], None]) -> House:
+    """Change what the Delta log says about its files, as a reader that opens the workspace later finds it."""
     log = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
     for entry in log.glob("*.json"):
-        lines = [orjson.loads(line) for line in entry.read_bytes().splitlines()]
-        for action in lines:
+        actions = [orjson.loads(line) for line in entry.read_bytes().splitlines()]
+        for action in actions:
             if "add" in action:
-                action["add"]["stats"] = action["add"]["stats"].replace("2024-06-09", "2024-06-12")
-        entry.write_bytes(b"\n".join(map(orjson.dumps, lines)))
-    fresh = House(house.folder)
+                edit(action["add"])
+        entry.write_bytes(b"\n".join(map(orjson.dumps, actions)))
+    return House(house.folder)
+
+
+def test_wrong_statistics_are_repaired(house: House) -> None:
+    before = seen(house)
+    fresh = edit_statistics(house, lambda add: add.update(stats=add["stats"].replace("2024-06-09", "2024-06-12")))
+    assert fresh.workspace.verify((), silent, raw=False).files
+    fresh.rebuild(TABLE)
+    assert seen(fresh) == before
+    assert_sound(fresh)
+
+
+def test_a_log_without_statistics_is_created_again(house: House) -> None:
+    before = seen(house)
+    fresh = edit_statistics(house, lambda add: add.pop("stats"))
+    with pytest.raises(WarehouseError, match="no statistics"):
+        fresh.clicks()
     fresh.rebuild(TABLE)
     assert seen(fresh) == before
     assert_sound(fresh)

@@ -232,6 +232,7 @@ def verify(
     the statistics in the Delta log; exit 1 if anything is wrong. `penstock recover --from database --table TABLE`
     writes damaged tables again."""
     from penstock.app import open_workspace
+    from penstock.warehouse.tables import rebuild_hint
 
     ws = open_workspace(workspace)
     with RunProgress() as progress:
@@ -260,8 +261,8 @@ def verify(
         wrong += [f"{len(files):,} files are not as the Delta log says"] if files else []
         sound = "all as it should be" if not mismatches else "every recorded version is as it should be"
         console.print(f"{checked}: {' and '.join(wrong) or sound}")
-        for name in sorted({name.rpartition(".")[0] for name, _ in done.files}):
-            console.print(f"to write them again: penstock recover --from database --table {name}", soft_wrap=True)
+        for name in sorted({name for name, _ in done.files}):
+            console.print(f"{name}: {rebuild_hint(name)}", soft_wrap=True, markup=False)
 
     show({**listing(items, len(items)), **facts}, as_json, draw)
     if items or files or mismatches:

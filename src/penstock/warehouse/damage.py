@@ -19,7 +19,7 @@ from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import PartitionKey
 from penstock.warehouse.reader import Head
-from penstock.warehouse.tables import DataFile
+from penstock.warehouse.tables import DataFile, rebuild_hint
 from penstock.warehouse.versions import Versions
 
 _NAMED = 3
@@ -60,11 +60,6 @@ def damaged_files(lake: Lake, location: str, files: Sequence[DataFile]) -> list[
     return []
 
 
-def recover_command(table: str) -> str:
-    """The command that writes a table again. `table` is its name with the schema version."""
-    return f"penstock recover --from database --table {table.rpartition('.')[0]}"
-
-
 def _unreadable(lake: Lake, path: str) -> str | None:
     try:
         data = lake.read(path)
@@ -96,6 +91,5 @@ def _error(table: str, damaged: Sequence[DamagedFile], partitions: Sequence[Part
     rest = f" and {len(partitions) - _NAMED:,} more" if len(partitions) > _NAMED else ""
     concerned = f"{len(partitions):,} partitions are concerned ({named}{rest})" if partitions else "no partition is"
     return WarehouseError(
-        f"table {table}: its data file {first.file.path} {first.reason}{more}; {concerned}:"
-        f" `{recover_command(table)}` writes them again"
+        f"table {table}: its data file {first.file.path} {first.reason}{more}; {concerned}: {rebuild_hint(table)}"
     )

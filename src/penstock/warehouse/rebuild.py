@@ -114,13 +114,13 @@ class Rebuilder:
         return Rebuilt(asset, damage, loaded, hidden, broken)
 
     def _problem(self, head: RecordedHead) -> str | None:
-        """Why the table has to be created again; None if it can be opened."""
+        """Why the table has to be created again; None if its files are known."""
         if not table_exists(self._lake, head.location):
             return None if head.version is None else "there is no Delta table"
         try:
-            Table(self._lake, head.name, head.location)
+            Table(self._lake, head.name, head.location).files()
         except WarehouseError as error:
-            return f"its Delta log cannot be read: {error}"
+            return f"its Delta log cannot be used: {error}"
         return None
 
     def _examined(self, head: RecordedHead) -> TableDamage:

@@ -219,7 +219,7 @@ def _file(table: str, row: dict[str, Any]) -> DataFile:
     if any(row.get(name) is None for name in _STATISTICS):
         raise WarehouseError(
             f"table {table}: the Delta log has no statistics of its file {row['path']}, by which readers choose files:"
-            f" `penstock recover --from database --table {table.rpartition('.')[0]}` writes it again"
+            f" {rebuild_hint(table)}"
         )
     return DataFile(
         row["path"],
