@@ -324,6 +324,19 @@ def test_raw_runs_that_were_deleted_after_the_backup_cannot_be_returned_to(house
     assert seen(old)[one(2)] == 5
 
 
+def test_a_run_that_was_replaced_and_deleted_after_the_backup_cannot_be_returned_to(house: House) -> None:
+    [replaced] = house.workspace.reader.attempts(one(2))
+    backup = dump(house.workspace.database)
+    house.deliver(slices(2, clicks=5))
+    house.publish()
+    RawReader(house.workspace.lake).delete([AttemptKey(one(2), replaced.run_id)])
+    old = restored(house, backup)
+    from_lake(old.workspace)
+    _, oldest = old.workspace.reader.attempts(one(2))
+    assert (oldest.run_id, oldest.raw_deleted_at is not None) == (replaced.run_id, True)
+    assert_sound(old)
+
+
 def test_rows_without_their_raw_run_are_hidden_and_reported(house: House) -> None:
     backup = dump(house.workspace.database)
     house.deliver(slices(4))

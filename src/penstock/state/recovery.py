@@ -214,7 +214,7 @@ def plan_recovery(
         demoted,
         hidden,
         _superseded(known, decisions, unknown),
-        deleted_raw(known, in_raw),
+        deleted_raw(known, in_raw, decisions),
         ambiguous,
     )
 
@@ -234,17 +234,26 @@ def _superseded(
     ]
 
 
-def deleted_raw(known: AssetRows, in_raw: Collection[AttemptKey]) -> list[AttemptKey]:
-    """Closed attempts whose raw runs are not there, though the database does not know of a deletion. The trusted run
-    and the one that is served are not among them: garbage collection never takes those, so they are lost."""
+def deleted_raw(
+    known: AssetRows, in_raw: Collection[AttemptKey], decisions: Sequence[Decision] = ()
+) -> list[AttemptKey]:
+    """Closed attempts whose raw runs are not there, though the database does not know of a deletion. The runs that are
+    trusted or served after the recovery are not among them: garbage collection never takes those, so they are lost."""
+    needed = {AttemptKey(key, RunId(str(state.current_run_id))) for key, state in known.states.items()}
+    needed |= {AttemptKey(key, RunId(pointer.run_id)) for key, pointer in known.pointers.items()}
+    for d in decisions:
+        key = d.run.attempt.partition
+        if d.takes_authority and key in known.states:
+            needed.discard(AttemptKey(key, RunId(str(known.states[key].current_run_id))))
+        if key in known.pointers:
+            needed.discard(AttemptKey(key, RunId(known.pointers[key].run_id)))
+    needed |= {d.run.attempt for d in decisions}
     return [
-        AttemptKey(key, RunId(run_id))
+        attempt
         for key, runs in sorted(known.attempts.items())
-        for run_id, attempt in sorted(runs.items())
-        if attempt.outcome is not None and attempt.has_raw
-        if AttemptKey(key, RunId(run_id)) not in in_raw
-        if (state := known.states.get(key)) is None or state.current_run_id != run_id
-        if (pointer := known.pointers.get(key)) is None or pointer.run_id != run_id
+        for run_id, one in sorted(runs.items())
+        if one.outcome is not None and one.has_raw
+        if (attempt := AttemptKey(key, RunId(run_id))) not in in_raw and attempt not in needed
     ]
 
 
