@@ -228,10 +228,13 @@ def contract(house: House) -> str:
 
 def test_what_was_withdrawn_after_the_backup_does_not_come_back(house: House) -> None:
     backup = dump(house.workspace.database)
+    [withdrawn] = house.workspace.reader.attempts(one(2))
     AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
     house.publish()
+    RawReader(house.workspace.lake).delete([AttemptKey(one(2), withdrawn.run_id)])
     old = restored(house, backup)
     done = from_lake(old.workspace)
+    assert [a.raw_gone for a in done.assets] == [[AttemptKey(one(2), withdrawn.run_id)]]
     assert [a.withdrawn for a in done.assets] == [[one(2)]]
     state = old.workspace.reader.state(one(2))
     assert state is not None

@@ -214,7 +214,7 @@ def plan_recovery(
         demoted,
         hidden,
         _superseded(known, decisions, unknown),
-        deleted_raw(known, in_raw, decisions),
+        deleted_raw(known, in_raw, decisions, gone=(*withdrawn, *demoted, *hidden)),
         ambiguous,
     )
 
@@ -235,19 +235,23 @@ def _superseded(
 
 
 def deleted_raw(
-    known: AssetRows, in_raw: Collection[AttemptKey], decisions: Sequence[Decision] = ()
+    known: AssetRows,
+    in_raw: Collection[AttemptKey],
+    decisions: Sequence[Decision] = (),
+    gone: Collection[PartitionKey] = (),
 ) -> list[AttemptKey]:
     """Closed attempts whose raw runs are not there, though the database does not know of a deletion. The runs that are
-    trusted or served after the recovery are not among them: garbage collection never takes those, so they are lost."""
-    needed = {AttemptKey(key, RunId(str(state.current_run_id))) for key, state in known.states.items()}
-    needed |= {AttemptKey(key, RunId(pointer.run_id)) for key, pointer in known.pointers.items()}
-    for d in decisions:
-        key = d.run.attempt.partition
-        if d.takes_authority and key in known.states:
-            needed.discard(AttemptKey(key, RunId(str(known.states[key].current_run_id))))
-        if key in known.pointers:
-            needed.discard(AttemptKey(key, RunId(known.pointers[key].run_id)))
-    needed |= {d.run.attempt for d in decisions}
+    trusted or served after the recovery are not among them: garbage collection never takes those, so they are lost.
+    `gone` are the partitions whose rows left the tables."""
+    decided = {d.run.attempt.partition: d for d in decisions}
+    needed = {d.run.attempt for d in decisions}
+    for key, state in known.states.items():
+        taken = key in decided and decided[key].takes_authority
+        if state.status == "success" and state.current_run_id and not taken and key not in gone:
+            needed.add(AttemptKey(key, RunId(state.current_run_id)))
+    for key, pointer in known.pointers.items():
+        if key not in decided and key not in gone and not pointer.is_hidden:
+            needed.add(AttemptKey(key, RunId(pointer.run_id)))
     return [
         attempt
         for key, runs in sorted(known.attempts.items())
