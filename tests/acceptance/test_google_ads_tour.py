@@ -166,7 +166,8 @@ def test_one_account_must_pause_and_another_is_closed_and_the_third_goes_on(shop
     ]
     done = shop.ask("run", code=1)
     assert (done["accepted"], done["cancelled"], done["rejected"], done["blocked"]) == (1, 1, 1, 0)
-    words = {failure["key"]: (failure["error_class"], failure["message"]) for failure in done["failures"]}
+    items = [*done["failures"], *done["cancelled_items"]]
+    words = {item["key"]: (item["error_class"], item["message"]) for item in items}
     assert words[key(CAROL, YESTERDAY)][0] == "config"
     assert words[key(BOB, YESTERDAY)][1].endswith("(the source asks to wait 900 s)")
     bob, carol = shop.inspected(BOB, YESTERDAY), shop.inspected(CAROL, YESTERDAY)

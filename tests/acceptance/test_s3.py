@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from cli import answer, penstock
 from penstock.app import load_workspace
 from penstock.control.select import Selection
@@ -14,6 +16,7 @@ from workspaces import rows_by_partition, write_workspace
 TABLE = "demo.campaign_daily"
 
 
+@pytest.mark.damages_workspace("deletes data files of the warehouse at its end")
 def test_a_slice_travels_from_source_to_reader_on_s3(tmp_path: Path, s3_url: str) -> None:
     yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
     clicks = "SELECT logical_date, collect_list(clicks) AS clicks FROM demo.campaign_daily GROUP BY logical_date"

@@ -164,12 +164,15 @@ def test_another_table_under_the_same_version_number_is_not_read(house: House) -
     lake = Path(house.workspace.lake.url)
     with builders.quick_folder() as folder:
         other = House(Path(folder))
-        other.deliver(slices(1, 2, clicks=666))
-        other.publish()
+        for clicks in (664, 665, 666):
+            other.deliver(slices(1, 2, clicks=clicks))
+            other.publish()
+        house.deliver(slices(1))
+        house.publish()
         shutil.rmtree(lake / "warehouse")
         shutil.copytree(f"{folder}/lake/warehouse", lake / "warehouse")
     fresh = House(house.folder)
-    assert kinds(fresh) == [(f"{TABLE}.v1", MismatchKind.TABLE_REPLACED)]
+    assert kinds(fresh)[0] == (f"{TABLE}.v1", MismatchKind.TABLE_REPLACED)
     with pytest.raises(WarehouseError, match="the lake was replaced or restored"):
         fresh.clicks()
 

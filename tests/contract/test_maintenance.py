@@ -150,9 +150,9 @@ def test_a_reader_that_took_its_snapshot_before_reads_on_through_compaction(
 def vacuum(house: House, keep: set[int], retention: timedelta = timedelta(hours=1)) -> list[str]:
     [(_, head)] = house.workspace.warehouse_tables()
     token = house.workers.register()
-    return vacuum_table(
-        house.workspace.database, house.workspace.lake, token, head, {head.version, *keep}, retention, dry_run=True
-    )
+    versions: set[tuple[int, str | None]] = {(version, None) for version in (head.version, *keep)}
+    database, lake = house.workspace.database, house.workspace.lake
+    return vacuum_table(database, lake, token, head, versions, retention, dry_run=True)
 
 
 def test_vacuum_refuses_a_retention_that_readers_could_notice(house: House) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 import sqlalchemy as sa
+from deltalake import DeltaTable, write_deltalake
 
 import builders
 from builders import audit_entry
@@ -29,7 +31,7 @@ from penstock.raw.reader import RawReader
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Planned
 from penstock.warehouse.consistency import lake_identity
-from workspaces import key
+from workspaces import key, rows_by_partition
 
 TABLE = "demo.campaign_daily"
 
@@ -238,7 +240,7 @@ def test_what_was_withdrawn_after_the_backup_does_not_come_back(house: House) ->
     assert [a.withdrawn for a in done.assets] == [[one(2)]]
     state = old.workspace.reader.state(one(2))
     assert state is not None
-    assert (state.status, "left the table" in str(state.error_message)) == ("failed", True)
+    assert (state.status, "withdrawn after the backup" in str(state.error_message)) == ("failed", True)
     assert seen(old) == slices(1, 3)
     assert old.publish().loaded == 0
     assert seen(old) == slices(1, 3)
@@ -338,6 +340,122 @@ def test_a_run_that_was_replaced_and_deleted_after_the_backup_cannot_be_returned
     _, oldest = old.workspace.reader.attempts(one(2))
     assert (oldest.run_id, oldest.raw_deleted_at is not None) == (replaced.run_id, True)
     assert_sound(old)
+
+
+def test_rows_that_another_tool_doubled_or_deleted_are_rebuilt_and_not_adopted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = seen(house)
+    table = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1")
+    write_deltalake(table, table.to_pyarrow_table(), mode="append")
+    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: house.rebuilder()[0])
+    done = from_lake(house.workspace)
+    assert [a.ambiguous for a in done.assets] == [sorted(before)]
+    assert {key: len(rows) for key, rows in rows_by_partition(house.workspace, TABLE).items()} == dict.fromkeys(
+        before, 3
+    )
+    assert_sound(house)
+
+
+def test_a_run_that_waited_at_the_backup_and_was_withdrawn_since_does_not_come_back(house: House) -> None:
+    house.deliver(slices(4, clicks=6))
+    backup = dump(house.workspace.database)
+    house.publish()
+    AuthorityStore(house.workspace.database, house.now).demote(one(4), "wrong", audit_entry())
+    house.publish()
+    old = restored(house, backup)
+    done = from_lake(old.workspace)
+    assert [a.withdrawn for a in done.assets] == [[one(4)]]
+    old.publish()
+    assert seen(old) == slices(1, 2, 3)
+    assert_sound(old)
+
+
+def test_a_newer_run_that_waits_keeps_authority_over_the_one_in_the_table(house: House) -> None:
+    house.deliver(slices(4, clicks=6))
+    backup = dump(house.workspace.database)
+    house.publish()
+    old = restored(house, backup)
+    newer = old.deliver(slices(4, clicks=8))
+    from_lake(old.workspace)
+    state = old.workspace.reader.state(one(4))
+    assert state is not None
+    assert state.current_run_id == newer
+    old.publish()
+    assert seen(old)[one(4)] == 8
+    assert_sound(old)
+
+
+def test_withdrawn_partitions_stay_withdrawn_when_others_are_rebuilt(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = dump(house.workspace.database)
+    AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
+    house.publish()
+    table = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1")
+    write_deltalake(table, table.to_pyarrow_table(), mode="append")
+    old = restored(house, backup)
+    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: old.rebuilder()[0])
+    from_lake(old.workspace)
+    old.publish()
+    assert seen(old) == slices(1, 3)
+    assert_sound(old)
+
+
+def test_a_lost_database_is_rebuilt_beside_a_damaged_file(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_files(house)[0].write_bytes(b"PAR1")
+    workspace = lost(house)
+    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: House(house.folder).rebuilder()[0])
+    done = from_lake(workspace)
+    assert len(done.damaged_files) == 1
+    again = House(house.folder)
+    assert again.workspace.mismatches(everything=True) == []
+    assert seen(again) == {}  # nothing shows which of its runs were accepted: they are fetched again
+
+
+def test_an_older_database_is_brought_forward_to_a_table_that_was_created_again(house: House) -> None:
+    for clicks in (2, 3, 4):
+        house.deliver(slices(1, clicks=clicks))
+        house.publish()
+    backup = dump(house.workspace.database)
+    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
+    fresh = House(house.folder)
+    fresh.rebuild(TABLE)
+    fresh.deliver(slices(4))
+    fresh.publish()
+    before = seen(fresh)
+    old = restored(fresh, backup)
+    from_lake(old.workspace)
+    assert seen(old) == before == {**slices(1, clicks=4), **slices(2, 3, 4)}
+    assert_sound(old)
+
+
+def test_a_missing_table_holds_up_no_other_recovery(house: House) -> None:
+    house.deliver(slices(1, query="network_daily"))
+    house.publish()
+    backup = dump(house.workspace.database)
+    house.deliver(slices(4))
+    house.publish()
+    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/network_daily")
+    old = restored(house, backup)
+    done = from_lake(old.workspace)
+    assert [mismatch.table for mismatch in done.left_alone] == ["demo.network_daily.v1"]
+    assert seen(old) == slices(1, 2, 3, 4)
+
+
+def test_a_hole_in_the_log_hides_no_version(house: House) -> None:
+    backup = dump(house.workspace.database)
+    [(_, head)] = house.workspace.warehouse_tables()
+    house.deliver(slices(2, 4, clicks=5))
+    house.publish()
+    place = Path(house.workspace.lake.url) / head.location
+    DeltaTable(str(place)).create_checkpoint()
+    (place / "_delta_log" / f"{head.version + 1:020d}.json").unlink()
+    old = restored(house, backup)
+    assert [found.table for found in old.workspace.mismatches(everything=True)] == [head.name]
+    old.deliver(slices(4, clicks=9))
+    assert set(old.publish().refused) == {head.name}
+    assert seen(old) == slices(1, 2, 3)
 
 
 def test_rows_without_their_raw_run_are_hidden_and_reported(house: House) -> None:
@@ -552,6 +670,70 @@ def test_a_partition_whose_raw_run_is_gone_as_well_is_hidden_and_named(house: Ho
     house.publish()
     assert seen(house) == {**slices(1, 3), **slices(2, clicks=9)}
     assert_sound(house)
+
+
+def test_a_partition_on_its_way_to_another_schema_version_is_not_lost_by_a_rebuild(house: House) -> None:
+    newer = house.under("v2")
+    newer.deliver(slices(2, clicks=7))
+    data_files(house)[0].unlink()
+    fresh = House(house.folder)
+    fresh.rebuild(TABLE)
+    assert seen(fresh) == slices(1, 3)
+    newer.publish()
+    assert seen(fresh) == {**slices(1, 3), **slices(2, clicks=7)}
+    assert_sound(fresh)
+
+
+def test_a_run_that_is_accepted_during_a_rebuild_leaves_no_pointer_without_rows(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_files(house)[0].unlink()
+    fresh = House(house.folder)
+    stage = fresh.stage
+
+    def stage_and_accept(*arguments: Any) -> Any:
+        monkeypatch.setattr(fresh, "stage", stage)
+        fresh.deliver(slices(2, clicks=8))
+        return stage(*arguments)
+
+    monkeypatch.setattr(fresh, "stage", stage_and_accept)
+    fresh.rebuild(TABLE)
+    assert seen(fresh) == slices(1, 3)
+    assert not fresh.workspace.ready(TABLE, date="2024-06-09", customers=[one(2).customer_id])
+    fresh.publish()
+    assert seen(fresh) == {**slices(1, 3), **slices(2, clicks=8)}
+    assert_sound(fresh)
+
+
+def test_a_table_without_a_column_of_its_contract_is_created_again(house: House) -> None:
+    before = seen(house)
+    table = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1")
+    rows = table.to_pyarrow_table().drop_columns(["clicks"])
+    write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=["_month"])
+    fresh = House(house.folder)
+    fresh.rebuild(TABLE)
+    assert seen(fresh) == before
+    assert_sound(fresh)
+
+
+def test_the_preview_of_a_lost_table_lists_what_is_loaded_again(house: House) -> None:
+    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
+    damage = House(house.folder).workspace.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
+    assert (damage.created, set(damage.partitions)) == ("there is no Delta table", set(slices(1, 2, 3)))
+
+
+def test_vacuum_works_beside_a_snapshot_from_before_a_table_was_created_again(house: House) -> None:
+    for clicks in (2, 3, 4):
+        house.deliver(slices(1, clicks=clicks))
+        house.publish()
+    house.workspace.snapshots.take("old", [("demo", "campaign_daily")], house.workspace.now(), timedelta(days=900))
+    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
+    fresh = House(house.folder)
+    fresh.rebuild(TABLE)
+    fresh.workspace.vacuum((), timedelta(hours=1), dry_run=False)
+    assert seen(fresh) == {**slices(1, clicks=4), **slices(2, 3)}
+    with pytest.raises(WarehouseError):
+        fresh.workspace.vouched(TABLE, as_of="old").arrow()
 
 
 def test_a_rebuild_of_a_sound_table_loads_nothing(house: House) -> None:

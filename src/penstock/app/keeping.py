@@ -142,14 +142,14 @@ class Keeping(Reading):
         self.require_own_lake()
         now = self.now()
         live = [s for s in self.snapshots.all() if s.expires_at > now]
-        kept: dict[str, set[int]] = {}
+        kept: dict[str, set[tuple[int, str | None]]] = {}
         for snapshot in live:
             for _, head in snapshot.tables:
-                kept.setdefault(head.name, set()).add(head.version)
+                kept.setdefault(head.name, set()).add((head.version, head.publication))
         found = {}
         with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
             for _, head in self.warehouse_tables(assets):
-                keep = {head.version, *kept.get(head.name, ())}
+                keep = {(head.version, head.publication), *kept.get(head.name, ())}
                 found[head.name] = vacuum_table(
                     self.database, self.lake, heart.token, head, keep, retention, dry_run=dry_run
                 )

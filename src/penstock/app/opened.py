@@ -101,16 +101,18 @@ class Opened:
 
     def migrate(self) -> tuple[str | None, str]:
         """Create or update the schema, and mark the lake as this database's. Refuses a lake of another database."""
-        from penstock.db.migrate import migrate, version_of
+        from penstock.db.migrate import HEAD, migrate, version_of
         from penstock.warehouse.consistency import claim_lake, lake_identity, refuse_foreign_lake
 
-        # A database from before identities that was restored beside a newer lake belongs to that lake.
-        identity = lake_identity(self.lake) if version_of(self.database) else None
+        # A database from before identities that was restored beside a newer lake belongs to that lake. It is migrated
+        # even if the lake has tables that it does not know: publishing to them is refused until a recovery.
+        before = version_of(self.database)
+        identity = lake_identity(self.lake) if before else None
         versions = migrate(
             self.database,
             self.settings.tenant,
             self.settings.workspace,
-            lambda connection: refuse_foreign_lake(connection, self.lake),
+            lambda connection: refuse_foreign_lake(connection, self.lake, unknown_tables_too=before in (None, HEAD)),
             identity,
         )
         reach("migrate.committed")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from ulid import ULID
 
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
@@ -30,7 +32,7 @@ from penstock.db.migrate import HEAD, migrate, version_of
 from penstock.errors import ConfigError, LakeMismatch, UsageError
 from penstock.failpoint import reach
 from penstock.flow.heartbeat import Heartbeat
-from penstock.partition import AttemptKey, PartitionKey, new_ulid
+from penstock.partition import AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.verify import table_damage
 from penstock.pipeline.work import Report
 from penstock.raw.reader import RawReader
@@ -48,13 +50,16 @@ from penstock.state.worker import WorkerStore
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import (
+    Mismatch,
     MismatchKind,
     claim_lake,
     database_identity,
+    known_publications,
     lake_identity,
     mismatches,
     recorded_heads,
 )
+from penstock.warehouse.delta_log import commits_after
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.rebuild import Rebuilder, Rebuilt, TableDamage
 from penstock.warehouse.staging import PartStaged, StagePart
@@ -76,6 +81,8 @@ class LakeRecovery:
     exported_events: int = 0
     damaged_segments: Mapping[str, str] = field(default_factory=dict)
     rebuilt: Sequence[Rebuilt] = ()
+    damaged_files: Mapping[str, str] = field(default_factory=dict)
+    left_alone: Sequence[Mismatch] = ()  # tables that are behind the database: only the other direction repairs them
 
     @property
     def restored(self) -> int:
@@ -117,6 +124,7 @@ class Recovery:
         done: list[AssetRecovery] = []
         rebuilt: list[Rebuilt] = []
         unusable: dict[AttemptKey, str] = {}
+        damaged: dict[str, str] = {}
         contracts = self._contracts(ws.database)
         wanted = self._assets_ahead(ws.database)
         workers = WorkerStore(ws.database, ws.now)
@@ -126,13 +134,15 @@ class Recovery:
                 share = partial(_share, report, number, len(wanted))
                 evidence, recovery = self._restore(asset, tables, contracts, facts, heart.token, entry, share)
                 unusable |= evidence.unusable
+                damaged |= evidence.damaged
                 done.append(recovery)
-                if recovery.ambiguous:
+                if recovery.is_rebuilt:
                     rebuilt.append(self._rebuilder(heart.token, spark, report).rebuild(recovery.asset))
         for asset, gone in self._raw_deleted(ws.database, wanted):
             ws.database.transact(lambda connection, some=gone: mark_raw_deleted(connection, some, ws.now()))  # type: ignore[misc]
             done.append(AssetRecovery(*asset, raw_gone=gone))
-        result = LakeRecovery(is_new, done, unusable, facts.events, facts.damaged, rebuilt)
+        left = self._behind(ws.database)
+        result = LakeRecovery(is_new, done, unusable, facts.events, facts.damaged, rebuilt, damaged, left)
         ControlStore(ws.database, ws.now).note(entry, result.restored, "done")
         ws.rebuild_projections()
         return result
@@ -140,7 +150,7 @@ class Recovery:
     def _previewed(self, database: Database, is_new: bool, report: Report) -> LakeRecovery:
         ws, facts = self._workspace, exported_facts(self._workspace.lake)
         contracts, wanted = self._contracts(database), self._assets_ahead(database)
-        done, unusable = list[AssetRecovery](), dict[AttemptKey, str]()
+        done, unusable, damaged = list[AssetRecovery](), dict[AttemptKey, str](), dict[str, str]()
         for number, (asset, tables) in enumerate(sorted(wanted.items())):
             opened = [Table(ws.lake, table.name, table.location) for table in tables]
             with database.snapshot() as connection:
@@ -148,9 +158,29 @@ class Recovery:
             share = partial(_share, report, number, len(wanted))
             evidence = collect_evidence(ws.lake, asset, opened, contracts, facts, _accepted(known), ws.now(), share)
             unusable |= evidence.unusable
-            done.append(plan_recovery(*asset, known, evidence.found, evidence.sealed, evidence.in_raw))
+            damaged |= evidence.damaged
+            done.append(_planned(asset, known, evidence, evidence.in_raw, self._published_at(database, tables)))
         done += [AssetRecovery(*asset, raw_gone=gone) for asset, gone in self._raw_deleted(database, wanted)]
-        return LakeRecovery(is_new, done, unusable, facts.events, facts.damaged)
+        left = self._behind(database)
+        return LakeRecovery(is_new, done, unusable, facts.events, facts.damaged, (), damaged, left)
+
+    def _behind(self, database: Database) -> list[Mismatch]:
+        """The tables that are missing, or older than the database says."""
+        kinds = (MismatchKind.LAKE_BEHIND, MismatchKind.TABLE_MISSING, MismatchKind.TABLE_REPLACED)
+        return [one for one in mismatches(database, self._workspace.lake) if one.kind in kinds]
+
+    def _published_at(self, database: Database, tables: Sequence[FoundTable]) -> datetime | None:
+        """When the newest publication was made that the database does not know, by the time in its id."""
+        lake = self._workspace.lake
+        names = [
+            name
+            for table in tables
+            for commit in commits_after(lake, table.location, -1, Table(lake, table.name, table.location).version)
+            for name in commit.publications
+        ]
+        with database.snapshot() as connection:
+            unknown = sorted(set(names) - known_publications(connection, names))
+        return ULID.from_str(unknown[-1]).datetime if unknown else None
 
     def _raw_deleted(
         self, database: Database, without: Collection[tuple[str, str]]
@@ -189,6 +219,7 @@ class Recovery:
             evidence = collect_evidence(
                 ws.lake, asset, list(opened.values()), contracts, facts, _accepted(known), ws.now(), report
             )
+            published_at = self._published_at(database, tables)
             batch = Batch(new_ulid(), {name: TableChange((), ()) for name in opened})
             database.transact(lambda connection: self._prepare(connection, leases, batch))
             reach("recover.prepared")
@@ -197,11 +228,13 @@ class Recovery:
 
             def record(connection: Connection) -> AssetRecovery:
                 leases.require(connection, batch.tables)
-                known = read_asset(connection, *asset)
-                recovery = plan_recovery(*asset, known, evidence.found, evidence.sealed, evidence.in_raw)
+                now = read_asset(connection, *asset)
+                # Attempts that were closed after raw was listed may have a seal that the list does not name.
+                in_raw = {*evidence.in_raw, *(_closed(now) - _closed(known))}
+                recovery = _planned(asset, now, evidence, in_raw, published_at)
                 _keep(connection, evidence.contracts, ws.now())
                 apply_recovery(connection, recovery, versions, batch.batch_id, worker_token, ws.now())
-                if recovery.ambiguous:  # readers keep the old head until the tables are rebuilt
+                if recovery.is_rebuilt:  # readers keep the old head until the tables are rebuilt
                     batches.discard(connection, batch, leases.token, ws.now())
                 else:
                     batches.record_published(connection, batch, leases.token, versions, ws.now())
@@ -254,10 +287,6 @@ class Recovery:
         """The assets with tables that the database does not know, or not at their newest version; with them those that
         an unfinished publication ties to them."""
         found = mismatches(database, self._workspace.lake, everything=True)
-        behind = (MismatchKind.LAKE_BEHIND, MismatchKind.TABLE_MISSING, MismatchKind.TABLE_REPLACED)
-        for mismatch in found:
-            if mismatch.kind in behind:
-                raise LakeMismatch(mismatch.message)
         ahead = {one.asset for one in found if one.kind in (MismatchKind.LAKE_AHEAD, MismatchKind.UNKNOWN_TABLE)}
         with database.snapshot() as connection:
             names = [head.name for head in recorded_heads(connection)]
@@ -354,10 +383,30 @@ def _share(report: Report, number: int, total: int, part: float) -> None:
 def _accepted(known: AssetRows) -> dict[AttemptKey, bool]:
     """The attempts in the database, and whether each was accepted or approved."""
     return {
-        AttemptKey(key, run): attempt.outcome == "SUCCEEDED" or attempt.approved  # type: ignore[arg-type]
+        AttemptKey(key, RunId(run)): attempt.outcome == "SUCCEEDED" or attempt.approved
         for key, runs in known.attempts.items()
         for run, attempt in runs.items()
     }
+
+
+def _closed(known: AssetRows) -> set[AttemptKey]:
+    return {
+        AttemptKey(key, RunId(run))
+        for key, runs in known.attempts.items()
+        for run, attempt in runs.items()
+        if attempt.outcome is not None
+    }
+
+
+def _planned(
+    asset: tuple[str, str],
+    known: AssetRows,
+    evidence: AssetEvidence,
+    in_raw: Collection[AttemptKey],
+    published_at: datetime | None,
+) -> AssetRecovery:
+    damaged = bool(evidence.damaged)
+    return plan_recovery(*asset, known, evidence.found, evidence.sealed, in_raw, published_at, damaged)
 
 
 def _register(connection: Connection, tables: Sequence[FoundTable]) -> None:

@@ -151,7 +151,7 @@ def _lake_document(found: LakeRecovery) -> dict[str, Any]:
             "restored": len(one.restored),
             "conflicts": len(one.conflicts),
             "withdrawn": [str(key) for key in one.withdrawn],
-            "demoted": [str(key) for key in one.demoted],
+            "demoted": [str(key) for key in (*one.demoted, *one.overtaken)],
             "raw_deleted": len(one.raw_gone),
             "sealed_without_verdict": sum(run.outcome == "CANCELLED" for run, _ in one.sealed),
             "ambiguous": [str(key) for key in one.ambiguous],
@@ -166,6 +166,8 @@ def _lake_document(found: LakeRecovery) -> dict[str, Any]:
             {**key_fields(attempt.partition), "run_id": attempt.run_id, "reason": reason}
             for attempt, reason in sorted(found.unusable.items())
         ],
+        "damaged_files": dict(found.damaged_files),
+        "left_alone": mismatch_items(found.left_alone),
         "exported_events": found.exported_events,
         "damaged_segments": dict(found.damaged_segments),
         "not_in_the_lake": list(NOT_IN_THE_LAKE),
@@ -173,6 +175,7 @@ def _lake_document(found: LakeRecovery) -> dict[str, Any]:
 
 
 def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
+    draw_mismatches(console, found.left_alone)
     if found.is_nothing:
         console.print("no table of the lake is ahead of the state database: nothing to restore")
         return
@@ -193,9 +196,11 @@ def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
     done = "would restore" if dry_run else "restored"
     where = "a new state database" if found.database_is_new else "the state database"
     console.print(f"{done} {found.restored:,} accepted runs in {where}")
+    for path, reason in sorted(found.damaged_files.items())[:_LISTED]:
+        console.print(f"rebuilt from raw: {path} cannot be read: {reason}", style="yellow", markup=False)
     for attempt, reason in sorted(found.unusable.items())[:_LISTED]:
         console.print(f"hidden: {attempt.partition} run {attempt.run_id}: {reason}", style="yellow", markup=False)
-    withdrawn = [key for one in found.assets for key in (*one.withdrawn, *one.demoted)]
+    withdrawn = [key for one in found.assets for key in (*one.withdrawn, *one.demoted, *one.overtaken)]
     for key in withdrawn[:_LISTED]:
         console.print(f"withdrawn: {key}: its rows are not vouched for any more; `penstock state retry {key}`")
     if len(withdrawn) > _LISTED:

@@ -55,6 +55,7 @@ class AssetEvidence:
     unusable: Mapping[AttemptKey, str]
     contracts: Sequence[Contract]
     in_raw: Collection[AttemptKey]  # every run that has a seal
+    damaged: Mapping[str, str]  # data files that cannot be read, with the reason
 
 
 @dataclass(slots=True)
@@ -121,14 +122,16 @@ def collect_evidence(
     found: list[FoundRun] = []
     unusable: dict[AttemptKey, str] = {}
     used: dict[str, Contract] = {}
+    damaged: dict[str, str] = {}
     for number, table in enumerate(tables):
         contract = table_contract(table, contracts)
-        contents = table_contents(
+        contents, unread = table_contents(
             lake,
             table,
             contract,
             lambda share, before=number: report((before + share) / (len(tables) + 1)),  # type: ignore[misc]
         )
+        damaged |= {f"{table.path}/{path}": reason for path, reason in unread.items()}
         digests = {
             AttemptKey(PartitionKey(asset[0], customer, asset[1], day), RunId(run)): content
             for (day, customer, run), content in contents.items()
@@ -174,7 +177,7 @@ def collect_evidence(
     others = sorted(in_raw - served - set(known))
     sealed = list(_sealed_runs(raw, others, asset, contracts, facts, used))
     report(1.0)
-    return AssetEvidence(found, sealed, unusable, list(used.values()), in_raw)
+    return AssetEvidence(found, sealed, unusable, list(used.values()), in_raw, damaged)
 
 
 def _sealed_runs(

@@ -13,6 +13,7 @@ from datetime import date
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
@@ -22,7 +23,7 @@ from penstock.contract.spark_hash import nullable_row_hashes
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.digests import comparable, may_be_of_first_algorithm
-from penstock.errors import RawError, WarehouseError
+from penstock.errors import RawError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import AttemptKey, PartitionKey, RunId
@@ -35,6 +36,9 @@ from penstock.warehouse.tables import RUN, DataFile, SortKey, Table, month_of
 _ROWS = 200_000
 _RAW_CHUNK = 200
 _SMALL_BYTES = 1024 * 1024  # a chunk of these fits into memory
+
+# A data file that is gone, damaged as Arrow says it, or without a column of the contract.
+UNREADABLE = (LakeObjectMissing, OSError, ValueError, KeyError, pa.ArrowException)
 
 Found = tuple[date, str, str]  # day, customer and run, as the rows say
 
@@ -49,6 +53,11 @@ class Content:
 
     def digest(self, schema_version: str) -> str:
         return content_digest(schema_version, self.rows, self.xor, self.total)
+
+    def add(self, other: Content) -> None:
+        self.rows += other.rows
+        self.xor ^= other.xor
+        self.total = (self.total + other.total) % 2**64
 
 
 @dataclass(slots=True)
@@ -74,6 +83,8 @@ def verify_table(
     table = Table(lake, head.name, head.location, head.version)
     names = [f.name for f in contract.columns]
     found: dict[Found, Content] = {}
+    unreadable: set[str] = set()
+    pointers = _pointers(database, head.name)
     files = sorted(table.files(), key=lambda file: (file.month, file.first))
     for number, file in enumerate(files):
         try:
@@ -82,15 +93,17 @@ def verify_table(
                 keys |= _add(part, names, found)
                 rows += len(part)
             _compare_with_log(contract, head, file, size, rows, keys, done)
-        except (LakeObjectMissing, OSError, ValueError) as error:  # gone, or damaged as Arrow says it
+        except UNREADABLE as error:
             done.files[head.name, file.path] = [f"it cannot be read: {error}"]
-            for key in _pointers(database, head.name):
+            unreadable.add(file.path)
+            for key in pointers:
                 if file.may_hold((key.logical_date, key.customer_id)):
                     done.blame(key, f"its file {file.path} cannot be read: {error}")
         report((number + 1) / len(files))
     done.rows += sum(content.rows for content in found.values())
-    differing = _compare(contract, found, _pointers(database, head.name), done)
-    _compare_by_first_algorithm(lake, head, files, names, differing, done)
+    differing = _compare(contract, found, pointers, done)
+    readable = [file for file in files if file.path not in unreadable]
+    _compare_by_first_algorithm(lake, head, readable, names, differing, done)
 
 
 def _compare_with_log(
@@ -121,19 +134,24 @@ def _compare_with_log(
 
 def table_contents(
     lake: Lake, table: Table, contract: Contract, report: Callable[[float], None]
-) -> dict[Found, Content]:
-    """The rows of a table by day, customer and run. Raises WarehouseError if a file cannot be read."""
+) -> tuple[dict[Found, Content], dict[str, str]]:
+    """The rows of a table by day, customer and run, and the files that cannot be read, each with the reason."""
     names = [f.name for f in contract.columns]
     found: dict[Found, Content] = {}
+    damaged: dict[str, str] = {}
     files = table.files()
     for number, file in enumerate(files):
+        mine: dict[Found, Content] = {}
         try:
             for part in _batches(lake, f"{table.path}/{file.path}", names):
-                _add(part, names, found)
-        except (LakeObjectMissing, OSError, ValueError) as error:
-            raise WarehouseError(f"table {table.name}: the data file {file.path} cannot be read: {error}") from error
+                _add(part, names, mine)
+        except UNREADABLE as error:
+            damaged[file.path] = str(error)
+        else:
+            for key, content in mine.items():
+                found.setdefault(key, Content()).add(content)
         report((number + 1) / len(files))
-    return found
+    return found, damaged
 
 
 def table_damage(
@@ -212,8 +230,6 @@ def _keys(rows: Any) -> list[Found]:
 
 def _add(batch: Any, names: Sequence[str], found: dict[Found, Content]) -> set[SortKey]:
     """Adds the rows up by partition and run; the partitions that they belong to."""
-    import pyarrow as pa
-
     rows = pa.Table.from_batches([batch])
     hashes = row_hashes(rows.select(list(names)))
     keys = _keys(rows)
@@ -297,8 +313,6 @@ def _compare_by_first_algorithm(
 
 
 def _add_by_first_algorithm(batch: Any, names: Sequence[str], contents: Mapping[Found, FirstContent]) -> None:
-    import pyarrow as pa
-
     rows = pa.Table.from_batches([batch])
     wanted: dict[Found, list[int]] = {}
     for at, key in enumerate(_keys(rows)):

@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.bulk import KEY_COLUMNS, Columns, insert, key_values, same_key, staged, timed
 from penstock.db.types import UtcTimestamp
+from penstock.digests import comparable, may_be_of_first_algorithm
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged, Event, PartitionPublished, TaskFinished
 from penstock.lifecycle import Act, Outcome, Stage
@@ -76,6 +77,9 @@ class KnownAttempt:
     demoted: bool
     contract_fingerprint: str
     has_raw: bool  # as far as the database knows
+    finished_at: datetime | None
+    record_count: int | None
+    content_digest: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class KnownState:
     status: str
     current_run_id: str | None
     authority_version: int
+    record_count: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +128,21 @@ class AssetRecovery:
     sealed: Sequence[tuple[SealedRun, int]] = ()  # with the attempt number that each gets
     withdrawn: Sequence[PartitionKey] = ()  # their rows left the tables after the backup: demoted
     demoted: Sequence[PartitionKey] = ()  # an exported event says so: demoted, their rows are still in the tables
+    overtaken: Sequence[PartitionKey] = ()  # a later run than the trusted one was demoted: nothing is trusted now
     hidden: Sequence[PartitionKey] = ()  # their rows left the tables, and another run waits to be published
     superseded: Sequence[tuple[AttemptKey, KnownAttempt]] = ()  # open at the backup, and a later run is known now
     raw_gone: Sequence[AttemptKey] = ()  # their raw runs were deleted after the backup
-    ambiguous: Sequence[PartitionKey] = field(default_factory=tuple)  # rows of several runs: rebuilt from raw
+    ambiguous: Sequence[PartitionKey] = field(default_factory=tuple)  # rows of several runs, or not of the verdict
+    damaged: bool = False  # files of its tables cannot be read
 
     @property
     def asset(self) -> str:
         return f"{self.source}.{self.query_name}"
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the tables cannot be taken as they are: only the state is restored, and they are rebuilt from raw."""
+        return bool(self.ambiguous) or self.damaged
 
     @property
     def is_nothing(self) -> bool:
@@ -157,7 +169,7 @@ def read_asset(connection: Connection, source: str, query_name: str) -> AssetRow
 
     attempts: dict[PartitionKey, dict[str, KnownAttempt]] = {}
     names = ("run_id", "attempt_no", "outcome", "approved_at", "demoted_at", "contract_fingerprint", "payload_digest",
-             "raw_deleted_at")  # fmt: skip
+             "raw_deleted_at", "finished_at", "record_count", "content_digest")  # fmt: skip
     for key, row in rows(schema.partition_attempt, *names):
         attempts.setdefault(key, {})[row.run_id] = KnownAttempt(
             row.attempt_no,
@@ -166,10 +178,13 @@ def read_asset(connection: Connection, source: str, query_name: str) -> AssetRow
             row.demoted_at is not None,
             row.contract_fingerprint,
             row.payload_digest is not None and row.raw_deleted_at is None,
+            row.finished_at,
+            row.record_count,
+            row.content_digest,
         )
     states = {
-        key: KnownState(row.status, row.current_run_id, row.authority_version)
-        for key, row in rows(schema.partition_state, "status", "current_run_id", "authority_version")
+        key: KnownState(row.status, row.current_run_id, row.authority_version, row.record_count)
+        for key, row in rows(schema.partition_state, "status", "current_run_id", "authority_version", "record_count")
     }
     pointers = {
         key: KnownPointer(row.run_id, row.record_count, row.hidden_at is not None)
@@ -185,16 +200,21 @@ def plan_recovery(
     found: Sequence[FoundRun],
     sealed: Sequence[SealedRun],
     in_raw: Collection[AttemptKey],
+    published_at: datetime | None = None,
+    damaged: bool = False,
 ) -> AssetRecovery:
     """Decide about every run that the tables of an asset show, about sealed runs that nobody knows, and about raw runs
-    that are not `in_raw` any more."""
+    that are not `in_raw` any more. `published_at` is the moment of the newest publication that the database does not
+    know: whatever was accepted before it was published by it. With `damaged` files the tables are rebuilt."""
     by_key: dict[PartitionKey, list[FoundRun]] = {}
     for run in found:
         by_key.setdefault(run.attempt.partition, []).append(run)
-    ambiguous = sorted(key for key, runs in by_key.items() if len(runs) > 1)
+    ambiguous = sorted(key for key, runs in by_key.items() if len(runs) > 1 or _differs(runs[0], known))
     newest = [max(runs, key=lambda run: run.attempt.run_id) for _, runs in sorted(by_key.items())]
     unknown = [run for run in sealed if run.attempt.run_id not in known.attempts.get(run.attempt.partition, {})]
-    numbers = _attempt_numbers(known, [run.attempt for run in newest] + [run.attempt for run in unknown])
+    # A run that nothing vouches for gets no attempt, and so no number.
+    there = [run for run in newest if run.usable or run.attempt.run_id in known.attempts.get(run.attempt.partition, {})]
+    numbers = _attempt_numbers(known, [*(run.attempt for run in there), *(run.attempt for run in unknown)])
     decisions = [_decide(run, known, numbers) for run in newest]
     withdrawn, hidden = list[PartitionKey](), list[PartitionKey]()
     for key, pointer in sorted(known.pointers.items()):
@@ -203,7 +223,10 @@ def plan_recovery(
         state = known.states.get(key)
         trusted = state is not None and state.status == "success" and state.current_run_id == pointer.run_id
         (withdrawn if trusted else hidden).append(key)
+    waiting = {key for key in known.states if _was_published(key, known, published_at)} - set(by_key)
+    withdrawn = sorted({*withdrawn, *waiting})
     demoted = [d.run.attempt.partition for d in decisions if d.run.demoted and _is_trusted(d.run.attempt, known)]
+    overtaken = [d.run.attempt.partition for d in decisions if d.run.demoted and _is_overtaken(d.run.attempt, known)]
     judged = {d.run.attempt.partition for d in decisions if d.ruling in (Ruling.INSERT, Ruling.CLOSE)}
     return AssetRecovery(
         source,
@@ -212,11 +235,24 @@ def plan_recovery(
         [(_without_verdict(run, judged), numbers[run.attempt]) for run in unknown],
         withdrawn,
         demoted,
+        overtaken,
         hidden,
         _superseded(known, decisions, unknown),
         deleted_raw(known, in_raw, decisions, gone=(*withdrawn, *demoted, *hidden)),
         ambiguous,
+        damaged,
     )
+
+
+def _was_published(key: PartitionKey, known: AssetRows, published_at: datetime | None) -> bool:
+    """Whether the trusted run waited at the backup, and a later publication took it: it is in no table any more."""
+    state, pointer = known.states[key], known.pointers.get(key)
+    if published_at is None or state.status != "success" or state.current_run_id is None or not state.record_count:
+        return False
+    if pointer is not None and pointer.run_id == state.current_run_id:
+        return False
+    finished = known.attempts[key][state.current_run_id].finished_at
+    return finished is not None and finished < published_at
 
 
 def _superseded(
@@ -266,11 +302,26 @@ def _is_trusted(attempt: AttemptKey, known: AssetRows) -> bool:
     return state is not None and state.status == "success" and state.current_run_id == attempt.run_id
 
 
+def _is_overtaken(attempt: AttemptKey, known: AssetRows) -> bool:
+    """Whether the trusted run is older than this one, so that it was replaced before this one was demoted."""
+    state = known.states.get(attempt.partition)
+    return state is not None and state.status == "success" and str(state.current_run_id) < attempt.run_id
+
+
 def _without_verdict(run: SealedRun, judged: Collection[PartitionKey]) -> SealedRun:
     """A verdict counts in the partition's state. Where the recovery writes no state, the run stays without one."""
     if run.attempt.partition in judged or run.outcome == Outcome.CANCELLED:
         return run
     return run._replace(outcome=Outcome.CANCELLED, error_class="internal", demoted=False)
+
+
+def _differs(run: FoundRun, known: AssetRows) -> bool:
+    """Whether the rows are not those of the verdict that the database knows: doubled, incomplete or changed."""
+    attempt = known.attempts.get(run.attempt.partition, {}).get(run.attempt.run_id)
+    if attempt is None or attempt.content_digest is None:
+        return False
+    same = comparable(attempt.content_digest) == comparable(run.content_digest)
+    return attempt.record_count != run.record_count or not (same or may_be_of_first_algorithm(attempt.content_digest))
 
 
 def _attempt_numbers(known: AssetRows, attempts: Iterable[AttemptKey]) -> dict[AttemptKey, int]:
@@ -299,12 +350,23 @@ def _decide(run: FoundRun, known: AssetRows, numbers: Mapping[AttemptKey, int]) 
         case Ruling.KNOWN:
             # The table moved on to this run after the backup: an operator returned to it.
             moved = pointer is None or pointer.run_id != run_id
-            takes = moved and not (trusted and state is not None and state.current_run_id == run_id)
+            takes = moved and not _is_trusted(run.attempt, known) and not _waits(key, run_id, known)
         case _:
             takes = False
     version = (state.authority_version if state else 0) + takes
     vouched = ruling not in (Ruling.WITHDRAWN, Ruling.CONFLICT)
-    return Decision(run, ruling, numbers[run.attempt], takes, version, vouched and (takes or trusted))
+    return Decision(run, ruling, numbers.get(run.attempt, 0), takes, version, vouched and (takes or trusted))
+
+
+def _waits(key: PartitionKey, run_id: str, known: AssetRows) -> bool:
+    """Whether a later run than this one is trusted and was not published yet: it keeps authority."""
+    state, pointer = known.states.get(key), known.pointers.get(key)
+    if state is None or state.status != "success" or state.current_run_id is None:
+        return False
+    if pointer is not None and pointer.run_id == state.current_run_id:
+        return False
+    runs = known.attempts.get(key, {})
+    return runs[state.current_run_id].attempt_no > runs[run_id].attempt_no
 
 
 def _ruling(run: FoundRun, attempt: KnownAttempt | None) -> Ruling:
@@ -418,8 +480,16 @@ DO UPDATE SET held_at = excluded.held_at, held_by = excluded.held_by, held_reaso
 """
 _WITHDRAW = f"""
 UPDATE partition_state AS s SET status = 'failed', updated_at = :now, authority_version = s.authority_version + 1,
-    error_message = 'its rows left the table after the backup: withdrawn, or replaced by an empty run'
+    error_message = 'withdrawn after the backup: the lake shows that its rows were demoted or replaced'
 FROM incoming_key k WHERE {same_key("s", "k")}
+"""
+# Rows that are still in a table leave it with the next publication; the others are settled by it.
+_WITHDRAWN_DUE = f"""
+INSERT INTO publish_due (source, customer_id, query_name, logical_date, authority_version, since)
+SELECT s.source, s.customer_id, s.query_name, s.logical_date, s.authority_version, :now
+FROM partition_state s JOIN incoming_key k ON {same_key("s", "k")} WHERE true
+ON CONFLICT (source, customer_id, query_name, logical_date)
+DO UPDATE SET authority_version = excluded.authority_version, since = excluded.since
 """
 _MARK_DEMOTED = f"""
 UPDATE partition_attempt AS a SET demoted_at = :now
@@ -473,7 +543,7 @@ def apply_recovery(
         for statement in (_CLOSE, _APPROVE, _MOVE):
             connection.execute(timed(statement), {"now": now})
         connection.execute(sa.text(_COUNT))
-        if not recovery.ambiguous:
+        if not recovery.is_rebuilt:
             connection.execute(timed(_POINT), {"now": now})
             connection.execute(timed(_RECORD_LOADS), {"now": now})
             connection.execute(sa.text(_NOT_DUE))
@@ -481,7 +551,7 @@ def apply_recovery(
         connection.execute(timed(_HOLD), {"now": now})
         connection.execute(sa.text(_NO_FAILURES))
         connection.execute(sa.text(_NO_RETRY))
-    events = [event for d in recovery.decisions for event in _events(d, versions, batch_id, bool(recovery.ambiguous))]
+    events = [event for d in recovery.decisions for event in _events(d, versions, batch_id, recovery.is_rebuilt)]
     events += [
         TaskFinished(
             attempt.run_id, attempt.partition, known.attempt_no, Stage.EXTRACT, Outcome.CANCELLED, "internal",
@@ -562,15 +632,20 @@ def _events(d: Decision, versions: Mapping[str, int], batch_id: str, ambiguous: 
 
 def _withdraw(connection: Connection, recovery: AssetRecovery, now: datetime) -> list[Event]:
     """Pointers whose rows left the tables: nothing of them is there to be read."""
-    if recovery.ambiguous:
-        return []  # the rebuild finds them, and loads them again
-    gone = [key_values(key) for key in (*recovery.withdrawn, *recovery.hidden)]
-    with staged(connection, "incoming_key", KEY_COLUMNS, gone):
-        connection.execute(timed(_HIDE), {"now": now})
+    if not recovery.is_rebuilt:  # else the rebuild hides them
+        gone = [key_values(key) for key in (*recovery.withdrawn, *recovery.hidden)]
+        with staged(connection, "incoming_key", KEY_COLUMNS, gone):
+            connection.execute(timed(_HIDE), {"now": now})
+    overtaken = [key_values(key) for key in recovery.overtaken]
+    with staged(connection, "incoming_key", KEY_COLUMNS, overtaken):
+        connection.execute(timed(_WITHDRAW), {"now": now})
+        connection.execute(timed(_WITHDRAWN_DUE), {"now": now})
+        fallen = connection.execute(sa.text(_WITHDRAWN).columns(logical_date=sa.Date())).all()
     demoted = [key_values(key) for key in (*recovery.withdrawn, *recovery.demoted)]
     with staged(connection, "incoming_key", KEY_COLUMNS, demoted):
         connection.execute(timed(_MARK_DEMOTED), {"now": now})
         connection.execute(timed(_WITHDRAW), {"now": now})
+        connection.execute(timed(_WITHDRAWN_DUE), {"now": now})
         rows = connection.execute(sa.text(_WITHDRAWN).columns(logical_date=sa.Date())).all()
     return [
         AuthorityChanged(
@@ -579,5 +654,5 @@ def _withdraw(connection: Connection, recovery: AssetRecovery, now: datetime) ->
             row.authority_version,
             Act.DEMOTE,
         )
-        for row in rows
+        for row in (*fallen, *rows)
     ]

@@ -80,7 +80,12 @@ def _what(kind: MismatchKind, ones: Sequence[Mismatch]) -> str:
 
 def _remedy(kind: MismatchKind) -> str:
     match kind:
-        case MismatchKind.LAKE_AHEAD | MismatchKind.UNKNOWN_TABLE:
+        case MismatchKind.UNKNOWN_TABLE:
+            return (
+                "`penstock recover --from lake` takes it into the database; if nobody needs it, delete its folder from"
+                " the lake"
+            )
+        case MismatchKind.LAKE_AHEAD:
             return (
                 "nothing is published there until `penstock recover --from lake` (the database is lost or older:"
                 " bring it forward) or `penstock recover --from database` (the database is right: rebuild from raw)"
@@ -93,7 +98,7 @@ def _remedy(kind: MismatchKind) -> str:
         case MismatchKind.UNMARKED_LAKE:
             return "`penstock db migrate` marks it as the lake of this database"
         case MismatchKind.LAKE_BEHIND | MismatchKind.TABLE_MISSING | MismatchKind.TABLE_REPLACED:
-            return "`penstock recover --from database` rebuilds from raw"
+            return "`penstock recover --from database --table TABLE` rebuilds a table from raw"
         case _:
             assert_never(kind)
 
@@ -136,12 +141,12 @@ def unknown_commits(connection: Connection, commits: Sequence[Commit]) -> list[C
 
 
 def mismatches(database: Database, lake: Lake, *, everything: bool = False) -> list[Mismatch]:
-    """Where the lake and the database disagree. Reads two log entries per table; with `everything` it also lists the
-    warehouse for tables that the database does not name. A publication under way is not a disagreement."""
+    """Where the lake and the database disagree. Reads two log entries for each table; with `everything` it lists the
+    logs, and the warehouse for tables that the database does not name. A publication under way is no disagreement."""
     found = _identity_mismatches(database, lake)
     with database.snapshot() as connection:
         heads = recorded_heads(connection)
-    later = _commits_beyond(lake, heads)
+    later = [_commits_beyond(lake, head, thorough=everything) for head in heads]
     with database.snapshot() as connection:  # taken after the log was read: it knows every publication seen there
         now = {head.name: head for head in recorded_heads(connection)}
         for head, entry, commits in zip(heads, _head_entries(lake, heads), later, strict=True):
@@ -161,8 +166,7 @@ def refuse_mismatch(database: Database, lake: Lake, table: str) -> None:
     """Raise LakeMismatch if this table disagrees with the database. The caller holds the table's lease."""
     with database.snapshot() as connection:
         [head] = recorded_heads(connection, [table])
-        commits = list(commits_after(lake, head.location, -1 if head.version is None else head.version))
-        unknown = unknown_commits(connection, commits)
+        unknown = unknown_commits(connection, _commits_beyond(lake, head, thorough=True))
     for mismatch in [*examine_table(lake, head), *([lake_ahead(head, unknown)] if unknown else [])]:
         raise LakeMismatch(mismatch.message)
 
@@ -178,11 +182,19 @@ def examine_table(lake: Lake, head: RecordedHead) -> list[Mismatch]:
 
 
 def examine_opened(table: Table, head: RecordedHead) -> list[Mismatch]:
-    """The same for a table that is open at its newest version."""
+    """The same for a table that is open at its newest version. A table whose newest publication is later than the one
+    of the head was created again since: the database is the older side. Publications are named in order of time."""
+    known = head.publication is None or table.has_published(head.publication)
+    behind = head.version is not None and table.version < head.version
+    if head.publication and (behind or not known):
+        commits = list(commits_after(table.lake, head.location, -1, table.version))
+        later = [c for c in commits if any(name > head.publication for name in c.publications)]
+        if later:
+            return [lake_ahead(head, later)]
     if head.version is not None and table.version < head.version:
         detail = f"its newest version is {table.version}, and the head names version {head.version}"
         return [Mismatch(MismatchKind.LAKE_BEHIND, head.name, detail)]
-    if head.publication and not table.has_published(head.publication):
+    if not known:
         detail = f"version {head.version} is not the publication {head.publication} that the database recorded"
         return [Mismatch(MismatchKind.TABLE_REPLACED, head.name, detail)]
     return []
@@ -227,7 +239,7 @@ def database_identity(connection: Connection) -> str | None:
     return found
 
 
-def refuse_foreign_lake(connection: Connection, lake: Lake) -> None:
+def refuse_foreign_lake(connection: Connection, lake: Lake, *, unknown_tables_too: bool = True) -> None:
     """Raise LakeMismatch if the lake belongs to another database, or has tables that this one does not know."""
     own, found = database_identity(connection), lake_identity(lake)
     if found is not None and found != own:
@@ -236,7 +248,8 @@ def refuse_foreign_lake(connection: Connection, lake: Lake) -> None:
             " point `state:` at the database it belongs to or give this workspace its own `lake:`;"
             " if that database is lost, `penstock recover --from lake` rebuilds it"
         )
-    unknown = unknown_tables(lake, {head.location for head in recorded_heads(connection)})
+    known = {head.location for head in recorded_heads(connection)}
+    unknown = unknown_tables(lake, known) if unknown_tables_too else []
     if unknown:
         names = ", ".join(str(one.table) for one in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
         raise LakeMismatch(
@@ -290,14 +303,15 @@ def _head_entries(lake: Lake, heads: Sequence[RecordedHead]) -> list[Commit | No
     ]
 
 
-def _commits_beyond(lake: Lake, heads: Sequence[RecordedHead]) -> list[list[Commit]]:
-    """The commits beyond each head. One request for all tables finds those that have any."""
-    last = [-1 if head.version is None else head.version for head in heads]
-    paths = [log_path(head.location, version + 1) for head, version in zip(heads, last, strict=True)]
-    return [
-        [] if entry is None else list(commits_after(lake, head.location, version))
-        for head, version, entry in zip(heads, last, lake.read_many(paths), strict=True)
-    ]
+def _commits_beyond(lake: Lake, head: RecordedHead, *, thorough: bool) -> list[Commit]:
+    """The commits beyond the head. A thorough look lists the log, because an entry may be missing in the middle."""
+    recorded = -1 if head.version is None else head.version
+    if not thorough:
+        return list(commits_after(lake, head.location, recorded))
+    folder = f"{head.location}/_delta_log"
+    numbers = [entry.path.rpartition("/")[2].partition(".")[0] for entry in lake.list(folder)]
+    newest = max((int(number) for number in numbers if number.isdigit()), default=-1)
+    return list(commits_after(lake, head.location, recorded, newest)) if newest > recorded else []
 
 
 def _table_name(location: str) -> str:

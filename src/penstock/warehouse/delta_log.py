@@ -11,7 +11,7 @@ import orjson
 from penstock.errors import WarehouseError
 from penstock.lake import Lake
 
-PUBLICATION = "penstock/pub/"
+PUBLICATION = "penstock/pub/"  # and the id of the batch, a ULID: later ones are larger
 _PAGE = 64  # commits that are requested at once
 
 
@@ -36,15 +36,19 @@ class Commit:
 
 
 def commits_after(lake: Lake, location: str, version: int, until: int | None = None) -> Iterator[Commit]:
-    """The commits with a higher version, in order, up to `until` or to the first version that has no log entry."""
+    """The commits with a higher version, in order, up to `until` or to the first version that has no log entry. A
+    missing entry before `until` counts as a commit that changes files and names no publication."""
     first, size = version + 1, 1
     while until is None or first <= until:
         last = first + size - 1 if until is None else min(first + _PAGE - 1, until)
         paths = [log_path(location, number) for number in range(first, last + 1)]
         for number, path, data in zip(range(first, last + 1), paths, lake.read_many(paths), strict=True):
-            if data is None:
+            if data is not None:
+                yield Commit.parse(number, data, path)
+            elif until is None:
                 return
-            yield Commit.parse(number, data, path)
+            else:  # nobody can say what this version changed
+                yield Commit(number, (), changes_files=True)
         first, size = last + 1, min(2 * size, _PAGE)  # usually there is none, rarely there are many
 
 

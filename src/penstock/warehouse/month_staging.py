@@ -104,10 +104,13 @@ class MonthStaging:
                 files = [file for file in self._files[name] if file.month == month]
                 plan = plan_month(month, files, slices.get(month, ()), gone.get(month, set()), self._workers)
                 self._months[name, month] = _Month(plan)
-        self._gone = dropped
+        self._gone_by_month: dict[tuple[str, str], set[SortKey]] = {}
+        for name, keys in dropped.items():
+            for key in keys:
+                self._gone_by_month.setdefault((name, month_of(key[0])), set()).add(key)
 
     def _gone_from(self, table: str, part: Part) -> frozenset[SortKey]:
-        return frozenset(key for key in self._gone.get(table, ()) if part.files and month_of(key[0]) == part.month)
+        return frozenset(self._gone_by_month.get((table, part.month), ())) if part.files else frozenset()
 
     def _stage_what_is_planned(self, loads: Sequence[Load]) -> dict[PartitionKey, str]:
         todo = [(name, month) for (name, _), month in self._months.items() if month.staged is None]

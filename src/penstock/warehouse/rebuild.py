@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from penstock.db import schema
 from penstock.errors import WarehouseError
 from penstock.partition import PartitionKey, new_ulid
 from penstock.warehouse import batch as batches
@@ -50,6 +52,10 @@ class Rebuilt:
     broken: Mapping[PartitionKey, str]  # raw cannot be read either: hidden from readers, to be fetched again
 
 
+_POINTER, _TABLE = schema.warehouse_pointer.c, schema.warehouse_table.c
+_HEAD = sa.select(_TABLE.version).where(_TABLE.table_name == _POINTER.table_name).scalar_subquery()
+_LOWER_VERSIONS = sa.update(schema.warehouse_pointer).where(_POINTER.table_version > _HEAD).values(table_version=_HEAD)
+
 Examine = Callable[[Table], TableDamage]  # reads all rows of a table at the version at which it is open
 
 
@@ -67,7 +73,7 @@ class Rebuilder:
         found = {}
         for head in heads:
             problem = self._problem(head)
-            found[head.name] = TableDamage(created=problem) if problem else self._examined(head)
+            found[head.name] = self._lost(head, problem) if problem else self._examined(head)
         return found
 
     def rebuild(self, asset: str) -> Rebuilt:
@@ -95,7 +101,7 @@ class Rebuilder:
         items = self._database.transact(lambda connection: due_work.load_again(connection, wrong))
         # A partition on its way to a table that is not there yet is left to the next publication.
         loads = [item for item in items if isinstance(item, Load) and item.table in mine]
-        hides = [hide for item in items if item not in loads if (hide := _hidden(item))]
+        hides = [hide for item in items if isinstance(item, Hide) or item.table not in mine if (hide := _hidden(item))]
         unwanted = {name: {_sort_key(key) for key in found.partitions} for name, found in damage.items()}
         staging = MonthStaging(
             mine,
@@ -108,9 +114,13 @@ class Rebuilder:
         broken: dict[PartitionKey, str] = {}
         wanted = {load.key: load for load in loads}
         loads = staging.run(loads, hides, self._publisher.authority, broken)
-        hides += [hide for key in broken if (hide := _hidden(wanted[key]))]
+        # Broken in raw, or overtaken by a newer run meanwhile: their old rows leave the table all the same.
+        others = wanted.keys() - {load.key for load in loads}
+        hides += [hide for key in sorted(others) if (hide := _hidden(wanted[key]))]
         batch = Batch(new_ulid(), staging.changes())
         loaded, hidden = self._publisher.commit(None, leases, mine, batch, loads, hides, "rebuild")
+        if created:  # versions start again: a pointer names none that its table does not have
+            self._database.transact(lambda connection: connection.execute(_LOWER_VERSIONS))
         return Rebuilt(asset, damage, loaded, hidden, broken)
 
     def _problem(self, head: RecordedHead) -> str | None:
@@ -118,10 +128,20 @@ class Rebuilder:
         if not table_exists(self._lake, head.location):
             return None if head.version is None else "there is no Delta table"
         try:
-            Table(self._lake, head.name, head.location).files()
+            table = Table(self._lake, head.name, head.location)
+            table.require_columns(self._publisher.fields_of(head.name))
+            table.files()
         except WarehouseError as error:
             return f"its Delta log cannot be used: {error}"
         return None
+
+    def _lost(self, head: RecordedHead, problem: str) -> TableDamage:
+        """Everything that the table is to hold is loaded again."""
+        pointer = schema.warehouse_pointer.c
+        served = sa.and_(pointer.table_name == head.name, pointer.hidden_at.is_(None), pointer.record_count > 0)
+        with self._database.snapshot() as connection:
+            rows = connection.execute(sa.select(*(pointer[name] for name in schema.KEY)).where(served)).all()
+        return TableDamage(partitions=dict.fromkeys((PartitionKey(*row) for row in rows), problem), created=problem)
 
     def _examined(self, head: RecordedHead) -> TableDamage:
         if not table_exists(self._lake, head.location):
@@ -151,10 +171,11 @@ class Rebuilder:
 
 
 def _hidden(item: Load | Hide) -> Hide | None:
-    """What takes the partition out of the table that serves it; None if no table does."""
+    """What takes the partition out of the table that serves it; None if no table does. A run that was to be loaded
+    stays due: the hide is older than its authority."""
     if isinstance(item, Hide):
         return item
-    return Hide(item.key, item.instead_of, item.authority_version) if item.instead_of else None
+    return Hide(item.key, item.instead_of, item.authority_version - 1) if item.instead_of else None
 
 
 def _sort_key(key: PartitionKey) -> SortKey:

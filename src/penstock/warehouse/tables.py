@@ -72,7 +72,7 @@ class Table:
     def __init__(self, lake: Lake, name: str, path: str, version: int | None = None) -> None:
         self.name = name
         self.path = path
-        self._lake = lake
+        self.lake = lake
         self._delta = _open(lake, name, path, version)
 
     @property
@@ -106,14 +106,14 @@ class Table:
     def fence(self) -> Table:
         """Make the commit of everybody who opened the table before fail. The table, opened anew."""
         self._commit([], [])
-        return Table(self._lake, self.name, self.path)
+        return Table(self.lake, self.name, self.path)
 
     def publish(self, batch_id: str, add: Sequence[Staged], remove: Sequence[str], now: datetime) -> int:
         """One atomic commit of files in and files out. The new version."""
         moment = int(now.timestamp() * 1000)
         actions = [_add_action(staged, moment) for staged in add]
         self._commit(actions + [_remove_action(path, moment) for path in remove], [_publication(batch_id)])
-        return Table(self._lake, self.name, self.path).version
+        return Table(self.lake, self.name, self.path).version
 
     def vacuum(self, keep: Sequence[int], retention_hours: int, *, dry_run: bool) -> list[str]:
         """Delete files that belong to none of the versions `keep` and left the table longer ago; says which."""

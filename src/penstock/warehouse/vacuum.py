@@ -22,7 +22,7 @@ def vacuum_table(
     lake: Lake,
     worker_token: str,
     head: Head,
-    keep: Collection[int],
+    keep: Collection[tuple[int, str | None]],
     retention: timedelta,
     *,
     dry_run: bool,
@@ -45,6 +45,8 @@ def vacuum_table(
                     f"a publication to {head.name} was interrupted: run `penstock warehouse reconcile` first"
                 )
         hours = int(retention.total_seconds() // 3600)
-        return table.vacuum(sorted(keep), hours, dry_run=dry_run)
+        # A version of a snapshot from before the table was created again is gone: its number means another one now.
+        there = {v for v, batch in keep if v <= table.version and (batch is None or table.has_published(batch))}
+        return table.vacuum(sorted(there), hours, dry_run=dry_run)
     finally:
         leases.release()
