@@ -32,7 +32,6 @@ from penstock.cli import (
     validate,
     warehouse,
 )
-from penstock.cli.stdout import reserve_stdout
 from penstock.errors import PenstockError, TransientError
 
 app = typer.Typer(
@@ -72,7 +71,6 @@ for _module in (*_WORK, *_DATA, ledger, lineage, audit, db, spark):
 
 def main() -> None:
     """Exit codes: 0 done, 1 an error or some partitions failed, 2 usage, 75 try again later, 130 interrupted."""
-    reserve_stdout()
     try:
         app()  # ends in SystemExit; usage errors are shown by Typer itself, with exit code 2
     except PenstockError as error:
