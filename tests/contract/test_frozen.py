@@ -122,7 +122,7 @@ def test_why_says_that_a_day_is_frozen_and_that_it_stays(office: Office) -> None
     office.close(4, accept=True)
     why = office.workspace.why(key(4))
     assert why.blocks[0] == "frozen: its source can only be asked for 2024-06-06 and later; what is here stays"
-    assert why.next.startswith("the next `penstock run` publishes it")
+    assert why.next.startswith("the next `penstock run` or `penstock control tick` publishes it")
     assert office.workspace.why(key(3)).next.startswith("nothing: the source no longer has this day")
     assert "frozen" not in " ".join((*office.workspace.why(key(6)).blocks, office.workspace.why(key(6)).next))
 
