@@ -5,6 +5,7 @@ Imports almost nothing: the handlers must be there before anything else is impor
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -13,10 +14,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_CODE = 130
+_SHOW_CURSOR = "\x1b[?25h"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _State:
+    working = False
     held = 0
     pending = False
     said = False
@@ -28,13 +31,26 @@ def install() -> None:
         signal.signal(number, interrupt)
 
 
+def begin_work() -> None:
+    """From now on the process has something to close: a worker, open attempts or a JVM."""
+    _State.working = True
+
+
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """The handler: raises KeyboardInterrupt, or later if the moment is held."""
+    """The handler: raises KeyboardInterrupt, or later if the moment is held. Before work begins it ends the process at
+    once: an exception in the middle of an import may be lost, or end as another one."""
+    if not _State.working:
+        ignore()
+        if sys.stderr.isatty():
+            sys.stderr.write(_SHOW_CURSOR)  # a progress bar may have hidden it
+        say("interrupted")
+        os._exit(EXIT_CODE)
     if _State.held:
         _State.pending = True
         return
-    if logging := sys.modules.get("logging"):  # py4j logs the interrupt with its stack; the command says one line
-        logging.disable()
+    # py4j logs the interrupt with its stack; the command says one line. The module may be half imported at this moment.
+    if disable := getattr(sys.modules.get("logging"), "disable", None):
+        disable()
     raise KeyboardInterrupt
 
 

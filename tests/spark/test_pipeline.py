@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass, TransientError, UsageError
+from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass, UsageError, WarehouseError
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
@@ -92,7 +92,7 @@ def test_a_damaged_file_stops_a_small_publication_with_words_and_nothing_is_lost
     [file] = (tmp_path / "lake" / "warehouse").rglob("*.parquet")
     whole = file.read_bytes()
     file.write_bytes(b"no Parquet")
-    with pytest.raises(TransientError, match=r"files of demo\.campaign_daily\.v1 could not be read"):
+    with pytest.raises(WarehouseError, match=r"recover --from database --table demo\.campaign_daily"):
         run(ws, spark, key(), reprocess=True)
     file.write_bytes(whole)
     assert run(ws, spark).loaded == 1

@@ -37,8 +37,10 @@ def prepare(
     virtual environment, or without one in ~/.cache/penstock, and may be deleted at any time. Only drivers on this
     machine use it (spark.master: local); those of a cluster start as they always do.
     """
+    from penstock import interrupts
     from penstock.pipeline.session import archive_of_classes
 
+    interrupts.begin_work()
     archive = archive_of_classes()
     if archive is None:
         raise ConfigError("this Java and this Spark cannot keep classes ready: it takes a whole OpenJDK, 17 or newer")

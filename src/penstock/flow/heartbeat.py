@@ -7,6 +7,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from penstock import interrupts
 from penstock.errors import PenstockError
 from penstock.state.worker import HEARTBEAT_SECONDS, WorkerStore
 
@@ -22,6 +23,7 @@ class Heartbeat:
         self.token = ""
 
     def __enter__(self) -> Self:
+        interrupts.begin_work()
         self.token = self._workers.register()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()

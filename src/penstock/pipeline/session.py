@@ -56,6 +56,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
     """The session that the workspace file asks for; the same one when asked again in this process."""
     from pyspark.sql import SparkSession
 
+    interrupts.begin_work()
     # PySpark writes every refusal of SQL to stderr, with its stack; we say it in one line.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     share_arenas()
