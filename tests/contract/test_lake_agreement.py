@@ -12,6 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import builders
+from cli import penstock
 from house import House
 from loaders import start
 from penstock.app import load_workspace
@@ -19,7 +20,7 @@ from penstock.errors import LakeMismatch, WarehouseError
 from penstock.lake.local import LocalLake
 from penstock.partition import PartitionKey
 from penstock.warehouse.consistency import IDENTITY, MismatchKind, lake_identity
-from workspaces import key
+from workspaces import key, write_workspace
 
 TABLE = "demo.campaign_daily"
 
@@ -125,6 +126,17 @@ def test_a_lake_without_an_identity_is_marked_by_the_next_migration(house: House
     assert kinds(house) == []
 
 
+def test_a_migration_that_dies_before_it_marks_the_lake_is_finished_by_the_next(tmp_path: Path) -> None:
+    folder = write_workspace(tmp_path)
+    assert penstock("db", "migrate", workspace=folder, PENSTOCK_FAILPOINT="migrate.committed").returncode < 0
+    workspace = load_workspace(folder)
+    assert lake_identity(workspace.lake) is None
+    with pytest.raises(LakeMismatch, match="penstock db migrate"):
+        workspace.require_own_lake()
+    assert penstock("db", "migrate", workspace=folder).returncode == 0
+    workspace.require_own_lake()
+
+
 def test_commits_that_change_no_file_are_no_disagreement(house: House) -> None:
     house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
     table = table_of(house)
@@ -172,7 +184,7 @@ def test_another_table_under_the_same_version_number_is_not_read(house: House) -
         shutil.rmtree(lake / "warehouse")
         shutil.copytree(f"{folder}/lake/warehouse", lake / "warehouse")
     fresh = House(house.folder)
-    assert kinds(fresh)[0] == (f"{TABLE}.v1", MismatchKind.TABLE_REPLACED)
+    assert kinds(fresh) == [(f"{TABLE}.v1", MismatchKind.TABLE_REPLACED), (f"{TABLE}.v1", MismatchKind.LAKE_AHEAD)]
     with pytest.raises(WarehouseError, match="the lake was replaced or restored"):
         fresh.clicks()
 

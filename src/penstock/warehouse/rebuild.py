@@ -119,8 +119,9 @@ class Rebuilder:
         hides += [hide for key in sorted(others) if (hide := _hidden(wanted[key]))]
         batch = Batch(new_ulid(), staging.changes())
         loaded, hidden = self._publisher.commit(None, leases, mine, batch, loads, hides, "rebuild")
-        if created:  # versions start again: a pointer names none that its table does not have
-            self._database.transact(lambda connection: connection.execute(_LOWER_VERSIONS))
+        # A table that was created again counts versions from zero; a pointer must name one that its table has. Every
+        # rebuild lowers them: the next one completes a rebuild that died before this line.
+        self._database.transact(lambda connection: connection.execute(_LOWER_VERSIONS))
         return Rebuilt(asset, damage, loaded, hidden, broken)
 
     def _problem(self, head: RecordedHead) -> str | None:
