@@ -38,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(document)
     if options.output:
         options.output.write_text(document + "\n")
-    if report.violations:
-        print(f"{len(report.violations)} violations; the workspace is kept in {report.kept}", file=sys.stderr)
+    if report.violations or report.tracebacks:
+        found = f"{len(report.violations)} violations, {len(report.tracebacks)} tracebacks"
+        print(f"{found}; the workspace is kept in {report.kept}", file=sys.stderr)
         raise SystemExit(1)
 
 
@@ -62,7 +63,7 @@ def soak(minutes: float, seed: int, database: str = "sqlite", lake: str = "local
             report.worked(line)
         report.tracebacks += crew.logged_tracebacks()
         report.seconds = time.monotonic() - began
-        if report.violations:
+        if report.violations or report.tracebacks:
             env.keep.append(True)
             report.kept = _kept(env, backups)
     return report

@@ -158,4 +158,4 @@ class Crew:
                 if path.suffix == ".log" and path.exists():
                     text = path.read_text(errors="replace")
                     if "Traceback (most recent call last)" in text and member.role == "serve":
-                        yield f"{path.name}: ...{text[text.rindex('Traceback (most recent call last)') :][:1500]}"
+                        yield f"{path.name}: ...{text[text.rindex('Traceback (most recent call last)') :][-6000:]}"
