@@ -482,7 +482,59 @@ def test_a_pause_or_a_hold_that_came_after_the_plan_is_respected_when_issuing(ac
     marks.pause([key(3)], None, audit_entry())
     issued, refused = actors.try_to_issue(*plan)
     assert issued == []
-    assert len(refused) == 3
+    assert {item.attempt.partition.logical_date.day: item.why for item in refused} == {
+        1: "an operator chose its run, so it is not fetched again before it is resumed",
+        2: "its retry was withdrawn",
+        3: "an operator paused it",
+    }
+    dropped = [row["payload"]["why"] for row in everything(actors.database)["event"] if row["type"] == "TasksDropped"]
+    assert sorted(dropped) == sorted(item.why for item in refused)
+
+
+def test_a_refetch_that_an_operator_asked_for_is_retried_although_the_partition_is_held(actors: Actors) -> None:
+    """The hold stops restatement. The explicit re-fetch is not carried out yet, so its retry is planned and issued."""
+    first = actors.accept(key(1))
+    actors.accept(key(1))
+    acts(actors).rollback(key(1), first.run_id, audit_entry())
+    fail(actors, key(1))
+    decided(actors)
+    later = NOW + timedelta(minutes=5)
+    [candidate] = actors.reader.candidates([days(1, 1)], DUE, later, {"campaign_daily": (1,)})
+    assert (candidate.reason, candidate.held) == ("retry", True)
+    actors.clock.now = later
+    issued, refused = actors.try_to_issue(builders.planned(key(1), candidate.last_attempt_no, "retry"))
+    assert ([item.attempt.partition for item in issued], refused) == ([key(1)], [])
+    actors.validator.reject([rejected(issued[0].attempt, actors.token)])
+    found = actors.reader.candidates([days(1, 1)], DUE, later + timedelta(days=9), {"campaign_daily": (1,)})
+    assert found == [], "a held partition is not restated"
+    state = actors.reader.state(key(1))
+    assert state is not None
+    assert (state.status, state.current_run_id) == (PartitionStatus.SUCCESS, first.run_id)
+
+
+def test_a_held_partition_that_was_demoted_and_requeued_is_retried_like_any_other(actors: Actors) -> None:
+    first = actors.accept(key(1))
+    actors.accept(key(1))
+    acts(actors).rollback(key(1), first.run_id, audit_entry())
+    acts(actors).demote(key(1), "wrong", audit_entry())
+    actors.control.requeue([key(1)], audit_entry())
+    fail(actors, key(1))
+    decided(actors)
+    actors.clock.now = NOW + timedelta(minutes=5)
+    assert due(actors) == [(1, "retry")]
+    issued, refused = actors.try_to_issue(builders.planned(key(1), 3, "retry"))
+    assert (len(issued), refused) == (1, [])
+
+
+def test_a_retry_that_was_planned_before_a_rollback_is_refused_by_its_reason(actors: Actors) -> None:
+    first = actors.accept(key(1))
+    actors.accept(key(1))
+    fail(actors, key(1))
+    decided(actors)
+    plan = builders.planned(key(1), 3, "retry")
+    acts(actors).rollback(key(1), first.run_id, audit_entry())
+    issued, [refused] = actors.try_to_issue(plan)
+    assert (issued, refused.why) == ([], "its retry was withdrawn")
 
 
 def test_what_a_person_decided_is_not_undone_by_a_late_decision_of_the_policy(actors: Actors) -> None:

@@ -32,7 +32,31 @@ _PLANNED = {
     "contract_fingerprint": sa.Text(),
     "schema_version": sa.Text(),
     "backfill_id": sa.Text(),
+    "refusal": sa.Text(),
 }
+
+TAKEN = "another run took this partition first"
+
+# Operators act after the planner looked. A retry needs its appointment: what withdrew the appointment (a rollback, an
+# approval, a terminal mark) withdrew the retry. An appointment that was made after a rollback or an approval belongs to
+# an attempt that an operator asked for, so a hold does not stand in its way; it stops restatement only.
+_REFUSE = f"""
+UPDATE incoming_planned AS p SET refusal = CASE
+    WHEN EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.paused_at IS NOT NULL)
+        THEN 'an operator paused it'
+    WHEN p.reason = 'restate' AND EXISTS (
+        SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.held_at IS NOT NULL)
+        THEN 'an operator chose its run, so it is not fetched again before it is resumed'
+    WHEN p.reason = 'retry' AND EXISTS (
+        SELECT 1 FROM partition_state s WHERE {same_key("s", "p")} AND s.status <> 'pending')
+        AND NOT EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.next_run_at IS NOT NULL)
+        THEN 'its retry was withdrawn'
+    WHEN p.reason = 'retry' AND EXISTS (
+        SELECT 1 FROM partition_control k JOIN partition_state s ON {same_key("s", "k")}
+        WHERE {same_key("k", "p")} AND k.terminal_at IS NOT NULL AND s.status = 'failed')
+        THEN 'an operator gave it up'
+END
+"""
 
 # Unique constraints decide races: a number that was taken, or a partition with an open attempt, inserts nothing.
 _ISSUE = f"""
@@ -47,16 +71,13 @@ WHERE NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "p")}
                   AND (a.outcome IS NULL OR a.attempt_no > p.seen_attempt_no))
 AND (p.seen_attempt_no = 0 OR EXISTS (SELECT 1 FROM partition_attempt b
                                       WHERE {same_key("b", "p")} AND b.attempt_no = p.seen_attempt_no))
-AND NOT EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND (
-    k.paused_at IS NOT NULL OR (p.reason IN ('restate', 'retry') AND k.held_at IS NOT NULL)
-    OR (p.reason = 'retry' AND k.terminal_at IS NOT NULL AND EXISTS (
-        SELECT 1 FROM partition_state s WHERE {same_key("s", "p")} AND s.status = 'failed'))))
+AND p.refusal IS NULL
 ORDER BY p.source, p.customer_id, p.query_name, p.logical_date
 ON CONFLICT DO NOTHING
 """
 
 _ISSUED = f"""
-SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.reason, a.attempt_no, a.contract_fingerprint,
+SELECT p.source, p.customer_id, p.query_name, p.logical_date, p.refusal, a.attempt_no, a.contract_fingerprint,
     a.lost_count, s.record_count AS previous_record_count, t.measures AS previous_measures
 FROM incoming_planned p
 LEFT JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL
@@ -259,12 +280,21 @@ class ControlStore:
         now = self._clock()
         each_once = {p.key: p for p in planned}.values()
         rows = [
-            (*key_values(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version, p.backfill_id)
+            (
+                *key_values(p.key),
+                p.seen_attempt_no,
+                p.reason,
+                p.contract_fingerprint,
+                p.schema_version,
+                p.backfill_id,
+                None,
+            )
             for p in each_once
         ]
         with staged(connection, "incoming_planned", _PLANNED, rows):
             if connection.dialect.name == "postgresql":  # so that issuing and an operator's act wait for each other
                 connection.execute(sa.text(_lock_states("incoming_planned")))
+            connection.execute(sa.text(_REFUSE))
             connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
             connection.execute(timed(_REQUEUE_ISSUED), {"run_id": run_id, "now": now})
             found = connection.execute(
@@ -275,7 +305,7 @@ class ControlStore:
         for row in found:
             attempt = AttemptKey(PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date), run_id)
             if row.attempt_no is None:
-                refused.append(Refused(attempt, "another run took this partition first"))
+                refused.append(Refused(attempt, row.refusal or TAKEN))
                 continue
             issued.append(_issued(attempt, row))
         append(connection, _handed_out(run_id, str(batch), issued, refused), "control", now)
@@ -330,9 +360,10 @@ def _handed_out(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Se
     if issued:
         slices = brief(item.attempt.partition for item in issued)
         events.append(TaskStarted(run_id, Stage.EXTRACT, slices, 1, f"{Stage.EXTRACT}/{batch}"))
-    if refused:
-        slices = brief(item.attempt.partition for item in refused)
-        events.append(TasksDropped(run_id, Stage.EXTRACT, slices, 1, refused[0].why, f"{Stage.EXTRACT}/{batch}"))
+    for number, why in enumerate(dict.fromkeys(item.why for item in refused)):
+        slices = brief(item.attempt.partition for item in refused if item.why == why)
+        dispatch = f"{Stage.EXTRACT}/{batch}" + (f"/{number}" if number else "")
+        events.append(TasksDropped(run_id, Stage.EXTRACT, slices, 1, why, dispatch))
     return events
 
 
