@@ -1,8 +1,9 @@
 """Workspaces that earlier releases made, one for each version of the state schema; `tests/data/workspace-*.tar.xz`.
 
-Each holds a penstock.yaml, a SQLite state.db and a local lake with two customers and two days of the demo source; that
-of 0004 also has a model. They were made with the sources of the last commit before the next version of the schema
-(0001: 6ceecf1, 0002: fae6e0f, 0003: 4a296aa, 0004: 1706294), in a folder outside of the repository:
+Each holds a penstock.yaml, a SQLite state.db and a local lake with two customers and two days of the demo source; those
+from 0004 on also have a model. They were made with the sources of the last commit before the next version of the schema
+(0001: 6ceecf1, 0002: fae6e0f, 0003: 4a296aa, 0004: 1706294,
+0005: 332a2c9), in a folder outside of the repository:
 
     git archive COMMIT src | tar x -C /tmp/old
     cd /tmp/workspace  # with the penstock.yaml of the archive

@@ -332,6 +332,20 @@ def test_a_demoted_run_stands_in_no_older_runs_way(actors: Actors) -> None:
     assert (state.status, state.current_run_id, state.authority_version) == ("success", attempt.run_id, 3)
 
 
+def test_a_run_that_is_approved_again_keeps_the_time_of_its_first_approval(actors: Actors) -> None:
+    attempt = held_back(actors)
+    acts(actors).approve(key(), attempt.run_id, "right", audit_entry())
+    actors.accept(key())
+    acts(actors).demote(key(), "wrong", audit_entry())
+    actors.clock.now = NOW + timedelta(hours=1)
+    assert acts(actors).approve(key(), attempt.run_id, "right after all", audit_entry())
+    [found] = [one for one in actors.reader.attempts(key()) if one.run_id == attempt.run_id]
+    assert found.approved_at == NOW
+    state = actors.reader.state(key())
+    assert state is not None
+    assert (state.status, state.current_run_id) == (PartitionStatus.SUCCESS, attempt.run_id)
+
+
 @pytest.mark.parametrize("act", ["rollback", "approve"])
 def test_rollback_and_approval_refuse_a_run_for_the_same_reasons(actors: Actors, act: str) -> None:
     """One run that was held back and approved, so that both acts may name it."""

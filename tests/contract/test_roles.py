@@ -49,6 +49,7 @@ from penstock.warehouse.pointers import PointerReader
 
 TABLES = (*sorted(schema.metadata.tables), "alembic_version")
 DENIED = "permission denied "
+FROZEN, ONCE = "closed_attempts_are_frozen: ", "marks_of_attempts_are_set_once: "
 MOVES, JUDGES = "each_role_makes_its_own_moves: ", "only_the_validator_judges: "
 
 
@@ -325,12 +326,24 @@ JUDGED = (
     " finished_at = now()"
 )
 WHY = "stage = 'validate', error_class = 'data', error_message = 'x', finished_at = now()"
+# What both roles may write when they close an attempt, and nobody afterwards.
+REWRITTEN = (
+    "content_digest = 'other'", "payload_digest = 'other'", "payload_bytes = 7", "error_message = 'other'",
+    "error_class = 'transient'", "stage = 'load'", "complaints = '[]'", "measures = '{}'", "record_count = 7",
+    "finished_at = now()", "lost_count = 3", "outcome = 'CANCELLED'",
+)  # fmt: skip
 
 REFUSED = [
     # The validator neither issues nor requeues, and what is not about a verdict is not its own.
     (Role.VALIDATOR, "INSERT INTO partition_attempt SELECT * FROM partition_attempt", DENIED),
     (Role.VALIDATOR, "UPDATE partition_attempt SET worker_token = 'mine'", DENIED),
     (Role.VALIDATOR, "UPDATE partition_attempt SET approved_at = now()", DENIED),
+    *(
+        (Role.VALIDATOR, f"UPDATE partition_attempt SET {change} WHERE outcome = 'FAILED'", FROZEN)
+        for change in REWRITTEN
+    ),
+    (Role.VALIDATOR, "UPDATE partition_attempt SET demoted_at = NULL WHERE demoted_at IS NOT NULL", ONCE),
+    (Role.VALIDATOR, "UPDATE partition_attempt SET demoted_at = now() WHERE demoted_at IS NOT NULL", ONCE),
     (Role.VALIDATOR, "UPDATE partition_state SET status = 'pending', error_message = NULL", MOVES),
     (Role.VALIDATOR, "UPDATE partition_state SET customer_id = '2'", DENIED),
     (Role.VALIDATOR, "UPDATE partition_control SET paused_at = NULL, paused_by = NULL", DENIED),
@@ -360,6 +373,13 @@ REFUSED = [
     (Role.CONTROL, f"UPDATE partition_attempt SET outcome = 'FAILED', {WHY} WHERE outcome IS NULL", JUDGES),
     (Role.CONTROL, "INSERT INTO partition_attempt SELECT * FROM partition_attempt", DENIED),
     (Role.CONTROL, "UPDATE partition_attempt SET attempt_no = 9", DENIED),
+    *(
+        (Role.CONTROL, f"UPDATE partition_attempt SET {change} WHERE outcome = 'FAILED'", FROZEN)
+        for change in REWRITTEN
+    ),
+    (Role.CONTROL, "UPDATE partition_attempt SET worker_token = 'mine' WHERE outcome = 'FAILED'", FROZEN),
+    (Role.CONTROL, "UPDATE partition_attempt SET raw_deleted_at = NULL WHERE raw_deleted_at IS NOT NULL", ONCE),
+    (Role.CONTROL, "UPDATE partition_attempt SET approved_at = now() WHERE approved_at IS NOT NULL", ONCE),
     (Role.CONTROL, "UPDATE warehouse_pointer SET available = true", DENIED),
     (Role.CONTROL, "UPDATE audit SET actor = 'nobody'", DENIED),
     (Role.CONTROL, "DELETE FROM partition_attempt", DENIED),
@@ -380,12 +400,15 @@ REFUSED = [
 
 @pytest.fixture
 def busy(estate: Estate) -> Actors:
-    """One partition is served, one has failed, and one is being worked on."""
+    """One partition is served, one has failed, one is being worked on, and one bears every mark."""
     actors = estate.actors()
     actors.accept(key(1))
     actors.publish(key(1))
     actors.reject(key(2))
     actors.issue_one(key(3))
+    actors.accept(key(4))
+    marked = "demoted_at = now(), approved_at = now(), raw_deleted_at = now() WHERE logical_date = '2024-06-04'"
+    execute(estate.owner, f"UPDATE partition_attempt SET {marked}")
     return actors
 
 

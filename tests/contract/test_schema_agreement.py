@@ -17,7 +17,14 @@ import penstock.db
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import HEAD
-from penstock.db.triggers import REFUSALS, exported_events_may_go, statements
+from penstock.db.triggers import (
+    FROZEN_COLUMNS,
+    MARKS_OF_ATTEMPTS,
+    REFUSALS,
+    exported_events_may_go,
+    freeze_closed_attempts,
+    statements,
+)
 
 SCRIPTS = Path(penstock.db.__file__).with_name("migrations")
 
@@ -107,6 +114,11 @@ def test_every_refusal_is_a_trigger_of_the_database(database: Database) -> None:
     assert wanted <= found
 
 
+def test_every_column_of_an_attempt_is_frozen_or_set_once() -> None:
+    """A new column of the table needs a place in one of the two triggers."""
+    assert sorted((*FROZEN_COLUMNS, *MARKS_OF_ATTEMPTS)) == sorted(schema.partition_attempt.c.keys())
+
+
 def test_the_triggers_of_the_database_are_those_that_the_code_would_make(
     database: Database, declared: Database
 ) -> None:
@@ -123,8 +135,9 @@ def test_the_triggers_of_the_database_are_those_that_the_code_would_make(
         return [str(text).replace(f"{of.schema}.", "") for text in found]
 
     def make(connection: sa.Connection) -> None:
-        for statement in [*statements(declared.dialect), *exported_events_may_go(declared.dialect)]:
-            connection.exec_driver_sql(statement)
+        for make in (statements, exported_events_may_go, freeze_closed_attempts):
+            for statement in make(declared.dialect):
+                connection.exec_driver_sql(statement)
 
     declared.transact(make)
     assert len(definitions(database)) > len(REFUSALS)

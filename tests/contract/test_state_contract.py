@@ -39,6 +39,7 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import HEAD, ensure_current, migrate
 from penstock.db.triggers import REFUSALS
+from penstock.db.types import Json, UtcTimestamp
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import MAX_LOSSES, DisplayStatus, Outcome, PartitionStatus, Stage
@@ -931,8 +932,9 @@ FORBIDDEN: list[tuple[str, str]] = [
     ("attempt_count_never_falls", "UPDATE partition_state SET attempt_count = attempt_count - 1"),
     ("attempt_count_never_falls", "UPDATE partition_state SET authority_version = 1 WHERE status = 'success'"),
     ("authority_changes_by_version", "UPDATE partition_state SET current_run_id = 'x' WHERE status = 'success'"),
-    ("closed_attempts_stay_closed", "UPDATE partition_attempt SET outcome = NULL, finished_at = NULL"),
-    ("closed_attempts_stay_closed", "UPDATE partition_attempt SET outcome = 'CANCELLED' WHERE outcome = 'FAILED'"),
+    ("closed_attempts_are_frozen", "UPDATE partition_attempt SET outcome = NULL, finished_at = NULL"),
+    ("closed_attempts_are_frozen", "UPDATE partition_attempt SET outcome = 'CANCELLED' WHERE outcome = 'FAILED'"),
+    ("marks_of_attempts_are_set_once", "UPDATE partition_attempt SET demoted_at = NULL"),
     ("attempts_are_never_deleted", "DELETE FROM partition_attempt"),
 ]
 
@@ -947,6 +949,8 @@ def lived_in(request: pytest.FixtureRequest) -> Iterator[Actors]:
         actors.accept()
         actors.publish()
         actors.reject(key(2))
+        actors.accept(key(4))
+        AuthorityStore(database, actors.clock).demote(key(4), "wrong", audit_entry())
         actors.control.requeue([key(3)], audit_entry())
         actors.execute(sa.insert(schema.worker).values(WORKER))
         actors.execute(sa.insert(schema.backfill).values({**GOOD["backfill"], "backfill_id": "b"}))
@@ -982,6 +986,46 @@ def test_the_database_refuses_to_rewrite_history_by_name(lived_in: Actors, name:
     with pytest.raises(PenstockError, match=rf"refused a change: {name}: "):
         lived_in.execute(sa.text(statement))
     assert everything(lived_in.database) == before
+
+
+ANOTHER_VALUE: dict[type[sa.types.TypeEngine[Any]], Any] = {
+    sa.Text: "another",
+    sa.Date: date(2001, 1, 1),
+    sa.Integer: 77,
+    sa.BigInteger: 77,
+    UtcTimestamp: datetime(2001, 1, 1, tzinfo=UTC),
+    Json: {"another": 1},
+}
+MARKS = ["raw_deleted_at", "approved_at", "demoted_at"]
+FROZEN = [column.name for column in schema.partition_attempt.c if column.name not in MARKS]
+
+
+@pytest.mark.parametrize("column", FROZEN)
+@pytest.mark.parametrize("outcome", ["SUCCEEDED", "FAILED"])
+def test_no_column_of_a_closed_attempt_is_ever_changed(lived_in: Actors, column: str, outcome: str) -> None:
+    table = schema.partition_attempt
+    closed = sa.update(table).where(table.c.outcome == outcome)
+    before = everything(lived_in.database, [table])
+    filled = all(row[column] is not None for row in before["partition_attempt"] if row["outcome"] == outcome)
+    another = ANOTHER_VALUE[type(table.c[column].type)]
+    for value in (another, sa.null()) if filled else (another,):
+        with pytest.raises(PenstockError, match="refused a change: closed_attempts_are_frozen: "):
+            lived_in.execute(closed.values({column: value}))
+    assert everything(lived_in.database, [table]) == before
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_on_an_attempt_is_set_once_and_never_cleared_or_changed(actors: Actors, mark: str) -> None:
+    actors.accept()
+    table = schema.partition_attempt
+    actors.execute(sa.update(table).values({mark: NOW}))
+    before = everything(actors.database, [table])
+    for value in (None, NOW + timedelta(seconds=1)):
+        with pytest.raises(PenstockError, match="refused a change: marks_of_attempts_are_set_once: "):
+            actors.execute(sa.update(table).values({mark: value}))
+    actors.execute(sa.update(table).values({mark: NOW}))
+    assert everything(actors.database, [table]) == before
+    assert before["partition_attempt"][0][mark] == NOW
 
 
 @pytest.mark.parametrize("table", ["event", "audit", "contract", "partition_state", "partition_attempt"])

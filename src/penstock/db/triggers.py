@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -16,7 +17,7 @@ class Refusal:
     when: str | None = None
 
 
-REFUSALS = (
+_FOUNDATION = (
     Refusal("events_are_never_changed", "event", "UPDATE", "events are append-only"),
     Refusal("events_are_never_deleted", "event", "DELETE", "events are append-only"),
     Refusal("audit_is_never_changed", "audit", "UPDATE", "the audit log is append-only"),
@@ -50,6 +51,38 @@ REFUSALS = (
     Refusal("attempts_are_never_deleted", "partition_attempt", "DELETE", "attempts are never deleted"),
 )
 
+# Each of these is set once, on a closed attempt, by the act that it records; nothing takes it back.
+MARKS_OF_ATTEMPTS = ("raw_deleted_at", "approved_at", "demoted_at")
+FROZEN_COLUMNS = (
+    "source", "customer_id", "query_name", "logical_date", "run_id", "attempt_no", "reason", "contract_fingerprint",
+    "schema_version", "worker_token", "lost_count", "issued_at", "stage", "outcome", "error_class", "error_message",
+    "complaints", "record_count", "payload_digest", "payload_bytes", "content_digest", "finished_at", "backfill_id",
+    "measures",
+)  # fmt: skip
+
+_REPLACED = "closed_attempts_stay_closed"  # froze four columns only
+_FREEZING = (
+    Refusal(
+        "closed_attempts_are_frozen",
+        "partition_attempt",
+        "UPDATE",
+        "a closed attempt keeps every column that its verdict or its cancellation left",
+        "OLD.outcome IS NOT NULL AND (" + " OR ".join(f"NEW.{c} {{differs}} OLD.{c}" for c in FROZEN_COLUMNS) + ")",
+    ),
+    Refusal(
+        "marks_of_attempts_are_set_once",
+        "partition_attempt",
+        "UPDATE",
+        "raw_deleted_at, approved_at and demoted_at are set once and never cleared or changed",
+        " OR ".join(f"(OLD.{c} IS NOT NULL AND NEW.{c} {{differs}} OLD.{c})" for c in MARKS_OF_ATTEMPTS),
+    ),
+)
+
+REFUSALS = (*(refusal for refusal in _FOUNDATION if refusal.name != _REPLACED), *_FREEZING)
+
+# Values may be missing on either side; SQLite has had a standard spelling only since 3.39.
+_DIFFERS = {"sqlite": "IS NOT", "postgresql": "IS DISTINCT FROM"}
+
 _LEAVES_SUCCESS = "OLD.status = 'success' AND NEW.status <> 'success'"
 
 # A partition that stops being success takes its rows away from readers in the same statement, whoever wrote it.
@@ -60,51 +93,64 @@ _HIDE = (
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL of every trigger for one dialect."""
-    return _sqlite() if dialect == "sqlite" else _postgresql()
+    """The DDL of the triggers of the first migration, for one dialect."""
+    return [*_refusing(_FOUNDATION, dialect), *_hiding(dialect)]
 
 
-def _sqlite() -> list[str]:
-    ddl = []
-    for refusal in REFUSALS:
-        when = f" WHEN {refusal.when}" if refusal.when else ""
+def freeze_closed_attempts(dialect: str) -> list[str]:
+    """The DDL that protects every column of a closed attempt, where four were protected before."""
+    if dialect == "sqlite":
+        return [f"DROP TRIGGER {_REPLACED}", *_refusing(_FREEZING, dialect)]
+    return [
+        f"DROP TRIGGER {_REPLACED} ON partition_attempt",
+        f"DROP FUNCTION {_REPLACED}()",
+        *_refusing(_FREEZING, dialect),
+    ]
+
+
+def _refusing(refusals: Sequence[Refusal], dialect: str) -> list[str]:
+    make = _sqlite if dialect == "sqlite" else _postgresql
+    return [statement for refusal in refusals for statement in make(refusal)]
+
+
+def _when(refusal: Refusal, dialect: str) -> str:
+    return f" WHEN ({refusal.when.format(differs=_DIFFERS[dialect])})" if refusal.when else ""
+
+
+def _sqlite(refusal: Refusal) -> list[str]:
+    return [
+        f"CREATE TRIGGER {refusal.name} BEFORE {refusal.event} ON {refusal.table} FOR EACH ROW"
+        f"{_when(refusal, 'sqlite')} BEGIN SELECT RAISE(ABORT, '{refusal.name}: {refusal.answer}'); END"
+    ]
+
+
+def _postgresql(refusal: Refusal) -> list[str]:
+    ddl = [
+        f"CREATE FUNCTION {refusal.name}() RETURNS trigger LANGUAGE plpgsql AS $$"
+        f" BEGIN RAISE EXCEPTION '{refusal.name}: {refusal.answer}' USING ERRCODE = 'check_violation'; END $$",
+        f"CREATE TRIGGER {refusal.name} BEFORE {refusal.event} ON {refusal.table}"
+        f" FOR EACH ROW{_when(refusal, 'postgresql')} EXECUTE FUNCTION {refusal.name}()",
+    ]
+    if refusal.event == "DELETE":
         ddl.append(
-            f"CREATE TRIGGER {refusal.name} BEFORE {refusal.event} ON {refusal.table} FOR EACH ROW{when}"
-            f" BEGIN SELECT RAISE(ABORT, '{refusal.name}: {refusal.answer}'); END"
+            f"CREATE TRIGGER {refusal.name}_at_once BEFORE TRUNCATE ON {refusal.table}"
+            f" FOR EACH STATEMENT EXECUTE FUNCTION {refusal.name}()"
         )
-    ddl.append(
-        f"CREATE TRIGGER hide_what_is_not_success AFTER UPDATE OF status ON partition_state FOR EACH ROW"
-        f" WHEN {_LEAVES_SUCCESS} BEGIN {_HIDE.format(false='0')}; END"
-    )
     return ddl
 
 
-def _postgresql() -> list[str]:
-    ddl = []
-    for refusal in REFUSALS:
-        when = f" WHEN ({refusal.when})" if refusal.when else ""
-        ddl.append(
-            f"CREATE FUNCTION {refusal.name}() RETURNS trigger LANGUAGE plpgsql AS $$"
-            f" BEGIN RAISE EXCEPTION '{refusal.name}: {refusal.answer}' USING ERRCODE = 'check_violation'; END $$"
-        )
-        ddl.append(
-            f"CREATE TRIGGER {refusal.name} BEFORE {refusal.event} ON {refusal.table}"
-            f" FOR EACH ROW{when} EXECUTE FUNCTION {refusal.name}()"
-        )
-        if refusal.event == "DELETE":
-            ddl.append(
-                f"CREATE TRIGGER {refusal.name}_at_once BEFORE TRUNCATE ON {refusal.table}"
-                f" FOR EACH STATEMENT EXECUTE FUNCTION {refusal.name}()"
-            )
-    ddl.append(
+def _hiding(dialect: str) -> list[str]:
+    if dialect == "sqlite":
+        return [
+            f"CREATE TRIGGER hide_what_is_not_success AFTER UPDATE OF status ON partition_state FOR EACH ROW"
+            f" WHEN {_LEAVES_SUCCESS} BEGIN {_HIDE.format(false='0')}; END"
+        ]
+    return [
         f"CREATE FUNCTION hide_what_is_not_success() RETURNS trigger LANGUAGE plpgsql AS $$"
-        f" BEGIN {_HIDE.format(false='false')}; RETURN NULL; END $$"
-    )
-    ddl.append(
+        f" BEGIN {_HIDE.format(false='false')}; RETURN NULL; END $$",
         "CREATE TRIGGER hide_what_is_not_success AFTER UPDATE OF status ON partition_state"
-        f" FOR EACH ROW WHEN ({_LEAVES_SUCCESS}) EXECUTE FUNCTION hide_what_is_not_success()"
-    )
-    return ddl
+        f" FOR EACH ROW WHEN ({_LEAVES_SUCCESS}) EXECUTE FUNCTION hide_what_is_not_success()",
+    ]
 
 
 _IN_A_SEGMENT = (

@@ -75,7 +75,7 @@ class AuthorityStore:
         )
         connection.execute(
             sa.update(_ATTEMPT)
-            .where(*_is(_ATTEMPT, key), _ATTEMPT.c.run_id == state.current_run_id)
+            .where(*_is(_ATTEMPT, key), _ATTEMPT.c.run_id == state.current_run_id, _ATTEMPT.c.demoted_at.is_(None))
             .values(demoted_at=now)
         )
         _publish_due(connection, key, version, now)
@@ -113,7 +113,9 @@ class AuthorityStore:
         _update_state(connection, key, **values)
         if act is Act.APPROVE:
             connection.execute(
-                sa.update(_ATTEMPT).where(*_is(_ATTEMPT, key), _ATTEMPT.c.run_id == to).values(approved_at=now)
+                sa.update(_ATTEMPT)
+                .where(*_is(_ATTEMPT, key), _ATTEMPT.c.run_id == to, _ATTEMPT.c.approved_at.is_(None))
+                .values(approved_at=now)
             )
         else:  # the abandoned run is not to be read while the older one waits to be published again
             connection.execute(

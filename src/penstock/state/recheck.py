@@ -42,6 +42,7 @@ FROM incoming_recheck i WHERE {_STILL_TRUSTED}
 _MARK = f"""
 UPDATE partition_attempt AS a SET demoted_at = :now
 FROM incoming_recheck i WHERE {same_key("a", "i")} AND a.run_id = i.run_id AND i.applies = 1
+AND a.demoted_at IS NULL
 """
 _DUE = f"""
 INSERT INTO publish_due (source, customer_id, query_name, logical_date, authority_version, since)

@@ -416,7 +416,7 @@ _CLOSE = f"""
 UPDATE partition_attempt AS a SET outcome = 'SUCCEEDED', stage = 'validate', record_count = i.record_count,
     payload_digest = i.payload_digest, payload_bytes = i.payload_bytes, content_digest = i.content_digest,
     finished_at = :now, lost_count = 0
-FROM incoming_decision i WHERE {_SAME_RUN} AND i.ruling = 'close'
+FROM incoming_decision i WHERE {_SAME_RUN} AND i.ruling = 'close' AND a.outcome IS NULL
 """
 _SUPERSEDE = f"""
 UPDATE partition_attempt AS a SET outcome = 'CANCELLED', stage = 'extract', error_class = 'internal',
@@ -429,7 +429,7 @@ FROM incoming_raw i WHERE {_SAME_RUN} AND a.raw_deleted_at IS NULL
 """
 _APPROVE = f"""
 UPDATE partition_attempt AS a SET approved_at = :now
-FROM incoming_decision i WHERE {_SAME_RUN} AND i.ruling = 'approve'
+FROM incoming_decision i WHERE {_SAME_RUN} AND i.ruling = 'approve' AND a.approved_at IS NULL
 """
 _MOVE = """
 INSERT INTO partition_state AS s (source, customer_id, query_name, logical_date, status, current_run_id, schema_version,
