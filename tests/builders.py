@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Barrier
@@ -69,6 +69,11 @@ FINGERPRINT = contract().fingerprint
 
 def planned(partition: PartitionKey | None = None, seen: int = 0, reason: str = "missing") -> Planned:
     return Planned(partition or key(), seen, reason, FINGERPRINT, "v1")
+
+
+def due_at(partition: PartitionKey) -> datetime:
+    """When the day was over, for an account that lives by UTC."""
+    return datetime.combine(partition.logical_date, time.min, UTC) + timedelta(days=1)
 
 
 def accepted(attempt: AttemptKey, token: str, rows: int = 10) -> Accepted:

@@ -67,7 +67,7 @@ class Worker:
         """Until nothing is due and nobody works on anything."""
         while True:
             rescue(self._workers, self._control, self._validator)
-            schedule(self._retries, QUERIES, lambda: 0.5)
+            schedule(self._retries, QUERIES, lambda: 0.5, lambda key: utc_now())
             now = utc_now()
             contracts = {"campaign_daily": contract()}
             plan = make_plan(self._reader, self._ranges, contracts, now, restated={}, limit=20 * BATCH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ import sqlalchemy as sa
 
 import builders
 from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected
-from penstock.control.plan import DUE
+from penstock.control.plan import DUE, planned
+from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
+from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ActRefused, ErrorClass, PenstockError
 from penstock.expected import ExpectedRange
@@ -23,9 +26,11 @@ from penstock.settings import Query, Retry
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
 from penstock.state.marks import MarkStore
+from penstock.state.reader import StateReader
 from penstock.state.recheck import FoundWanting
 from penstock.state.records import Breaker, PartitionControl
 from penstock.state.schedule import Decided, RetryStore
+from workspaces import open_at, write_workspace
 
 POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)
 QUERIES: dict[str, Query] = {"campaign_daily": builders.query(retry=POLICY)}
@@ -51,7 +56,7 @@ def fail(actors: Actors, partition: PartitionKey | None = None, kind: ErrorClass
 
 
 def decided(actors: Actors) -> int:
-    return schedule(RetryStore(actors.database), QUERIES, lambda: 0.5)
+    return schedule(RetryStore(actors.database), QUERIES, lambda: 0.5, builders.due_at)
 
 
 def control(actors: Actors, partition: PartitionKey | None = None) -> PartitionControl:
@@ -107,6 +112,129 @@ def test_the_policy_gives_up_after_its_attempts(actors: Actors) -> None:
     assert (found.failures, found.next_run_at) == (3, None)
     assert found.strategy == "none: 3 of 3 attempts failed"
     assert due(actors, NOW + timedelta(days=5)) == []
+
+
+def limited(actors: Actors, **changes: Any) -> StateReader:
+    """A planner whose file says something else about retries than when the partition failed."""
+    return StateReader(actors.database, {"campaign_daily": POLICY.model_copy(update=changes)})
+
+
+def terminal_days(reader: StateReader, now: datetime) -> list[int]:
+    """As `state terminal` lists them, in SQL; each must be terminal by the words of the policy as well."""
+    by_sql = [view.key.logical_date.day for view in reader.views([days(1, 8)], terminal_at=now)]
+    policy = reader.limits["campaign_daily"]
+    assert isinstance(policy, Retry)
+    failed = reader.views([days(1, 8)], status=PartitionStatus.FAILED)
+    by_words = [v for v in failed if terminal(policy, v.control, v.expires_at, now) is not None]
+    assert [view.key.logical_date.day for view in by_words] == by_sql
+    return by_sql
+
+
+def test_a_retry_whose_policy_was_made_stricter_is_neither_planned_nor_issued(actors: Actors) -> None:
+    for _ in range(2):
+        fail(actors)
+        decided(actors)
+    later = NOW + timedelta(hours=1)
+    [asked] = limited(actors).candidates([days(1, 1)], DUE, later, {})
+    assert (asked.reason, asked.max_attempts) == ("retry", 3)
+    stricter = limited(actors, max_attempts=2)
+    assert stricter.candidates([days(1, 1)], DUE, later, {}) == []
+    assert stricter.reasons([days(1, 1)], later, {}) == {"failed": 1}
+    assert (terminal_days(limited(actors), later), terminal_days(stricter, later)) == ([], [1])
+    issued, [refused] = actors.try_to_issue(replace(builders.planned(key(), 2, "retry"), max_attempts=2))
+    assert (issued, refused.why) == ([], "its retry policy allows no further attempt")
+    issued, _ = actors.try_to_issue(replace(builders.planned(key(), 2, "retry"), max_attempts=3))
+    assert len(issued) == 1
+
+
+def test_the_age_of_a_day_ends_its_retries_when_they_are_planned_and_when_they_are_issued(actors: Actors) -> None:
+    """The account is two hours ahead of UTC: its first of June was over at ten in the evening of that day."""
+    fail(actors, key(1))
+    fail(actors, key(2))
+    decided(actors)
+    actors.accept(key(3))
+    fail(actors, key(3))
+    decided(actors)
+    spans = [replace(days(1, 8), utc_offset=7200)]
+    reader = limited(actors, max_age=timedelta(days=40))
+    end = datetime(2024, 6, 1, 22, tzinfo=UTC) + timedelta(days=40)
+    before, at = (reader.candidates(spans, ("retry",), moment, {}) for moment in (end - timedelta(microseconds=1), end))
+    assert [c.key.logical_date.day for c in before] == [1, 2, 3]
+    assert [c.key.logical_date.day for c in at] == [2, 3]
+    assert before[0].expires_at == end
+    assert [v.key for v in reader.views(spans, terminal_at=end)] == [key(1)]
+    assert reader.candidates(spans, ("retry",), end + timedelta(days=2), {}) == [], "a failed re-fetch ends as well"
+    assert [v.key for v in reader.views(spans, terminal_at=end + timedelta(days=2))] == [key(1), key(2)]
+
+    actors.clock.now = end
+    issued, [refused] = actors.try_to_issue(*(planned(c, builders.FINGERPRINT, "v1") for c in before))
+    assert [item.attempt.partition for item in issued] == [key(2), key(3)]
+    assert (refused.attempt.partition, refused.why) == (key(1), "its day is older than its retry policy allows")
+
+
+def test_an_operator_who_requeues_forgives_what_failed_before(actors: Actors) -> None:
+    for _ in range(3):
+        fail(actors)
+        decided(actors)
+    assert terminal_days(limited(actors), NOW) == [1]
+    fail(actors, key(2))  # requeued before the policy has spoken about it
+    assert actors.control.requeue([key(1), key(2), key(3)], audit_entry()) == 2
+    assert [control(actors, key(day)).failures for day in (1, 2)] == [0, 0]
+    for day in (1, 2):
+        fail(actors, key(day))
+    assert decided(actors) == 2
+    assert [control(actors, key(day)).failures for day in (1, 2)] == [1, 1]
+    assert terminal_days(limited(actors), NOW) == []
+
+
+def test_the_policys_own_retries_forgive_nothing(actors: Actors) -> None:
+    for number in range(3):
+        attempt = actors.try_to_issue(builders.planned(key(), number, "retry"))[0][0].attempt
+        actors.validator.reject([replace(rejected(attempt, actors.token), error_class=ErrorClass.TRANSIENT)])
+        decided(actors)
+    assert control(actors).failures == 3
+    assert terminal_days(limited(actors), NOW) == [1]
+
+
+TOO_OLD = "2024-06-02 00:00 UTC, the policy retries for 34 days"
+
+
+@pytest.mark.parametrize(
+    ("retry", "moment", "why"),
+    [
+        ({"max_attempts": 3}, NOW + timedelta(hours=1), None),
+        ({"max_attempts": 1}, NOW + timedelta(hours=1), "1 failed attempts in a row, the policy allows 1"),
+        ({"max_age": "34d"}, datetime(2024, 7, 8, tzinfo=UTC), f"due since {TOO_OLD}"),
+    ],
+)
+def test_every_answer_about_terminality_is_that_of_the_planner(
+    tmp_path: Path, retry: dict[str, Any], moment: datetime, why: str | None
+) -> None:
+    """The policy in the file is another one by now, or the day is too old: nothing was written since the failure."""
+    fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
+    query = {"start_date": "2024-06-01", "retry": retry, "fields": fields, "checks": []}
+    folder = write_workspace(tmp_path, rows=1, query=query)
+    actors = Actors.on(open_at(folder, NOW).database)
+    refetched, failed = key(2), key(1)
+    actors.accept(refetched)
+    fail(actors, refetched)
+    fail(actors, failed)
+    assert decided(actors) == 2
+    ws = open_at(folder, moment)
+    chosen = Selection(keys=(failed, refetched))
+    assert ws.plan(chosen).reasons == ({"retry": 2} if why is None else {})
+    assert [(view.key, words) for view, words in ws.terminal(chosen)] == ([] if why is None else [(failed, why)])
+    views = ws.reader.views(ws.ranges(chosen))
+    assert [ws.is_terminal(view) for view in views] == [why, None]
+    assert [ws.next_run_at(view) is not None for view in views] == [why is None] * 2
+    held_up = ws.held_up(chosen)
+    assert (held_up["retry"], held_up["terminal"], held_up["operator"]) == ((2, 0, 0) if why is None else (0, 1, 1))
+    for partition in (failed, refetched):
+        assert ("retried after" in ws.why(partition).next) == (why is None)
+    if why is not None:
+        assert f"given up for good: {why}" in ws.why(failed).blocks
+        assert ws.why(failed).next == f"nothing until `penstock state retry {failed}`"
+        assert ws.retry_candidates(chosen, without_raw=False)[0] == [failed]
 
 
 def test_data_errors_wait_for_a_person(actors: Actors) -> None:

@@ -15,26 +15,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import builders
-from builders import Actors, audit_entry, days, key, planned
-from penstock.control.plan import DUE
+from builders import Actors, audit_entry, days, key
+from penstock.control.plan import DUE, planned
 from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
 from penstock.db.engine import Database
 from penstock.errors import ActRefused, ErrorClass
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import Stage
+from penstock.lifecycle import PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.settings import Retry
 from penstock.state.authority import AuthorityStore
 from penstock.state.marks import MarkStore
+from penstock.state.reader import StateReader
 from penstock.state.recheck import FoundWanting
 from penstock.state.records import Accepted, Cancelled, Rejected
 from penstock.state.schedule import RetryStore
 
 KEYS = tuple(key(day) for day in (2, 3))
 BACKOFF = (timedelta(minutes=5), timedelta(hours=2))
-POLICY = Retry(max_attempts=3, backoff=BACKOFF, jitter=0, max_age=timedelta(days=2))
-QUERIES = {"campaign_daily": builders.query(retry=POLICY)}
+POLICY = Retry(max_attempts=3, backoff=BACKOFF, jitter=0, max_age=timedelta(days=6))
+STRICTER = POLICY.model_copy(update={"max_attempts": 2})
 AGES = (1, 2, 3, 4, 5, 7, 10, 20)
 START = datetime(2024, 6, 4, 6, tzinfo=UTC)
 
@@ -85,14 +86,21 @@ class Known:
                 row.append(tried)
         return row
 
-    def reason(self, partition: PartitionKey, now: datetime) -> str:
+    def exhausted(self, partition: PartitionKey, policy: Retry, now: datetime) -> bool:
+        return len(self.failures()) >= policy.max_attempts or now >= builders.due_at(partition) + policy.max_age
+
+    def terminal(self, partition: PartitionKey, policy: Retry, now: datetime) -> bool:
+        return self.status == "failed" and (self.marked or self.exhausted(partition, policy, now))
+
+    def reason(self, partition: PartitionKey, policy: Retry, now: datetime) -> str:
         if self.open:
             return "open"
         if self.paused:
             return "paused"
         if self.status == "pending":
             return "requeued" if self.explicit else "missing"
-        if self.next_run_at is not None and self.next_run_at <= now and not (self.marked and self.status == "failed"):
+        withdrawn = (self.marked and self.status == "failed") or self.exhausted(partition, policy, now)
+        if self.next_run_at is not None and self.next_run_at <= now and not withdrawn:
             return "retry"
         if self.status == "success" and not self.held and self._outdated(partition, now):
             return "restate"
@@ -111,6 +119,7 @@ class ControlPlane(RuleBasedStateMachine):
         self.stack = ExitStack()
         folder = self.stack.enter_context(builders.quick_folder())
         self.actors = Actors.on(builders.migrated(Database(f"sqlite:///{folder}/state.db")))
+        self.policy = POLICY
         self.actors.clock.now = START
         self.marks = MarkStore(self.actors.database, self.actors.clock)
         self.acts = AuthorityStore(self.actors.database, self.actors.clock)
@@ -124,6 +133,10 @@ class ControlPlane(RuleBasedStateMachine):
     def now(self) -> datetime:
         return self.actors.clock.now
 
+    @property
+    def reader(self) -> StateReader:
+        return StateReader(self.actors.database, {"campaign_daily": self.policy})
+
     def ranges(self) -> list[ExpectedRange]:
         over = self.now.date() - timedelta(days=1)
         [span] = [days(2, 3)]
@@ -135,16 +148,20 @@ class ControlPlane(RuleBasedStateMachine):
     def time_passes(self, minutes: int) -> None:
         self.actors.clock.now += timedelta(minutes=minutes)
 
+    @rule(policy=st.sampled_from([POLICY, STRICTER]))
+    def the_policy_is_edited(self, policy: Retry) -> None:
+        self.policy = policy
+
     @rule()
     def whatever_is_due_is_issued(self) -> None:
-        found = self.actors.reader.candidates(self.ranges(), DUE, self.now, {"campaign_daily": AGES})
-        plan = [planned(c.key, c.last_attempt_no, c.reason) for c in found]
+        found = self.reader.candidates(self.ranges(), DUE, self.now, {"campaign_daily": AGES})
+        plan = [planned(candidate, builders.FINGERPRINT, "v1") for candidate in found]
         issued, refused = self.actors.try_to_issue(*plan)
         assert refused == []
         assert len(issued) == len(plan)
         for item in issued:
             known = self.known[item.attempt.partition]
-            reason = known.reason(item.attempt.partition, self.now)
+            reason = known.reason(item.attempt.partition, self.policy, self.now)
             assert reason in DUE
             if reason == "retry" and known.status == "failed":
                 known.status = "pending"
@@ -203,12 +220,13 @@ class ControlPlane(RuleBasedStateMachine):
         known.count += 1
         if known.status != "success":
             known.status = "failed"
-        schedule(RetryStore(self.actors.database), QUERIES, lambda: 0.5)
+        queries = {"campaign_daily": builders.query(retry=self.policy)}
+        schedule(RetryStore(self.actors.database), queries, lambda: 0.5, builders.due_at)
         row = known.failures()
         known.next_run_at = None
-        if row and error == "transient" and len(row) < POLICY.max_attempts:
+        if row and error == "transient" and len(row) < self.policy.max_attempts:
             at = self.now + BACKOFF[min(len(row), len(BACKOFF)) - 1]
-            known.next_run_at = at if at - row[0].issued_at < POLICY.max_age else None
+            known.next_run_at = at if at < builders.due_at(partition) + self.policy.max_age else None
 
     @rule(partition=a_key)
     def an_attempt_is_given_up(self, partition: PartitionKey) -> None:
@@ -249,7 +267,7 @@ class ControlPlane(RuleBasedStateMachine):
         assert moved == (known.status == "failed")
         known.next_run_at = None
         if moved:
-            known.status = "pending"
+            known.status, known.forgiven = "pending", len(known.attempts)
 
     @rule(partition=a_key)
     def an_operator_pauses(self, partition: PartitionKey) -> None:
@@ -320,7 +338,7 @@ class ControlPlane(RuleBasedStateMachine):
         assert self._may_return(known, target, approve=approve)
         target.approved = target.approved or approve
         known.status, known.run, known.held, known.next_run_at = "success", run, True, None
-        known.marked = False
+        known.marked, known.forgiven = False, len(known.attempts)
         known.authority += 1
 
     def _may_return(self, known: Known, target: Tried, *, approve: bool) -> bool:
@@ -337,8 +355,19 @@ class ControlPlane(RuleBasedStateMachine):
         if not hasattr(self, "known"):
             return
         everything = (*DUE, "open", "paused", "success", "failed")
-        found = self.actors.reader.candidates(self.ranges(), everything, self.now, {"campaign_daily": AGES})
-        assert {c.key: c.reason for c in found} == {k: known.reason(k, self.now) for k, known in self.known.items()}
+        found = self.reader.candidates(self.ranges(), everything, self.now, {"campaign_daily": AGES})
+        expected = {k: known.reason(k, self.policy, self.now) for k, known in self.known.items()}
+        assert {c.key: c.reason for c in found} == expected
+
+    @invariant()
+    def everybody_agrees_on_what_is_terminal(self) -> None:
+        if not hasattr(self, "known"):
+            return
+        expected = {k for k, known in self.known.items() if known.terminal(k, self.policy, self.now)}
+        assert {view.key for view in self.reader.views(self.ranges(), terminal_at=self.now)} == expected
+        failed = self.reader.views(self.ranges(), status=PartitionStatus.FAILED)
+        by_words = {v.key for v in failed if terminal(self.policy, v.control, v.expires_at, self.now) is not None}
+        assert by_words == expected
 
     @invariant()
     def the_state_is_what_the_model_says(self) -> None:
@@ -349,8 +378,6 @@ class ControlPlane(RuleBasedStateMachine):
             assert (state.status, state.current_run_id) == (known.status, known.run)
             assert (state.attempt_count, state.authority_version) == (known.count, known.authority)
             assert view.control.next_run_at == known.next_run_at
-            if known.marked and state.status == "failed":
-                assert terminal(POLICY, view.control, self.now) is not None
 
     @invariant()
     def attempts_equal_verdicts(self) -> None:

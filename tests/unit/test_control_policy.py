@@ -14,7 +14,7 @@ from builders import NOW, query
 from penstock.control import spans
 from penstock.control.breaker import CONFIRMATIONS, gate, in_words, observed
 from penstock.control.restate import Maturity, ages, maturity
-from penstock.control.retry import Failures, decide, jittered, terminal
+from penstock.control.retry import Decision, Failures, decide, jittered, terminal
 from penstock.control.share import allocate
 from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
@@ -27,8 +27,8 @@ MINUTES = timedelta(minutes=1)
 POLICY = Retry(max_attempts=5, backoff=(5 * MINUTES, 30 * MINUTES, 120 * MINUTES), jitter=0.2)
 
 
-def failures(count: int = 1, kind: ErrorClass = ErrorClass.TRANSIENT, since: datetime = NOW) -> Failures:
-    return Failures(count, since, NOW, kind)
+def failures(count: int = 1, kind: ErrorClass = ErrorClass.TRANSIENT, due_at: datetime = NOW) -> Failures:
+    return Failures(count, due_at, NOW, kind)
 
 
 # --- retry ---------------------------------------------------------------------------------------------------------
@@ -50,18 +50,24 @@ def test_what_a_person_must_mend_is_not_retried_unless_the_policy_says_so(kind: 
     assert decide(willing, failures(kind=kind), 0.5).next_run_at is not None
 
 
-def test_a_partition_that_fails_for_too_long_is_left_alone() -> None:
-    old = NOW - timedelta(days=30) + 4 * MINUTES
-    assert decide(POLICY, failures(2, since=old), 0.5).next_run_at is None
-    assert terminal(POLICY, PartitionControl(2, old), NOW + 5 * MINUTES) == "failing for 30 days, the policy waits 30"
-    assert terminal(POLICY, PartitionControl(2, old), NOW) is None
+def test_a_partition_whose_day_is_too_old_is_left_alone() -> None:
+    """However late its first failure was: the age of a partition counts from the moment its day was due."""
+    due_at = NOW - timedelta(days=30) + 5 * MINUTES
+    assert decide(POLICY, failures(1, due_at=due_at), 0.5) == Decision(
+        None, f"none: due since {due_at:%Y-%m-%d %H:%M}, longer than the policy retries"
+    )
+    assert decide(POLICY, failures(1, due_at=due_at), 0.4).next_run_at is not None
+    expires_at = due_at + POLICY.max_age
+    words = f"due since {due_at:%Y-%m-%d %H:%M} UTC, the policy retries for 30 days"
+    assert terminal(POLICY, PartitionControl(1, NOW), expires_at, expires_at) == words
+    assert terminal(POLICY, PartitionControl(1, NOW), expires_at, expires_at - MINUTES) is None
 
 
 def test_terminal_is_by_attempts_by_age_or_by_mark() -> None:
-    assert terminal(POLICY, PartitionControl(), NOW) is None
-    assert "5 failed attempts" in str(terminal(POLICY, PartitionControl(5, NOW), NOW))
+    assert terminal(POLICY, PartitionControl(), NOW + MINUTES, NOW) is None
+    assert "5 failed attempts" in str(terminal(POLICY, PartitionControl(5, NOW), NOW + MINUTES, NOW))
     marked = PartitionControl(terminal_at=NOW, terminal_by="ada", terminal_reason="gone")
-    assert terminal(POLICY, marked, NOW) == "marked by ada: gone"
+    assert terminal(POLICY, marked, None, NOW) == "marked by ada: gone"
 
 
 @given(st.integers(1, 4), st.floats(0, 1), st.floats(0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import date as Day
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.app.keeping import Keeping
@@ -45,7 +45,8 @@ class Explaining(Keeping):
             model is not None and model.on_demotion == "hide",
             model is None or model.refresh,
         )
-        return explain(view, pointer, attempts, around)
+        appointed = replace(view, control=replace(view.control, next_run_at=self.next_run_at(view)))
+        return explain(appointed, pointer, attempts, around)
 
     def _approvable(self, view: PartitionView, attempts: Sequence[Attempt]) -> bool:
         """Whether an operator may approve the last attempt: only guards held it back, and nothing else refuses it."""
@@ -123,15 +124,9 @@ class Explaining(Keeping):
 
     def terminal(self, selection: Selection) -> list[tuple[PartitionView, str]]:
         """The failed partitions that nothing will try again, each with why."""
-        from penstock.control.retry import terminal
-
-        now = self.now()
-        found = []
-        for view in self.reader.views(self.ranges(selection), status=PartitionStatus.FAILED):
-            why = terminal(self.settings.asset(view.key.query_name).retry, view.control, now)
-            if why is not None:
-                found.append((view, why))
-        return found
+        found = self.reader.views(self.ranges(selection), terminal_at=self.now())
+        whys = (self.is_terminal(view) for view in found)
+        return [(view, why) for view, why in zip(found, whys, strict=True) if why is not None]
 
     def held_up(self, selection: Selection) -> dict[str, int]:
         """How many partitions are not attempted, by what stands in their way."""
@@ -150,7 +145,7 @@ class Explaining(Keeping):
             if self.is_terminal(view) is not None:
                 found["terminal"] += 1
             else:
-                found["retry" if view.control.next_run_at is not None else "operator"] += 1
+                found["retry" if self.next_run_at(view) is not None else "operator"] += 1
         troubled = {breaker.source for breaker in self.breakers.all() if in_words(breaker, now)}
         blocked = [span for span in thawed(ranges) if span.source in troubled]
         due = self.reader.reasons(blocked, now, {}, selection.status) if blocked else {}
@@ -167,7 +162,14 @@ class Explaining(Keeping):
 
         if view.state.status is not PartitionStatus.FAILED:
             return None
-        return terminal(self.settings.asset(view.key.query_name).retry, view.control, self.now())
+        return terminal(self.settings.asset(view.key.query_name).retry, view.control, view.expires_at, self.now())
+
+    def next_run_at(self, view: PartitionView) -> datetime | None:
+        """When this partition is attempted again by itself, by the policy of today; None if it is not."""
+        from penstock.control.retry import next_retry
+
+        policy = self.settings.asset(view.key.query_name).retry
+        return next_retry(policy, view.control, view.expires_at, self.now())
 
     def maturity(self, view: PartitionView) -> str | None:
         """Whether the source may still change this day (provisional or settled); None while no run is trusted, and for

@@ -63,7 +63,7 @@ class Opened:
 
     @cached_property
     def reader(self) -> StateReader:
-        return StateReader(self.database)
+        return StateReader(self.database, {name: asset.retry for name, asset in self.settings.assets.items()})
 
     @cached_property
     def breakers(self) -> BreakerStore:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.app.acting import Acting
-from penstock.control.select import Selection, due_range
+from penstock.control.select import Selection, due_range, due_times
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
 from penstock.partition import MODELS, PartitionKey, new_run_id, new_ulid
@@ -201,7 +201,8 @@ class Planning(Acting):
         from penstock.control.schedule import schedule
         from penstock.state.schedule import RetryStore
 
-        schedule(RetryStore(self.database), self.settings.assets, random.random)
+        due_at = due_times(self.settings, self.now())
+        schedule(RetryStore(self.database), self.settings.assets, random.random, due_at)
 
     def new_backfill(
         self, selection: Selection, *, reprocess: bool, chunk_size: int, priority: int, max_chunks: int, actor: str

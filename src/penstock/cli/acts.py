@@ -116,12 +116,20 @@ def clear_terminal(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Take terminal marks back and forgive past failures; `state retry` then tries the partitions again."""
+    """Take terminal marks back and forgive past failures; `state retry` then tries the partitions again.
+
+    A partition that is terminal only because its day is older than `retry.max_age` has nothing to clear: `state retry`
+    tries it once.
+    """
     chosen = opt.selection(keys, source, customer, query, date, since, until)
     _mark(
         _Act("clear-terminal", "clearing", "no longer terminal: `penstock state retry` tries them again", chosen, {}),
         workspace,
-        lambda ws, selected: [view.key for view, _ in ws.terminal(selected)],
+        lambda ws, selected: [
+            view.key
+            for view, _ in ws.terminal(selected)
+            if view.control.terminal_at is not None or view.control.failures
+        ],
         lambda ws, found, entry: ws.marks.clear_terminal(found, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )

@@ -73,7 +73,7 @@ def history(
     chosen = opt.selection([key])
     [view] = ws.reader.views(ws.ranges(chosen))
     attempts = ws.reader.attempts(chosen.keys[0])
-    authority, coming = view.state.current_run_id, view.control.next_run_at
+    authority, coming = view.state.current_run_id, ws.next_run_at(view)
     items = [_attempt_item(a, authority, coming if a is attempts[0] else None) for a in attempts]
 
     def draw(console: Console) -> None:
@@ -169,7 +169,7 @@ def _state_item(ws: Workspace, view: PartitionView) -> dict[str, Any]:
         "authority_version": s.authority_version,
         "implicit": not view.explicit,
         "display_status": view.display,
-        "next_run_at": view.control.next_run_at,
+        "next_run_at": ws.next_run_at(view),
         "strategy": view.control.strategy,
         "terminal": terminal is not None,
         "terminal_why": terminal,

@@ -8,7 +8,7 @@ from datetime import date, datetime
 
 from penstock.contract.contract import Contract
 from penstock.control import spans
-from penstock.control.plan import in_words
+from penstock.control.plan import planned
 from penstock.derived import Derived, in_order
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
@@ -96,9 +96,8 @@ class ModelPlanner:
         ]
 
     def _planned(self, candidate: Candidate) -> Planned:
-        key, contract = candidate.key, self.contracts[candidate.key.query_name]
-        words = in_words(candidate.reason)
-        return Planned(key, candidate.last_attempt_no, words, contract.fingerprint, contract.schema_version)
+        contract = self.contracts[candidate.key.query_name]
+        return planned(candidate, contract.fingerprint, contract.schema_version)
 
     def _candidates(
         self,

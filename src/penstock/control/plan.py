@@ -14,7 +14,7 @@ from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
 from penstock.lifecycle import PartitionStatus
 from penstock.state.reader import Order, StateReader
-from penstock.state.records import Planned
+from penstock.state.records import Candidate, Planned
 
 DUE = ("missing", "requeued", "retry", "restate")  # what is attempted without being asked for
 ASKED_FOR = (*DUE, "waiting")  # a person who starts a run does not wait for the end of a pause
@@ -87,8 +87,20 @@ def make_plan(
         limit=limit,
     )
     prints = {name: (contract.fingerprint, contract.schema_version) for name, contract in contracts.items()}
-    items = [Planned(c.key, c.last_attempt_no, in_words(c.reason), *prints[c.key.query_name]) for c in found]
-    return Plan(items)
+    return Plan([planned(candidate, *prints[candidate.key.query_name]) for candidate in found])
+
+
+def planned(candidate: Candidate, fingerprint: str, schema_version: str) -> Planned:
+    """The candidate as an item of a plan, with the limits that are checked again when it is issued."""
+    return Planned(
+        candidate.key,
+        candidate.last_attempt_no,
+        in_words(candidate.reason),
+        fingerprint,
+        schema_version,
+        max_attempts=candidate.max_attempts,
+        expires_at=candidate.expires_at,
+    )
 
 
 _WORDS = {PartitionStatus.SUCCESS.value: "reprocess", "waiting": "postponed"}

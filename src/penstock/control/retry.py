@@ -12,10 +12,10 @@ from penstock.state.records import PartitionControl
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """A partition's failed attempts in a row: how many, since when, and the last one."""
+    """A partition's failed attempts in a row: how many and the last one; and since when the day is due."""
 
     count: int
-    since: datetime
+    due_at: datetime
     last_at: datetime
     error_class: ErrorClass
 
@@ -38,8 +38,8 @@ def decide(policy: Retry, failures: Failures, chance: float) -> Decision:
         return Decision(None, f"none: {failures.count} of {policy.max_attempts} attempts failed")
     step = min(failures.count, len(policy.backoff))
     at = failures.last_at + jittered(policy.backoff[step - 1], policy.jitter, chance)
-    if at - failures.since >= policy.max_age:
-        return Decision(None, f"none: failing since {failures.since:%Y-%m-%d %H:%M}, longer than the policy waits")
+    if at >= failures.due_at + policy.max_age:
+        return Decision(None, f"none: due since {failures.due_at:%Y-%m-%d %H:%M}, longer than the policy retries")
     return Decision(at, f"backoff {step} of {len(policy.backoff)}")
 
 
@@ -48,13 +48,35 @@ def jittered(pause: timedelta, jitter: float, chance: float) -> timedelta:
     return pause * (1 + jitter * (2 * chance - 1))
 
 
-def terminal(policy: Retry, control: PartitionControl, now: datetime) -> str | None:
-    """Why a failed partition is given up for good; None while it is not."""
+def terminal(policy: Retry, control: PartitionControl, expires_at: datetime | None, now: datetime) -> str | None:
+    """Why a failed partition is given up for good; None while it is not. `expires_at` is when the age of the day ends
+    its retries."""
     if control.terminal_at is not None:
         return f"marked by {control.terminal_by}" + (f": {control.terminal_reason}" if control.terminal_reason else "")
+    return _exhausted(policy, control, expires_at, now)
+
+
+def next_retry(policy: Retry, control: PartitionControl, expires_at: datetime | None, now: datetime) -> datetime | None:
+    """When the partition is attempted again by itself; None if it is not. An appointment lapses when the policy was
+    made stricter since, or the day became too old. The end of a pause that the source asked for never lapses."""
+    if control.strategy in _PAUSES:
+        return control.next_run_at
+    return None if _exhausted(policy, control, expires_at, now) is not None else control.next_run_at
+
+
+_PAUSES = (ErrorClass.QUOTA, ErrorClass.AUTH)
+
+
+def _exhausted(policy: Retry, control: PartitionControl, expires_at: datetime | None, now: datetime) -> str | None:
+    """Why the policy retries no more. The planner and the issue of attempts apply the same rule in SQL."""
     if control.failures >= policy.max_attempts:
         return f"{control.failures} failed attempts in a row, the policy allows {policy.max_attempts}"
-    if control.failing_since is not None and now - control.failing_since >= policy.max_age:
-        days = (now - control.failing_since) // timedelta(days=1)
-        return f"failing for {days} days, the policy waits {policy.max_age // timedelta(days=1)}"
+    if expires_at is not None and now >= expires_at:
+        due_at = expires_at - policy.max_age
+        return f"due since {due_at:%Y-%m-%d %H:%M} UTC, the policy retries for {_duration(policy.max_age)}"
     return None
+
+
+def _duration(span: timedelta) -> str:
+    days, rest = divmod(span, timedelta(days=1))
+    return f"{span}" if rest else f"{days} day" + ("" if days == 1 else "s")

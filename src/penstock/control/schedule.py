@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from penstock.control.retry import Failures, decide
+from penstock.partition import PartitionKey
 from penstock.settings import Asset, Retry
 from penstock.state.schedule import Decided, RetryStore, Undecided
 
 _AT_ONCE = 10_000
 
 
-def schedule(store: RetryStore, queries: Mapping[str, Asset], chance: Callable[[], float]) -> int:
-    """Decide about every failed attempt that waits for it; says how many partitions have a retry coming."""
+def schedule(
+    store: RetryStore,
+    queries: Mapping[str, Asset],
+    chance: Callable[[], float],
+    due_at: Callable[[PartitionKey], datetime],
+) -> int:
+    """Decide about every failed attempt that waits for it; says how many partitions have a retry coming. `due_at` says
+    when the day of a partition was over."""
     coming = 0
     while waiting := store.undecided(_AT_ONCE):
-        decisions = [_decided(queries, failed, chance()) for failed in waiting]
+        decisions = [_decided(queries, failed, chance(), due_at(failed.key)) for failed in waiting]
         store.decide(decisions)
         coming += sum(decision.next_run_at is not None for decision in decisions)
         if len(waiting) < _AT_ONCE:
@@ -23,9 +31,9 @@ def schedule(store: RetryStore, queries: Mapping[str, Asset], chance: Callable[[
     return coming
 
 
-def _decided(queries: Mapping[str, Asset], failed: Undecided, chance: float) -> Decided:
+def _decided(queries: Mapping[str, Asset], failed: Undecided, chance: float, due_at: datetime) -> Decided:
     query = queries.get(failed.key.query_name)
     policy = query.retry if query else Retry(errors=())  # no longer in the file: nothing is tried again by itself
-    failures = Failures(failed.failures, failed.failing_since, failed.finished_at, failed.error_class)
+    failures = Failures(failed.failures, due_at, failed.finished_at, failed.error_class)
     decision = decide(policy, failures, chance)
     return Decided(failed, decision.next_run_at, decision.strategy)

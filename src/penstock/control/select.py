@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Self
 
 from penstock.clock import last_day_over, utc_offset
@@ -103,6 +103,18 @@ def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedR
     if key.source == MODELS:
         return _of_model(derived(settings, now), key)
     return _range(settings, settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
+
+
+def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], datetime]:
+    """When the day of a partition was over where the account lives. A model, and a customer that left the
+    configuration, live by UTC."""
+    offsets = {customer.id: utc_offset(now, customer.time_zone) for customer in settings.customers}
+
+    def due_at(key: PartitionKey) -> datetime:
+        offset = 0 if key.source == MODELS else offsets.get(key.customer_id, 0)
+        return datetime.combine(key.logical_date, time.min, UTC) + timedelta(days=1, seconds=-offset)
+
+    return due_at
 
 
 def _of_model(models: Derived, key: PartitionKey) -> ExpectedRange:

@@ -217,8 +217,10 @@ def _otherwise(view: PartitionView, around: Circumstances, waiting: Named | None
         return "nothing: the source no longer has this day, so no run touches it; `penstock state rollback` still can"
     if control.paused_at is not None:
         return f"nothing until `penstock state resume {key}`"
-    if around.terminal is not None:
+    if around.terminal is not None and control.terminal_at is not None:
         return f"nothing until `penstock state clear-terminal {key}` and then `penstock state retry {key}`"
+    if around.terminal is not None:
+        return f"nothing until `penstock state retry {key}`"
     if control.next_run_at is not None and view.state.status is PartitionStatus.PENDING:
         return (
             f"the source asked for a pause, so the loop waits until {control.next_run_at:%Y-%m-%d %H:%M:%S} UTC;"

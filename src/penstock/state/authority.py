@@ -121,7 +121,8 @@ class AuthorityStore:
             connection.execute(
                 sa.update(_POINTER).where(*_is(_POINTER, key), _POINTER.c.run_id != to).values(available=False)
             )
-        _hold(connection, key, entry.actor, reason or f"{act} to {to}", now)
+        last = max(row.attempt_no for row in attempts.values())
+        _hold(connection, key, last, entry.actor, reason or f"{act} to {to}", now)
         _publish_due(connection, key, version, now)
         changed = AuthorityChanged(to, key, version, act, target.contract_fingerprint, target.content_digest)
         append(connection, [changed], "operator", now)
@@ -251,9 +252,11 @@ def _update_state(connection: Connection, key: PartitionKey, **values: Any) -> N
     connection.execute(sa.update(_STATE).where(*_is(_STATE, key)).values(**values))
 
 
-def _hold(connection: Connection, key: PartitionKey, actor: str, reason: str, now: datetime) -> None:
-    """What a person decided is not overwritten by the next restatement, nor by a retry of what failed before."""
-    values = {"held_at": now, "held_by": actor, "held_reason": reason, "failures": 0}
+def _hold(connection: Connection, key: PartitionKey, last: int, actor: str, reason: str, now: datetime) -> None:
+    """What a person decided is not overwritten by the next restatement, nor by a retry of what failed before: verdicts
+    count anew after the `last` attempt."""
+    values: dict[str, Any] = {"held_at": now, "held_by": actor, "held_reason": reason}
+    values |= {"failures": 0, "cleared_attempt_no": last}
     cleared = ("failing_since", "next_run_at", "strategy", "terminal_at", "terminal_by", "terminal_reason")
     _upsert(connection, schema.partition_control, key, values | dict.fromkeys(cleared))
     due = schema.retry_due

@@ -32,6 +32,8 @@ _PLANNED = {
     "contract_fingerprint": sa.Text(),
     "schema_version": sa.Text(),
     "backfill_id": sa.Text(),
+    "max_attempts": sa.Integer(),
+    "expires_at": UtcTimestamp(),
     "refusal": sa.Text(),
 }
 
@@ -55,6 +57,10 @@ UPDATE incoming_planned AS p SET refusal = CASE
         SELECT 1 FROM partition_control k JOIN partition_state s ON {same_key("s", "k")}
         WHERE {same_key("k", "p")} AND k.terminal_at IS NOT NULL AND s.status = 'failed')
         THEN 'an operator gave it up'
+    WHEN p.reason = 'retry' AND EXISTS (
+        SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.failures >= p.max_attempts)
+        THEN 'its retry policy allows no further attempt'
+    WHEN p.reason = 'retry' AND p.expires_at <= :now THEN 'its day is older than its retry policy allows'
 END
 """
 
@@ -103,6 +109,16 @@ UPDATE partition_state AS s SET status = 'pending', updated_at = :now, error_mes
 FROM incoming_key k WHERE {same_key("s", "k")} AND s.status = 'failed'
 """
 
+# What an operator requeues is forgiven: verdicts count anew from here.
+_FORGIVE = f"""
+INSERT INTO partition_control (source, customer_id, query_name, logical_date, cleared_attempt_no)
+SELECT s.source, s.customer_id, s.query_name, s.logical_date,
+    COALESCE((SELECT MAX(a.attempt_no) FROM partition_attempt a WHERE {same_key("a", "s")}), 0)
+FROM partition_state s JOIN incoming_key k ON {same_key("s", "k")} WHERE s.status = 'failed'
+ORDER BY s.source, s.customer_id, s.query_name, s.logical_date
+ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET
+    failures = 0, failing_since = NULL, cleared_attempt_no = excluded.cleared_attempt_no
+"""
 
 _NO_LONGER_SCHEDULED = f"""
 UPDATE partition_control AS c SET next_run_at = NULL, strategy = NULL
@@ -260,6 +276,7 @@ class ControlStore:
             with staged(connection, "incoming_key", KEY_COLUMNS, [key_values(key) for key in keys]):
                 if connection.dialect.name == "postgresql":
                     connection.execute(sa.text(_lock_states("incoming_key")))
+                connection.execute(sa.text(_FORGIVE))
                 moved = connection.execute(timed(_REQUEUE), {"now": now}).rowcount
                 connection.execute(sa.text(_NO_LONGER_SCHEDULED))
                 connection.execute(sa.text(NOTHING_TO_DECIDE))
@@ -281,20 +298,15 @@ class ControlStore:
         each_once = {p.key: p for p in planned}.values()
         rows = [
             (
-                *key_values(p.key),
-                p.seen_attempt_no,
-                p.reason,
-                p.contract_fingerprint,
-                p.schema_version,
-                p.backfill_id,
-                None,
+                *key_values(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version,
+                p.backfill_id, p.max_attempts, p.expires_at, None,
             )
             for p in each_once
-        ]
+        ]  # fmt: skip
         with staged(connection, "incoming_planned", _PLANNED, rows):
             if connection.dialect.name == "postgresql":  # so that issuing and an operator's act wait for each other
                 connection.execute(sa.text(_lock_states("incoming_planned")))
-            connection.execute(sa.text(_REFUSE))
+            connection.execute(timed(_REFUSE), {"now": now})
             connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
             connection.execute(timed(_REQUEUE_ISSUED), {"run_id": run_id, "now": now})
             found = connection.execute(

@@ -19,7 +19,14 @@ from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.state.records import Attempt, Candidate, PartitionControl, PartitionState, PartitionView
+from penstock.state.records import (
+    Attempt,
+    Candidate,
+    PartitionControl,
+    PartitionState,
+    PartitionView,
+    RetryLimits,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +39,8 @@ _DAYS = {
             SELECT json_extract(value, '$[0]') AS source, json_extract(value, '$[1]') AS customer_id,
                 json_extract(value, '$[2]') AS query_name, json_extract(value, '$[3]') AS first_day,
                 json_extract(value, '$[4]') AS last_day, json_extract(value, '$[5]') AS over_day,
-                json_extract(value, '$[6]') AS utc_offset
+                json_extract(value, '$[6]') AS utc_offset, json_extract(value, '$[7]') AS max_attempts,
+                json_extract(value, '$[8]') AS max_age
             FROM json_each(:ranges)
         ),
         calendar(day) AS (
@@ -40,13 +48,15 @@ _DAYS = {
             UNION ALL SELECT date(day, '+1 day') FROM calendar WHERE day < (SELECT MAX(last_day) FROM ranges)
         ),
         expected AS (
-            SELECT r.source, r.customer_id, r.query_name, c.day AS logical_date, r.over_day, r.utc_offset
+            SELECT r.source, r.customer_id, r.query_name, c.day AS logical_date, r.over_day, r.utc_offset,
+                r.max_attempts, r.max_age
             FROM ranges r JOIN calendar c ON c.day BETWEEN r.first_day AND r.last_day
         )""",
     "postgresql": """
         expected AS (
             SELECT r ->> 0 AS source, r ->> 1 AS customer_id, r ->> 2 AS query_name, day::date AS logical_date,
-                (r ->> 5)::date AS over_day, (r ->> 6)::integer AS utc_offset
+                (r ->> 5)::date AS over_day, (r ->> 6)::integer AS utc_offset,
+                (r ->> 7)::integer AS max_attempts, (r ->> 8)::bigint AS max_age
             FROM jsonb_array_elements(CAST(:ranges AS jsonb)) r,
                 generate_series((r ->> 3)::date, (r ->> 4)::date, interval '1 day') day
         )""",
@@ -69,7 +79,7 @@ _CONTROL = ("failures", "failing_since", "next_run_at", "strategy", *_MARKS)
 # and what the control plane keeps about it (or nothing).
 _VIEW = f"""
 view AS (
-    SELECT e.source, e.customer_id, e.query_name, e.logical_date, e.over_day, e.utc_offset,
+    SELECT e.source, e.customer_id, e.query_name, e.logical_date, e.over_day, e.utc_offset, e.max_attempts, e.max_age,
         s.source IS NOT NULL AS explicit, COALESCE(s.status, 'pending') AS status, s.current_run_id, s.schema_version,
         s.record_count, s.updated_at, s.error_message, COALESCE(s.attempt_count, 0) AS attempt_count,
         COALESCE(s.authority_version, 0) AS authority_version,
@@ -97,6 +107,7 @@ _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "explicit": sa.Boolean(),
     "updated_at": UtcTimestamp(),
     "last_attempt_at": UtcTimestamp(),
+    "expires_at": UtcTimestamp(),
     **{name: UtcTimestamp() for name in _CONTROL if name.endswith(("_at", "_since"))},
 }
 
@@ -109,7 +120,7 @@ CASE
     WHEN status = 'pending' AND explicit THEN 'requeued'
     WHEN status = 'pending' THEN 'missing'
     WHEN next_run_at <= :now AND strategy NOT IN ('quota', 'auth') AND (terminal_at IS NULL OR status = 'success')
-        THEN 'retry'
+        AND NOT {exhausted} THEN 'retry'
     WHEN status = 'success' AND held_at IS NULL AND {restatement_due} THEN 'restate'
     ELSE status
 END"""
@@ -119,6 +130,12 @@ _REACHED = {
     "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', logical_date, printf('%+d days', 1 + {age}),"
     " printf('%+d seconds', -utc_offset))",
     "postgresql": "((logical_date + 1 + {age})::timestamp AT TIME ZONE 'UTC' - make_interval(secs => utc_offset))",
+}
+# When the age of the day ends its retries; nothing without a policy.
+_EXPIRES = {
+    "sqlite": "CASE WHEN max_age IS NOT NULL THEN strftime('%Y-%m-%dT%H:%M:%f000Z', logical_date, '+1 days',"
+    " printf('%+d seconds', max_age - utc_offset)) END",
+    "postgresql": "((logical_date + 1)::timestamp AT TIME ZONE 'UTC' + make_interval(secs => max_age - utc_offset))",
 }
 _AGE = {
     "sqlite": "CAST(julianday(over_day) - julianday(logical_date) AS INTEGER)",
@@ -145,8 +162,10 @@ _ORDERS: dict[Order, str] = {
 class StateReader:
     """Questions about partitions, each answered from one snapshot of the database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, limits: Mapping[str, RetryLimits] | None = None) -> None:
+        """`limits` are the retry policies by query or model; without one nothing ends the retries of a partition."""
         self._database = database
+        self.limits = limits or {}
 
     def views(
         self,
@@ -157,14 +176,20 @@ class StateReader:
         explicit: bool = False,
         last_failed: bool = False,
         marked: bool = False,
+        terminal_at: datetime | None = None,
         after: PartitionKey | None = None,
         limit: int | None = None,
     ) -> list[PartitionView]:
         """The expected partitions of `ranges` in key order; those without a row are implicit pending, unless only
-        `explicit` ones are asked for, or only those `marked` by an operator as paused or held."""
-        where, parameters = _filters(status, display, explicit, last_failed, after, marked)
+        `explicit` ones are asked for, or only those `marked` by an operator as paused or held, or only failed ones that
+        are terminal at a moment."""
+        given_up = f"status = 'failed' AND (terminal_at IS NOT NULL OR {self._exhausted()})"
+        also = None if terminal_at is None else (given_up, terminal_at)
+        where, parameters = _filters(status, display, explicit, last_failed, after, marked, also)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
-        select = f"SELECT * FROM view{where} ORDER BY source, customer_id, query_name, logical_date{tail}"
+        expires = _EXPIRES[self._database.dialect]
+        order = "source, customer_id, query_name, logical_date"
+        select = f"SELECT *, {expires} AS expires_at FROM view{where} ORDER BY {order}{tail}"
         return [_view(row) for row in self._query(select, ranges, parameters, _VIEW_TYPES)]
 
     def count(
@@ -245,7 +270,8 @@ class StateReader:
         later = "" if after_customer is None else " AND customer_id > :after_customer"
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
-            " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held"
+            " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held, max_attempts,"
+            f" CASE WHEN reason = 'retry' THEN {_EXPIRES[self._database.dialect]} END AS expires_at"
             f" FROM ({self._reasoned(restated)}) q"
             f" WHERE {_for_reasons(reasons, status)}{old_enough}{of_version}{later} ORDER BY {_ORDERS[order]}{tail}"
         )
@@ -256,15 +282,27 @@ class StateReader:
             parameters["schema_version"] = schema_version
         if after_customer is not None:
             parameters["after_customer"] = after_customer
-        rows = self._query(select, ranges, parameters, {"logical_date": sa.Date()})
+        rows = self._query(select, ranges, parameters, {"logical_date": sa.Date(), "expires_at": UtcTimestamp()})
         return [
-            Candidate(_key(row), PartitionStatus(row.status), row.reason, row.last_attempt_no, bool(row.held))
+            Candidate(
+                _key(row),
+                PartitionStatus(row.status),
+                row.reason,
+                row.last_attempt_no,
+                bool(row.held),
+                row.max_attempts,
+                row.expires_at,
+            )
             for row in rows
         ]
 
     def _reasoned(self, restated: Mapping[str, Sequence[int]]) -> str:
         due = _restatement_due(self._database.dialect, restated)
-        return f"SELECT *, {_REASON.format(restatement_due=due)} AS reason FROM view"
+        return f"SELECT *, {_REASON.format(restatement_due=due, exhausted=self._exhausted())} AS reason FROM view"
+
+    def _exhausted(self) -> str:
+        """The SQL condition that the policy retries the partition no more at `:now`, as `control.retry` says it."""
+        return f"COALESCE(failures >= max_attempts OR {_EXPIRES[self._database.dialect]} <= :now, false)"
 
     def versions(self, ranges: Sequence[ExpectedRange]) -> dict[str, int]:
         """How many trusted runs are of which schema version."""
@@ -378,7 +416,19 @@ class StateReader:
                 if isinstance(value, datetime)
             ]
             statement = sa.text(text).bindparams(*moments)
-            return connection.execute(statement.columns(**types), {"ranges": _as_json(ranges), **parameters}).all()
+            return connection.execute(statement.columns(**types), {"ranges": self._as_json(ranges), **parameters}).all()
+
+    def _as_json(self, ranges: Sequence[ExpectedRange]) -> str:
+        ends = {name: (limit.max_attempts, int(limit.max_age.total_seconds())) for name, limit in self.limits.items()}
+        rows = [
+            (
+                *(r.source, r.customer_id, r.query_name, r.first, r.last, r.over or r.last, r.utc_offset),
+                *ends.get(r.query_name, (None, None)),
+            )
+            for r in ranges
+            if r.first <= r.last
+        ]
+        return orjson.dumps(rows).decode()
 
 
 def _for_reasons(reasons: Sequence[str], status: PartitionStatus | None) -> str:
@@ -414,8 +464,12 @@ def _filters(
     last_failed: bool,
     after: PartitionKey | None,
     marked: bool = False,
+    at_a_moment: tuple[str, datetime] | None = None,  # a further condition, and the moment that it calls `:now`
 ) -> tuple[str, dict[str, Any]]:
-    conditions, parameters = [], {}
+    conditions, parameters = [], dict[str, Any]()
+    if at_a_moment is not None:
+        conditions.append(at_a_moment[0])
+        parameters["now"] = at_a_moment[1]
     if status is not None:
         conditions.append("status = :status")
         parameters["status"] = status.value
@@ -437,15 +491,6 @@ def _filters(
             "a4": after.logical_date.isoformat(),
         }
     return (" WHERE " + " AND ".join(conditions) if conditions else ""), parameters
-
-
-def _as_json(ranges: Sequence[ExpectedRange]) -> str:
-    rows = [
-        [r.source, r.customer_id, r.query_name, r.first, r.last, r.over or r.last, r.utc_offset]
-        for r in ranges
-        if r.first <= r.last
-    ]
-    return orjson.dumps(rows).decode()
 
 
 def _is(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:
@@ -491,6 +536,7 @@ def _view(row: Any) -> PartitionView:
         last_attempt_at=row.last_attempt_at,
         open_run_id=row.open_run_id,
         control=PartitionControl(row.failures or 0, *(getattr(row, name) for name in _CONTROL[1:])),
+        expires_at=row.expires_at,
     )
 
 

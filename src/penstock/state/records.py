@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import ErrorClass
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
@@ -65,11 +65,21 @@ class Attempt:
         return self.outcome is Outcome.SUCCEEDED or self.approved_at is not None
 
 
+class RetryLimits(Protocol):
+    """When a retry policy ends: after so many rejected verdicts in a row, or so long after the day was due."""
+
+    @property
+    def max_attempts(self) -> int: ...
+
+    @property
+    def max_age(self) -> timedelta: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionControl:
     """What the control plane keeps beside a partition's state: retries, and the marks of operators."""
 
-    failures: int = 0  # in a row
+    failures: int = 0  # rejected verdicts in a row, since the last acceptance or an operator's act
     failing_since: datetime | None = None
     next_run_at: datetime | None = None
     strategy: str | None = None
@@ -99,6 +109,7 @@ class PartitionView:
     last_attempt_at: datetime | None
     open_run_id: RunId | None
     control: PartitionControl = PartitionControl()
+    expires_at: datetime | None = None  # from then on its retry policy retries it no more, because of its age
 
     @property
     def key(self) -> PartitionKey:
@@ -114,6 +125,8 @@ class Candidate:
     reason: str
     last_attempt_no: int
     held: bool = False  # an operator chose the run that is trusted
+    max_attempts: int | None = None  # of its retry policy
+    expires_at: datetime | None = None  # when its retries end because of its age
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,8 @@ class Planned:
     contract_fingerprint: str
     schema_version: str
     backfill_id: str | None = None
+    max_attempts: int | None = None  # limits of a retry, checked again when it is issued
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
