@@ -84,7 +84,7 @@ def _run(workspace: Workspace, watch: Stopwatch, spark: Any) -> None:
 
 def _ask(workspace: Workspace, watch: Stopwatch, customer_id: str) -> Content:
     """The questions that a user has, and the totals that the other side must reach, too."""
-    counts = watch.ask("status", lambda: workspace.reader.counts(workspace.ranges(Selection())))
+    counts = watch.ask("status", lambda: workspace.board(Selection()).counts([]))
     whole = watch.ask("read_all", lambda: _read(workspace, ()))
     watch.ask("read_customer", lambda: _read(workspace, (customer_id,)))
     watch.ask("sql", lambda: workspace.sql(_AGGREGATE).read_all())

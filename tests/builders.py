@@ -289,3 +289,21 @@ def race(database: Database, *sides: Callable[[Database, Callable[[], datetime]]
 
     with ThreadPoolExecutor(len(sides)) as pool:
         return [future.result() for future in [pool.submit(run, side) for side in sides]]
+
+
+def tamper(database: Database, statement: sa.Update) -> None:
+    """Change a closed attempt as somebody would who may switch its trigger off."""
+    name = "closed_attempts_are_frozen"
+
+    def work(connection: sa.Connection) -> None:
+        if database.dialect == "postgresql":
+            connection.exec_driver_sql(f"ALTER TABLE partition_attempt DISABLE TRIGGER {name}")
+            connection.execute(statement)
+            connection.exec_driver_sql(f"ALTER TABLE partition_attempt ENABLE TRIGGER {name}")
+            return
+        made = connection.scalar(sa.text("SELECT sql FROM sqlite_master WHERE name = :name"), {"name": name})
+        connection.exec_driver_sql(f"DROP TRIGGER {name}")
+        connection.execute(statement)
+        connection.exec_driver_sql(str(made))
+
+    database.transact(work)

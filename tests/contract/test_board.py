@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 import builders
 from annals import Annals, attempt
 from builders import FINGERPRINT, NOW, accepted, key, rejected
+from cli import answer
+from penstock.clock import utc_now
+from penstock.control.select import Selection
 from penstock.digests import versioned
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
@@ -21,6 +25,7 @@ from penstock.projections.staleness import Policy
 from penstock.state.authority import AuthorityStore
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed
+from workspaces import open_at, write_workspace
 
 EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 10), date(2024, 6, 30))
 
@@ -255,3 +260,31 @@ def test_a_sweep_writes_down_what_is_stale_and_fresh_data_clears_it(annals: Anna
     annals.projector.advance()
     rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
     assert rows[str(key(2))]["stale_reason_code"] is None
+
+
+def test_inspect_and_why_show_what_the_board_shows(tmp_path: Path) -> None:
+    """A failure before a rollback is settled by it; a day that is late is stale for everybody who asks."""
+    fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
+    query = {"start_date": "2024-06-01", "fields": fields, "checks": [], "freshness": {"max_lag": "36h"}}
+    folder = write_workspace(tmp_path, rows=1, query=query)
+    actors = builders.Actors.on(open_at(folder, NOW).database)
+    first = actors.accept(key(1))
+    actors.accept(key(1))
+    actors.reject(key(1))
+    AuthorityStore(actors.database, actors.clock).rollback(key(1), first.run_id, builders.audit_entry())
+    actors.accept(key(2))
+    actors.reject(key(2))
+    actors.accept(key(3))
+    actors.accept(key(4))
+    AuthorityStore(actors.database, actors.clock).demote(key(4), "wrong", builders.audit_entry())
+    actors.accept(key(5))
+    keys = [str(key(day)) for day in range(1, 7)]
+    expected = ["materialized", "materialized_but_last_attempt_failed", "materialized", "unavailable", "stale"]
+    expected.append("never_materialized")
+    inspected = answer("state", "inspect", *keys, workspace=folder)["items"]
+    assert [item["display_status"] for item in inspected] == expected
+    board = open_at(folder, utc_now()).board(Selection(until=date(2024, 6, 6)))
+    assert [str(standing.display) for standing in board.everything()] == expected
+    assert [answer("why", one, workspace=folder)["display_status"] for one in (keys[0], keys[4])] == [
+        "materialized", "stale",
+    ]  # fmt: skip

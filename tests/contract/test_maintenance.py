@@ -255,7 +255,7 @@ def test_verify_names_what_is_damaged(house: House) -> None:
     ws.database.transact(lambda connection: connection.execute(spoil))
     attempt = schema.partition_attempt
     digest = sa.update(attempt).where(attempt.c.customer_id == key(2).customer_id).values(content_digest="other")
-    ws.database.transact(lambda connection: connection.execute(digest))
+    builders.tamper(ws.database, digest)
     [payload] = [e.path for e in ws.lake.list("raw") if key(3).customer_id in e.path and "payload" in e.path]
     with ws.lake.writer(payload) as writer:
         writer.write(b"{}\n")

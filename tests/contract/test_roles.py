@@ -34,7 +34,7 @@ from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current, migrate
 from penstock.db.roles import GRANTS, PURPOSES, Role, make_roles, plan_roles, role_names
 from penstock.errors import ConfigError, PenstockError, UsageError
-from penstock.lifecycle import DisplayStatus, PartitionStatus
+from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
@@ -286,9 +286,9 @@ def test_a_consumer_reads_states_pointers_and_contracts(estate: Estate) -> None:
     state = reader.state(key(1))
     assert state is not None
     assert (state.status, state.current_run_id) == (PartitionStatus.SUCCESS, run_id)
-    assert [view.display for view in reader.views([days(1, 2)])] == [
-        DisplayStatus.MATERIALIZED,
-        DisplayStatus.NEVER_MATERIALIZED,
+    assert [(view.state.status, view.last_attempt_outcome) for view in reader.views([days(1, 2)])] == [
+        (PartitionStatus.SUCCESS, Outcome.SUCCEEDED),
+        (PartitionStatus.FAILED, Outcome.FAILED),
     ]
     assert len(reader.contracts()) == 1
     assert (PointerReader(consumer).find()[1], PointerReader(consumer).waiting()) == (1, 1)

@@ -42,7 +42,7 @@ from penstock.db.triggers import REFUSALS
 from penstock.db.types import Json, UtcTimestamp
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import MAX_LOSSES, DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.lifecycle import MAX_LOSSES, Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.authority import AuthorityStore
 from penstock.state.control import ControlStore
@@ -579,7 +579,7 @@ def test_order_is_the_databases_and_not_a_clocks(actors: Actors) -> None:
     assert [attempt.run_id for attempt in actors.reader.attempts(key())] == [second.run_id, first.run_id]
     actors.reject()
     [view] = actors.reader.views([days(1, 1)])
-    assert (view.last_attempt_no, view.display) == (3, DisplayStatus.LAST_ATTEMPT_FAILED)
+    assert (view.last_attempt_no, view.last_attempt_outcome) == (3, Outcome.FAILED)
 
 
 def test_a_run_id_that_sorts_lower_is_still_the_newer_attempt(actors: Actors) -> None:
@@ -1108,28 +1108,26 @@ def week(actors: Actors) -> Actors:
 def test_a_partition_without_a_row_is_implicitly_pending(actors: Actors) -> None:
     before = everything(actors.database)
     nothing = PartitionState(key(), PartitionStatus.PENDING, None, None, None, None, None, 0, 0)
-    assert actors.reader.views([days(1, 1)]) == [
-        PartitionView(nothing, DisplayStatus.NEVER_MATERIALIZED, False, 0, None, None, None, None, None, None)
-    ]
+    assert actors.reader.views([days(1, 1)]) == [PartitionView(nothing, False, 0, None, None, None, None, None, None)]
     assert actors.reader.state(key()) is None
     assert actors.reader.attempts(key()) == []
     assert everything(actors.database) == before
 
 
-def test_views_show_status_and_display_status_of_every_expected_day(week: Actors) -> None:
+def test_views_show_the_status_of_every_expected_day(week: Actors) -> None:
     found = [
-        (v.key.logical_date.day, v.state.status.value, v.display.value, v.explicit, v.last_attempt_no)
+        (v.key.logical_date.day, v.state.status.value, v.explicit, v.last_attempt_no)
         for v in week.reader.views([days(1, 8)])
     ]
     assert found == [
-        (1, "pending", "never_materialized", False, 0),
-        (2, "success", "materialized", True, 1),
-        (3, "success", "materialized_but_last_attempt_failed", True, 2),
-        (4, "failed", "never_materialized", True, 1),
-        (5, "failed", "unavailable", True, 1),
-        (6, "pending", "never_materialized", False, 0),
-        (7, "pending", "never_materialized", True, 1),
-        (8, "success", "materialized", True, 2),
+        (1, "pending", False, 0),
+        (2, "success", True, 1),
+        (3, "success", True, 2),
+        (4, "failed", True, 1),
+        (5, "failed", True, 1),
+        (6, "pending", False, 0),
+        (7, "pending", True, 1),
+        (8, "success", True, 2),
     ]
 
 
@@ -1142,7 +1140,7 @@ def test_a_view_names_the_last_closed_attempt_and_the_open_one(week: Actors) -> 
     assert (view.last_attempt_error, view.last_attempt_at) == ("clicks is negative", NOW)
 
 
-def test_views_can_be_narrowed_by_status_and_by_display_status(week: Actors) -> None:
+def test_views_can_be_narrowed_by_status_and_to_what_failed_last(week: Actors) -> None:
     def shown(**narrow: Any) -> list[int]:
         found = [view.key.logical_date.day for view in week.reader.views([days(1, 8)], **narrow)]
         assert week.reader.count([days(1, 8)], **narrow) == len(found)
@@ -1152,9 +1150,14 @@ def test_views_can_be_narrowed_by_status_and_by_display_status(week: Actors) -> 
     assert shown(status=PartitionStatus.PENDING) == [1, 6, 7]
     assert shown(status=PartitionStatus.SUCCESS) == [2, 3, 8]
     assert shown(status=PartitionStatus.FAILED) == [4, 5]
-    assert shown(display=DisplayStatus.UNAVAILABLE) == [5]
-    assert shown(display=DisplayStatus.LAST_ATTEMPT_FAILED) == [3]
-    assert shown(status=PartitionStatus.SUCCESS, display=DisplayStatus.MATERIALIZED) == [2, 8]
+    assert shown(last_failed=True) == [3, 4, 5]
+    assert shown(status=PartitionStatus.SUCCESS, last_failed=True) == [3]
+    [first] = [attempt for attempt in week.reader.attempts(key(3)) if attempt.outcome is Outcome.SUCCEEDED]
+    week.accept(key(3))
+    week.reject(key(3))
+    acts = AuthorityStore(week.database, week.clock)
+    assert acts.rollback(key(3), first.run_id, audit_entry())
+    assert shown(last_failed=True) == [4, 5], "the rollback came after the failure"
 
 
 def test_views_come_in_key_order_and_pages_leave_nothing_out(week: Actors) -> None:
@@ -1173,27 +1176,9 @@ def test_views_come_in_key_order_and_pages_leave_nothing_out(week: Actors) -> No
 def test_no_ranges_are_no_partitions(week: Actors) -> None:
     assert week.reader.views([]) == []
     assert week.reader.count([]) == 0
-    assert week.reader.counts([]) == []
     assert week.reader.candidates([], DUE, builders.NOW, {}) == []
     assert week.reader.reasons([], builders.NOW, {}) == {}
     assert week.reader.left_nothing([]) == set()
-
-
-def test_counts_group_by_what_was_asked_for(week: Actors) -> None:
-    assert week.reader.counts([days(1, 8)]) == [
-        {"display": "materialized", "n": 2},
-        {"display": "materialized_but_last_attempt_failed", "n": 1},
-        {"display": "never_materialized", "n": 4},
-        {"display": "unavailable", "n": 1},
-    ]
-    assert week.reader.counts([days(2, 2), days(2, 3, "2")], by=["customer", "date"]) == [
-        {"customer": "1000000001", "date": "2024-06-02", "display": "materialized", "n": 1},
-        {"customer": "2", "date": "2024-06-02", "display": "never_materialized", "n": 1},
-        {"customer": "2", "date": "2024-06-03", "display": "never_materialized", "n": 1},
-    ]
-    assert week.reader.counts([days(2, 2)], by=["source", "query", "month"]) == [
-        {"source": "demo", "query": "campaign_daily", "month": "2024-06", "display": "materialized", "n": 1}
-    ]
 
 
 def test_candidates_are_what_may_be_attempted_with_the_number_to_build_on(week: Actors) -> None:

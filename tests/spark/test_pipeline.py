@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 
 from penstock.app import Workspace
-from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass, UsageError, WarehouseError
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
@@ -216,8 +215,7 @@ def test_a_failed_refetch_leaves_the_good_rows_visible(tmp_path: Path, spark: An
     state = ws.reader.state(key())
     assert state is not None
     assert (state.status, state.current_run_id, state.attempt_count) == (PartitionStatus.SUCCESS, good.run_id, 4)
-    [view] = ws.reader.views(ws.ranges(Selection(keys=(key(),))))
-    assert view.display is DisplayStatus.LAST_ATTEMPT_FAILED
+    assert ws.standings([key()])[key()].display is DisplayStatus.LAST_ATTEMPT_FAILED
 
 
 def test_a_replacement_is_total_and_never_mixes_runs(tmp_path: Path, spark: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.opened import Opened
 from penstock.control.select import Selection
 from penstock.errors import UsageError
-from penstock.partition import MODELS, RunId
+from penstock.partition import MODELS, PartitionKey, RunId
 from penstock.settings import Model
 from penstock.state.control import AuditEntry
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from penstock.projections.board import Board
+    from penstock.projections.board import Board, Standing
     from penstock.projections.current import Current
     from penstock.projections.page import Lent
     from penstock.projections.projector import Projector
@@ -89,6 +90,10 @@ class Chronicle(Opened):
         return Board(
             self.current(), ranges, self.policies(), self.now(), only=only, without=without, withdrawn=withdrawn
         )
+
+    def standings(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Standing]:
+        """How these expected partitions are displayed, by the rule of the board."""
+        return {found.key: found for found in self.board(Selection(keys=tuple(keys))).everything()} if keys else {}
 
     def _withdrawn_inputs(self) -> pa.Table | None:
         """The derived partitions whose trusted run was made from a demoted one, as a table; None without any."""

@@ -33,11 +33,11 @@ class Explaining(Keeping):
         model = self.settings.models.get(key.query_name) if key.source == MODELS else None
         around = Circumstances(
             due_range(self.settings, key, self.now()),
+            self.standings([key])[key],
             self.pointers.due_since(key),
             self.is_terminal(view),
             in_words(self.breakers.get(key.source), self.now()),
             self.maturity(view),
-            self.board(Selection(keys=(key,))).everything()[0],
             self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
             self._lacking(key) if model else (),
             self._approvable(view, attempts),
@@ -140,8 +140,6 @@ class Explaining(Keeping):
         for view in self.reader.views(ranges, status=selection.status, last_failed=True):
             if view.open_run_id is not None or view.control.paused_at is not None:
                 continue
-            if view.state.status is PartitionStatus.SUCCESS and view.control.held_at is not None:
-                continue  # an operator has chosen the run that is served
             if self.is_terminal(view) is not None:
                 found["terminal"] += 1
             else:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.app import Workspace
+    from penstock.lifecycle import DisplayStatus
     from penstock.state.records import Attempt, PartitionView
 
 state = typer.Typer(no_args_is_help=True, help="Inspect and steer the state of partitions.")
@@ -52,8 +53,9 @@ def inspect(
         ranges, status=chosen.status, explicit=not implicit, after=opt.after_key(after), limit=limit
     )
     total = ws.reader.count(ranges, status=chosen.status, explicit=not implicit)
+    standings = ws.standings([view.key for view in views])
     show(
-        listing([_state_item(ws, view) for view in views], total),
+        listing([_state_item(ws, view, standings[view.key].display) for view in views], total),
         as_json,
         lambda console: _draw_states(console, views, total),
     )
@@ -154,7 +156,7 @@ def _draw_retry(console: Console, failed: int, moved: int, turned_down: dict[str
         )
 
 
-def _state_item(ws: Workspace, view: PartitionView) -> dict[str, Any]:
+def _state_item(ws: Workspace, view: PartitionView, display: DisplayStatus) -> dict[str, Any]:
     s = view.state
     terminal, maturity = ws.is_terminal(view), ws.maturity(view)
     return {
@@ -168,7 +170,7 @@ def _state_item(ws: Workspace, view: PartitionView) -> dict[str, Any]:
         "attempt_count": s.attempt_count,
         "authority_version": s.authority_version,
         "implicit": not view.explicit,
-        "display_status": view.display,
+        "display_status": display,
         "next_run_at": ws.next_run_at(view),
         "strategy": view.control.strategy,
         "terminal": terminal is not None,

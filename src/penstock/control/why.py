@@ -63,11 +63,11 @@ class Circumstances:
     """What is known around the partition: the days that are due, and what the control plane says."""
 
     due: ExpectedRange
+    standing: Standing  # as the board shows it
     publish_due: datetime | None  # since when the warehouse has not followed authority
     terminal: str | None = None  # why it is given up for good
     trouble: str | None = None  # of its source
     maturity: str | None = None
-    standing: Standing | None = None  # as the board shows it
     tasks: tuple[str, ...] = ()  # of the run that works on it, each with its state
     lacking: tuple[str, ...] = ()  # inputs that a slice of a model waits for, in words
     approvable: bool = False  # an operator may approve the last attempt
@@ -82,7 +82,6 @@ def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Att
     headline = _headline(view, attempts, around, serving, waiting)
     if around.maturity == "provisional":
         headline += " (provisional: the source may still change this day)"
-    display = around.standing.display if around.standing else view.display
     approve = _approve(view) if around.approvable else None
     return Why(
         view,
@@ -91,8 +90,8 @@ def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Att
         headline,
         _blocks(view, around, waiting),
         _next(view, around, waiting, approve),
-        display,
-        _stale(around.standing) if around.standing else (),
+        around.standing.display,
+        _stale(around.standing),
         serving,
         waiting,
         around.publish_due if waiting else None,
@@ -147,12 +146,12 @@ def _headline(
     serving: Named | None,
     waiting: Named | None,
 ) -> str:
-    failed = "last_attempt_failed" in around.standing.flags if around.standing else False
+    failed, display = "last_attempt_failed" in around.standing.flags, around.standing.display
     if serving is not None:
         words = f"serving {serving} with {serving.record_count:,} rows"
-    elif view.display is DisplayStatus.NEVER_MATERIALIZED:
+    elif display is DisplayStatus.NEVER_MATERIALIZED:
         return "no run of this partition has ever been accepted"
-    elif view.display is DisplayStatus.UNAVAILABLE and view.state.current_run_id is not None:
+    elif display is DisplayStatus.UNAVAILABLE and view.state.current_run_id is not None:
         number = _number(attempts, view.state.current_run_id)
         return f"withdrawn: attempt {number or '?'} is no longer vouched for, its rows are hidden from readers"
     elif around.withdrawn_inputs:
@@ -241,7 +240,7 @@ def _otherwise(view: PartitionView, around: Circumstances, waiting: Named | None
     if view.state.status is PartitionStatus.PENDING:
         return "the next `penstock run` attempts it"
     if key.source == MODELS:
-        if around.standing is None or not around.standing.reasons:
+        if not around.standing.reasons:
             return "nothing to do; made again when its inputs change"
         if control.held_at is not None:
             return f"nothing until `penstock state resume {key}`: an operator chose its run"

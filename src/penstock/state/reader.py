@@ -17,7 +17,7 @@ from penstock.db.engine import Database
 from penstock.db.types import UtcTimestamp
 from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.lifecycle import Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.state.records import (
     Attempt,
@@ -87,13 +87,9 @@ view AS (
         l.error_class AS last_attempt_error_class, l.error_message AS last_attempt_error,
         l.finished_at AS last_attempt_at, o.run_id AS open_run_id,
         {", ".join(f"k.{name}" for name in _CONTROL)},
-        CASE
-            WHEN s.current_run_id IS NULL THEN 'never_materialized'
-            WHEN s.status <> 'success' THEN 'unavailable'
-            WHEN l.outcome = 'FAILED' AND l.run_id <> s.current_run_id
-                THEN 'materialized_but_last_attempt_failed'
-            ELSE 'materialized'
-        END AS display
+        -- nothing that came after the failure has settled it: no acceptance, no rollback, no approval
+        COALESCE(l.outcome = 'FAILED' AND l.attempt_no > COALESCE(k.cleared_attempt_no, 0)
+            AND l.run_id <> s.current_run_id, false) AS refetch_failed
     FROM expected e
     LEFT JOIN partition_state s ON {same_key("s", "e")}
     LEFT JOIN partition_attempt l ON {same_key("l", "e")} AND l.attempt_no = (
@@ -142,15 +138,6 @@ _AGE = {
     "postgresql": "(over_day - logical_date)",
 }
 
-_GROUPS = {
-    "query": "query_name",
-    "customer": "customer_id",
-    "date": "CAST(logical_date AS TEXT)",
-    "month": "substr(CAST(logical_date AS TEXT), 1, 7)",
-    "source": "source",
-}
-
-
 Order = Literal["asset", "newest", "customer"]
 _ORDERS: dict[Order, str] = {
     "asset": "source, query_name, customer_id, logical_date",
@@ -172,7 +159,6 @@ class StateReader:
         ranges: Sequence[ExpectedRange],
         *,
         status: PartitionStatus | None = None,
-        display: DisplayStatus | None = None,
         explicit: bool = False,
         last_failed: bool = False,
         marked: bool = False,
@@ -185,7 +171,7 @@ class StateReader:
         are terminal at a moment."""
         given_up = f"status = 'failed' AND (terminal_at IS NOT NULL OR {self._exhausted()})"
         also = None if terminal_at is None else (given_up, terminal_at)
-        where, parameters = _filters(status, display, explicit, last_failed, after, marked, also)
+        where, parameters = _filters(status, explicit, last_failed, after, marked, also)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         expires = _EXPIRES[self._database.dialect]
         order = "source, customer_id, query_name, logical_date"
@@ -197,22 +183,11 @@ class StateReader:
         ranges: Sequence[ExpectedRange],
         *,
         status: PartitionStatus | None = None,
-        display: DisplayStatus | None = None,
         explicit: bool = False,
         last_failed: bool = False,
     ) -> int:
-        where, parameters = _filters(status, display, explicit, last_failed, None)
+        where, parameters = _filters(status, explicit, last_failed, None)
         return int(self._query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {})[0].n)
-
-    def counts(
-        self, ranges: Sequence[ExpectedRange], by: Sequence[str] = (), *, status: PartitionStatus | None = None
-    ) -> list[dict[str, Any]]:
-        """How many partitions show each display status, grouped by any of query, customer, date, month, source."""
-        groups = "".join(f'{_GROUPS[name]} AS "{name}", ' for name in by)
-        numbers = ", ".join(str(index + 1) for index in range(len(by) + 1))
-        where, parameters = _filters(status, None, False, False, None)
-        select = f"SELECT {groups}display, COUNT(*) AS n FROM view{where} GROUP BY {numbers} ORDER BY {numbers}"
-        return [dict(row._mapping) for row in self._query(select, ranges, parameters, {})]
 
     def reasons(
         self,
@@ -459,7 +434,6 @@ def _judged_at(table: str) -> str:
 
 def _filters(
     status: PartitionStatus | None,
-    display: DisplayStatus | None,
     explicit: bool,
     last_failed: bool,
     after: PartitionKey | None,
@@ -473,13 +447,10 @@ def _filters(
     if status is not None:
         conditions.append("status = :status")
         parameters["status"] = status.value
-    if display is not None:
-        conditions.append("display = :display")
-        parameters["display"] = display.value
     if explicit:
         conditions.append("(explicit OR open_run_id IS NOT NULL)")
     if last_failed:
-        conditions.append("(status = 'failed' OR display = 'materialized_but_last_attempt_failed')")
+        conditions.append("(status = 'failed' OR (status = 'success' AND refetch_failed))")
     if marked:
         conditions.append("(paused_at IS NOT NULL OR held_at IS NOT NULL)")
     if after is not None:
@@ -526,7 +497,6 @@ def _state(row: Any) -> PartitionState:
 def _view(row: Any) -> PartitionView:
     return PartitionView(
         state=_state(row),
-        display=DisplayStatus(row.display),
         explicit=row.explicit,
         last_attempt_no=row.last_attempt_no or 0,
         last_attempt_run_id=row.last_attempt_run_id,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import ErrorClass
-from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.lifecycle import Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 
 
@@ -96,10 +96,10 @@ class PartitionControl:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition as a person asks about it: state, last attempt and pointer side by side."""
+    """A partition as a person asks about it: state, last attempt and control metadata side by side. How it is displayed
+    follows from the projections (`projections.board`), by one rule for everybody."""
 
     state: PartitionState
-    display: DisplayStatus
     explicit: bool
     last_attempt_no: int
     last_attempt_run_id: RunId | None

@@ -1,4 +1,4 @@
-"""Closed attempts are frozen in every column; what is marked on them later is marked once"""
+"""Closed attempts are frozen in every column, what is marked on them later is marked once; holds settle failures"""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ branch_labels = None
 depends_on = None
 
 
+# Rollback and approve count verdicts anew from now on; of those before, nothing has failed since where no failure counts.
+_SETTLED = """
+UPDATE partition_control SET cleared_attempt_no = COALESCE((
+    SELECT MAX(a.attempt_no) FROM partition_attempt a
+    WHERE a.source = partition_control.source AND a.customer_id = partition_control.customer_id
+    AND a.query_name = partition_control.query_name AND a.logical_date = partition_control.logical_date), 0)
+WHERE held_at IS NOT NULL AND failures = 0
+"""
+
+
 def upgrade() -> None:
+    op.execute(_SETTLED)
     for statement in freeze_closed_attempts(op.get_bind().dialect.name):
         op.execute(statement.replace(":", "\\:"))

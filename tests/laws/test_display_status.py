@@ -1,0 +1,124 @@
+"""Display status: whatever happened to a partition, the board shows what ADR-026 says about it.
+
+The rule is written down a second time here, in Python and from the history that the test itself keeps.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import builders
+from annals import Annals, attempt
+from builders import FINGERPRINT, NOW, accepted, audit_entry, cancelled, key, rejected
+from penstock.errors import ActRefused
+from penstock.expected import ExpectedRange
+from penstock.lifecycle import DisplayStatus
+from penstock.partition import RunId
+from penstock.projections.board import Board
+from penstock.projections.staleness import Policy
+from penstock.state.authority import AuthorityStore
+from penstock.state.recheck import FoundWanting
+
+DAYS = (1, 2)
+EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 2), date(2024, 6, 3))
+POLICY = Policy("demo", "campaign_daily", FINGERPRINT, None, None, 0)
+MAX_LAG = timedelta(hours=36)
+
+ACTS = ("accept", "reject", "cancel", "demote", "re-check", "rollback", "approve", "requeue")
+steps = st.lists(st.tuples(st.sampled_from(ACTS), st.sampled_from(DAYS), st.integers(0, 3)), max_size=12)
+
+
+@dataclass
+class History:
+    """What happened to one partition, in the order in which it happened."""
+
+    runs: list[RunId]
+    made_at: datetime | None = None
+    made_step: int = 0
+    trusted: bool = False
+    failed_step: int = 0  # of the last attempt, if it failed
+
+    def gives(self, step: int, now: datetime) -> None:
+        self.made_step, self.made_at, self.trusted = step, now, True
+
+    def display(self, *, stale: bool) -> DisplayStatus:
+        """ADR-026, and `unavailable` for a run that was withdrawn."""
+        if self.made_at is None:
+            return DisplayStatus.NEVER_MATERIALIZED
+        if not self.trusted:
+            return DisplayStatus.UNAVAILABLE
+        if self.failed_step > self.made_step:
+            return DisplayStatus.LAST_ATTEMPT_FAILED
+        return DisplayStatus.STALE if stale else DisplayStatus.MATERIALIZED
+
+
+def play(annals: Annals, act: str, day: int, which: int, step: int, told: History) -> None:
+    """Do it, as far as it is allowed, and note what it means."""
+    actors = annals.actors
+    acts = AuthorityStore(actors.database, actors.clock)
+    now = actors.clock()
+    if act in ("accept", "reject", "cancel"):
+        run_id = annals.start(day)
+        told.runs.append(run_id)
+        if act == "accept":
+            actors.validator.judge([accepted(attempt(run_id, day), actors.token)])
+            told.gives(step, now)
+        elif act == "reject":
+            facts: dict[str, Any] = {"record_count": 3, "payload_digest": "p", "content_digest": "c"}
+            actors.validator.judge([rejected(attempt(run_id, day), actors.token, **facts)])
+        else:
+            actors.control.cancel([cancelled(attempt(run_id, day), actors.token)])
+        told.failed_step = step if act == "reject" else 0
+        return
+    if act == "requeue":
+        actors.control.requeue([key(day)], audit_entry())
+        return
+    try:
+        if act == "demote":
+            told.trusted = told.trusted and not acts.demote(key(day), "wrong", audit_entry())
+        elif act == "re-check":
+            state = actors.reader.state(key(day))
+            run = state.current_run_id if state else None
+            if run and actors.validator.withdraw([FoundWanting(attempt(run, day), "no longer")]):
+                told.trusted = False
+        elif told.runs:
+            run = told.runs[which % len(told.runs)]
+            give = acts.rollback if act == "rollback" else lambda k, r, e: acts.approve(k, r, "right", e)
+            if give(key(day), run, audit_entry()):
+                told.gives(step, now)
+    except ActRefused:
+        pass
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(story=steps, hours=st.sampled_from([1, 20]), folded=st.booleans(), outdated=st.booleans(), lags=st.booleans())
+def test_the_board_shows_what_the_rule_says(
+    story: list[tuple[str, int, int]], hours: int, folded: bool, outdated: bool, lags: bool
+) -> None:
+    with ExitStack() as stack:
+        folder = stack.enter_context(builders.quick_folder())
+        annals = stack.enter_context(Annals.on(builders.open_database("sqlite", folder, str), folder))
+        told = {day: History([]) for day in DAYS}
+        for step, (act, day, which) in enumerate(story, start=1):
+            annals.actors.clock.now = NOW + timedelta(hours=step * hours)
+            play(annals, act, day, which, step, told[day])
+            if folded and step == len(story) // 2:
+                annals.projector.advance()
+        now = NOW + timedelta(hours=(len(story) + 1) * hours)
+        policy = replace(POLICY, code_version="another" if outdated else FINGERPRINT, max_lag=MAX_LAG if lags else None)
+        newest = max((day for day, found in told.items() if found.made_at), default=None)
+
+        def is_stale(day: int, found: History) -> bool:
+            late = lags and day == newest and found.made_at is not None and found.made_at + MAX_LAG < now
+            return outdated or late
+
+        shown = {
+            s.key.logical_date.day: s.display for s in Board(annals.current(), [EXPECTED], [policy], now).everything()
+        }
+        assert shown == {day: found.display(stale=is_stale(day, found)) for day, found in told.items()}
