@@ -292,18 +292,23 @@ def race(database: Database, *sides: Callable[[Database, Callable[[], datetime]]
 
 
 def tamper(database: Database, statement: sa.Update) -> None:
-    """Change a closed attempt as somebody would who may switch its trigger off."""
-    name = "closed_attempts_are_frozen"
+    """Change a closed attempt as somebody would who may switch its triggers off."""
+    names = ("closed_attempts_are_frozen", "marks_of_attempts_are_set_once")
 
     def work(connection: sa.Connection) -> None:
         if database.dialect == "postgresql":
-            connection.exec_driver_sql(f"ALTER TABLE partition_attempt DISABLE TRIGGER {name}")
+            for name in names:
+                connection.exec_driver_sql(f"ALTER TABLE partition_attempt DISABLE TRIGGER {name}")
             connection.execute(statement)
-            connection.exec_driver_sql(f"ALTER TABLE partition_attempt ENABLE TRIGGER {name}")
+            for name in names:
+                connection.exec_driver_sql(f"ALTER TABLE partition_attempt ENABLE TRIGGER {name}")
             return
-        made = connection.scalar(sa.text("SELECT sql FROM sqlite_master WHERE name = :name"), {"name": name})
-        connection.exec_driver_sql(f"DROP TRIGGER {name}")
+        found = sa.text("SELECT sql FROM sqlite_master WHERE name = :name")
+        made = [str(connection.scalar(found, {"name": name})) for name in names]
+        for name in names:
+            connection.exec_driver_sql(f"DROP TRIGGER {name}")
         connection.execute(statement)
-        connection.exec_driver_sql(str(made))
+        for trigger in made:
+            connection.exec_driver_sql(trigger)
 
     database.transact(work)

@@ -11,6 +11,7 @@ from penstock.projections.fact import Fact
 
 Row = dict[str, Any]
 
+_NAMING = ("TaskFinished", "TaskStarted", "LoadsFailed")
 _RESOLUTION = {"SUCCEEDED": "SUCCESS", "FAILED": "FAILED", "SKIPPED": "SKIPPED", "CANCELLED": "CANCELLED"}
 
 
@@ -35,14 +36,27 @@ def reference(facts: Iterable[Fact]) -> tuple[dict[str, Row], dict[tuple[str, st
 
     def last_word(key: str) -> Fact | None:
         said = [e for e in events if e.type == "TaskFinished" and e.payload["task_key"] == key and e.payload["final"]]
-        return max(said, key=lambda e: (e.payload["closes"], e.payload["try"], e.position), default=None)
+        said += [e for e in events if e.type == "LoadsFailed" and key in e.payload["tasks"]]
+        return max(said, key=lambda e: (e.payload.get("closes", False), e.payload["try"], e.position), default=None)
+
+    def publication(key: str) -> int | None:
+        told = (
+            e.position for e in events if e.type == "PartitionPublished" and f"load:{e.payload['partition_key']}" == key
+        )
+        return min(told, default=None)
 
     def start(key: str) -> int | None:
         return max((e.position for e in events if e.type == "TaskStarted" and key in e.payload["tasks"]), default=None)
 
     def tries(key: str) -> int:
         named = [e for e in events if key in e.payload.get("tasks", ()) or e.payload.get("task_key") == key]
-        return max((e.payload["try"] for e in named if e.type in ("TaskFinished", "TaskStarted")), default=0)
+        return max((e.payload["try"] for e in named if e.type in _NAMING), default=0)
+
+    def satisfying(key: str) -> int | None:
+        if publication(key) is not None:
+            return max(tries(key), 1)
+        word = last_word(key)
+        return None if word is None else int(word.payload["try"])
 
     def resolved(up: str) -> tuple[str | None, int]:
         state, position = state_of(up)
@@ -50,9 +64,11 @@ def reference(facts: Iterable[Fact]) -> tuple[dict[str, Row], dict[tuple[str, st
 
     @cache
     def state_of(key: str) -> tuple[str, int]:
+        if (published := publication(key)) is not None:
+            return "SUCCEEDED", published
         word = last_word(key)
         if word is not None:
-            return word.payload["outcome"], word.position
+            return word.payload.get("outcome", "FAILED"), word.position
         incoming = {pair: facts for pair, facts in edges.items() if pair[1] == key}
         groups: dict[str, list[tuple[str | None, int]]] = {}
         for (up, _), (name, _, _) in incoming.items():
@@ -78,9 +94,9 @@ def reference(facts: Iterable[Fact]) -> tuple[dict[str, Row], dict[tuple[str, st
         named = [
             e.position
             for e in events
-            if e.type in ("TaskFinished", "TaskStarted")
-            and (key in e.payload.get("tasks", ()) or e.payload.get("task_key") == key)
+            if e.type in _NAMING and (key in e.payload.get("tasks", ()) or e.payload.get("task_key") == key)
         ]
+        named += [published] if (published := publication(key)) is not None else []
         newest = max([position, planned[key], *(p for _, p in incoming), *named])
         tasks[key] = {
             "state": state,
@@ -95,7 +111,7 @@ def reference(facts: Iterable[Fact]) -> tuple[dict[str, Row], dict[tuple[str, st
         rows[up, down] = {
             "satisfied": resolution == "SUCCESS",
             "resolution": resolution,
-            "satisfying_attempt": word.payload["try"] if (word := last_word(up)) and resolution == "SUCCESS" else None,
+            "satisfying_attempt": satisfying(up) if resolution == "SUCCESS" else None,
             "row_version": by_position[since or position].event_id,
         }
     return tasks, rows

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 import builders
-from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected
+from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected, tamper
 from penstock.control.plan import DUE, planned
 from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
@@ -496,9 +496,10 @@ def test_rollback_and_approval_refuse_a_run_for_the_same_reasons(actors: Actors,
         ({"raw_deleted_at": NOW}, "was deleted"),
         ({"schema_version": "v0"}, "is of schema version v0"),
     ):
-        actors.execute(sa.update(table).where(named).values(**values))
+        tamper(actors.database, sa.update(table).where(named).values(**values))
         assert words in refusal()
-        actors.execute(sa.update(table).where(named).values(demoted_at=None, raw_deleted_at=None, schema_version="v1"))
+        undone = sa.update(table).where(named).values(demoted_at=None, raw_deleted_at=None, schema_version="v1")
+        tamper(actors.database, undone)
     actors.control.requeue([key()], audit_entry())
     open_one = actors.issue_one()
     assert f"is being worked on by run {open_one.run_id}" in refusal()
@@ -508,7 +509,7 @@ def test_an_approval_may_move_a_partition_to_a_newer_schema_version(actors: Acto
     actors.accept(rows=100)
     attempt = held_back(actors)
     table = schema.partition_attempt
-    actors.execute(sa.update(table).where(table.c.run_id == attempt.run_id).values(schema_version="v2"))
+    tamper(actors.database, sa.update(table).where(table.c.run_id == attempt.run_id).values(schema_version="v2"))
     assert acts(actors).approve(key(), attempt.run_id, "the account shrank", audit_entry())
     state = actors.reader.state(key())
     assert state is not None

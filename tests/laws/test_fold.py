@@ -12,6 +12,7 @@ from penstock.partition import new_ulids
 from penstock.projections.fact import Fact
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_fold import RunFold
+from penstock.projections.runs import FoldedRun, run_row
 from reference_fold import reference
 
 _NOW = datetime(2024, 6, 1, tzinfo=UTC)
@@ -27,7 +28,7 @@ def fact(position: int, kind: str, **payload: Any) -> Fact:
 def stories(draw: st.DrawFn) -> list[Fact]:
     """A random DAG, told in up to three plans, and random things that happen to its tasks."""
     count = draw(st.integers(1, 9))
-    names = [f"extract:s/{i}/q/2024-06-01" for i in range(count)]
+    names = [f"{'load' if i % 3 == 1 else 'extract'}:s/{i}/q/2024-06-01" for i in range(count)]
     edges: list[list[str]] = []
     groups: list[dict[str, Any]] = []
     for down in range(1, count):
@@ -46,7 +47,12 @@ def stories(draw: st.DrawFn) -> list[Fact]:
     told = [("PlanCreated", plan) for plan in plans]
     for _ in range(draw(st.integers(0, 12))):
         name, attempt = draw(st.sampled_from(names)), draw(st.integers(1, 3))
-        if draw(st.booleans()):
+        if name.startswith("load:") and draw(st.booleans()):
+            if draw(st.booleans()):
+                told.append(("PartitionPublished", {"partition_key": name.removeprefix("load:")}))
+            else:
+                told.append(("LoadsFailed", {"tasks": [name], "try": attempt, "error_class": "data", "final": True}))
+        elif draw(st.booleans()):
             outcome = draw(st.sampled_from(["SUCCEEDED", "SUCCEEDED", "FAILED", "CANCELLED"]))
             final = draw(st.booleans()) or outcome == "SUCCEEDED"
             closes = final and draw(st.booleans())
@@ -106,3 +112,33 @@ def test_the_rows_that_a_batch_changes_are_told(story: list[Fact], data: st.Data
         (r["downstream_task_key"], r["upstream_task_key"]): r for r in edge_rows(RUN, fold, owner, changed).to_pylist()
     }
     assert ([tasks[key] for key in sorted(tasks)], [edges[pair] for pair in sorted(edges)]) == tables(fold)
+
+
+LOAD, MODEL, BEHIND = "load:s/1/q/2024-06-01", "extract:models/all/m/2024-06-01", "validate:models/all/m/2024-06-01"
+PLAN = {"tasks": [LOAD, MODEL, BEHIND], "edges": [[LOAD, MODEL], [MODEL, BEHIND]]}
+
+
+def test_a_load_that_fails_for_good_fails_its_task_and_skips_what_waits_for_it() -> None:
+    failed = {"tasks": [LOAD], "try": 1, "error_class": "data", "final": True}
+    story = [fact(1, "PlanCreated", **PLAN), fact(2, "TaskStarted", stage="load", tasks=[LOAD], **{"try": 1})]
+    story += [fact(3, "LoadsFailed", **failed), fact(4, "RunFinished")]
+    tasks, edges = tables(folded(story))
+    assert {task["task_key"]: (task["state"], task["error_class"]) for task in tasks} == {
+        LOAD: ("FAILED", "data"), MODEL: ("SKIPPED", None), BEHIND: ("SKIPPED", None),
+    }  # fmt: skip
+    assert [(edge["resolution"], edge["satisfied"]) for edge in edges] == [("FAILED", False), ("SKIPPED", False)]
+    run = FoldedRun.of(story)
+    assert run_row(RUN, run, ("acme", "ads"))["state"] == "FAILED"
+
+
+def test_a_load_that_is_published_in_its_second_try_satisfies_its_edges_with_that_try() -> None:
+    """Also after a first try that failed: what was skipped because of it is reactivated."""
+    story = [fact(1, "PlanCreated", **PLAN), fact(2, "TaskStarted", stage="load", tasks=[LOAD], **{"try": 1})]
+    story.append(fact(3, "LoadsFailed", tasks=[LOAD], error_class="data", final=True, **{"try": 1}))
+    story.append(fact(4, "TaskStarted", stage="load", tasks=[LOAD], **{"try": 2}))
+    story.append(fact(5, "PartitionPublished", partition_key=LOAD.removeprefix("load:")))
+    tasks, edges = tables(folded(story))
+    assert {task["task_key"]: task["state"] for task in tasks} == {LOAD: "SUCCEEDED", MODEL: "READY", BEHIND: "BLOCKED"}
+    [edge] = [edge for edge in edges if edge["upstream_task_key"] == LOAD]
+    assert (edge["satisfied"], edge["resolution"], edge["satisfying_attempt"]) == (True, "SUCCESS", 2)
+    assert edge["row_version"] == story[-1].event_id

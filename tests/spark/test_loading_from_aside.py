@@ -102,6 +102,12 @@ def test_when_both_are_spoilt_nothing_is_published_and_it_is_said(
     assert found.loaded == 2
     assert {failure.key.customer_id for failure in found.failures} == {customer_id(1)}
     assert all("is not what was sealed" in failure.message for failure in found.failures)
+    assert len(found.failures) == len({failure.key for failure in found.failures}) == 2, "each is reported once"
+    page = ws.run_page(found.run_id)
+    assert page.run["state"] == "FAILED"
+    assert [(task["task_key"], task["state"], task["error_class"]) for task in page.failed] == [
+        (f"load:{failure.key}", "FAILED", "data") for failure in sorted(found.failures, key=lambda one: one.key)
+    ]
     assert {partition.customer_id for partition in rows_by_partition(ws)} == {customer_id(2)}
 
 

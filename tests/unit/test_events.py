@@ -33,6 +33,7 @@ ONE_OF_EACH: list[events.Event] = [
     events.SlicesExtracted(RUN, SLICES, 1, "d2"),
     events.SlicesUnchanged(RUN, SLICES, 1, "d4"),
     events.TasksDropped(RUN, "extract", SLICES, 1, "another run took this partition first", "d3"),
+    events.LoadsFailed(RUN, SLICES, 2, "data", "the payload is not what was sealed", "d5"),
     events.TaskFinished(RUN, key(), 2, "validate", "FAILED", "data", "c0ffee", 10, 1, 0),
     events.AuthorityChanged(RUN, key(), 3, "accept", "c0ffee", "d16e57"),
     events.AttemptRefused(RUN, key(), "SUCCEEDED", "a newer attempt was issued"),

@@ -17,7 +17,7 @@ from penstock.failpoint import reach
 from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
 from penstock.flow.summary import Failure, RunSummary, Watcher
-from penstock.ledger.events import Event, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
+from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, Stage
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.aside import Asides, Finder
@@ -77,6 +77,7 @@ class Stages:
     open: dict[PartitionKey, Issued] = field(default_factory=dict)  # issued (or adopted) and not closed
     sizes: dict[PartitionKey, int] = field(default_factory=dict)  # of fetched payloads
     aside: Asides | None = None
+    unpublishable: set[PartitionKey] = field(default_factory=set)  # reported: each publication finds them again
     stopped: Flag = field(default_factory=Flag)
     projected: float = field(default_factory=time.monotonic)
 
@@ -268,11 +269,22 @@ class Stages:
         published = self.bench.publish(self.run_id, report, self.aside.take if self.aside else None)
         report(1.0)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
-        self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in published.broken.items())
+        self._fail_loads(published.broken, keys, tries)
         self.done.trouble(mismatch.message for mismatch in published.refused.values())
         if time.monotonic() - self.projected > _PROJECT_SECONDS:  # what waits is read from the ledger meanwhile
             self.bench.project(None)
             self.projected = time.monotonic()
+
+    def _fail_loads(self, broken: Mapping[PartitionKey, str], keys: Sequence[PartitionKey], tries: int) -> None:
+        """Record that loads of this run failed for good, and report each partition once; among them may be some that
+        earlier runs accepted."""
+        mine = [key for key in keys if key in broken]
+        if mine:
+            why = broken[mine[0]]
+            self._tell(LoadsFailed(self.run_id, brief(mine), tries, ErrorClass.DATA, why, new_ulid()))
+        new = {key: words for key, words in broken.items() if key not in self.unpublishable}
+        self.unpublishable.update(new)
+        self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in new.items())
 
     # --- closing --------------------------------------------------------------------------------------------------
 

@@ -123,6 +123,35 @@ class TasksDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadsFailed:
+    """Accepted slices cannot be published: what was validated is no longer there. Authority does not change. The first
+    publication of such a slice, by whichever run, still ends its load."""
+
+    type: ClassVar[str] = "LoadsFailed"
+    version: ClassVar[int] = 1
+
+    run_id: RunId
+    slices: Brief
+    attempt: int
+    error_class: str
+    why: str
+    dispatch: str
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.type}/{self.run_id}/{self.dispatch}"
+
+    def payload(self) -> dict[str, Any]:
+        return {
+            "slices": self.slices,
+            "try": self.attempt,
+            "error_class": self.error_class,
+            "why": self.why,
+            "final": True,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFinished:
     """A task came to an end; with it the attempt was closed: by a verdict, or cancelled without one."""
 
@@ -305,6 +334,7 @@ Event = (
     | SlicesExtracted
     | SlicesUnchanged
     | TasksDropped
+    | LoadsFailed
     | TaskFinished
     | AuthorityChanged
     | AttemptRefused

@@ -264,8 +264,10 @@ class RunFold:
         return None if task is None or task >= len(self.state) else codes.STATES[self.state[task]]
 
     def word_attempt(self, tasks: Ints) -> Ints:
-        """Which try the word on a task came from."""
-        found: Ints = np.where(self.published[tasks] != _NEVER, 1, np.maximum(self.rank[tasks] % _CLOSES, 1))
+        """Which try the word on a task came from. A publication names none: it belongs to the last try of the load,
+        because nobody hands out a load that is published."""
+        by_word = np.where(self.published[tasks] != _NEVER, self.tries[tasks], self.rank[tasks] % _CLOSES)
+        found: Ints = np.maximum(by_word, 1)
         return found
 
     def most_tries(self, keys: Iterable[str]) -> int:

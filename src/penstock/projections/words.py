@@ -52,6 +52,8 @@ def words(facts: Iterable[Fact]) -> Words:
                     found.final.extend(_each(fact, stage, Outcome.SUCCEEDED))
             case "TasksDropped":
                 found.final.extend(_each(fact, payload["stage"], Outcome.CANCELLED))
+            case "LoadsFailed":
+                found.final.extend(_each(fact, Stage.LOAD, Outcome.FAILED))
             case "TaskStarted":
                 found.started.extend(_each(fact, payload["stage"], Outcome.SUCCEEDED))
             case "PartitionPublished":
@@ -61,7 +63,8 @@ def words(facts: Iterable[Fact]) -> Words:
 
 def _each(fact: Fact, stage: str, outcome: Outcome) -> Iterator[Word]:
     code, attempt, position = OUTCOME_CODE[outcome], fact.payload.get("try", 1), fact.position
+    error_class = fact.payload.get("error_class")
     for partition_key in slices.each(fact.payload.get("slices", {})):
-        yield Word(task_key(stage, partition_key), code, attempt, position)
+        yield Word(task_key(stage, partition_key), code, attempt, position, error_class=error_class)
     for key in fact.payload.get("tasks", ()):
-        yield Word(key, code, attempt, position)
+        yield Word(key, code, attempt, position, error_class=error_class)
