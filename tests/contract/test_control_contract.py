@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 import builders
 from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected, tamper
+from cli import answer
 from penstock.control.plan import DUE, planned
 from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
@@ -754,3 +755,40 @@ def test_a_breaker_that_closes_lets_the_postponed_partitions_go(actors: Actors) 
         assert store.get("demo") == Breaker("demo")
         assert actors.reader.reasons([days(1, 2)], NOW, {}) == {"missing": 1, "waiting": 1}
     assert not store.close("demo", audit_entry())
+
+
+def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: Path) -> None:
+    """Day 1 was not fetched, day 2 left a sealed run, day 3 nothing at all, day 4 nothing and was given up."""
+    fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
+    folder = write_workspace(tmp_path, rows=1, query={"start_date": "2024-06-01", "fields": fields, "checks": []})
+    ws = open_at(folder, NOW)
+    actors = Actors.on(ws.database)
+    shape = {"chunk_size": 10, "priority": 0, "max_chunks": 1}
+    old = ws.new_backfill(Selection(until=date(2024, 6, 4)), reprocess=False, actor="ada", **shape)
+    ws.backfills.create(old, audit_entry())
+    left: dict[int, dict[str, Any]] = {1: {"stage": Stage.EXTRACT}, 2: {"payload_digest": "p", "payload_bytes": 9}}
+    for day in (1, 2, 3, 4):
+        issue = replace(builders.planned(key(day)), reason="backfill", backfill_id=old.backfill_id)
+        [issued], _ = actors.try_to_issue(issue)
+        actors.validator.reject([replace(rejected(issued.attempt, actors.token), **left.get(day, {}))])
+    MarkStore(actors.database, actors.clock).mark_terminal([key(4)], None, audit_entry())
+
+    chosen = Selection(until=date(2024, 6, 4))
+    for without_raw, wanted, refused in ((False, [1, 2], [3]), (True, [1, 2, 3], [])):
+        found, turned_down = ws.backfill_failures(old.backfill_id, without_raw=without_raw)
+        assert [one.logical_date.day for one in found] == wanted
+        assert [one.logical_date.day for one in turned_down["no_raw"]] == refused
+        assert turned_down["terminal"] == [key(4)]
+        assert (found, turned_down) == ws.retry_candidates(chosen, without_raw=without_raw)
+
+    preview = answer("backfill", "retry-failed", old.backfill_id, "--dry-run", workspace=folder)
+    assert (preview["total"], preview["refused"], preview["terminal"]) == (2, [str(key(3))], [str(key(4))])
+    done = answer("backfill", "retry-failed", old.backfill_id, "--yes", workspace=folder)
+    statuses = [view.state.status for view in ws.reader.views([days(1, 4)])]
+    assert (done["total"], statuses) == (2, ["pending", "pending", "failed", "failed"])
+    again = answer("backfill", "retry-failed", old.backfill_id, workspace=folder)
+    assert again["backfill_id"] == done["backfill_id"]
+    for day in (1, 2):
+        actors.accept(key(day))
+    nothing = answer("backfill", "retry-failed", old.backfill_id, workspace=folder, code=1)
+    assert (nothing["total"], nothing["refused"]) == (0, [str(key(3))])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.app.acting import Acting
 from penstock.control.select import Selection, due_range, due_times
@@ -250,7 +250,29 @@ class Planning(Acting):
             raise UsageError(f"{wanted} is the schema version that is fetched today: change it in the workspace file")
         return versions[wanted]
 
-    def retry_backfill(self, old: Backfill, failed: Sequence[PartitionKey], actor: str) -> str:
+    def backfill_failures(
+        self, backfill_id: str, *, without_raw: bool
+    ) -> tuple[list[PartitionKey], dict[str, list[PartitionKey]]]:
+        """What failed in a backfill and nothing has mended since: what may be tried again, and what is refused, by the
+        reason, as `retry_candidates` refuses it."""
+        from penstock.control.spans import within
+
+        failed = self.backfills.failed(backfill_id)
+        ranges = within(self.ranges(Selection()), failed)
+        marked = {view.key for view in self.reader.views(ranges, terminal_at=self.now()) if view.control.terminal_at}
+        nothing = set() if without_raw else self.reader.left_nothing(ranges)
+        frozen = self.frozen(failed)
+        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": [], "frozen": []}
+        wanted: list[PartitionKey] = []
+        for key in failed:
+            reasons = {"frozen": key in frozen, "terminal": key in marked, "no_raw": key in nothing}
+            reason = next((name for name, holds in reasons.items() if holds), None)
+            (wanted if reason is None else refused[reason]).append(key)
+        return wanted, refused
+
+    def retry_backfill(
+        self, old: Backfill, failed: Sequence[PartitionKey], actor: str, flags: Mapping[str, Any] | None = None
+    ) -> str:
         """A new backfill of these partitions, with the manners of the old one; those that are failed become pending.
         While one is under way, that is the one."""
         started = next(
@@ -267,7 +289,7 @@ class Planning(Acting):
             max_chunks=old.max_chunks,
             actor=actor,
         )
-        entry = AuditEntry(actor, "backfill retry-failed", {"backfill_id": old.backfill_id}, {})
+        entry = AuditEntry(actor, "backfill retry-failed", {"backfill_id": old.backfill_id}, flags or {})
         # In this order a crash in between loses nothing: the new backfill takes what is pending whenever it becomes so.
         self.backfills.create(replace(new, selector={**new.selector, "retry_of": old.backfill_id}), entry)
         self.retry(failed, entry)

@@ -162,6 +162,7 @@ def cancel(
 @backfill.command("retry-failed")
 def retry_failed(
     backfill_id: Id,
+    without_raw: opt.WithoutRaw = False,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -172,25 +173,36 @@ def retry_failed(
 ) -> None:
     """A new backfill of exactly the partitions that failed in this one and that nothing has mended since.
 
-    Those that were marked terminal or are frozen are left out. While such a backfill is under way, no second one is
-    made.
+    As `state retry` does, it refuses those that were marked terminal, are frozen, or left nothing in the raw sink.
+    While such a backfill is under way, no second one is made.
     """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
-    from penstock.control.select import Selection
+    from penstock.cli.state import draw_refused
 
     ws = open_workspace(workspace)
-    marked = {view.key for view, _ in ws.terminal(Selection()) if view.control.terminal_at is not None}
-    failed = [key for key in ws.backfills.failed(backfill_id) if key not in marked]
-    frozen = ws.frozen(failed)
-    failed = [key for key in failed if key not in frozen]
-    document: dict[str, Any] = {**listing([key_fields(key) for key in failed], len(failed)), "dry_run": dry_run}
+    failed, turned_down = ws.backfill_failures(backfill_id, without_raw=without_raw)
+    document: dict[str, Any] = {
+        **listing([key_fields(key) for key in failed], len(failed)),
+        "dry_run": dry_run,
+        "refused": [str(key) for key in turned_down["no_raw"]],
+        "terminal": [str(key) for key in turned_down["terminal"]],
+        "frozen": [str(key) for key in turned_down["frozen"]],
+    }
     if failed and not dry_run:
         confirm("retrying", len(failed), yes=yes, force=force)
-        document["backfill_id"] = ws.retry_backfill(ws.backfills.get(backfill_id), failed, actor or os_user())
+        flags = {"without_raw": without_raw, "yes": yes, "force": force}
+        document["backfill_id"] = ws.retry_backfill(ws.backfills.get(backfill_id), failed, actor or os_user(), flags)
     new = document.get("backfill_id")
-    words = f"{len(failed):,} partitions failed" + (f"; backfill {new} tries them again" if new else "")
-    show(document, as_json, lambda console: console.print(words))
+
+    def draw(console: Console) -> None:
+        words = f"{len(failed):,} failed partitions can be tried again"
+        console.print(words + (f"; backfill {new} does" if new else ""))
+        draw_refused(console, turned_down)
+
+    show(document, as_json, draw)
+    if any(turned_down.values()) and not failed:
+        raise typer.Exit(1)
 
 
 def _move(backfill_id: str, status: str, verb: str, actor: str | None, workspace: str, as_json: bool) -> None:

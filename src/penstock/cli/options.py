@@ -36,6 +36,9 @@ Until = Annotated[str | None, typer.Option("--until", metavar="D", help="Up to a
 Status = Annotated[str | None, typer.Option("--status", metavar="S", help="pending, success or failed.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many lines.")]
 After = Annotated[str | None, typer.Option("--after", metavar="KEY", help="Continue after this partition key.")]
+WithoutRaw = Annotated[
+    bool, typer.Option("--without-raw", help="Also partitions whose attempts left nothing in the raw sink.")
+]
 
 
 def selection(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.app import Workspace
     from penstock.lifecycle import DisplayStatus
+    from penstock.partition import PartitionKey
     from penstock.state.records import Attempt, PartitionView
 
 state = typer.Typer(no_args_is_help=True, help="Inspect and steer the state of partitions.")
@@ -96,9 +98,7 @@ def retry(
     since: opt.Since = None,
     until: opt.Until = None,
     status: opt.Status = None,
-    without_raw: Annotated[
-        bool, typer.Option("--without-raw", help="Also partitions whose attempts left nothing in the raw sink.")
-    ] = False,
+    without_raw: opt.WithoutRaw = False,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -140,6 +140,11 @@ def _draw_retry(console: Console, failed: int, moved: int, turned_down: dict[str
         console.print(f"{moved:,} partitions are pending again: the next `penstock run` attempts them")
     else:
         console.print("nothing to retry: no failed partition matches")
+    draw_refused(console, turned_down)
+
+
+def draw_refused(console: Console, turned_down: Mapping[str, Sequence[PartitionKey]]) -> None:
+    """Say which failed partitions are not retried, and what to do about it."""
     if marked := turned_down.get("terminal"):
         console.print(
             f"[yellow]refused {len(marked):,}[/]: they were given up for good, as {marked[0]};"
