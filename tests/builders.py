@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.contract.contract import Contract
+from penstock.control.pause import scopes_of
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import migrate
@@ -24,6 +25,7 @@ from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
 from penstock.settings import Field, Query
 from penstock.state.control import AuditEntry, ControlStore
+from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
 from penstock.state.records import Accepted, Cancelled, Issued, Planned, Refused, Rejected
 from penstock.state.validator import ValidatorStore
@@ -272,6 +274,14 @@ class MeetingClock:
             self._met = True
             self._barrier.wait(30)
         return NOW
+
+
+def resumed(database: Database, clock: Callable[[], datetime], *keys: PartitionKey, **changes: Any) -> int:
+    """How many of these partitions an operator resumes."""
+    spans = [ExpectedRange(k.source, k.customer_id, k.query_name, k.logical_date, k.logical_date) for k in keys]
+    reader, entry = StateReader(database), audit_entry(command="state resume", **changes)
+    scopes = scopes_of(spans)
+    return PauseStore(database, clock).resume(scopes, entry, lambda c: reader.count(spans, marked=True, within=c)) or 0
 
 
 def race(database: Database, *sides: Callable[[Database, Callable[[], datetime]], Any]) -> list[Any]:

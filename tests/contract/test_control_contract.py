@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 import builders
-from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected, tamper
+from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected, resumed, tamper
 from cli import answer
 from penstock.control.plan import DUE, planned
 from penstock.control.retry import terminal
@@ -303,7 +303,7 @@ def test_a_paused_partition_is_attempted_for_no_reason_until_it_is_resumed(actor
     later = NOW + timedelta(hours=1)
     assert actors.reader.reasons([days(1, 3)], later, {}) == {"missing": 1, "paused": 2}
     assert control(actors).paused_reason == "the account moves"
-    assert marks.resume([key(1), key(2), key(3)], audit_entry()) == 2
+    assert resumed(actors.database, actors.clock, key(1), key(2), key(3)) == 2
     assert actors.reader.reasons([days(1, 3)], later, {}) == {"missing": 2, "retry": 1}
 
 
@@ -327,7 +327,7 @@ def test_only_failed_partitions_can_be_given_up_and_clearing_forgives(actors: Ac
 def test_every_mark_is_in_the_audit_log(actors: Actors) -> None:
     marks = MarkStore(actors.database, actors.clock)
     marks.pause([key(1)], None, audit_entry(command="state pause"))
-    marks.resume([key(1)], audit_entry(command="state resume"))
+    resumed(actors.database, actors.clock, key(1))
     assert [(row["command"], row["affected"]) for row in actors.reader.audit()] == [
         ("state resume", 1),
         ("state pause", 1),
@@ -594,7 +594,7 @@ def test_what_a_person_decided_is_not_restated_until_resumed(actors: Actors) -> 
     actors.accept(key(1))
     acts(actors).rollback(key(1), first.run_id, audit_entry())
     assert restated(actors, at(4), 3) == []
-    MarkStore(actors.database, actors.clock).resume([key(1)], audit_entry())
+    assert resumed(actors.database, actors.clock, key(1)) == 1
     assert restated(actors, at(4), 3) == [1]
 
 

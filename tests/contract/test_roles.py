@@ -26,6 +26,7 @@ from builders import (
     key,
     planned,
     rejected,
+    resumed,
 )
 from cli import answer, penstock
 from house import House
@@ -209,7 +210,7 @@ def test_the_control_plane_keeps_runs_workers_retries_and_marks(estate: Estate) 
         marks.mark_terminal([key(1)], "hopeless", audit_entry()),
         marks.clear_terminal([key(1)], audit_entry()),
         marks.pause([key(1)], "later", audit_entry()),
-        marks.resume([key(1)], audit_entry()),
+        resumed(control, actors.clock, key(1)),
     ]
     assert changed == [1, 1, 1, 1]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import builders
-from builders import Actors, audit_entry, days, key
+from builders import Actors, audit_entry, days, key, resumed
 from penstock.control.plan import DUE, planned
 from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
@@ -27,6 +28,8 @@ from penstock.partition import AttemptKey, PartitionKey
 from penstock.settings import Retry
 from penstock.state.authority import AuthorityStore
 from penstock.state.marks import MarkStore
+from penstock.state.pause_scope import Scope
+from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FoundWanting
 from penstock.state.records import Accepted, Cancelled, Rejected
@@ -271,13 +274,28 @@ class ControlPlane(RuleBasedStateMachine):
 
     @rule(partition=a_key)
     def an_operator_pauses(self, partition: PartitionKey) -> None:
-        assert self.marks.pause([partition], "because", audit_entry()) == (not self.known[partition].paused)
+        day = partition.logical_date.day
+        free = [view.key for view in self.actors.reader.views([days(day, day)], paused=False)]
+        assert len(free) == (not self.known[partition].paused)
+        assert self.marks.pause(free, "because", audit_entry()) == len(free)
         self.known[partition].paused = True
+
+    @rule(since=a_key)
+    def an_operator_pauses_by_filters(self, since: PartitionKey) -> None:
+        scope = Scope("demo", first=since.logical_date)
+        stopped = [known for partition, known in self.known.items() if partition >= since]
+        fresh = sum(not known.paused for known in stopped)
+        count = partial(self.actors.reader.count, [days(since.logical_date.day, 3)], paused=False)
+        pauses = PauseStore(self.actors.database, self.actors.clock)
+        changed = pauses.pause([scope], None, audit_entry(), lambda connection: count(within=connection))
+        assert changed == fresh or (changed is None and not fresh)
+        for known in stopped:
+            known.paused = True
 
     @rule(partition=a_key)
     def an_operator_resumes(self, partition: PartitionKey) -> None:
         known = self.known[partition]
-        assert self.marks.resume([partition], audit_entry()) == (known.paused or known.held)
+        assert resumed(self.actors.database, self.actors.clock, partition) == (known.paused or known.held)
         known.paused = known.held = False
 
     @rule(partition=a_key)

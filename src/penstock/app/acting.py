@@ -19,6 +19,7 @@ from penstock.state.worker import WorkerStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from sqlalchemy.engine import Connection
 
     from penstock.contract.contract import Contract
     from penstock.control.customers import CustomerPlan
@@ -56,6 +57,40 @@ class Acting(Explaining):
     def retry(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
         """failed -> pending, in the audit log. Says how many moved."""
         return ControlStore(self.database, self._clock).requeue(keys, entry)
+
+    def pause_partitions(self, selection: Selection, reason: str | None, entry: AuditEntry) -> int | None:
+        """Stop all attempts of the selected partitions. Filters are kept as a selector, which also holds for days and
+        customers that come later; keys, and what has a status now, are paused one by one. Says how many partitions
+        that are expected today it paused; None if all were paused."""
+        from penstock.control.pause import scopes, scopes_of
+
+        ranges, status = self.ranges(selection), selection.status
+        if selection.keys:
+            keys = [view.key for view in self.reader.views(ranges, status=status, paused=False)]
+            return self.marks.pause(keys, reason, entry) if keys else None
+        chosen = scopes(selection)
+        if status is not None:
+            chosen = scopes_of(self.reader.day_ranges(ranges, status=status, paused=False))
+
+        def count(connection: Connection) -> int:
+            return self.reader.count(ranges, status=status, paused=False, within=connection)
+
+        return self.pauses.pause(chosen, reason, entry, count)
+
+    def resume_partitions(self, selection: Selection, entry: AuditEntry) -> int | None:
+        """Take back pauses and holds of the selected partitions, also inside a selector that is paused otherwise. Says
+        how many partitions that are expected today are resumed; None if there was nothing to take back."""
+        from penstock.control.pause import scopes, scopes_of
+
+        ranges, status = self.ranges(selection), selection.status
+        chosen = scopes(selection)
+        if selection.keys or status is not None:
+            chosen = scopes_of(self.reader.day_ranges(ranges, status=status, marked=True))
+
+        def count(connection: Connection) -> int:
+            return self.reader.count(ranges, status=status, marked=True, within=connection)
+
+        return self.pauses.resume(chosen, entry, count)
 
     def demote(self, key: PartitionKey, reason: str, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
         """Withdraw the trusted run of a partition; False if it was withdrawn before."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.ledger.read import LedgerReader
     from penstock.state.backfills import BackfillStore
     from penstock.state.marks import MarkStore
+    from penstock.state.pauses import PauseStore
     from penstock.warehouse.consistency import Mismatch
     from penstock.warehouse.versions import Versions
 
@@ -157,6 +158,13 @@ class Opened:
         from penstock.state.marks import MarkStore
 
         return MarkStore(self.database, self._clock)
+
+    @property
+    def pauses(self) -> PauseStore:
+        """The operator's pauses by selector."""
+        from penstock.state.pauses import PauseStore
+
+        return PauseStore(self.database, self._clock)
 
     def views(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionView]:
         """State, last attempt and control metadata of a few partitions."""

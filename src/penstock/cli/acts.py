@@ -95,7 +95,7 @@ def mark_terminal(
         _Act("mark-terminal", "marking", "given up for good", chosen, {"reason": reason}),
         workspace,
         _unmarked,
-        lambda ws, found, entry: ws.marks.mark_terminal(found, reason, entry),
+        lambda ws, entry: ws.marks.mark_terminal(_unmarked(ws, chosen, None)[0], reason, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -125,12 +125,8 @@ def clear_terminal(
     _mark(
         _Act("clear-terminal", "clearing", "no longer terminal: `penstock state retry` tries them again", chosen, {}),
         workspace,
-        lambda ws, selected: [
-            view.key
-            for view, _ in ws.terminal(selected)
-            if view.control.terminal_at is not None or view.control.failures
-        ],
-        lambda ws, found, entry: ws.marks.clear_terminal(found, entry),
+        _terminal,
+        lambda ws, entry: ws.marks.clear_terminal(_terminal(ws, chosen, None)[0], entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -152,13 +148,16 @@ def pause(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Attempt these partitions no more, for whatever reason, until `resume`. What is being worked on is finished."""
+    """Attempt these partitions no more, for whatever reason, until `resume`. What is being worked on is finished.
+
+    Filters are kept as they are given: they pause days and customers that come later, too (--until ends that).
+    """
     chosen = opt.selection(keys, source, customer, query, date, since, until)
     _mark(
         _Act("pause", "pausing", "paused", chosen, {"reason": reason}),
         workspace,
         _not_paused,
-        lambda ws, found, entry: ws.marks.pause(found, reason, entry),
+        lambda ws, entry: ws.pause_partitions(chosen, reason, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -179,13 +178,16 @@ def resume(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Take pauses back, and the holds that rollback and approve put on restatement."""
+    """Take pauses back, and the holds that rollback and approve put on restatement.
+
+    Part of what was paused can be resumed: the rest stays paused.
+    """
     chosen = opt.selection(keys, source, customer, query, date, since, until)
     _mark(
         _Act("resume", "resuming", "resumed", chosen, {}),
         workspace,
-        lambda ws, selected: [view.key for view in ws.reader.views(ws.ranges(selected), marked=True)],
-        lambda ws, found, entry: ws.marks.resume(found, entry),
+        _marked,
+        lambda ws, entry: ws.resume_partitions(chosen, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -265,8 +267,8 @@ class _Rails:
 def _mark(
     act: _Act,
     workspace: str,
-    find: Callable[[Workspace, Selection], Sequence[PartitionKey]],
-    carry_out: Callable[[Workspace, Sequence[PartitionKey], AuditEntry], int],
+    find: Callable[[Workspace, Selection, int | None], tuple[Sequence[PartitionKey], int]],
+    carry_out: Callable[[Workspace, AuditEntry], int | None],
     rails: _Rails,
 ) -> None:
     """Find, preview or confirm, carry out, say."""
@@ -275,25 +277,25 @@ def _mark(
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    found = find(ws, act.chosen)
-    changed = 0
-    if found and not rails.dry_run:
-        confirm(act.doing, len(found), yes=rails.yes, force=rails.force)
+    found, total = find(ws, act.chosen, _LISTED)
+    changed: int | None = None
+    if not rails.dry_run:
+        confirm(act.doing, total, yes=rails.yes, force=rails.force)
         flags = {**act.flags, "yes": rails.yes, "force": rails.force}
         entry = AuditEntry(rails.actor or os_user(), f"state {act.name}", act.chosen.as_dict(), flags)
-        changed = carry_out(ws, found, entry)
-    items = [key_fields(key) for key in found[:_LISTED]]
-    document = {**listing(items, len(found)), "changed": changed, "dry_run": rails.dry_run}
+        changed = carry_out(ws, entry)
+    items = [key_fields(key) for key in found]
+    document = {**listing(items, total), "changed": changed or 0, "dry_run": rails.dry_run}
 
     def draw(console: Console) -> None:
         if rails.dry_run:
-            console.print(f"{len(found):,} partitions would be {act.done}")
-            for key in found[:_LISTED]:
+            console.print(f"{total:,} partitions would be {act.done}")
+            for key in found:
                 console.print(f"  {key}")
+        elif changed is None:
+            console.print("nothing to do: no partition matches")
         else:
-            console.print(
-                f"{changed:,} partitions are {act.done}" if changed else "nothing to do: no partition matches"
-            )
+            console.print(f"{changed:,} partitions are {act.done}")
 
     show(document, rails.as_json, draw)
 
@@ -322,13 +324,29 @@ def _one(
     show(document, as_json, lambda console: console.print(words))
 
 
-def _unmarked(ws: Workspace, chosen: Selection) -> list[PartitionKey]:
+def _unmarked(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
     failed = ws.reader.views(ws.ranges(chosen), status=PartitionStatus.FAILED)
-    return [view.key for view in failed if view.control.terminal_at is None]
+    keys = [view.key for view in failed if view.control.terminal_at is None]
+    return keys[:limit], len(keys)
 
 
-def _not_paused(ws: Workspace, chosen: Selection) -> list[PartitionKey]:
-    return [view.key for view in ws.reader.views(ws.ranges(chosen)) if view.control.paused_at is None]
+def _terminal(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
+    """Those that have something to clear: a mark, or failures that count."""
+    found = (view for view, _ in ws.terminal(chosen))
+    keys = [view.key for view in found if view.control.terminal_at is not None or view.control.failures]
+    return keys[:limit], len(keys)
+
+
+def _not_paused(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
+    ranges, status = ws.ranges(chosen), chosen.status
+    found = ws.reader.views(ranges, status=status, paused=False, limit=limit)
+    return [view.key for view in found], ws.reader.count(ranges, status=status, paused=False)
+
+
+def _marked(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
+    ranges, status = ws.ranges(chosen), chosen.status
+    found = ws.reader.views(ranges, status=status, marked=True, limit=limit)
+    return [view.key for view in found], ws.reader.count(ranges, status=status, marked=True)
 
 
 def _draw_terminal(console: Console, found: Sequence[tuple[PartitionView, str]], limit: int) -> None:

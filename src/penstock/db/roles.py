@@ -95,6 +95,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         # says that the control plane moves failed to pending and nothing else.
         "partition_state": (*_APPEND, _only("UPDATE", *_STATE)),
         "partition_control": _WRITE,
+        "pause_selector": _WRITE,
         "retry_due": _QUEUE,
         "source_breaker": _WRITE,
         "backfill": _WRITE,
@@ -131,6 +132,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "contract": _READ,
         "partition_state": _READ,
         "partition_control": _READ,
+        "pause_selector": _READ,
         # Enough for a partition's display status, and to find what was made from demoted runs. Complaints quote rows
         # that were rejected, and stay unread.
         "partition_attempt": (_only("SELECT", *_DISPLAY),),

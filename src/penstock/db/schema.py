@@ -390,6 +390,29 @@ partition_control = sa.Table(
     sa.CheckConstraint("next_run_at IS NULL OR strategy IS NOT NULL", name="a_retry_says_its_strategy"),
 )
 
+pause_selector = sa.Table(
+    "pause_selector",
+    metadata,
+    sa.Column("selector_no", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("source", sa.Text),
+    sa.Column("customer_id", sa.Text),
+    sa.Column("query_name", sa.Text),
+    sa.Column("first_date", sa.Date),
+    sa.Column("last_date", sa.Date),
+    sa.Column("paused", sa.Boolean, nullable=False),
+    sa.Column("since", UtcTimestamp, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("ended_at", UtcTimestamp),
+    sa.CheckConstraint("first_date <= last_date", name="a_selector_names_days"),
+    sa.Index(
+        "pause_selectors_in_force",
+        "selector_no",
+        sqlite_where=sa.text("ended_at IS NULL"),
+        postgresql_where=sa.text("ended_at IS NULL"),
+    ),
+)
+
 retry_due = sa.Table(
     "retry_due",
     metadata,

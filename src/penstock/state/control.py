@@ -23,6 +23,8 @@ from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.slices import brief
 from penstock.state.closing import close
+from penstock.state.pause_scope import PauseSelectors
+from penstock.state.pause_selectors import read_selectors
 from penstock.state.records import Cancelled, Issued, Planned, Refused, Ruling
 
 _PLANNED = {
@@ -35,6 +37,7 @@ _PLANNED = {
     "max_attempts": sa.Integer(),
     "expires_at": UtcTimestamp(),
     "refusal": sa.Text(),
+    "paused": sa.Boolean(),  # by a selector
 }
 
 TAKEN = "another run took this partition first"
@@ -44,7 +47,7 @@ TAKEN = "another run took this partition first"
 # an attempt that an operator asked for, so a hold does not stand in its way; it stops restatement only.
 _REFUSE = f"""
 UPDATE incoming_planned AS p SET refusal = CASE
-    WHEN EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.paused_at IS NOT NULL)
+    WHEN p.paused OR EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.paused_at IS NOT NULL)
         THEN 'an operator paused it'
     WHEN p.reason = 'restate' AND EXISTS (
         SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.held_at IS NOT NULL)
@@ -296,10 +299,11 @@ class ControlStore:
         _refuse_strangers(connection, run_id, worker_token)
         now = self._clock()
         each_once = {p.key: p for p in planned}.values()
+        pauses = PauseSelectors(read_selectors(connection)).pauses
         rows = [
             (
                 *key_values(p.key), p.seen_attempt_no, p.reason, p.contract_fingerprint, p.schema_version,
-                p.backfill_id, p.max_attempts, p.expires_at, None,
+                p.backfill_id, p.max_attempts, p.expires_at, None, pauses(p.key),
             )
             for p in each_once
         ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""The marks of operators on partitions: given up for good, paused, and both taken back. Each is in the audit log.
+"""The marks of operators on partitions: given up for good, that taken back, paused. Each is in the audit log.
 
 A mark lives beside the state, never in it: a partition that is given up is still `failed`, one that is paused keeps
-the status it has.
+the status it has. Pauses by filters are selectors (`pauses.py`), where both kinds are taken back.
 """
 
 from __future__ import annotations
@@ -44,15 +44,9 @@ UPDATE partition_control AS c SET paused_at = :now, paused_by = :actor, paused_r
 FROM incoming_key k WHERE {same_key("c", "k")} AND c.paused_at IS NULL
 """
 
-_RESUME = f"""
-UPDATE partition_control AS c SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, held_at = NULL,
-    held_by = NULL, held_reason = NULL
-FROM incoming_key k WHERE {same_key("c", "k")} AND (c.paused_at IS NOT NULL OR c.held_at IS NOT NULL)
-"""
-
 
 class MarkStore:
-    """Sets and takes back marks. Repeating a call changes nothing; each says how many partitions changed."""
+    """Sets marks and clears terminal ones. Repeating a call changes nothing; each says how many partitions changed."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -68,10 +62,6 @@ class MarkStore:
     def pause(self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry) -> int:
         """Nothing attempts these partitions until they are resumed."""
         return self._act(_PAUSE, keys, reason, entry, creates=True)
-
-    def resume(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
-        """Take back pauses, and the holds that rollback and approve leave."""
-        return self._act(_RESUME, keys, None, entry)
 
     def _act(
         self,

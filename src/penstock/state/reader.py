@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Connection, Row
 
 from penstock import partition
 from penstock.db import schema
@@ -19,6 +20,8 @@ from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import Outcome, PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.state.pause_scope import PauseSelectors
+from penstock.state.pause_selectors import read_selectors
 from penstock.state.records import (
     Attempt,
     Candidate,
@@ -40,7 +43,7 @@ _DAYS = {
                 json_extract(value, '$[2]') AS query_name, json_extract(value, '$[3]') AS first_day,
                 json_extract(value, '$[4]') AS last_day, json_extract(value, '$[5]') AS over_day,
                 json_extract(value, '$[6]') AS utc_offset, json_extract(value, '$[7]') AS max_attempts,
-                json_extract(value, '$[8]') AS max_age
+                json_extract(value, '$[8]') AS max_age, json_extract(value, '$[9]') AS pause_no
             FROM json_each(:ranges)
         ),
         calendar(day) AS (
@@ -49,14 +52,14 @@ _DAYS = {
         ),
         expected AS (
             SELECT r.source, r.customer_id, r.query_name, c.day AS logical_date, r.over_day, r.utc_offset,
-                r.max_attempts, r.max_age
+                r.max_attempts, r.max_age, r.pause_no
             FROM ranges r JOIN calendar c ON c.day BETWEEN r.first_day AND r.last_day
         )""",
     "postgresql": """
         expected AS (
             SELECT r ->> 0 AS source, r ->> 1 AS customer_id, r ->> 2 AS query_name, day::date AS logical_date,
                 (r ->> 5)::date AS over_day, (r ->> 6)::integer AS utc_offset,
-                (r ->> 7)::integer AS max_attempts, (r ->> 8)::bigint AS max_age
+                (r ->> 7)::integer AS max_attempts, (r ->> 8)::bigint AS max_age, (r ->> 9)::bigint AS pause_no
             FROM jsonb_array_elements(CAST(:ranges AS jsonb)) r,
                 generate_series((r ->> 3)::date, (r ->> 4)::date, interval '1 day') day
         )""",
@@ -74,6 +77,12 @@ _MARKS = (
     "held_reason",
 )
 _CONTROL = ("failures", "failing_since", "next_run_at", "strategy", *_MARKS)
+# A partition is paused by its own mark, or by the selector that decides about it.
+_PAUSED = {
+    "paused_at": "COALESCE(k.paused_at, q.since)",
+    "paused_by": "COALESCE(k.paused_by, q.actor)",
+    "paused_reason": "CASE WHEN k.paused_at IS NULL THEN q.reason ELSE k.paused_reason END",
+}
 
 # One row per expected partition: its state (or none), its newest closed attempt (or none), its open attempt (or none),
 # and what the control plane keeps about it (or nothing).
@@ -86,7 +95,7 @@ view AS (
         l.attempt_no AS last_attempt_no, l.run_id AS last_attempt_run_id, l.outcome AS last_attempt_outcome,
         l.error_class AS last_attempt_error_class, l.error_message AS last_attempt_error,
         l.finished_at AS last_attempt_at, o.run_id AS open_run_id,
-        {", ".join(f"k.{name}" for name in _CONTROL)},
+        {", ".join(f"{_PAUSED.get(name, f'k.{name}')} AS {name}" for name in _CONTROL)},
         -- nothing that came after the failure has settled it: no acceptance, no rollback, no approval
         COALESCE(l.outcome = 'FAILED' AND l.attempt_no > COALESCE(k.cleared_attempt_no, 0)
             AND l.run_id <> s.current_run_id, false) AS refetch_failed
@@ -96,6 +105,7 @@ view AS (
         SELECT MAX(m.attempt_no) FROM partition_attempt m WHERE {same_key("m", "e")} AND m.outcome IS NOT NULL)
     LEFT JOIN partition_attempt o ON {same_key("o", "e")} AND o.outcome IS NULL
     LEFT JOIN partition_control k ON {same_key("k", "e")}
+    LEFT JOIN pause_selector q ON q.selector_no = e.pause_no
 )"""
 
 _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
@@ -138,6 +148,12 @@ _AGE = {
     "postgresql": "(over_day - logical_date)",
 }
 
+_NUMBER = "ROW_NUMBER() OVER (PARTITION BY source, customer_id, query_name ORDER BY logical_date)"
+_ISLAND = {  # the same for days that follow each other
+    "sqlite": f"CAST(julianday(logical_date) AS INTEGER) - {_NUMBER}",
+    "postgresql": f"logical_date - CAST({_NUMBER} AS INTEGER)",
+}
+
 Order = Literal["asset", "newest", "customer"]
 _ORDERS: dict[Order, str] = {
     "asset": "source, query_name, customer_id, logical_date",
@@ -163,6 +179,7 @@ class StateReader:
         last_failed: bool = False,
         marked: bool = False,
         terminal_at: datetime | None = None,
+        paused: bool | None = None,
         after: PartitionKey | None = None,
         limit: int | None = None,
     ) -> list[PartitionView]:
@@ -171,7 +188,7 @@ class StateReader:
         are terminal at a moment."""
         given_up = f"status = 'failed' AND (terminal_at IS NOT NULL OR {self._exhausted()})"
         also = None if terminal_at is None else (given_up, terminal_at)
-        where, parameters = _filters(status, explicit, last_failed, after, marked, also)
+        where, parameters = _filters(status, explicit, last_failed, after, marked, paused, also)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         expires = _EXPIRES[self._database.dialect]
         order = "source, customer_id, query_name, logical_date"
@@ -185,9 +202,32 @@ class StateReader:
         status: PartitionStatus | None = None,
         explicit: bool = False,
         last_failed: bool = False,
+        marked: bool = False,
+        paused: bool | None = None,
+        within: Connection | None = None,
     ) -> int:
-        where, parameters = _filters(status, explicit, last_failed, None)
-        return int(self._query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {})[0].n)
+        """How many partitions `views` would list; `within` a transaction as that sees them."""
+        where, parameters = _filters(status, explicit, last_failed, None, marked, paused)
+        return int(self._query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {}, within)[0].n)
+
+    def day_ranges(
+        self,
+        ranges: Sequence[ExpectedRange],
+        *,
+        status: PartitionStatus | None = None,
+        marked: bool = False,
+        paused: bool | None = None,
+    ) -> list[ExpectedRange]:
+        """The partitions that `views` would list, with days that follow each other as one range."""
+        where, parameters = _filters(status, False, False, None, marked, paused)
+        island = _ISLAND[self._database.dialect]
+        select = f"""
+            SELECT source, customer_id, query_name, MIN(logical_date) AS first_day, MAX(logical_date) AS last_day
+            FROM (SELECT *, {island} AS island FROM view{where}) d
+            GROUP BY source, customer_id, query_name, island
+            ORDER BY source, customer_id, query_name, first_day"""
+        rows = self._query(select, ranges, parameters, {"first_day": sa.Date(), "last_day": sa.Date()})
+        return [ExpectedRange(r.source, r.customer_id, r.query_name, r.first_day, r.last_day) for r in rows]
 
     def reasons(
         self,
@@ -382,8 +422,10 @@ class StateReader:
         ranges: Sequence[ExpectedRange],
         parameters: dict[str, Any],
         types: dict[str, sa.types.TypeEngine[Any]],
+        within: Connection | None = None,
     ) -> Sequence[Row[Any]]:
-        with self._database.snapshot() as connection:
+        with self._database.snapshot() if within is None else nullcontext(within) as connection:
+            selectors = PauseSelectors(read_selectors(connection))
             text = f"WITH RECURSIVE {_DAYS[self._database.dialect]}, {_VIEW} {select}"
             moments = [
                 sa.bindparam(name, type_=UtcTimestamp())
@@ -391,17 +433,21 @@ class StateReader:
                 if isinstance(value, datetime)
             ]
             statement = sa.text(text).bindparams(*moments)
-            return connection.execute(statement.columns(**types), {"ranges": self._as_json(ranges), **parameters}).all()
+            return connection.execute(
+                statement.columns(**types), {"ranges": self._as_json(ranges, selectors), **parameters}
+            ).all()
 
-    def _as_json(self, ranges: Sequence[ExpectedRange]) -> str:
+    def _as_json(self, ranges: Sequence[ExpectedRange], selectors: PauseSelectors) -> str:
         ends = {name: (limit.max_attempts, int(limit.max_age.total_seconds())) for name, limit in self.limits.items()}
         rows = [
             (
-                *(r.source, r.customer_id, r.query_name, r.first, r.last, r.over or r.last, r.utc_offset),
+                *(r.source, r.customer_id, r.query_name, first, last, r.over or r.last, r.utc_offset),
                 *ends.get(r.query_name, (None, None)),
+                pause_no,
             )
             for r in ranges
             if r.first <= r.last
+            for first, last, pause_no in selectors.pieces(r)
         ]
         return orjson.dumps(rows).decode()
 
@@ -438,6 +484,7 @@ def _filters(
     last_failed: bool,
     after: PartitionKey | None,
     marked: bool = False,
+    paused: bool | None = None,
     at_a_moment: tuple[str, datetime] | None = None,  # a further condition, and the moment that it calls `:now`
 ) -> tuple[str, dict[str, Any]]:
     conditions, parameters = [], dict[str, Any]()
@@ -453,6 +500,8 @@ def _filters(
         conditions.append("(status = 'failed' OR (status = 'success' AND refetch_failed))")
     if marked:
         conditions.append("(paused_at IS NOT NULL OR held_at IS NOT NULL)")
+    if paused is not None:
+        conditions.append(f"paused_at IS {'NOT ' if paused else ''}NULL")
     if after is not None:
         conditions.append("(source, customer_id, query_name, CAST(logical_date AS TEXT)) > (:a1, :a2, :a3, :a4)")
         parameters |= {

@@ -1,0 +1,21 @@
+"""From what a person names to the scopes of a pause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+
+from penstock.control.select import Selection
+from penstock.expected import ExpectedRange
+from penstock.state.pause_scope import Scope
+
+
+def scopes(selection: Selection) -> list[Scope]:
+    """What a selection by filters means, whatever is expected today; one scope for each customer and query named."""
+    owners = product(selection.customers or (None,), selection.queries or (None,))
+    return [Scope(selection.source, customer, query, selection.since, selection.until) for customer, query in owners]
+
+
+def scopes_of(ranges: Iterable[ExpectedRange]) -> list[Scope]:
+    """Exactly these partitions."""
+    return [Scope(span.source, span.customer_id, span.query_name, span.first, span.last) for span in ranges]

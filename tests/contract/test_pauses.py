@@ -1,0 +1,139 @@
+"""Pauses by selector through the workspace, on both databases: what they cost, whom they stop, how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import builders
+from builders import BACKENDS, audit_entry
+from penstock.app import Workspace
+from penstock.control.select import Selection
+from penstock.db import schema
+from penstock.lifecycle import PartitionStatus
+from penstock.partition import new_run_id, new_ulid
+from penstock.state.control import ControlStore
+from penstock.state.validator import ValidatorStore
+from penstock.state.worker import WorkerStore
+from workspaces import NOW, customer_id, key, open_at, write_workspace
+
+CUSTOMERS, DAYS = 100, 365
+FIRST = date(2023, 6, 12)  # of the 365 days that are over
+PAUSE, RESUME = audit_entry(command="state pause", actor="kim"), audit_entry(command="state resume")
+ALL = Selection(source="demo")
+MINE = Selection(customers=(customer_id(1),))
+
+
+@pytest.fixture(params=BACKENDS)
+def ws(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workspace]:
+    state = {}
+    if request.param == "postgresql":
+        state = {"state": request.getfixturevalue("postgres_url"), "schema": f"t_{new_ulid().lower()}"}
+    query = {"start_date": FIRST.isoformat()}
+    folder = write_workspace(tmp_path, customers=CUSTOMERS, query=query, **state)
+    opened = open_at(folder)
+    yield opened
+    opened.database.close()
+
+
+def reasons(ws: Workspace, selection: Selection = ALL) -> dict[str, int]:
+    return ws.reader.reasons(ws.ranges(selection), ws.now(), {})
+
+
+def rows(ws: Workspace, table: sa.Table) -> int:
+    with ws.database.snapshot() as connection:
+        return int(connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0)
+
+
+def fail(ws: Workspace, *numbers: int) -> None:
+    """The first day of these customers is attempted and rejected."""
+    control, workers = ControlStore(ws.database, ws.now), WorkerStore(ws.database, ws.now)
+    body = ws.contracts["campaign_daily"]
+    control.keep_contracts([(body.fingerprint, "demo", "campaign_daily", "v1", body.body())])
+    token = workers.register()
+    wanted = Selection(keys=tuple(key(number, FIRST.isoformat()) for number in numbers))
+    issued, _ = control.issue(new_run_id(), token, 0, ws.plan(wanted).items)
+    ValidatorStore(ws.database, ws.now).reject([builders.rejected(item.attempt, token) for item in issued])
+    workers.stop(token)
+
+
+def test_a_pause_of_36_500_pending_partitions_is_one_row(ws: Workspace) -> None:
+    assert ws.pause_partitions(ALL, "the account moves", PAUSE) == CUSTOMERS * DAYS == 36_500
+    assert (rows(ws, schema.pause_selector), rows(ws, schema.partition_control)) == (1, 0)
+    assert reasons(ws) == {"paused": CUSTOMERS * DAYS}
+    assert ws.pause_partitions(ALL, "again", PAUSE) is None
+    [line] = ws.reader.audit()
+    assert (line["command"], line["actor"], line["affected"], line["outcome"]) == ("state pause", "kim", 36_500, "done")
+    [view] = ws.reader.views(ws.ranges(Selection(keys=(key(7),))))
+    assert (view.control.paused_at, view.control.paused_by) == (NOW, "kim")
+    assert view.control.paused_reason == "the account moves"
+    why = ws.why(key(7))
+    assert "paused by kim: the account moves" in why.blocks
+    assert why.next == f"nothing until `penstock state resume {key(7)}`"
+    assert ws.plan(ALL).paused == ws.held_up(ALL)["paused"] == 36_500
+    assert ws.resume_partitions(ALL, RESUME) == 36_500
+    assert reasons(ws) == {"missing": 36_500}
+    assert ws.resume_partitions(ALL, RESUME) is None
+
+
+def test_a_part_of_a_pause_is_resumed_and_the_rest_stays_paused(ws: Workspace) -> None:
+    ws.pause_partitions(ALL, "why", PAUSE)
+    week = Selection(since=FIRST, until=FIRST + timedelta(days=6), customers=(customer_id(1), customer_id(2)))
+    assert ws.resume_partitions(week, RESUME) == 14
+    one = Selection(keys=(key(3, "2024-01-05"),))
+    assert ws.resume_partitions(one, RESUME) == 1
+    assert ws.resume_partitions(one, RESUME) is None
+    assert reasons(ws) == {"missing": 15, "paused": 36_485}
+    assert ws.reader.count(ws.ranges(ALL), paused=True) == 36_485
+    assert {view.key.customer_id for view in ws.reader.views(ws.ranges(week), paused=False)} == set(week.customers)
+    assert ws.pause_partitions(ALL, "all again", PAUSE) == 15
+    assert reasons(ws) == {"paused": 36_500}
+
+
+def test_a_pause_holds_for_days_that_come_later_unless_it_has_an_end(ws: Workspace) -> None:
+    ws.pause_partitions(MINE, None, PAUSE)
+    ws.pause_partitions(Selection(customers=(customer_id(2),), until=NOW.date()), None, PAUSE)
+    later = open_at(ws.settings.root, NOW + timedelta(days=3))
+    both = Selection(customers=(customer_id(1), customer_id(2)), since=NOW.date())
+    assert reasons(later, both) == {"paused": 4, "missing": 2}
+    later.database.close()
+
+
+def test_what_was_planned_before_the_pause_is_not_issued(ws: Workspace) -> None:
+    fail(ws, 5)
+    plan = ws.plan(Selection(keys=(key(1), key(2))))
+    ws.pause_partitions(MINE, None, PAUSE)
+    control, workers = ControlStore(ws.database, ws.now), WorkerStore(ws.database, ws.now)
+    issued, refused = control.issue(new_run_id(), workers.register(), 0, plan.items)
+    assert [item.attempt.partition for item in issued] == [key(2)]
+    assert [item.attempt.partition for item in refused] == [key(1)]
+
+
+def test_pauses_of_single_partitions_stay_valid_and_end_with_their_selector(ws: Workspace) -> None:
+    """They are what a database from before the selectors holds."""
+    assert ws.marks.pause([key(1), key(2)], "one by one", PAUSE) == 2
+    assert ws.pause_partitions(MINE, "all of it", PAUSE) == DAYS - 1
+    assert reasons(ws)["paused"] == DAYS + 1
+    [view] = ws.reader.views(ws.ranges(Selection(keys=(key(1),))))
+    assert view.control.paused_reason == "one by one"
+    assert ws.resume_partitions(MINE, RESUME) == DAYS
+    assert reasons(ws)["paused"] == 1
+    assert ws.resume_partitions(Selection(keys=(key(2),)), RESUME) == 1
+    assert reasons(ws) == {"missing": 36_500}
+
+
+def test_a_pause_by_status_names_the_partitions_that_have_it_now(ws: Workspace) -> None:
+    fail(ws, 1, 2)
+    failed = Selection(status=PartitionStatus.FAILED)
+    assert ws.pause_partitions(failed, None, PAUSE) == 2
+    fail(ws, 3)
+    assert reasons(ws)["paused"] == 2
+    pending = Selection(status=PartitionStatus.PENDING, customers=(customer_id(1),))
+    assert ws.pause_partitions(pending, None, PAUSE) == DAYS - 1
+    assert rows(ws, schema.pause_selector) == 3
+    assert ws.resume_partitions(failed, RESUME) == 2
+    assert reasons(ws) == {"paused": DAYS - 1, "failed": 3, "missing": 36_500 - DAYS - 2}
