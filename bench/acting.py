@@ -14,6 +14,7 @@ from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.db.engine import Database
 from penstock.partition import AttemptKey
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.records import Verdict
 
@@ -86,7 +87,7 @@ def _requeue(workspace: Workspace, partitions: int, watch: Stopwatch) -> None:
     watch.begin(find)
     failed, refused = workspace.retry_candidates(Selection(), without_raw=False)
     watch.begin(requeue)
-    moved = workspace.retry(failed, AuditEntry("bench", "state retry", {}, {}))
+    moved = workspace.retry(failed, AuditEntry("bench", AuditedAct.STATE_RETRY, {}, {}))
     watch.end()
     if moved != partitions or any(refused.values()):
         raise SystemExit(f"of {partitions} failed partitions {moved} were requeued")

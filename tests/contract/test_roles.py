@@ -34,7 +34,7 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current, migrate
 from penstock.db.roles import GRANTS, PURPOSES, Role, make_roles, plan_roles, role_names
-from penstock.errors import ConfigError, PenstockError, UsageError
+from penstock.errors import ActRefused, ConfigError, PenstockError, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
@@ -267,10 +267,21 @@ def test_a_slice_goes_all_the_way_with_each_actor_in_its_own_role(estate: Estate
     assert house.publish().loaded == 2
     house.workspace.database = consumer
     assert house.clicks() == {workspaces.key(1): {1}, workspaces.key(2): {2}}
-    house.validator.withdraw([FoundWanting(AttemptKey(workspaces.key(1), run_id), "wrong after all")])
+    wanting = FoundWanting(AttemptKey(workspaces.key(1), run_id), "wrong after all")
+    house.validator.withdraw([wanting], audit_entry(command="validate"))
     assert house.clicks() == {workspaces.key(2): {2}}
+    assert len(list(house.workspace.raw_lines_of(workspaces.key(2), run_id))) == 3  # the trusted run is free
+    with pytest.raises(ActRefused, match=r"only operators, who may write to the audit log, read it"):
+        house.workspace.raw_lines_of(workspaces.key(1), run_id)
     house.workspace.database = loader
-    assert house.publish().hidden == 1
+    with house.workspace.audited(audit_entry(command="warehouse reconcile")) as act:
+        act.affected = house.publish().hidden
+    lines = StateReader(estate.owner).audit()
+    assert [(line["command"], line["affected"], line["outcome"]) for line in lines] == [
+        ("warehouse reconcile", 1, "done"),
+        ("warehouse reconcile", 0, "begun"),
+        ("validate", 1, "demoted"),
+    ]
     house.workspace.database = consumer
     assert house.clicks() == {workspaces.key(2): {2}}
     for database in handles:

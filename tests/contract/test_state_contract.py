@@ -48,6 +48,7 @@ from penstock.state.authority import AuthorityStore
 from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
+from penstock.state.recheck import FoundWanting
 from penstock.state.records import Attempt, PartitionState, PartitionView, Refused, Ruling, Verdict
 from penstock.state.schedule import RetryStore
 from penstock.state.validator import ValidatorStore
@@ -783,6 +784,19 @@ def test_a_requeue_that_cannot_be_audited_did_not_happen(actors: Actors) -> None
     with pytest.raises(PenstockError, match="refused a change"):
         actors.control.requeue([key()], nobody)
     assert everything(actors.database) == before
+
+
+def test_a_re_check_that_cannot_be_audited_demotes_nothing(actors: Actors) -> None:
+    attempt = actors.accept()
+    before = everything(actors.database)
+    found = [FoundWanting(attempt, "too few rows")]
+    with pytest.raises(PenstockError, match="refused a change"):
+        actors.validator.withdraw(found, audit_entry(command="validate", actor=None))
+    assert everything(actors.database) == before
+    assert actors.validator.withdraw(found, audit_entry(command="validate")) == [key()]
+    assert [(line["command"], line["affected"], line["outcome"]) for line in actors.reader.audit()] == [
+        ("validate", 1, "demoted")
+    ]
 
 
 def test_a_requeue_leaves_the_attempt_count_alone(actors: Actors) -> None:

@@ -10,6 +10,7 @@ from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.lifecycle import Outcome
 from penstock.partition import PartitionKey, RunId
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.worker import WorkerStore
 from workspaces import NOW, Silent, customer_id, key, open_at, run, write_workspace
@@ -17,7 +18,7 @@ from workspaces import NOW, Silent, customer_id, key, open_at, run, write_worksp
 D9, D10 = date(2024, 6, 9), date(2024, 6, 10)
 SPEND = "SELECT logical_date, sum(cost_micros) AS cost, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"
 TOTAL = "SELECT logical_date, rows_ * 2 AS twice FROM models.spend"
-ENTRY = AuditEntry("test", "test", {}, {})
+ENTRY = AuditEntry("test", AuditedAct.STATE_APPROVE, {}, {})
 SHRUNK = {"fault": "fewer_rows", "customer": customer_id(1), "date": "2024-06-09"}
 
 

@@ -13,6 +13,7 @@ from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.errors import ConfigError
 from penstock.flow.heartbeat import Heartbeat
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.worker import WorkerStore
 from workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, run, write_workspace
@@ -46,7 +47,7 @@ def test_history_moves_to_a_new_version_by_an_explicit_backfill(tmp_path: Path, 
     assert "no trusted run here is of schema version v7 (there are: v1 (4))" in refused.stderr
     manners: dict[str, Any] = {"reprocess": True, "chunk_size": 10, "priority": 0, "max_chunks": 1, "actor": "test"}
     created = later.new_backfill(Selection(schema_version="v1"), **manners)
-    later.backfills.create(created, AuditEntry("test", "backfill create", {}, {}))
+    later.backfills.create(created, AuditEntry("test", AuditedAct.BACKFILL_CREATE, {}, {}))
     with Heartbeat(WorkerStore(later.database, later.now)) as heart:
         later.tick(lambda: spark, heart.token, Silent())
         later.tick(lambda: spark, heart.token, Silent())

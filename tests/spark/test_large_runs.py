@@ -11,6 +11,7 @@ import pytest
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey, RunId
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from workspaces import Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
 
@@ -40,7 +41,7 @@ class Cancelling(Hearing):
     def stage(self, name: str, partitions: int) -> Callable[[float], None]:
         if len(self.heard) == 2 and name == "extract":
             *_, running = (row["run_id"] for row in self._ws.current().runs().to_pylist())
-            self._ws.cancel_run(RunId(running), AuditEntry("test", "runs cancel", {}, {}))
+            self._ws.cancel_run(RunId(running), AuditEntry("test", AuditedAct.RUNS_CANCEL, {}, {}))
         return super().stage(name, partitions)
 
 

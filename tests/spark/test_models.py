@@ -14,6 +14,7 @@ from penstock.control.select import Selection
 from penstock.errors import UsageError
 from penstock.lifecycle import Outcome
 from penstock.partition import PartitionKey
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.inputs import InputReader
 from workspaces import NOW, customer_id, key, open_at, run, write_workspace
@@ -48,7 +49,7 @@ def plan(ws: Workspace, **chosen: Any) -> dict[str, str]:
 
 
 def demote(ws: Workspace, partition: PartitionKey) -> None:
-    assert ws.demote(partition, "wrong", AuditEntry("test", "state demote", {}, {}))
+    assert ws.demote(partition, "wrong", AuditEntry("test", AuditedAct.STATE_DEMOTE, {}, {}))
 
 
 def test_a_model_is_made_in_the_run_that_brings_its_inputs(tmp_path: Path, spark: Any) -> None:
@@ -83,7 +84,7 @@ def test_a_day_is_made_only_when_enough_of_its_inputs_can_be_read(tmp_path: Path
 
     # The late customer comes: what waited for it is made, what did without is made again.
     ws = open_at(write_workspace(tmp_path, customers=3, models={"spend": spend(), "most": spend(require="60%")}))
-    ws.retry([key(1, "2024-06-10")], AuditEntry("test", "state retry", {}, {}))
+    ws.retry([key(1, "2024-06-10")], AuditEntry("test", AuditedAct.STATE_RETRY, {}, {}))
     assert plan(ws) == {
         str(key(1, "2024-06-10")): "requeued",
         str(slice_of(D10)): "missing",

@@ -16,6 +16,7 @@ from penstock.errors import ErrorClass
 from penstock.flow.derive import Deriver
 from penstock.flow.heartbeat import Heartbeat
 from penstock.partition import PartitionKey, new_run_id
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
@@ -44,7 +45,7 @@ def planned(ws: Workspace) -> dict[str, str]:
 
 
 def entry() -> AuditEntry:
-    return AuditEntry("test", "test", {}, {})
+    return AuditEntry("test", AuditedAct.STATE_RETRY, {}, {})
 
 
 @pytest.mark.parametrize(

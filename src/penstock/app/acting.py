@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from penstock.app.explaining import Explaining
 from penstock.app.opened import os_user
 from penstock.control.select import Selection
-from penstock.errors import ActRefused, PenstockError, UsageError
+from penstock.errors import ActRefused, PenstockError, TransientError, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_run_id
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.records import Attempt
 from penstock.state.validator import ValidatorStore
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.control.unfinished import Unfinished
     from penstock.flow.recheck import Rechecked
     from penstock.flow.summary import Watcher
+    from penstock.state.recheck import FoundWanting
 
 
 class Acting(Explaining):
@@ -131,6 +133,27 @@ class Acting(Explaining):
                 refuse_without_raw(attempt, RawReader(self.lake))
             return AuthorityStore(self.database, self._clock, rehearsal).approve(key, run_id, reason, entry)
 
+    def raw_lines_of(self, key: PartitionKey, run_id: RunId, actor: str | None = None) -> Iterator[bytes]:
+        """The payload of a named run, line by line. A run that is not the trusted one is for operators: the audit log
+        says who reads it before the first line is read, and whoever may not write there is refused."""
+        found, trusted = self.raw_runs(key)
+        if run_id == trusted:
+            return self._lines(key, run_id, found)
+        chosen = {**Selection(keys=(key,)).as_dict(), "run_id": run_id}
+        entry = AuditEntry(actor or os_user(), AuditedAct.RAW_READ, chosen, {})
+        with self._refusals_noted(entry, False):
+            lines = self._lines(key, run_id, found)
+        try:
+            self.note(entry, 1, "done")
+        except TransientError:
+            raise
+        except PenstockError as error:
+            raise ActRefused(
+                f"run {run_id} of {key} is not the trusted one: only operators, who may write to the audit log, read it"
+                f" ({error})"
+            ) from error
+        return lines
+
     @contextmanager
     def _refusals_noted(self, entry: AuditEntry, rehearsal: bool) -> Iterator[None]:
         """What was asked for and refused is in the audit log, too."""
@@ -167,10 +190,15 @@ class Acting(Explaining):
         unjudged = {a.partition: broken[a.partition.query_name] for a, _ in trusted if a.partition.query_name in broken}
         trusted = [(attempt, size) for attempt, size in trusted if attempt.partition not in unjudged]
         validator = ValidatorStore(self.database, self._clock)
-        found = recheck(session, self.settings.lake, self.contracts, trusted, validator, watcher, self._referenced)
+        entry = AuditEntry(actor or os_user(), AuditedAct.VALIDATE, selection.as_dict(), {})
+
+        def withdraw(wanting: Sequence[FoundWanting]) -> Sequence[PartitionKey]:
+            return validator.withdraw(wanting, entry)
+
+        with self.audited(entry) as act:
+            found = recheck(session, self.settings.lake, self.contracts, trusted, withdraw, watcher, self._referenced)
+            act.affected = len(found.demoted)
         found.unreadable.update(unjudged)
-        entry = AuditEntry(actor or os_user(), "validate", selection.as_dict(), {})
-        ControlStore(self.database, self._clock).note(entry, len(found.demoted), "done")
         if found.demoted:
             with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
                 self._publish(session, heart.token, new_run_id(), None)

@@ -7,11 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.app.opened import os_user
 from penstock.app.reading import Reading
 from penstock.clock import iso
 from penstock.errors import UsageError, WarehouseError
 from penstock.failpoint import reach
 from penstock.partition import AttemptKey, RunId, new_run_id
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.worker import WorkerStore
 
@@ -45,15 +47,24 @@ class Keeping(Reading):
 
         return differences(self.database, limit)
 
-    def reconcile(self, report: Report | None = None, spark: SparkSession | None = None) -> Publication:
+    def reconcile(
+        self, report: Report | None = None, spark: SparkSession | None = None, *, actor: str | None = None
+    ) -> Publication:
         """Compare all of authority with all pointers, and publish what differs; also finishes or forgets what somebody
-        who died left half published."""
+        who died left half published. In the audit log."""
+        self.require_own_lake()
+        entry = AuditEntry(actor or os_user(), AuditedAct.RECONCILE, {}, {})
+        with self.audited(entry, sum(self.differences(0)[1].values())) as act:
+            published = self._reconcile(report, spark)
+            act.affected = published.loaded + published.hidden
+        return published
+
+    def _reconcile(self, report: Report | None, spark: SparkSession | None) -> Publication:
         from penstock.flow.heartbeat import Heartbeat
         from penstock.pipeline.session import start_session
         from penstock.warehouse.compare import queue_differences
         from penstock.warehouse.publish import Publication
 
-        self.require_own_lake()
         queue_differences(self.database, self.now())
         if not self.pointers.waiting() and not self.pointers.interrupted():
             return Publication()
@@ -122,17 +133,25 @@ class Keeping(Reading):
         return done
 
     def compact(
-        self, tables: Sequence[str], report: Report | None, spark: SparkSession | None = None
+        self,
+        tables: Sequence[str],
+        report: Report | None,
+        spark: SparkSession | None = None,
+        *,
+        actor: str | None = None,
     ) -> list[Compaction]:
-        """Write small files of each month together; what readers see does not change."""
+        """Write small files of each month together; what readers see does not change. In the audit log."""
         from penstock.flow.heartbeat import Heartbeat
         from penstock.pipeline.session import start_session
 
         self.require_own_lake()
         session = spark or start_session(self.settings.spark)
-        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
+        entry = AuditEntry(actor or os_user(), AuditedAct.COMPACT, {"tables": list(tables)}, {})
+        with self.audited(entry, len(tables)) as act, Heartbeat(WorkerStore(self.database, self._clock)) as heart:
             publisher = self.publisher(session, heart.token, report)
-            return [publisher.compact(name) for name in tables]
+            done = [publisher.compact(name) for name in tables]
+            act.affected = len(done)
+        return done
 
     def vacuum(self, assets: Sequence[str], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
         """Delete data files that no head, no snapshot, no prepared publication and no recent version needs."""

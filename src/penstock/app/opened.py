@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, utc_now
 from penstock.control.select import Selection, derived, expected
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.failpoint import reach
 from penstock.partition import PartitionKey, RunId
@@ -32,6 +34,14 @@ if TYPE_CHECKING:
     from penstock.state.pauses import PauseStore
     from penstock.warehouse.consistency import Mismatch
     from penstock.warehouse.versions import Versions
+
+
+@dataclass
+class Audited:
+    """What an act says about itself when it is over."""
+
+    affected: int = 0
+    outcome: str = "done"
 
 
 class Opened:
@@ -175,6 +185,20 @@ class Opened:
     def note(self, entry: AuditEntry, affected: int, outcome: str) -> None:
         """A line in the audit log for an act that changed nothing in the state itself."""
         ControlStore(self.database, self._clock).note(entry, affected, outcome)
+
+    @contextmanager
+    def audited(self, entry: AuditEntry, affected: int = 0) -> Iterator[Audited]:
+        """Wraps an act that is more than one transaction: `begun` is in the audit log before it, its outcome after it.
+        A line `begun` without a later one belongs to an act that was killed."""
+        self.note(entry, affected, "begun")
+        act = Audited()
+        try:
+            yield act
+        except PenstockError as error:
+            with suppress(PenstockError):  # the database may be what failed
+                self.note(entry, act.affected, f"failed: {error}")
+            raise
+        self.note(entry, act.affected, act.outcome)
 
     def run_filters(self, run_id: RunId) -> Mapping[str, Any]:
         """What a run was asked to do."""

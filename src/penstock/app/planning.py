@@ -14,6 +14,7 @@ from penstock.control.select import Selection, due_range, due_times
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
 from penstock.partition import MODELS, PartitionKey, new_run_id, new_ulid
+from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class Planning(Acting):
             max_chunks=old.max_chunks,
             actor=actor,
         )
-        entry = AuditEntry(actor, "backfill retry-failed", {"backfill_id": old.backfill_id}, flags or {})
+        entry = AuditEntry(actor, AuditedAct.BACKFILL_RETRY_FAILED, {"backfill_id": old.backfill_id}, flags or {})
         # In this order a crash in between loses nothing: the new backfill takes what is pending whenever it becomes so.
         self.backfills.create(replace(new, selector={**new.selector, "retry_of": old.backfill_id}), entry)
         self.retry(failed, entry)

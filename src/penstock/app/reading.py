@@ -9,10 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.chronicle import Chronicle
+from penstock.app.opened import os_user
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, day
+from penstock.state.audited import AuditedAct
+from penstock.state.control import AuditEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,10 +112,22 @@ class Reading(Chronicle):
 
         return SnapshotStore(self.database, self.lake)
 
-    def snapshot(self, name: str, keep: timedelta = timedelta(days=30)) -> Snapshot:
-        """Name the present state of the whole warehouse, to read it `as_of` later."""
+    def snapshot(self, name: str, keep: timedelta = timedelta(days=30), *, actor: str | None = None) -> Snapshot:
+        """Name the present state of the whole warehouse, to read it `as_of` later. In the audit log."""
         assets = sorted({(c.source, c.query_name) for c in self.contracts.values()})
-        return self.snapshots.take(name, assets, self.now(), keep, self.hiding)
+        entry = AuditEntry(actor or os_user(), AuditedAct.SNAPSHOT, {"snapshot": name}, {"keep": str(keep)})
+        with self.audited(entry) as act:
+            made = self.snapshots.take(name, assets, self.now(), keep, self.hiding)
+            act.affected = len(made.tables)
+        return made
+
+    def drop_snapshot(self, name: str, *, actor: str | None = None) -> None:
+        """Forget a snapshot: vacuum may take its files. In the audit log."""
+        self.snapshots.get(name, self.now())  # refuses an unknown name
+        entry = AuditEntry(actor or os_user(), AuditedAct.SNAPSHOT_DROP, {"snapshot": name}, {})
+        with self.audited(entry) as act:
+            self.snapshots.drop(name)
+            act.affected = 1
 
     def _heads(self, table: str, as_of: str | None) -> list[Head]:
         """The tables of `source.query_name` that readers see now, or saw when a snapshot was taken."""
@@ -274,15 +289,17 @@ class Reading(Chronicle):
         trusted = state.current_run_id if state and state.status is PartitionStatus.SUCCESS else None
         return RawReader(self.lake).runs(key), trusted
 
-    def raw_lines(self, key: PartitionKey, run_id: RunId | None = None) -> Iterator[bytes]:
-        """The payload of the trusted run, or of a named one, line by line."""
+    def raw_lines(self, key: PartitionKey) -> Iterator[bytes]:
+        """The payload of the trusted run, line by line."""
+        found, trusted = self.raw_runs(key)
+        if trusted is None:
+            raise ActRefused(f"no run of {key} is trusted now, so there is nothing to read; operators may name a --run")
+        return self._lines(key, trusted, found)
+
+    def _lines(self, key: PartitionKey, wanted: RunId, found: Sequence[RawRun]) -> Iterator[bytes]:
         from penstock.pipeline.payloads import lines_of
         from penstock.raw.reader import RawReader
 
-        found, trusted = self.raw_runs(key)
-        wanted = run_id or trusted
-        if wanted is None:
-            raise ActRefused(f"no run of {key} is trusted now, so there is nothing to read; operators may name a --run")
         if wanted not in {run.attempt.run_id for run in found}:
             known = ", ".join(run.attempt.run_id for run in found) or "none"
             raise ActRefused(f"{key} has no run {wanted} in the raw sink (runs: {known})")

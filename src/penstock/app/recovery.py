@@ -334,12 +334,12 @@ class Recovery:
         done = []
         workers = WorkerStore(ws.database, ws.now)
         workers.bury()
-        with Heartbeat(workers) as heart:
+        with ws.audited(entry) as act, Heartbeat(workers) as heart:
             rebuilder = self._rebuilder(heart.token, session, report)
             for asset in self._known_assets(assets):
                 done.append(rebuilder.rebuild(asset))
                 reach("recover.rebuilt")
-        ControlStore(ws.database, ws.now).note(entry, sum(one.loaded for one in done), "done")
+            act.affected = sum(one.loaded for one in done)
         ws.project()
         return done
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,15 @@ from penstock.errors import ActRefused, LakeMismatch, PenstockError, UsageError
 from penstock.partition import MODELS, RunId, new_run_id
 from penstock.pipeline.memory import seldom
 from penstock.settings import find_workspace, load_settings
-from penstock.state.control import ControlStore
+from penstock.state.audited import AuditedAct
+from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.control.plan import Plan
     from penstock.flow.runner import Runner
     from penstock.flow.summary import RunSummary, Watcher
     from penstock.pipeline.aside import Finder
@@ -102,7 +105,7 @@ class Workspace(Planning):
         if resumes:
             filters = {**self.run_filters(resumes), "resumes": resumes}
         every: list[RunSummary] = []
-        with Heartbeat(workers) as heart:
+        with self._reprocessing(reprocess and not resumes, selection, actor, whole, every), Heartbeat(workers) as heart:
             for plan in chain([first], plans):
                 for source, count in plan.blocked.items():
                     every[-1].count(blocked=count)
@@ -194,10 +197,33 @@ class Workspace(Planning):
         planner.conclude(planned.stretches, self.now())
         return facts
 
+    @contextmanager
+    def _reprocessing(
+        self, by_hand: bool, selection: Selection, actor: str, plan: Plan, every: Sequence[RunSummary]
+    ) -> Iterator[None]:
+        """The audit log says who fetches success partitions again, before the first run and after the last."""
+        if not by_hand:
+            yield
+            return
+        entry = AuditEntry(actor, AuditedAct.RUN_REPROCESS, selection.as_dict(), {"reprocess": True})
+        with self.audited(entry, plan.total) as act:
+            yield
+            act.affected = sum(done.accepted + done.rejected for done in every)
+            act.outcome = every[-1].end if every else "done"
+
     @seldom()
-    def resume(self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None) -> RunSummary:
+    def resume(
+        self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None, actor: str | None = None
+    ) -> RunSummary:
         """Go on with a run whose worker died, without repeating what it finished. What is left of a run that is over
-        already, because a later one found it dead, is done by a new run."""
+        already, because a later one found it dead, is done by a new run. In the audit log."""
+        entry = AuditEntry(actor or os_user(), AuditedAct.RUNS_RESUME, {"run_id": run_id}, {})
+        with self.audited(entry) as act:
+            summary = self._resume(run_id, watcher, spark, entry.actor)
+            act.affected, act.outcome = summary.accepted + summary.rejected, summary.end
+        return summary
+
+    def _resume(self, run_id: RunId, watcher: Watcher, spark: SparkSession | None, actor: str) -> RunSummary:
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
         from penstock.flow.desk import Desk
         from penstock.flow.heartbeat import Heartbeat
@@ -209,7 +235,7 @@ class Workspace(Planning):
         self._refuse_mismatches(Selection())
         found = self.reader.run(run_id)
         if found is not None and found.finished_at is not None:
-            return self._resume_in_new_run(run_id, watcher, spark)
+            return self._resume_in_new_run(run_id, watcher, spark, actor)
         workers = WorkerStore(self.database, self._clock)
         control = ControlStore(self.database, self._clock)
         workers.bury()
@@ -244,7 +270,7 @@ class Workspace(Planning):
         self._tell_lineage(run_id)
         return summary
 
-    def _resume_in_new_run(self, run_id: RunId, watcher: Watcher, spark: SparkSession | None) -> RunSummary:
+    def _resume_in_new_run(self, run_id: RunId, watcher: Watcher, spark: SparkSession | None, actor: str) -> RunSummary:
         """Do in a new run what is left of one that is over."""
         from penstock.control.resume import reasons_of
         from penstock.control.unfinished import left_of
@@ -258,6 +284,7 @@ class Workspace(Planning):
             Selection(keys=tuple(due)),
             watcher=watcher,
             reprocess=bool(filters.get("reprocess")),
+            actor=actor,
             spark=spark,
             resumes=run_id,
         )

@@ -274,6 +274,7 @@ def _mark(
     """Find, preview or confirm, carry out, say."""
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
@@ -282,7 +283,7 @@ def _mark(
     if not rails.dry_run:
         confirm(act.doing, total, yes=rails.yes, force=rails.force)
         flags = {**act.flags, "yes": rails.yes, "force": rails.force}
-        entry = AuditEntry(rails.actor or os_user(), f"state {act.name}", act.chosen.as_dict(), flags)
+        entry = AuditEntry(rails.actor or os_user(), AuditedAct(f"state {act.name}"), act.chosen.as_dict(), flags)
         changed = carry_out(ws, entry)
     items = [key_fields(key) for key in found]
     document = {**listing(items, total), "changed": changed or 0, "dry_run": rails.dry_run}
@@ -312,13 +313,14 @@ def _one(
     done: str,
 ) -> None:
     from penstock.app import open_workspace, os_user
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
     chosen = opt.selection([key])
     [one] = chosen.keys
     ws.ranges(chosen)
-    would = carry_out(ws, one, AuditEntry(actor or os_user(), f"state {name}", chosen.as_dict(), flags))
+    would = carry_out(ws, one, AuditEntry(actor or os_user(), AuditedAct(f"state {name}"), chosen.as_dict(), flags))
     words = f"{one} {'would be' if dry_run else 'is'} {done}" if would else f"{one}: nothing to do"
     document = {**key_fields(one), "changed": int(would and not dry_run), "dry_run": dry_run}
     show(document, as_json, lambda console: console.print(words))

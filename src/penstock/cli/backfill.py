@@ -64,6 +64,7 @@ def create(
     """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
@@ -82,7 +83,7 @@ def create(
     if not dry_run:
         confirm("backfilling", new.total if moved is None else moved, yes=yes, force=force)
         flags = {"reprocess": reprocess, "chunk_size": chunk_size, "priority": priority, "max_chunks": max_chunks}
-        ws.backfills.create(new, AuditEntry(who, "backfill create", chosen.as_dict(), flags))
+        ws.backfills.create(new, AuditEntry(who, AuditedAct.BACKFILL_CREATE, chosen.as_dict(), flags))
     words = f"{new.total:,} partitions would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
     if moved is not None:
         words += f", of which {moved:,} are of version {schema_version} and move"
@@ -207,10 +208,11 @@ def retry_failed(
 
 def _move(backfill_id: str, status: str, verb: str, actor: str | None, workspace: str, as_json: bool) -> None:
     from penstock.app import open_workspace, os_user
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    entry = AuditEntry(actor or os_user(), f"backfill {verb}", {"backfill_id": backfill_id}, {})
+    entry = AuditEntry(actor or os_user(), AuditedAct(f"backfill {verb}"), {"backfill_id": backfill_id}, {})
     changed = ws.backfills.move(backfill_id, status, entry)
     words = f"backfill {backfill_id} is {status}" if changed else f"backfill {backfill_id} was {status} already"
     show({**_item(ws, ws.backfills.get(backfill_id)), "changed": int(changed)}, as_json, lambda c: c.print(words))

@@ -97,6 +97,7 @@ def infer(
     payload: Payload = None,
     name: Annotated[str | None, typer.Option("--name", help="How to call the query (default: by key or file).")] = None,
     source: Annotated[str | None, typer.Option("--source", help="Its source (default: that of the key).")] = None,
+    actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -116,7 +117,8 @@ def infer(
         from penstock.partition import run_id
 
         partition = opt.selection([str(key)]).keys[0]
-        proposal = propose(open_workspace(workspace).raw_lines(partition, run_id(run) if run else None))
+        ws = open_workspace(workspace)
+        proposal = propose(ws.raw_lines_of(partition, run_id(run), actor) if run else ws.raw_lines(partition))
         called, from_ = partition.query_name, partition.source
     called = name or called
     query = query_to_mapping(checked_query(called, proposal.as_query(source or from_), "the proposal"))

@@ -116,12 +116,13 @@ def close_breaker(
 ) -> None:
     """Issue attempts for a source again, without waiting for a probe."""
     from penstock.app import open_workspace, os_user
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
     if source not in ws.settings.sources:
         raise UsageError(f"unknown source {source} (known: {', '.join(ws.settings.sources)})")
-    entry = AuditEntry(actor or os_user(), "control close-breaker", {"source": source}, {})
+    entry = AuditEntry(actor or os_user(), AuditedAct.CLOSE_BREAKER, {"source": source}, {})
     closed = ws.breakers.close(source, entry)
     words = f"the breaker of {source} is closed" if closed else f"the breaker of {source} was not open"
     show({"source": source, "changed": int(closed)}, as_json, lambda console: console.print(words))

@@ -61,6 +61,7 @@ def sync(
     """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
@@ -70,7 +71,7 @@ def sync(
     if changes and not dry_run:
         confirm("changing", len(changes), yes=yes, force=force, noun="customers")
         flags = {"levels": levels, "status": wanted, "yes": yes, "force": force}
-        ws.sync_customers(plan, AuditEntry(actor or os_user(), "customers sync", {"source": name}, flags))
+        ws.sync_customers(plan, AuditEntry(actor or os_user(), AuditedAct.CUSTOMERS_SYNC, {"source": name}, flags))
     items = [{"id": c.id, "change": c.kind, "before": c.before, "after": c.after} for c in changes[:_LISTED]]
     written = 0 if dry_run else len(changes)
     document: dict[str, Any] = {

@@ -76,10 +76,11 @@ def export(
 ) -> None:
     """Move old events from the database into files of the lake, with their digest. Audited; `rebuild` reads both."""
     from penstock.app import open_workspace, os_user
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    entry = AuditEntry(actor or os_user(), "ledger export", {"older_than_days": older_than}, {})
+    entry = AuditEntry(actor or os_user(), AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than}, {})
     if not dry_run and not yes:
         raise UsageError("this takes events out of the database: look at --dry-run first, then say --yes")
     facts = ws.export_ledger(older_than, entry, rehearsal=dry_run)

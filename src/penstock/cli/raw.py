@@ -55,13 +55,15 @@ def read(
         str | None, typer.Option("--run", metavar="RUN", help="Another run than the trusted one; for operators.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many lines.")] = None,
+    actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
     """The rows of a partition as they were received, one JSON document a line, checked against their seal.
 
-    Without --run: those of the trusted run, and only while the partition is success.
+    Without --run: those of the trusted run, and only while the partition is success. Reading another run is for
+    operators, and is in the audit log.
     """
     from itertools import islice
 
@@ -72,7 +74,7 @@ def read(
 
     ws = open_workspace(workspace)
     chosen = opt.selection([key]).keys[0]
-    lines = ws.raw_lines(chosen, run_id(run) if run else None)
+    lines = ws.raw_lines_of(chosen, run_id(run), actor) if run else ws.raw_lines(chosen)
     wanted = list(islice(lines, limit))
     if as_json:
         items = [orjson.loads(line) for line in wanted]
@@ -103,6 +105,7 @@ def gc(
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
     from penstock.declared import duration
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
@@ -113,7 +116,7 @@ def gc(
         show(listing(items, len(items)), as_json, lambda console: _draw_garbage(console, items))
         return
     confirm("deleting raw runs of", len(found), yes=yes, force=force)
-    entry = AuditEntry(actor or os_user(), "raw gc", {"older_than": older_than}, {})
+    entry = AuditEntry(actor or os_user(), AuditedAct.RAW_GC, {"older_than": older_than}, {})
     runs, files = ws.collect_garbage(found, age, entry)
     words = f"{runs:,} raw runs deleted, {files:,} files"
     show({"deleted": runs, "files": files}, as_json, lambda console: console.print(words))

@@ -112,6 +112,7 @@ def snapshot(
     expires: Annotated[str, typer.Option("--expires", metavar="D", help="How long it can be read: 30d.")] = "30d",
     listed: Annotated[bool, typer.Option("--list", help="Only show the snapshots that there are.")] = False,
     drop: Annotated[bool, typer.Option("--drop", help="Forget the snapshot of this name.")] = False,
+    actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -127,8 +128,7 @@ def snapshot(
         raise UsageError("name the snapshot that is to be forgotten")
     if listed or drop:
         if drop and name is not None:
-            ws.snapshots.get(name, ws.now())
-            ws.snapshots.drop(name)
+            ws.drop_snapshot(name, actor=actor)
         found = ws.snapshots.all()
         items = [{"snapshot": s.name, "created_at": s.created_at, "expires_at": s.expires_at} for s in found]
         rows = [tuple(item.values()) for item in items]
@@ -138,7 +138,7 @@ def snapshot(
             lambda console: console.print(table(None, ("snapshot", "created", "expires"), rows)),
         )
         return
-    made = ws.snapshot(name or f"{ws.now():%Y%m%d-%H%M%S}", duration(expires))
+    made = ws.snapshot(name or f"{ws.now():%Y%m%d-%H%M%S}", duration(expires), actor=actor)
     tables = [{"table": head.name, "version": head.version} for _, head in made.tables]
     document = {"snapshot": made.name, "created_at": made.created_at, "expires_at": made.expires_at, "tables": tables}
     words = f"snapshot {made.name}: {len(tables)} tables, readable until {made.expires_at:%Y-%m-%d %H:%M} UTC"

@@ -97,13 +97,14 @@ def recover(
     """
     from penstock.app import load_workspace, os_user
     from penstock.errors import UsageError
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     if tables and side is not Side.DATABASE:
         raise UsageError("--table goes with --from database")
     ws = load_workspace(workspace)
     flags = {"from": side, "tables": tables or []}
-    entry = AuditEntry(actor or os_user(), "recover", {}, {k: v for k, v in flags.items() if v})
+    entry = AuditEntry(actor or os_user(), AuditedAct.RECOVER, {}, {k: v for k, v in flags.items() if v})
     match side:
         case None:
             _report(ws, as_json)

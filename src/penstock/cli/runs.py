@@ -67,7 +67,11 @@ def show_run(
 
 
 def resume(
-    run: RunArgument, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
+    run: RunArgument,
+    actor: opt.ActorName = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Go on with a run that was killed. What it had finished is not done again. *
 
@@ -79,7 +83,7 @@ def resume(
 
     ws = open_workspace(workspace)
     with stopped("`penstock run` takes it back"), RunProgress() as progress:
-        summary = ws.resume(run_id(run), watcher=progress)
+        summary = ws.resume(run_id(run), watcher=progress, actor=actor)
     finish(summary, as_json)
 
 
@@ -94,11 +98,12 @@ def cancel(
     published. The process that works on it does so within seconds; what is not done stays due."""
     from penstock.app import open_workspace, os_user
     from penstock.partition import run_id
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
     named = run_id(run)
-    asked = ws.cancel_run(named, AuditEntry(actor or os_user(), "runs cancel", {"run_id": named}, {}))
+    asked = ws.cancel_run(named, AuditEntry(actor or os_user(), AuditedAct.RUNS_CANCEL, {"run_id": named}, {}))
     words = "it stops within seconds" if asked else "it ended before: nothing was cancelled (see `penstock runs list`)"
     show({"run_id": named, "requested": asked}, as_json, lambda console: console.print(f"run {named}: {words}"))
 

@@ -110,6 +110,7 @@ def retry(
     """Move failed partitions back to pending, so that the next run attempts them. Repeating it changes nothing."""
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
@@ -119,7 +120,7 @@ def retry(
     if not dry_run and failed:
         confirm("retrying", len(failed), yes=yes, force=force)
         flags = {"without_raw": without_raw, "yes": yes, "force": force}
-        moved = ws.retry(failed, AuditEntry(actor or os_user(), "state retry", chosen.as_dict(), flags))
+        moved = ws.retry(failed, AuditEntry(actor or os_user(), AuditedAct.STATE_RETRY, chosen.as_dict(), flags))
     document = {
         **listing([key_fields(key) for key in failed], len(failed)),
         "requeued": moved,

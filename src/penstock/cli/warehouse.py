@@ -100,6 +100,7 @@ def loads(
 def reconcile(
     dry_run: opt.DryRun = False,
     limit: opt.Limit = 100,
+    actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -132,7 +133,7 @@ def reconcile(
     if not dry_run:
         with RunProgress() as progress:
             needed = counts or ws.pointers.interrupted()
-            published = ws.reconcile(progress.stage("load", sum(counts.values()))) if needed else None
+            published = ws.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
         broken = {str(key): words for key, words in published.broken.items()} if published else {}
         done = (published.loaded, published.hidden) if published else (0, 0)
         document |= {"loaded": done[0], "hidden": done[1], "broken": broken}
@@ -164,6 +165,7 @@ Tables = Annotated[
 @warehouse.command()
 def compact(
     tables: Tables = None,
+    actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -174,7 +176,7 @@ def compact(
     ws = open_workspace(workspace)
     names = [head.name for _, head in ws.warehouse_tables(tables or ())]
     with RunProgress() as progress:
-        done = ws.compact(names, progress.stage("compact", len(names))) if names else []
+        done = ws.compact(names, progress.stage("compact", len(names)), actor=actor) if names else []
     items = [{"table": c.table, "files_before": c.before, "files_after": c.after} for c in done]
 
     def draw(console: Any) -> None:
@@ -203,14 +205,18 @@ def vacuum(
     """
     from penstock.app import open_workspace, os_user
     from penstock.declared import duration
+    from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
-    ws = open_workspace(workspace)
-    found = ws.vacuum(tables or (), duration(retention), dry_run=dry_run)
+    ws, age = open_workspace(workspace), duration(retention)
+    if dry_run:
+        found = ws.vacuum(tables or (), age, dry_run=True)
+    else:
+        entry = AuditEntry(actor or os_user(), AuditedAct.VACUUM, {"tables": tables or []}, {"retention": retention})
+        with ws.audited(entry) as act:
+            found = ws.vacuum(tables or (), age, dry_run=False)
+            act.affected = sum(len(paths) for paths in found.values())
     total = sum(len(paths) for paths in found.values())
-    if not dry_run:
-        entry = AuditEntry(actor or os_user(), "warehouse vacuum", {"tables": tables or []}, {"retention": retention})
-        ws.note(entry, total, "done")
     items = [{"table": name, "files": paths} for name, paths in found.items()]
 
     def draw(console: Any) -> None:

@@ -41,6 +41,7 @@ _WRITE = ("SELECT", "INSERT", "UPDATE")
 _QUEUE = (*_WRITE, "DELETE")
 # A fact that was told before is left out of the ledger; to see that, its key must be readable.
 _TELL = ("INSERT", "SELECT (idempotency_key)")
+_NOTE = ("INSERT",)
 
 
 def _only(privilege: str, *columns: str) -> str:
@@ -79,6 +80,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "publish_due": _WRITE,
         "attempt_input": _READ,
         "event": _TELL,
+        "audit": _NOTE,  # a re-check that a person asked for says so where it demotes
     },
     Role.CONTROL: {
         **_EVERYBODY,
@@ -126,6 +128,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "load_batch": _WRITE,
         "load_batch_item": _QUEUE,
         "event": _TELL,
+        "audit": _NOTE,  # reconcile, compact, vacuum
     },
     Role.CONSUMER: {
         **_EVERYBODY,

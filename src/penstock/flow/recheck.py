@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.references import Look
 from penstock.pipeline.validate import ToValidate, check_expressions, validate
 from penstock.state.recheck import FoundWanting
-from penstock.state.validator import ValidatorStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,11 +33,12 @@ def recheck(
     lake: str,
     contracts: Mapping[str, Contract],
     trusted: Sequence[tuple[AttemptKey, int]],
-    validator: ValidatorStore,
+    withdraw: Callable[[Sequence[FoundWanting]], Sequence[PartitionKey]],
     watcher: Watcher,
     look: Look | None = None,
 ) -> Rechecked:
-    """Validate each run against today's contract. Guards compare runs, so they have nothing to say here."""
+    """Validate each run against today's contract, and `withdraw` those that fail, which returns the partitions that
+    were still trusted. Guards compare runs, so they have nothing to say here."""
     demoted: dict[PartitionKey, str] = {}
     unreadable: dict[PartitionKey, str] = {}
     for name in sorted({attempt.partition.query_name for attempt, _ in trusted}):
@@ -56,6 +56,6 @@ def recheck(
                 elif wanting:
                     found.append(FoundWanting(item.attempt, words))
             report(1.0)
-            gone = set(validator.withdraw(found))
+            gone = set(withdraw(found))
             demoted |= {f.attempt.partition: f.error_message for f in found if f.attempt.partition in gone}
     return Rechecked(len(trusted), demoted, unreadable)

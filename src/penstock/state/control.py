@@ -22,6 +22,7 @@ from penstock.ledger.events import Event, PlanCreated, RunCancelRequested, RunFi
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.slices import brief
+from penstock.state.audited import AuditedAct
 from penstock.state.closing import close
 from penstock.state.pause_scope import PauseSelectors
 from penstock.state.pause_selectors import read_selectors
@@ -152,12 +153,15 @@ FROM incoming_planned p WHERE {same_key("s", "p")} AND s.status = 'failed' AND p
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One manual act, as the audit log keeps it."""
+    """One manual act, as the audit log keeps it. Refuses an act that `AuditedAct` does not list."""
 
     actor: str
-    command: str
+    command: AuditedAct
     filters: Mapping[str, Any]
     flags: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "command", AuditedAct(self.command))
 
 
 class ControlStore:
@@ -386,7 +390,7 @@ def _handed_out(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Se
 def record_audit(connection: Connection, entry: AuditEntry, affected: int, outcome: str, now: datetime) -> None:
     """One line of the audit log, in the transaction of the act it describes."""
     connection.execute(
-        sa.insert(schema.audit),
+        sa.insert(schema.audit).inline(),  # without reading the number back: not everybody who writes here may read
         {
             "at": now,
             "actor": entry.actor,

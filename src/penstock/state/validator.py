@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlalchemy.engine import Connection
+
 from penstock.clock import Clock
 from penstock.db.engine import Database
 from penstock.partition import PartitionKey
 from penstock.state.closing import close
+from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recheck import FoundWanting, demote_rejected
 from penstock.state.records import Accepted, Rejected, Ruling, Verdict
 
@@ -28,11 +31,18 @@ class ValidatorStore:
     def accept(self, verdicts: Sequence[Accepted]) -> Ruling:
         return self.judge(verdicts)
 
-    def withdraw(self, found: Sequence[FoundWanting]) -> list[PartitionKey]:
-        """The re-check of trusted runs found these wanting: demote those that are still trusted."""
-        if not found:
-            return []
-        return self._database.transact(lambda connection: demote_rejected(connection, found, self._clock()))
+    def withdraw(self, found: Sequence[FoundWanting], entry: AuditEntry | None = None) -> list[PartitionKey]:
+        """The re-check of trusted runs found these wanting: demote those that are still trusted. If a person asked for
+        the re-check, its line in the audit log is written with the demotions."""
+
+        def work(connection: Connection) -> list[PartitionKey]:
+            now = self._clock()
+            demoted = demote_rejected(connection, found, now)
+            if entry is not None and demoted:
+                record_audit(connection, entry, len(demoted), "demoted", now)
+            return demoted
+
+        return self._database.transact(work) if found else []
 
     def reject(self, verdicts: Sequence[Rejected]) -> Ruling:
         return self.judge(verdicts)

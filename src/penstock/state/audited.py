@@ -1,0 +1,38 @@
+"""The acts that the audit log knows. Every line of it names one of these; the values are what is stored."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class AuditedAct(StrEnum):
+    """An act of a person, by the command that carries it out."""
+
+    RUN_REPROCESS = "run --reprocess"
+    RUNS_RESUME = "runs resume"
+    RUNS_CANCEL = "runs cancel"
+    VALIDATE = "validate"
+    STATE_RETRY = "state retry"
+    STATE_MARK_TERMINAL = "state mark-terminal"
+    STATE_CLEAR_TERMINAL = "state clear-terminal"
+    STATE_PAUSE = "state pause"
+    STATE_RESUME = "state resume"
+    STATE_DEMOTE = "state demote"
+    STATE_ROLLBACK = "state rollback"
+    STATE_APPROVE = "state approve"
+    BACKFILL_CREATE = "backfill create"
+    BACKFILL_PAUSE = "backfill pause"
+    BACKFILL_RESUME = "backfill resume"
+    BACKFILL_CANCEL = "backfill cancel"
+    BACKFILL_RETRY_FAILED = "backfill retry-failed"
+    CLOSE_BREAKER = "control close-breaker"
+    CUSTOMERS_SYNC = "customers sync"
+    RAW_READ = "raw read --run"
+    RAW_GC = "raw gc"
+    SNAPSHOT = "snapshot"
+    SNAPSHOT_DROP = "snapshot --drop"
+    RECONCILE = "warehouse reconcile"
+    COMPACT = "warehouse compact"
+    VACUUM = "warehouse vacuum"
+    LEDGER_EXPORT = "ledger export"
+    RECOVER = "recover"
