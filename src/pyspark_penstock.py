@@ -113,7 +113,7 @@ class PenstockReader(DataSourceReader):
 
 
 def _vouched(options: Any, narrowed: _Slice) -> Any:
-    from penstock.app import open_workspace
+    from penstock.app import open_reader
     from penstock.errors import UsageError
     from penstock.partition import day
 
@@ -128,7 +128,7 @@ def _vouched(options: Any, narrowed: _Slice) -> Any:
     if narrowed.customers is not None:
         customers = narrowed.customers if customers is None else customers & narrowed.customers
     columns = tuple(part.strip() for part in options.get("columns", "").split(",") if part.strip())
-    return open_workspace(options["workspace"]).vouched(
+    return open_reader(options["workspace"]).vouched(
         options["table"],
         since=max((d for d in (since, narrowed.since) if d), default=None),
         until=min((d for d in (until, narrowed.until) if d), default=None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.app import Workspace
+    from penstock.app import Reader, Workspace
 
 __version__ = "0.1.0"
 
@@ -17,9 +17,16 @@ def open(path: str = ".") -> Workspace:  # noqa: A001 - `penstock.open(...)` is 
     return open_workspace(path)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Workspace":
-        from penstock.app import Workspace
+def reader(path: str = ".") -> Reader:
+    """The workspace in (or above) the folder `path`, to be read: an object without a method that changes anything."""
+    from penstock.app import open_reader
 
-        return Workspace
+    return open_reader(path)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Reader", "Workspace"):
+        from penstock import app
+
+        return getattr(app, name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

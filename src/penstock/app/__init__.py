@@ -5,6 +5,15 @@ One object, in layers: each part is a class that knows the parts below it, and n
 
 from penstock.app.explaining import PartitionHandle
 from penstock.app.opened import os_user
+from penstock.app.reader import Reader, open_reader
 from penstock.app.workspace import Workspace, load_workspace, open_workspace
 
-__all__ = ["PartitionHandle", "Workspace", "load_workspace", "open_workspace", "os_user"]
+__all__ = [
+    "PartitionHandle",
+    "Reader",
+    "Workspace",
+    "load_workspace",
+    "open_reader",
+    "open_workspace",
+    "os_user",
+]

@@ -28,9 +28,9 @@ def list_runs(
     key: opt.OneKey, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
 ) -> None:
     """Every run of a partition in the raw sink with its seal; the one that consumers may read is marked."""
-    from penstock.app import open_workspace
+    from penstock.app import open_reader
 
-    ws = open_workspace(workspace)
+    ws = open_reader(workspace)
     chosen = opt.selection([key]).keys[0]
     found, trusted = ws.raw_runs(chosen)
     items = [_item(chosen, run, trusted) for run in found]
@@ -69,12 +69,14 @@ def read(
 
     import orjson
 
-    from penstock.app import open_workspace
+    from penstock.app import open_reader, open_workspace
     from penstock.partition import run_id
 
-    ws = open_workspace(workspace)
     chosen = opt.selection([key]).keys[0]
-    lines = ws.raw_lines_of(chosen, run_id(run), actor) if run else ws.raw_lines(chosen)
+    if run:
+        lines = open_workspace(workspace).raw_lines_of(chosen, run_id(run), actor)
+    else:
+        lines = open_reader(workspace).raw_lines(chosen)
     wanted = list(islice(lines, limit))
     if as_json:
         items = [orjson.loads(line) for line in wanted]

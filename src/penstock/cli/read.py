@@ -55,11 +55,11 @@ def read(
     debug: opt.Debug = False,
 ) -> None:
     """Rows of a table, as far as they are vouched for: one run per partition, nothing that failed."""
-    from penstock.app import open_workspace
+    from penstock.app import open_reader
 
-    ws = open_workspace(workspace)
+    ws = open_reader(workspace)
     chosen = opt.selection(None, None, customer, None, date, since, until)
-    ws.ranges(chosen)  # refuses unknown customers
+    ws.check(chosen)  # refuses unknown customers
     names = tuple(part.strip() for part in columns.split(",")) if columns is not None else ()
     vouched = ws.vouched(
         name, since=chosen.since, until=chosen.until, customers=chosen.customers, columns=names, as_of=as_of
@@ -67,9 +67,7 @@ def read(
     if as_of:
         _say_withdrawn(ws.withdrawn_since(as_of, [name]), as_of)
     if spark:
-        from penstock.pipeline.session import start_session
-
-        frame = vouched.spark(start_session(ws.settings.spark))
+        frame = vouched.spark(ws.session())
         reader = vouched.collected(frame if limit is None else frame.limit(limit)).to_reader()
     else:
         reader = _reader(vouched)
@@ -95,11 +93,11 @@ def sql(
     debug: opt.Debug = False,
 ) -> None:
     """SQL over vouched rows: penstock sql "SELECT customer_id, sum(clicks) FROM demo.campaign_daily GROUP BY 1"."""
-    from penstock.app import open_workspace
+    from penstock.app import open_reader
 
-    ws = open_workspace(workspace)
+    ws = open_reader(workspace)
     if as_of:
-        _say_withdrawn(ws.withdrawn_since(as_of, [c.asset for c in ws.contracts.values()]), as_of)
+        _say_withdrawn(ws.withdrawn_since(as_of, ws.tables), as_of)
     query = ws.spark_sql if spark else ws.sql
     reader = query(statement, as_of=as_of, opened=_say_withdrawn_inputs)
     _write(reader, _kind(kind, as_json), output, limit)

@@ -44,11 +44,11 @@ def ready(
     due so far. Put it before a job that reads:
     `penstock ready demo.campaign_daily --date 2024-06-01 --wait 30m && my-job`.
     """
-    from penstock.app import open_workspace
+    from penstock.app import open_reader
     from penstock.declared import duration
     from penstock.warehouse.readiness import Rule
 
-    ws = open_workspace(workspace)
+    ws = open_reader(workspace)
     rule = Rule(require)
     chosen = opt.selection(None, None, customer, None, date, since, until)
     patience = duration(wait) if wait is not None else timedelta(0)

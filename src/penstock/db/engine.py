@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -14,7 +17,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from penstock.errors import ConfigError, DatabaseUnavailable, PenstockError
+from penstock.errors import ActRefused, ConfigError, DatabaseUnavailable, PenstockError
 
 T = TypeVar("T")
 
@@ -27,10 +30,14 @@ _TRIES = 5
 class Database:
     """A workspace's state schema. Holds no open connection between calls, so it may be shared by threads."""
 
-    def __init__(self, url: str, schema: str | None = None) -> None:
+    def __init__(self, url: str, schema: str | None = None, *, read_only: bool = False) -> None:
         self.url = sa.make_url(url)
         self.schema = schema
-        self.engine = _sqlite(self.url) if self.dialect == "sqlite" else _postgresql(self.url, schema)
+        self.read_only = read_only
+        if self.dialect == "sqlite":
+            self.engine = _sqlite_to_read(self.url) if read_only else _sqlite(self.url)
+        else:
+            self.engine = _postgresql(self.url, schema, read_only)
 
     @property
     def dialect(self) -> str:
@@ -41,6 +48,8 @@ class Database:
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one write transaction; done again from the start if the database asks for that."""
+        if self.read_only:
+            raise ActRefused(f"the state database {self} was opened to read, and nothing is changed in it")
         for attempt in range(1, _TRIES + 1):
             try:
                 with self.engine.begin() as connection:
@@ -119,6 +128,30 @@ def _sqlite(url: sa.URL) -> Engine:
     return engine
 
 
+def _sqlite_to_read(url: sa.URL) -> Engine:
+    """No statement on these connections can change the file. On a read-only file system SQLite cannot make the files
+    beside it that it shares with writers, and needs none, because there is no writer."""
+    path = Path(str(url.database)).absolute()
+
+    def connect() -> sqlite3.Connection:
+        folder = path.parent
+        is_fixed = folder.exists() and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+        mode = "mode=ro&immutable=1" if is_fixed else "mode=ro"
+        connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False)
+        connection.isolation_level = None
+        for pragma in (f"busy_timeout = {_BUSY_TIMEOUT_MS}", "temp_store = MEMORY", "cache_size = -65536"):
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    return engine
+
+
 def _switch_to_wal(connection: Any) -> None:
     """Only the first connection to a new file has to; SQLite does not wait for others here, whatever its timeout."""
     deadline = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
@@ -133,12 +166,15 @@ def _switch_to_wal(connection: Any) -> None:
             return
 
 
-def _postgresql(url: sa.URL, schema: str | None) -> Engine:
+def _postgresql(url: sa.URL, schema: str | None, read_only: bool) -> Engine:
     options = f"-csearch_path={schema}" if schema else ""
+    options += " -cdefault_transaction_read_only=on" if read_only else ""
     try:
         return sa.create_engine(
             url,
             pool_pre_ping=True,
+            # also for the connection itself: a driver that was told READ ONLY for a snapshot says READ WRITE after it
+            execution_options={"postgresql_readonly": True} if read_only else {},
             connect_args={"options": f"{options} -ctimezone=UTC -cjit=off", "connect_timeout": 10},
         )
     except ModuleNotFoundError as error:

@@ -335,7 +335,7 @@ class Vouched:
 class Share:
     """Some files of one schema version, to be read anywhere: it holds plain values only, and travels."""
 
-    lake: Lake
+    _lake: Lake
     head: Head
     wanted: Filter
     files: tuple[str, ...]  # below the lake's root
@@ -372,14 +372,14 @@ class Share:
         except OSError as error:
             if _S3_ERROR not in str(error):
                 raise
-            raise LakeUnavailable(f"table {self.head.name} cannot be read from {self.lake.url}: {error}") from error
+            raise LakeUnavailable(f"table {self.head.name} cannot be read from {self._lake.url}: {error}") from error
 
     def fitted(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The batches in these columns; what the schema version does not have is null."""
         return (_fitted(batch, wanted) for batch in self.batches(wanted.names))
 
     def dataset(self) -> ds.Dataset:
-        filesystem, root = self.lake.filesystem()
+        filesystem, root = self._lake.filesystem()
         paths = [f"{root}/{path}" for path in self.files]
         return ds.dataset(paths, schema=self.columns, format="parquet", filesystem=filesystem, partitioning=None)
 

@@ -1,0 +1,198 @@
+"""`penstock.reader`: everything that it hands out can be asked and read, and nothing of it can write."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+import penstock
+from builders import BACKENDS, audit_entry
+from house import House
+from penstock.app import Reader
+from penstock.app.reader import open_reader
+from penstock.control.select import Selection
+from penstock.db.engine import Database
+from penstock.errors import ActRefused, PenstockError
+from penstock.lake.protocol import LakeRefused
+from penstock.partition import new_ulid
+from penstock.warehouse.reader import Vouched
+from workspaces import NOW, key
+
+TABLE = "demo.campaign_daily"
+
+# What a consumer may do, each with a call. A method that is not listed here fails the test: decide about it.
+QUESTIONS: dict[str, Callable[[Reader], Any]] = {
+    "tables": lambda reader: reader.tables,
+    "check": lambda reader: reader.check(Selection()),
+    "read": lambda reader: reader.read(TABLE),
+    "vouched": lambda reader: reader.vouched(TABLE, as_of="then"),
+    "sql": lambda reader: reader.sql(f"SELECT count(*) AS n FROM {TABLE}").read_all(),
+    "coverage": lambda reader: reader.coverage(TABLE),
+    "ready": lambda reader: reader.ready(TABLE),
+    "wait_for": lambda reader: reader.wait_for(TABLE, patience=timedelta(0)),
+    "partitions": lambda reader: reader.partitions(limit=3),
+    "partition": lambda reader: reader.partition(str(key(1))),
+    "why": lambda reader: reader.why(str(key(1))),
+    "settled_until": lambda reader: reader.settled_until(TABLE),
+    "snapshots": lambda reader: reader.snapshots(),
+    "withdrawn_since": lambda reader: reader.withdrawn_since("then", [TABLE]),
+    "raw_runs": lambda reader: reader.raw_runs(key(2)),
+    "raw_lines": lambda reader: list(reader.raw_lines(key(2))),
+    "close": lambda reader: reader.close(),
+}
+OF_SPARK = {"session", "spark_sql"}  # they start a JVM; what they read is `vouched`
+
+
+@pytest.fixture(params=BACKENDS)
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    state, schema = None, None
+    if request.param == "postgresql":
+        state, schema = request.getfixturevalue("postgres_url"), f"t_{new_ulid().lower()}"
+    made = House(tmp_path / "house", state=state, schema=schema)
+    made.deliver({key(1): 1, key(2): 2})
+    made.publish()
+    made.workspace.snapshot("then", timedelta(days=20_000), actor="set-up")
+    made.workspace._clock = lambda: NOW + timedelta(hours=1)
+    made.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+    yield made
+    made.workspace.database.close()
+
+
+@pytest.fixture
+def reader(house: House) -> Iterator[Reader]:
+    made = open_reader(house.folder, lambda: NOW)
+    yield made
+    made.close()
+
+
+def traces(house: House) -> dict[str, str]:
+    """Every file of the workspace, and every row of its state, as they are now."""
+    files = {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in house.folder.rglob("*")
+        if path.is_file() and not path.name.startswith("state.db")
+    }
+    with house.workspace.database.snapshot() as connection:
+        metadata = sa.MetaData()
+        metadata.reflect(connection, schema=house.workspace.database.schema)
+        rows = {table.name: sorted(map(repr, connection.execute(sa.select(table)))) for table in metadata.sorted_tables}
+    return files | {name: repr(found) for name, found in rows.items()}
+
+
+def test_every_question_is_answered_and_leaves_no_trace(house: House, reader: Reader) -> None:
+    public = {name for name in dir(reader) if not name.startswith("_")}
+    assert public == set(QUESTIONS) | OF_SPARK
+    before = traces(house)
+    answers = {name: ask(reader) for name, ask in QUESTIONS.items()}
+    assert traces(house) == before
+    assert answers["sql"].to_pylist() == [{"n": 3}]
+    assert answers["read"].arrow().num_rows == 3
+    assert answers["withdrawn_since"] == 1
+    assert (answers["ready"], len(answers["raw_lines"])) == (False, 3)
+    assert answers["why"].headline.startswith("withdrawn")
+
+
+def handed_out(thing: Any, path: str, seen: dict[int, tuple[str, Any]]) -> None:
+    """Everything of ours that can be reached by public names: attributes, and what methods without arguments return."""
+    if id(thing) in seen or len(seen) > 5_000:
+        return
+    seen[id(thing)] = (path, thing)
+    if isinstance(thing, list | tuple | set | frozenset):
+        for number, one in enumerate(list(thing)[:5]):
+            handed_out(one, f"{path}[{number}]", seen)
+        return
+    if not type(thing).__module__.startswith(("penstock", "sqlalchemy")):
+        return
+    for name in (name for name in dir(thing) if not name.startswith("_")):
+        value = getattr(thing, name)
+        if not callable(value):
+            handed_out(value, f"{path}.{name}", seen)
+        elif inspect.ismethod(value) and name not in ("polars", "pandas") and _asks_nothing(value):
+            handed_out(value(), f"{path}.{name}()", seen)
+
+
+def _asks_nothing(method: Any) -> bool:
+    """Whether a method can be called without arguments."""
+    parameters = inspect.signature(method).parameters.values()
+    return all(p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
+
+
+def test_nothing_that_is_handed_out_can_write(house: House, reader: Reader) -> None:
+    seen: dict[int, tuple[str, Any]] = {}
+    for name, ask in QUESTIONS.items():
+        if name != "close":
+            handed_out(ask(reader), name, seen)
+    assert any(isinstance(thing, Vouched) for _, thing in seen.values())
+    before = traces(house)
+    for path, thing in seen.values():
+        kind = type(thing)
+        assert not isinstance(thing, Database | sa.Engine | sa.Connection), path
+        if kind.__module__.startswith("penstock"):
+            assert not kind.__name__.endswith(("Store", "Lake", "Publisher", "Workspace", "Sink")), path
+    assert traces(house) == before
+
+
+def test_the_database_and_the_lake_below_refuse_to_write(reader: Reader) -> None:
+    workspace = reader._workspace
+    with pytest.raises(ActRefused, match="was opened to read"):
+        workspace.database.transact(lambda connection: connection.execute(sa.text("DELETE FROM worker")))
+    with pytest.raises(PenstockError), workspace.database.snapshot() as connection:
+        connection.execute(sa.text("UPDATE run SET planned = 7"))
+    with pytest.raises(DBAPIError, match=r"readonly|read-only"), workspace.database.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE run SET planned = 7"))
+    for write in (
+        lambda lake: lake.create("x", b"x"),
+        lambda lake: lake.writer("x"),
+        lambda lake: lake.delete(["x"]),
+        lambda lake: lake.sync(),
+    ):
+        with pytest.raises(LakeRefused, match="was opened to read"):
+            write(workspace.lake)
+    with pytest.raises(ActRefused):
+        workspace.snapshot("another")
+
+
+def test_it_is_typed_and_exported() -> None:
+    assert penstock.Reader is Reader
+    assert inspect.signature(penstock.reader).return_annotation == "Reader"
+    for name in (set(QUESTIONS) | OF_SPARK) - {"tables"}:
+        assert inspect.signature(getattr(Reader, name)).return_annotation is not inspect.Signature.empty, name
+
+
+_READ = """
+import penstock, sys
+reader = penstock.reader(sys.argv[1])
+print(reader.read("demo.campaign_daily").arrow().num_rows, reader.why(sys.argv[2]).headline[:9])
+try:
+    open(sys.argv[1] + "/probe", "w")
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def test_a_workspace_on_a_read_only_file_system_is_read(tmp_path: Path) -> None:
+    house = House(tmp_path / "house")
+    house.deliver({key(1): 1, key(2): 2})
+    house.publish()
+    house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+    house.workspace.database.close()
+    mounted = f"mount --bind {house.folder} {house.folder} && mount -o remount,bind,ro {house.folder}"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mounted], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a file system")
+    command = f'{mounted} && exec "{sys.executable}" -c "$READ" {house.folder} {key(1)}'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command],
+        capture_output=True, text=True, check=False, env={**os.environ, "READ": _READ},
+    )  # fmt: skip
+    assert done.stdout.split("\n")[:2] == ["3 withdrawn", "30"], done.stderr
