@@ -85,11 +85,12 @@ def _requeue(workspace: Workspace, partitions: int, watch: Stopwatch) -> None:
     watch.begin(decide)
     workspace.schedule_retries()
     watch.begin(find)
-    failed, refused = workspace.retry_candidates(Selection(), without_raw=False)
+    found = workspace.retry_candidates(Selection(), without_raw=False)
     watch.begin(requeue)
-    moved = workspace.retry(failed, AuditEntry("bench", AuditedAct.STATE_RETRY, {}, {}))
+    entry = AuditEntry("bench", AuditedAct.STATE_RETRY, {}, {})
+    moved = workspace.retry_selected(Selection(), entry, without_raw=False, total=found.total)
     watch.end()
-    if moved != partitions or any(refused.values()):
+    if moved != partitions or any(found.refusals.values()):
         raise SystemExit(f"of {partitions} failed partitions {moved} were requeued")
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from penstock.app import Reader, Workspace
 
 __version__ = "0.1.0"
+__all__ = ["Reader", "Workspace", "open", "reader"]
 
 
 def open(path: str = ".") -> Workspace:  # noqa: A001 - `penstock.open(...)` is how it is meant to be read

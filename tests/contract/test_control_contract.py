@@ -15,6 +15,7 @@ import builders
 from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected, resumed, tamper
 from cli import answer
 from penstock.control.plan import DUE, planned
+from penstock.control.requeue import NotRetried
 from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
 from penstock.control.select import Selection
@@ -235,7 +236,7 @@ def test_every_answer_about_terminality_is_that_of_the_planner(
     if why is not None:
         assert f"given up for good: {why}" in ws.why(failed).blocks
         assert ws.why(failed).next == f"nothing until `penstock state retry {failed}`"
-        assert ws.retry_candidates(chosen, without_raw=False)[0] == [failed]
+        assert ws.retry_candidates(chosen, without_raw=False).keys == [failed]
 
 
 def test_data_errors_wait_for_a_person(actors: Actors) -> None:
@@ -775,14 +776,15 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
 
     chosen = Selection(until=date(2024, 6, 4))
     for without_raw, wanted, refused in ((False, [1, 2], [3]), (True, [1, 2, 3], [])):
-        found, turned_down = ws.backfill_failures(old.backfill_id, without_raw=without_raw)
-        assert [one.logical_date.day for one in found] == wanted
-        assert [one.logical_date.day for one in turned_down["no_raw"]] == refused
-        assert turned_down["terminal"] == [key(4)]
-        assert (found, turned_down) == ws.retry_candidates(chosen, without_raw=without_raw)
+        page = ws.backfill_failures(old.backfill_id, without_raw=without_raw)
+        assert [one.logical_date.day for one in page.wanted] == wanted
+        assert [one.logical_date.day for one in page.refused[NotRetried.NO_RAW]] == refused
+        assert page.refused[NotRetried.TERMINAL] == [key(4)]
+        preview = ws.retry_candidates(chosen, without_raw=without_raw)
+        assert (page.wanted, page.refused) == (preview.keys, preview.refused)
 
-    preview = answer("backfill", "retry-failed", old.backfill_id, "--dry-run", workspace=folder)
-    assert (preview["total"], preview["refused"], preview["terminal"]) == (2, [str(key(3))], [str(key(4))])
+    shown = answer("backfill", "retry-failed", old.backfill_id, "--dry-run", workspace=folder)
+    assert (shown["total"], shown["refused"], shown["terminal"]) == (2, [str(key(3))], [str(key(4))])
     done = answer("backfill", "retry-failed", old.backfill_id, "--yes", workspace=folder)
     statuses = [view.state.status for view in ws.reader.views([days(1, 4)])]
     assert (done["total"], statuses) == (2, ["pending", "pending", "failed", "failed"])

@@ -13,6 +13,7 @@ import yaml
 import builders
 from builders import BACKENDS, audit_entry
 from penstock.app import Workspace
+from penstock.control.requeue import NotRetried
 from penstock.control.round import Planner
 from penstock.control.select import Selection
 from penstock.errors import ErrorClass, UsageError
@@ -114,8 +115,9 @@ def test_a_frozen_partition_that_is_named_is_refused_with_words(office: Office) 
 
 def test_what_failed_and_froze_cannot_be_requeued(office: Office) -> None:
     office.close(4, 8, accept=False)
-    wanted, refused = office.workspace.retry_candidates(Selection(), without_raw=False)
-    assert (wanted, refused["frozen"]) == ([key(8)], [key(4)])
+    found = office.workspace.retry_candidates(Selection(), without_raw=False)
+    wanted, refused = found.keys, found.refused
+    assert (wanted, refused[NotRetried.FROZEN]) == ([key(8)], [key(4)])
 
 
 def test_why_says_that_a_day_is_frozen_and_that_it_stays(office: Office) -> None:

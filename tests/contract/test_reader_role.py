@@ -24,7 +24,7 @@ from penstock.app.reader import open_reader
 from penstock.control.select import Selection
 from penstock.db.engine import Database
 from penstock.errors import ActRefused, PenstockError
-from penstock.lake.protocol import LakeRefused
+from penstock.lake.protocol import Lake, LakeRefused
 from penstock.partition import new_ulid
 from penstock.warehouse.reader import Vouched
 from workspaces import NOW, key
@@ -151,12 +151,13 @@ def test_the_database_and_the_lake_below_refuse_to_write(reader: Reader) -> None
         connection.execute(sa.text("UPDATE run SET planned = 7"))
     with pytest.raises(DBAPIError, match=r"readonly|read-only"), workspace.database.engine.begin() as connection:
         connection.execute(sa.text("UPDATE run SET planned = 7"))
-    for write in (
+    writes: list[Callable[[Lake], object]] = [
         lambda lake: lake.create("x", b"x"),
         lambda lake: lake.writer("x"),
         lambda lake: lake.delete(["x"]),
         lambda lake: lake.sync(),
-    ):
+    ]
+    for write in writes:
         with pytest.raises(LakeRefused, match="was opened to read"):
             write(workspace.lake)
     with pytest.raises(ActRefused):

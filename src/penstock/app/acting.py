@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.app.explaining import Explaining
 from penstock.app.opened import os_user
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, PenstockError, TransientError, UsageError
+from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.audited import AuditedAct
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.contract.contract import Contract
     from penstock.control.customers import CustomerPlan
+    from penstock.control.requeue import RetryPage, RetryPreview
     from penstock.control.unfinished import Unfinished
     from penstock.flow.recheck import Rechecked
     from penstock.flow.summary import Watcher
@@ -33,32 +36,75 @@ if TYPE_CHECKING:
 class Acting(Explaining):
     """Explicit acts, each with its line in the audit log."""
 
-    def retry_candidates(
-        self, selection: Selection, *, without_raw: bool
-    ) -> tuple[list[PartitionKey], dict[str, list[PartitionKey]]]:
-        """What `retry` would requeue, and what it refuses, by the reason."""
+    def retry_candidates(self, selection: Selection, *, without_raw: bool, listed: int = 100) -> RetryPreview:
+        """How many partitions `retry_selected` would requeue, how many it refuses and why, and the first of each."""
+        from penstock.control.requeue import RetryPreview
+
+        found = RetryPreview(listed)
+        for page in self._retry_pages(selection, without_raw):
+            found.add(page)
+        return found
+
+    def _retry_pages(self, selection: Selection, without_raw: bool) -> Iterator[RetryPage]:
+        """The failed partitions of a selection, in key order, sorted out page by page."""
+        from penstock.control.requeue import SCANNED, NotRetried, RetryPage
+        from penstock.control.spans import pages
+
         ranges = self.ranges(selection)
         if selection.status not in (None, PartitionStatus.FAILED):
-            return [], {}
-        failed = self.reader.views(ranges, status=PartitionStatus.FAILED)
-        nothing = set() if without_raw else self.reader.left_nothing(ranges)
-        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": [], "frozen": []}
-        frozen = self.frozen(view.key for view in failed)
-        wanted = []
-        for view in failed:
-            if view.key in frozen:
-                refused["frozen"].append(view.key)
-            elif view.control.terminal_at is not None:
-                refused["terminal"].append(view.key)
-            elif view.key in nothing:
-                refused["no_raw"].append(view.key)
-            else:
-                wanted.append(view.key)
-        return wanted, refused
+            return
+        for some in pages(ranges, SCANNED):
+            failed = self.reader.views(some, status=PartitionStatus.FAILED)
+            nothing = set() if without_raw or not failed else self.reader.left_nothing(some)
+            frozen = self.frozen(view.key for view in failed)
+            wanted: list[PartitionKey] = []
+            refused: dict[NotRetried, list[PartitionKey]] = {why: [] for why in NotRetried}
+            for view in failed:
+                if view.key in frozen:
+                    refused[NotRetried.FROZEN].append(view.key)
+                elif view.control.terminal_at is not None:
+                    refused[NotRetried.TERMINAL].append(view.key)
+                elif view.key in nothing:
+                    refused[NotRetried.NO_RAW].append(view.key)
+                else:
+                    wanted.append(view.key)
+            yield RetryPage(wanted, refused)
+
+    def retry_selected(
+        self,
+        selection: Selection,
+        entry: AuditEntry,
+        *,
+        without_raw: bool,
+        total: int,
+        report: Callable[[float], None] = lambda share: None,
+    ) -> int:
+        """failed -> pending for what `retry_candidates` counted as `total`. Says how many moved."""
+        keys = (key for page in self._retry_pages(selection, without_raw) for key in page.wanted)
+        return self._requeue(keys, total, entry, report)
 
     def retry(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
         """failed -> pending, in the audit log. Says how many moved."""
-        return ControlStore(self.database, self._clock).requeue(keys, entry)
+        return self._requeue(iter(keys), len(keys), entry, lambda share: None)
+
+    def _requeue(
+        self, keys: Iterator[PartitionKey], total: int, entry: AuditEntry, report: Callable[[float], None]
+    ) -> int:
+        """In pages. More than one page is more than one transaction: a kill leaves the pages that were moved, the line
+        `begun` in the audit log, and the rest for the next call, which moves nothing twice."""
+        from penstock.control.requeue import MOVED
+
+        control = ControlStore(self.database, self._clock)
+        if total <= MOVED:
+            return control.requeue(list(islice(keys, MOVED)), entry)
+        with self.audited(entry, total) as act:
+            done = 0
+            while page := list(islice(keys, MOVED)):
+                act.affected += control.requeue(page)
+                done += len(page)
+                report(min(1.0, done / total))
+                reach("retry.page")
+        return act.affected
 
     def pause_partitions(self, selection: Selection, reason: str | None, entry: AuditEntry) -> int | None:
         """Stop all attempts of the selected partitions. Filters are kept as a selector, which also holds for days and

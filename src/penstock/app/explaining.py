@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock.app.keeping import Keeping
 from penstock.clock import last_day_over
+from penstock.control import spans
+from penstock.control.requeue import SCANNED
 from penstock.control.select import Selection, due_range
 from penstock.lifecycle import Act, Outcome, PartitionStatus
 from penstock.partition import MODELS, PartitionKey, RunId
@@ -124,20 +126,21 @@ class Explaining(Keeping):
 
     def terminal(self, selection: Selection) -> list[tuple[PartitionView, str]]:
         """The failed partitions that nothing will try again, each with why."""
-        found = self.reader.views(self.ranges(selection), terminal_at=self.now())
-        whys = (self.is_terminal(view) for view in found)
-        return [(view, why) for view, why in zip(found, whys, strict=True) if why is not None]
+        pages = spans.pages(self.ranges(selection), SCANNED)
+        found = (view for some in pages for view in self.reader.views(some, terminal_at=self.now()))
+        judged = ((view, self.is_terminal(view)) for view in found)
+        return [(view, why) for view, why in judged if why is not None]
 
     def held_up(self, selection: Selection) -> dict[str, int]:
         """How many partitions are not attempted, by what stands in their way."""
         from penstock.control.breaker import in_words
         from penstock.control.plan import DUE
-        from penstock.control.spans import thawed
 
         ranges, now = self.ranges(selection), self.now()
         reasons = self.reader.reasons(ranges, now, {}, selection.status)
         found = {"retry": 0, "operator": 0, "terminal": 0}
-        for view in self.reader.views(ranges, status=selection.status, last_failed=True):
+        pages = spans.pages(ranges, SCANNED)
+        for view in (v for some in pages for v in self.reader.views(some, status=selection.status, last_failed=True)):
             if view.open_run_id is not None or view.control.paused_at is not None:
                 continue
             if self.is_terminal(view) is not None:
@@ -145,7 +148,7 @@ class Explaining(Keeping):
             else:
                 found["retry" if self.next_run_at(view) is not None else "operator"] += 1
         troubled = {breaker.source for breaker in self.breakers.all() if in_words(breaker, now)}
-        blocked = [span for span in thawed(ranges) if span.source in troubled]
+        blocked = [span for span in spans.thawed(ranges) if span.source in troubled]
         due = self.reader.reasons(blocked, now, {}, selection.status) if blocked else {}
         return found | {
             "paused": reasons.get("paused", 0),
@@ -186,8 +189,6 @@ class Explaining(Keeping):
 
     def frozen_in(self, selection: Selection) -> int:
         """How many expected partitions of a selection are frozen."""
-        from penstock.control import spans
-
         ranges = self.ranges(selection)
         return spans.count(ranges) - spans.count(spans.thawed(ranges))
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.control.models import ModelPlan, ModelPlanner, TodaysModels
     from penstock.control.plan import Plan
+    from penstock.control.requeue import RetryPage
     from penstock.flow.graph import FanIn
     from penstock.state.backfills import Backfill
     from penstock.state.records import Planned
@@ -251,25 +252,27 @@ class Planning(Acting):
             raise UsageError(f"{wanted} is the schema version that is fetched today: change it in the workspace file")
         return versions[wanted]
 
-    def backfill_failures(
-        self, backfill_id: str, *, without_raw: bool
-    ) -> tuple[list[PartitionKey], dict[str, list[PartitionKey]]]:
-        """What failed in a backfill and nothing has mended since: what may be tried again, and what is refused, by the
-        reason, as `retry_candidates` refuses it."""
+    def backfill_failures(self, backfill_id: str, *, without_raw: bool) -> RetryPage:
+        """What failed in a backfill and nothing has mended since: what may be tried again, and what is refused, as
+        `retry_candidates` refuses it."""
+        from penstock.control.requeue import NotRetried, RetryPage
         from penstock.control.spans import within
 
         failed = self.backfills.failed(backfill_id)
         ranges = within(self.ranges(Selection()), failed)
         marked = {view.key for view in self.reader.views(ranges, terminal_at=self.now()) if view.control.terminal_at}
         nothing = set() if without_raw else self.reader.left_nothing(ranges)
-        frozen = self.frozen(failed)
-        refused: dict[str, list[PartitionKey]] = {"no_raw": [], "terminal": [], "frozen": []}
+        reasons = {
+            NotRetried.FROZEN: self.frozen(failed),
+            NotRetried.TERMINAL: marked,
+            NotRetried.NO_RAW: nothing,
+        }
+        refused: dict[NotRetried, list[PartitionKey]] = {why: [] for why in NotRetried}
         wanted: list[PartitionKey] = []
         for key in failed:
-            reasons = {"frozen": key in frozen, "terminal": key in marked, "no_raw": key in nothing}
-            reason = next((name for name, holds in reasons.items() if holds), None)
+            reason = next((why for why, keys in reasons.items() if key in keys), None)
             (wanted if reason is None else refused[reason]).append(key)
-        return wanted, refused
+        return RetryPage(wanted, refused)
 
     def retry_backfill(
         self, old: Backfill, failed: Sequence[PartitionKey], actor: str, flags: Mapping[str, Any] | None = None

@@ -180,15 +180,17 @@ def retry_failed(
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
     from penstock.cli.state import draw_refused
+    from penstock.control.requeue import NotRetried
 
     ws = open_workspace(workspace)
-    failed, turned_down = ws.backfill_failures(backfill_id, without_raw=without_raw)
+    page = ws.backfill_failures(backfill_id, without_raw=without_raw)
+    failed, counts = page.wanted, {why: len(keys) for why, keys in page.refused.items()}
     document: dict[str, Any] = {
         **listing([key_fields(key) for key in failed], len(failed)),
         "dry_run": dry_run,
-        "refused": [str(key) for key in turned_down["no_raw"]],
-        "terminal": [str(key) for key in turned_down["terminal"]],
-        "frozen": [str(key) for key in turned_down["frozen"]],
+        "refused": [str(key) for key in page.refused[NotRetried.NO_RAW]],
+        "terminal": [str(key) for key in page.refused[NotRetried.TERMINAL]],
+        "frozen": [str(key) for key in page.refused[NotRetried.FROZEN]],
     }
     if failed and not dry_run:
         confirm("retrying", len(failed), yes=yes, force=force)
@@ -199,10 +201,10 @@ def retry_failed(
     def draw(console: Console) -> None:
         words = f"{len(failed):,} failed partitions can be tried again"
         console.print(words + (f"; backfill {new} does" if new else ""))
-        draw_refused(console, turned_down)
+        draw_refused(console, page.refused, counts)
 
     show(document, as_json, draw)
-    if any(turned_down.values()) and not failed:
+    if any(counts.values()) and not failed:
         raise typer.Exit(1)
 
 

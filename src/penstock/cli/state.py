@@ -10,12 +10,14 @@ import typer
 
 from penstock.cli import acts
 from penstock.cli import options as opt
+from penstock.cli.progress import RunProgress
 from penstock.cli.render import key_fields, listing, show, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.app import Workspace
+    from penstock.control.requeue import NotRetried, RetryPreview
     from penstock.lifecycle import DisplayStatus
     from penstock.partition import PartitionKey
     from penstock.state.records import Attempt, PartitionView
@@ -110,54 +112,66 @@ def retry(
     """Move failed partitions back to pending, so that the next run attempts them. Repeating it changes nothing."""
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
+    from penstock.control.requeue import NotRetried
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    failed, turned_down = ws.retry_candidates(chosen, without_raw=without_raw)
+    found = ws.retry_candidates(chosen, without_raw=without_raw)
     moved = 0
-    if not dry_run and failed:
-        confirm("retrying", len(failed), yes=yes, force=force)
+    if not dry_run and found.total:
+        confirm("retrying", found.total, yes=yes, force=force)
         flags = {"without_raw": without_raw, "yes": yes, "force": force}
-        moved = ws.retry(failed, AuditEntry(actor or os_user(), AuditedAct.STATE_RETRY, chosen.as_dict(), flags))
+        entry = AuditEntry(actor or os_user(), AuditedAct.STATE_RETRY, chosen.as_dict(), flags)
+        with RunProgress() as progress:
+            report = progress.stage("retry", found.total)
+            moved = ws.retry_selected(chosen, entry, without_raw=without_raw, total=found.total, report=report)
     document = {
-        **listing([key_fields(key) for key in failed], len(failed)),
+        **listing([key_fields(key) for key in found.keys], found.total),
         "requeued": moved,
         "dry_run": dry_run,
-        "refused": [str(key) for key in turned_down.get("no_raw", ())],
-        "terminal": [str(key) for key in turned_down.get("terminal", ())],
-        "frozen": [str(key) for key in turned_down.get("frozen", ())],
+        "refused": [str(key) for key in found.refused[NotRetried.NO_RAW]],
+        "terminal": [str(key) for key in found.refused[NotRetried.TERMINAL]],
+        "frozen": [str(key) for key in found.refused[NotRetried.FROZEN]],
+        "refusals": {str(why): count for why, count in found.refusals.items()},
     }
-    show(document, as_json, lambda console: _draw_retry(console, len(failed), moved, turned_down, dry_run))
-    if any(turned_down.values()) and not failed:
+    show(document, as_json, lambda console: _draw_retry(console, found, moved, dry_run))
+    if any(found.refusals.values()) and not found.total:
         raise typer.Exit(1)
 
 
-def _draw_retry(console: Console, failed: int, moved: int, turned_down: dict[str, list[Any]], dry_run: bool) -> None:
+def _draw_retry(console: Console, found: RetryPreview, moved: int, dry_run: bool) -> None:
     if dry_run:
-        console.print(f"{failed:,} failed partitions would become pending")
-    elif failed:
+        console.print(f"{found.total:,} failed partitions would become pending")
+    elif found.total:
         console.print(f"{moved:,} partitions are pending again: the next `penstock run` attempts them")
     else:
         console.print("nothing to retry: no failed partition matches")
-    draw_refused(console, turned_down)
+    draw_refused(console, found.refused, found.refusals)
 
 
-def draw_refused(console: Console, turned_down: Mapping[str, Sequence[PartitionKey]]) -> None:
-    """Say which failed partitions are not retried, and what to do about it."""
-    if marked := turned_down.get("terminal"):
+def draw_refused(
+    console: Console, first: Mapping[NotRetried, Sequence[PartitionKey]], counts: Mapping[NotRetried, int]
+) -> None:
+    """Say how many failed partitions are not retried, which is the first of each kind, and what to do about it."""
+    from penstock.control.requeue import NotRetried
+
+    no_raw, marked, frozen = (first[why] for why in NotRetried)
+    if marked:
         console.print(
-            f"[yellow]refused {len(marked):,}[/]: they were given up for good, as {marked[0]};"
+            f"[yellow]refused {counts[NotRetried.TERMINAL]:,}[/]: they were given up for good, as {marked[0]};"
             " take that back with `penstock state clear-terminal`"
         )
-    if frozen := turned_down.get("frozen"):
+    if frozen:
         console.print(
-            f"[yellow]refused {len(frozen):,}[/]: they are frozen, as {frozen[0]}: the source no longer has those days"
+            f"[yellow]refused {counts[NotRetried.FROZEN]:,}[/]: they are frozen, as {frozen[0]}: the source no"
+            " longer has those days"
         )
-    if refused := turned_down.get("no_raw"):
+    if no_raw:
         console.print(
-            f"[yellow]refused {len(refused):,}[/]: their attempts left nothing in the raw sink, as {refused[0]};"
+            f"[yellow]refused {counts[NotRetried.NO_RAW]:,}[/]: their attempts left nothing in the raw sink, as"
+            f" {no_raw[0]};"
             " look with `penstock state history`, or add --without-raw"
         )
 

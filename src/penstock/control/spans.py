@@ -51,6 +51,14 @@ def page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int)
     return found
 
 
+def pages(ranges: Iterable[ExpectedRange], size: int) -> Iterator[list[ExpectedRange]]:
+    """All partitions of `ranges` in key order, `size` at a time."""
+    ordered, after = in_order(ranges), None
+    while found := page(ordered, after, size):
+        yield found
+        after = last_key(found)
+
+
 def between(ranges: Sequence[ExpectedRange], first: PartitionKey, last: PartitionKey) -> list[ExpectedRange]:
     """The partitions of `ranges` from one key to another, both included."""
     found = []

@@ -275,8 +275,9 @@ class ControlStore:
         if rows:
             self._database.transact(work)
 
-    def requeue(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
-        """failed -> pending for these keys, with its line in the audit log. Says how many moved."""
+    def requeue(self, keys: Sequence[PartitionKey], entry: AuditEntry | None = None) -> int:
+        """failed -> pending for these keys, with its line in the audit log; without one, this is a page of an act that
+        is in the log as begun. Says how many moved."""
         now = self._clock()
 
         def work(connection: Connection) -> int:
@@ -287,7 +288,8 @@ class ControlStore:
                 moved = connection.execute(timed(_REQUEUE), {"now": now}).rowcount
                 connection.execute(sa.text(_NO_LONGER_SCHEDULED))
                 connection.execute(sa.text(NOTHING_TO_DECIDE))
-            record_audit(connection, entry, moved, "done", now)
+            if entry is not None:
+                record_audit(connection, entry, moved, "done", now)
             return moved
 
         return self._database.transact(work)

@@ -113,12 +113,16 @@ def withdrawn_since(
     database: Database, source: str, query_name: str, moment: datetime
 ) -> frozenset[tuple[date, str, str]]:
     """Runs of an asset that were demoted after a moment: day, customer and run."""
+    with database.snapshot() as connection:
+        rows = connection.execute(demoted_since(source, query_name, moment))
+        return frozenset((row.logical_date, row.customer_id, row.run_id) for row in rows)
+
+
+def demoted_since(source: str, query_name: str, moment: datetime) -> sa.Select[tuple[date, str, str]]:
     a = schema.partition_attempt.c
-    statement = sa.select(a.logical_date, a.customer_id, a.run_id).where(
+    return sa.select(a.logical_date, a.customer_id, a.run_id).where(
         a.source == source, a.query_name == query_name, a.demoted_at > moment
     )
-    with database.snapshot() as connection:
-        return frozenset((row.logical_date, row.customer_id, row.run_id) for row in connection.execute(statement))
 
 
 def as_of(database: Database, snapshot: Snapshot, source: str, query_name: str, hiding: Collection[str]) -> list[Head]:

@@ -1,0 +1,48 @@
+"""What an operator's retry would move, as a value, and in pages: a million failed partitions are never held at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from penstock.partition import PartitionKey
+
+SCANNED = 100_000  # expected partitions that one question looks at
+MOVED = 10_000  # partitions that one transaction moves
+
+
+class NotRetried(StrEnum):
+    """Why a failed partition is not requeued."""
+
+    NO_RAW = "no_raw"  # its attempts left neither a sealed run nor an extraction error
+    TERMINAL = "terminal"  # an operator gave it up
+    FROZEN = "frozen"  # its source can no longer be asked for the day
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPage:
+    """Some failed partitions, sorted out."""
+
+    wanted: Sequence[PartitionKey]
+    refused: Mapping[NotRetried, Sequence[PartitionKey]]
+
+
+@dataclass(slots=True)
+class RetryPreview:
+    """How many partitions a retry would move and refuses, and the first of each."""
+
+    listed: int
+    total: int = 0
+    keys: list[PartitionKey] = field(default_factory=list)
+    refused: dict[NotRetried, list[PartitionKey]] = field(default_factory=lambda: {why: [] for why in NotRetried})
+    refusals: dict[NotRetried, int] = field(default_factory=lambda: dict.fromkeys(NotRetried, 0))
+
+    def add(self, page: RetryPage) -> Self:
+        self.total += len(page.wanted)
+        self.keys += page.wanted[: self.listed - len(self.keys)]
+        for why, found in page.refused.items():
+            self.refusals[why] += len(found)
+            self.refused[why] += found[: self.listed - len(self.refused[why])]
+        return self

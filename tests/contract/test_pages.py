@@ -1,0 +1,123 @@
+"""Acts on many failed partitions go through them in pages, and the questions about them hold one page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import builders
+from builders import BACKENDS, audit_entry
+from penstock.app import Workspace, acting, explaining
+from penstock.control import requeue
+from penstock.control.select import Selection
+from penstock.db import schema
+from penstock.lifecycle import PartitionStatus
+from penstock.partition import PartitionKey, new_run_id, new_ulid
+from penstock.state.control import ControlStore
+from penstock.state.validator import ValidatorStore
+from penstock.state.worker import WorkerStore
+from penstock.warehouse.snapshots import demoted_since
+from workspaces import NOW, customer_id, open_at, write_workspace
+
+FAILED = 7  # customers, each with two failed days
+ALL = Selection()
+RETRY = audit_entry(command="state retry", actor="kim")
+
+
+@pytest.fixture(params=BACKENDS)
+def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    """A workspace with fourteen failed partitions of twenty; pages hold four of them."""
+    monkeypatch.setattr(requeue, "SCANNED", 5)
+    monkeypatch.setattr(explaining, "SCANNED", 5)
+    monkeypatch.setattr(requeue, "MOVED", 4)
+    state = {}
+    if request.param == "postgresql":
+        state = {"state": request.getfixturevalue("postgres_url"), "schema": f"t_{new_ulid().lower()}"}
+    opened = open_at(write_workspace(tmp_path, customers=10, **state))
+    control, workers = ControlStore(opened.database, opened.now), WorkerStore(opened.database, opened.now)
+    today, token = opened.contracts["campaign_daily"], workers.register()
+    control.keep_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
+    chosen = Selection(customers=tuple(customer_id(number) for number in range(1, FAILED + 1)))
+    issued, _ = control.issue(new_run_id(), token, 0, opened.plan(chosen).items)
+    verdicts = [builders.rejected(item.attempt, token, payload_digest="x") for item in issued]
+    ValidatorStore(opened.database, opened.now).reject(verdicts)
+    workers.stop(token)
+    yield opened
+    opened.database.close()
+
+
+def status(ws: Workspace, wanted: PartitionStatus) -> list[PartitionKey]:
+    return [view.key for view in ws.reader.views(ws.ranges(ALL), status=wanted, explicit=True)]
+
+
+def log(ws: Workspace) -> list[tuple[int, str]]:
+    return [(line["affected"], line["outcome"]) for line in ws.reader.audit()][::-1]
+
+
+def test_a_retry_of_many_partitions_moves_them_in_pages_under_one_act(ws: Workspace) -> None:
+    failed = status(ws, PartitionStatus.FAILED)
+    found = ws.retry_candidates(ALL, without_raw=False, listed=3)
+    assert (found.total, found.keys) == (14, failed[:3])
+    shares: list[float] = []
+    assert ws.retry_selected(ALL, RETRY, without_raw=False, total=found.total, report=shares.append) == 14
+    assert shares == [4 / 14, 8 / 14, 12 / 14, 1.0]
+    assert status(ws, PartitionStatus.PENDING) == failed
+    assert log(ws) == [(14, "begun"), (14, "done")]
+    assert ws.retry_candidates(ALL, without_raw=False).total == 0
+
+
+def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = status(ws, PartitionStatus.FAILED)
+
+    def die(point: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(acting, "reach", die)
+        with pytest.raises(KeyboardInterrupt):
+            ws.retry_selected(ALL, RETRY, without_raw=False, total=14)
+    assert status(ws, PartitionStatus.PENDING) == failed[:4]
+    assert log(ws) == [(14, "begun")]
+    assert ws.retry_selected(ALL, RETRY, without_raw=False, total=10) == 10
+    assert status(ws, PartitionStatus.PENDING) == failed
+    assert log(ws) == [(14, "begun"), (10, "begun"), (10, "done")]
+
+
+def test_one_page_is_one_transaction_with_its_line(ws: Workspace) -> None:
+    some = Selection(customers=(customer_id(1), customer_id(2)))
+    assert ws.retry_selected(some, RETRY, without_raw=False, total=4) == 4
+    assert log(ws) == [(4, "done")]
+
+
+def test_terminal_partitions_and_what_waits_are_found_in_pages(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    views = ws.reader.views
+
+    def counted(*arguments: object, **options: object) -> object:
+        found = views(*arguments, **options)  # type: ignore[arg-type]
+        held.append(len(found))
+        return found
+
+    marked = status(ws, PartitionStatus.FAILED)[::2]
+    ws.marks.mark_terminal(marked, None, audit_entry(command="state mark-terminal"))
+    monkeypatch.setattr(ws.reader, "views", counted)
+    assert [view.key for view, _ in ws.terminal(ALL)] == marked
+    assert ws.held_up(ALL)["terminal"] + ws.held_up(ALL)["operator"] == 14
+    assert max(held) <= 5
+
+
+def test_what_was_demoted_since_a_snapshot_is_found_by_an_index(ws: Workspace) -> None:
+    statement = demoted_since("demo", "campaign_daily", NOW)
+    with ws.database.snapshot() as connection:
+        if ws.database.dialect == "postgresql":  # a table of few rows is read as a whole unless that is forbidden
+            connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        explain = "EXPLAIN QUERY PLAN " if ws.database.dialect == "sqlite" else "EXPLAIN "
+        text = str(statement.compile(connection, compile_kwargs={"literal_binds": True}))
+        plan = "\n".join(str(row) for row in connection.execute(sa.text(explain + text.replace(":", r"\:"))))
+    assert "demoted_attempts" in plan, plan
+    assert schema.partition_attempt.name in plan
