@@ -1192,7 +1192,7 @@ def test_no_ranges_are_no_partitions(week: Actors) -> None:
     assert week.reader.count([]) == 0
     assert week.reader.candidates([], DUE, builders.NOW, {}) == []
     assert week.reader.reasons([], builders.NOW, {}) == {}
-    assert week.reader.left_nothing([]) == set()
+    assert week.reader.failed([]) == []
 
 
 def test_candidates_are_what_may_be_attempted_with_the_number_to_build_on(week: Actors) -> None:
@@ -1239,8 +1239,8 @@ def test_failed_partitions_that_left_nothing_are_named(actors: Actors) -> None:
     actors.control.requeue([key(7)], audit_entry())  # pending again
     actors.cancel(key(8))
     fail(8)  # a cancelled extraction is no recorded error
-    assert actors.reader.left_nothing([days(1, 9)]) == {key(1), key(8)}
-    assert actors.reader.left_nothing([days(2, 8)]) == {key(8)}
+    assert {one.key for one in actors.reader.failed([days(1, 9)]) if one.left_nothing} == {key(1), key(8)}
+    assert {one.key for one in actors.reader.failed([days(2, 8)]) if one.left_nothing} == {key(8)}
 
 
 def test_contracts_are_kept_once_and_found_by_fingerprint(actors: Actors) -> None:

@@ -54,20 +54,18 @@ class Acting(Explaining):
         if selection.status not in (None, PartitionStatus.FAILED):
             return
         for some in pages(ranges, SCANNED):
-            failed = self.reader.views(some, status=PartitionStatus.FAILED)
-            nothing = set() if without_raw or not failed else self.reader.left_nothing(some)
-            frozen = self.frozen(view.key for view in failed)
+            due = {(span.source, span.customer_id, span.query_name): span for span in some}
             wanted: list[PartitionKey] = []
             refused: dict[NotRetried, list[PartitionKey]] = {why: [] for why in NotRetried}
-            for view in failed:
-                if view.key in frozen:
-                    refused[NotRetried.FROZEN].append(view.key)
-                elif view.control.terminal_at is not None:
-                    refused[NotRetried.TERMINAL].append(view.key)
-                elif view.key in nothing:
-                    refused[NotRetried.NO_RAW].append(view.key)
+            for failed in self.reader.failed(some):
+                if due[failed.key[:3]].is_frozen(failed.key.logical_date):
+                    refused[NotRetried.FROZEN].append(failed.key)
+                elif failed.marked:
+                    refused[NotRetried.TERMINAL].append(failed.key)
+                elif failed.left_nothing and not without_raw:
+                    refused[NotRetried.NO_RAW].append(failed.key)
                 else:
-                    wanted.append(view.key)
+                    wanted.append(failed.key)
             yield RetryPage(wanted, refused)
 
     def retry_selected(

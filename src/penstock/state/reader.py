@@ -25,6 +25,7 @@ from penstock.state.pause_selectors import read_selectors
 from penstock.state.records import (
     Attempt,
     Candidate,
+    FailedPartition,
     PartitionControl,
     PartitionState,
     PartitionView,
@@ -153,6 +154,9 @@ _ISLAND = {  # the same for days that follow each other
     "sqlite": f"CAST(julianday(logical_date) AS INTEGER) - {_NUMBER}",
     "postgresql": f"logical_date - CAST({_NUMBER} AS INTEGER)",
 }
+
+# An attempt that left a sealed run, or a recorded error of the extraction.
+_LEFT_SOMETHING = "(a.payload_digest IS NOT NULL OR (a.stage = 'extract' AND a.outcome = 'FAILED'))"
 
 Order = Literal["asset", "newest", "customer"]
 _ORDERS: dict[Order, str] = {
@@ -359,14 +363,16 @@ class StateReader:
             rows = connection.execute(sa.select(table).where(*_is(table, key)).order_by(table.c.attempt_no.desc()))
             return [_attempt(row) for row in rows]
 
-    def left_nothing(self, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
-        """Failed partitions none of whose attempts left a sealed run or a recorded extraction error."""
+    def failed(self, ranges: Sequence[ExpectedRange]) -> list[FailedPartition]:
+        """The failed partitions of `ranges` in key order, with what an operator's retry asks about each."""
         select = f"""
-            SELECT v.source, v.customer_id, v.query_name, v.logical_date FROM view v WHERE v.status = 'failed'
-            AND NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "v")}
-                AND (a.payload_digest IS NOT NULL OR (a.stage = 'extract' AND a.outcome = 'FAILED')))"""
+            SELECT v.source, v.customer_id, v.query_name, v.logical_date, v.terminal_at IS NOT NULL AS marked,
+                NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "v")} AND {_LEFT_SOMETHING})
+                    AS left_nothing
+            FROM view v WHERE v.status = 'failed'
+            ORDER BY v.source, v.customer_id, v.query_name, v.logical_date"""
         rows = self._query(select, ranges, {}, {"logical_date": sa.Date()})
-        return {_key(row) for row in rows}
+        return [FailedPartition(_key(row), bool(row.marked), bool(row.left_nothing)) for row in rows]
 
     def run(self, run_id: str) -> Row[Any] | None:
         with self._database.snapshot() as connection:

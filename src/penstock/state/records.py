@@ -117,6 +117,15 @@ class PartitionView:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedPartition:
+    """A failed partition, as a retry by hand sees it."""
+
+    key: PartitionKey
+    marked: bool  # given up by an operator
+    left_nothing: bool  # none of its attempts left a sealed run or a recorded extraction error
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A partition that could be attempted now, and why."""
 
