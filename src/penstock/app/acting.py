@@ -47,7 +47,7 @@ class Acting(Explaining):
 
     def _retry_pages(self, selection: Selection, without_raw: bool) -> Iterator[RetryPage]:
         """The failed partitions of a selection, in key order, sorted out page by page."""
-        from penstock.control.requeue import SCANNED, NotRetried, RetryPage
+        from penstock.control.requeue import SCANNED, sort_out
         from penstock.control.spans import pages
 
         ranges = self.ranges(selection)
@@ -55,18 +55,9 @@ class Acting(Explaining):
             return
         for some in pages(ranges, SCANNED):
             due = {(span.source, span.customer_id, span.query_name): span for span in some}
-            wanted: list[PartitionKey] = []
-            refused: dict[NotRetried, list[PartitionKey]] = {why: [] for why in NotRetried}
-            for failed in self.reader.failed(some):
-                if due[failed.key[:3]].is_frozen(failed.key.logical_date):
-                    refused[NotRetried.FROZEN].append(failed.key)
-                elif failed.marked:
-                    refused[NotRetried.TERMINAL].append(failed.key)
-                elif failed.left_nothing and not without_raw:
-                    refused[NotRetried.NO_RAW].append(failed.key)
-                else:
-                    wanted.append(failed.key)
-            yield RetryPage(wanted, refused)
+            failed = self.reader.failed(some)
+            frozen = {f.key for f in failed if due[f.key[:3]].is_frozen(f.key.logical_date)}
+            yield sort_out(failed, frozen, without_raw=without_raw)
 
     def retry_selected(
         self,

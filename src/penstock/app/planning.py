@@ -255,24 +255,15 @@ class Planning(Acting):
     def backfill_failures(self, backfill_id: str, *, without_raw: bool) -> RetryPage:
         """What failed in a backfill and nothing has mended since: what may be tried again, and what is refused, as
         `retry_candidates` refuses it."""
-        from penstock.control.requeue import NotRetried, RetryPage
+        from penstock.control.requeue import sort_out
         from penstock.control.spans import within
+        from penstock.state.records import FailedPartition
 
         failed = self.backfills.failed(backfill_id)
-        ranges = within(self.ranges(Selection()), failed)
-        marked = {view.key for view in self.reader.views(ranges, terminal_at=self.now()) if view.control.terminal_at}
-        nothing = set() if without_raw else self.reader.left_nothing(ranges)
-        reasons = {
-            NotRetried.FROZEN: self.frozen(failed),
-            NotRetried.TERMINAL: marked,
-            NotRetried.NO_RAW: nothing,
-        }
-        refused: dict[NotRetried, list[PartitionKey]] = {why: [] for why in NotRetried}
-        wanted: list[PartitionKey] = []
-        for key in failed:
-            reason = next((why for why, keys in reasons.items() if key in keys), None)
-            (wanted if reason is None else refused[reason]).append(key)
-        return RetryPage(wanted, refused)
+        known = {found.key: found for found in self.reader.failed(within(self.ranges(Selection()), failed))}
+        # The failed re-fetch of a success partition is none of these, and nothing refuses its retry.
+        found = [known.get(key, FailedPartition(key, marked=False, left_nothing=False)) for key in failed]
+        return sort_out(found, self.frozen(failed), without_raw=without_raw)
 
     def retry_backfill(
         self, old: Backfill, failed: Sequence[PartitionKey], actor: str, flags: Mapping[str, Any] | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
 from penstock.partition import PartitionKey
+from penstock.state.records import FailedPartition
 
 SCANNED = 100_000  # expected partitions that one question looks at
 MOVED = 10_000  # partitions that one transaction moves
@@ -27,6 +28,22 @@ class RetryPage:
 
     wanted: Sequence[PartitionKey]
     refused: Mapping[NotRetried, Sequence[PartitionKey]]
+
+
+def sort_out(failed: Iterable[FailedPartition], frozen: Container[PartitionKey], *, without_raw: bool) -> RetryPage:
+    """Which of these a retry may move. `without_raw` also moves those whose attempts left nothing."""
+    wanted: list[PartitionKey] = []
+    refused: dict[NotRetried, list[PartitionKey]] = {why: [] for why in NotRetried}
+    for one in failed:
+        if one.key in frozen:
+            refused[NotRetried.FROZEN].append(one.key)
+        elif one.marked:
+            refused[NotRetried.TERMINAL].append(one.key)
+        elif one.left_nothing and not without_raw:
+            refused[NotRetried.NO_RAW].append(one.key)
+        else:
+            wanted.append(one.key)
+    return RetryPage(wanted, refused)
 
 
 @dataclass(slots=True)
