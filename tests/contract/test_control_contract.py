@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 import builders
 from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected, resumed, tamper
 from cli import answer
+from old_workspaces import move_to_postgres, unpack
 from penstock.control.plan import DUE, planned
 from penstock.control.requeue import NotRetried
 from penstock.control.retry import terminal
@@ -794,3 +796,29 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
         actors.accept(key(day))
     nothing = answer("backfill", "retry-failed", old.backfill_id, workspace=folder, code=1)
     assert (nothing["total"], nothing["refused"]) == (0, [str(key(3))])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_migration_freezes_old_attempts_and_settles_what_failed_before_a_hold(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Of the second customer something failed after the hold: that still counts."""
+    folder = unpack("0005", tmp_path)
+    with sqlite3.connect(folder / "state.db") as old:
+        old.execute(
+            "INSERT INTO partition_control (source, customer_id, query_name, logical_date, failures, held_at, held_by)"
+            " SELECT source, customer_id, query_name, logical_date, customer_id = '1000000002', updated_at, 'ada'"
+            " FROM partition_state WHERE source = 'demo'"
+        )
+    old.close()
+    if backend == "postgresql":
+        move_to_postgres(folder, "0005", request.getfixturevalue("postgres_url"), f"old_{new_run_id().lower()}")
+    database = open_at(folder).database
+    control = schema.partition_control
+    with database.snapshot() as connection:
+        found = connection.execute(sa.select(control.c.customer_id, control.c.cleared_attempt_no).distinct()).all()
+    assert sorted(tuple(row) for row in found) == [("1000000001", 1), ("1000000002", 0)]
+    rewrite = sa.update(schema.partition_attempt).values(content_digest="other")
+    with pytest.raises(PenstockError, match="refused a change: closed_attempts_are_frozen: "):
+        database.transact(lambda connection: connection.execute(rewrite))
+    database.close()

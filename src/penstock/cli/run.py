@@ -157,7 +157,7 @@ def _draw_items(console: Console, title: str, found: Sequence[Failure], more: st
 _WAITING = {
     "retry": "failed and wait for their retry: `penstock failed`",
     "operator": "failed and wait for an operator: `penstock failed`, then `penstock state retry`",
-    "terminal": "failed for good: `penstock state terminal`, then `penstock state clear-terminal`",
+    "terminal": "failed for good: `penstock state terminal`, then `penstock state retry`",
     "paused": "are paused: `penstock state resume`",
     "blocked": "wait for their source: `penstock control breakers`",
     "model_inputs": "partitions of models wait for their inputs: `penstock why KEY`",
