@@ -15,6 +15,7 @@ from penstock import partition
 from penstock.db import schema
 from penstock.db.bulk import same_key
 from penstock.db.engine import Database
+from penstock.db.expected_days import EXPECTED_DAYS
 from penstock.db.types import UtcTimestamp
 from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
@@ -34,37 +35,6 @@ from penstock.state.records import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# Ranges arrive as one JSON parameter and are unfolded into days by the database: a million pending partitions cost
-# no rows, no temporary table and no Python objects.
-_DAYS = {
-    "sqlite": """
-        ranges AS MATERIALIZED (
-            SELECT json_extract(value, '$[0]') AS source, json_extract(value, '$[1]') AS customer_id,
-                json_extract(value, '$[2]') AS query_name, json_extract(value, '$[3]') AS first_day,
-                json_extract(value, '$[4]') AS last_day, json_extract(value, '$[5]') AS over_day,
-                json_extract(value, '$[6]') AS utc_offset, json_extract(value, '$[7]') AS max_attempts,
-                json_extract(value, '$[8]') AS max_age, json_extract(value, '$[9]') AS pause_no
-            FROM json_each(:ranges)
-        ),
-        calendar(day) AS (
-            SELECT MIN(first_day) FROM ranges
-            UNION ALL SELECT date(day, '+1 day') FROM calendar WHERE day < (SELECT MAX(last_day) FROM ranges)
-        ),
-        expected AS (
-            SELECT r.source, r.customer_id, r.query_name, c.day AS logical_date, r.over_day, r.utc_offset,
-                r.max_attempts, r.max_age, r.pause_no
-            FROM ranges r JOIN calendar c ON c.day BETWEEN r.first_day AND r.last_day
-        )""",
-    "postgresql": """
-        expected AS (
-            SELECT r ->> 0 AS source, r ->> 1 AS customer_id, r ->> 2 AS query_name, day::date AS logical_date,
-                (r ->> 5)::date AS over_day, (r ->> 6)::integer AS utc_offset,
-                (r ->> 7)::integer AS max_attempts, (r ->> 8)::bigint AS max_age, (r ->> 9)::bigint AS pause_no
-            FROM jsonb_array_elements(CAST(:ranges AS jsonb)) r,
-                generate_series((r ->> 3)::date, (r ->> 4)::date, interval '1 day') day
-        )""",
-}
 
 _MARKS = (
     "terminal_at",
@@ -432,7 +402,7 @@ class StateReader:
     ) -> Sequence[Row[Any]]:
         with self._database.snapshot() if within is None else nullcontext(within) as connection:
             selectors = PauseSelectors(read_selectors(connection))
-            text = f"WITH RECURSIVE {_DAYS[self._database.dialect]}, {_VIEW} {select}"
+            text = f"WITH RECURSIVE {EXPECTED_DAYS[self._database.dialect]}, {_VIEW} {select}"
             moments = [
                 sa.bindparam(name, type_=UtcTimestamp())
                 for name, value in parameters.items()
@@ -444,6 +414,7 @@ class StateReader:
             ).all()
 
     def _as_json(self, ranges: Sequence[ExpectedRange], selectors: PauseSelectors) -> str:
+        """The parameter `:ranges`, with the limits of retries and the pauses, which split ranges."""
         ends = {name: (limit.max_attempts, int(limit.max_age.total_seconds())) for name, limit in self.limits.items()}
         rows = [
             (
