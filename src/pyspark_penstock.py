@@ -2,8 +2,9 @@
 
     spark.read.format("penstock").option("workspace", path).option("table", "demo.campaign_daily").load()
 
-Further options: `since`, `until`, `customers`, `as_of`, and `columns` (Spark does not prune them for Python sources).
-Filters on customer_id and logical_date are pushed down where `spark.sql.python.filterPushdown.enabled` is true.
+Further options: `since`, `until`, `customers`, `as_of`, `schema_version`, and `columns` (Spark does not prune them for
+Python sources). Filters on customer_id and logical_date are pushed down where
+`spark.sql.python.filterPushdown.enabled` is true.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-_KNOWN = ("workspace", "table", "columns", "since", "until", "customers", "as_of", "path")
+_KNOWN = ("workspace", "table", "columns", "since", "until", "customers", "as_of", "schema_version", "path")
 
 
 class DefaultSource(DataSource):
@@ -135,4 +136,5 @@ def _vouched(options: Any, narrowed: _Slice) -> Any:
         customers=tuple(sorted(customers)) if customers else (),
         columns=columns,
         as_of=options.get("as_of"),
+        schema_version=options.get("schema_version"),
     )

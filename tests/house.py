@@ -36,6 +36,7 @@ FIELDS = [{"name": "campaign_id", "type": "long"}, {"name": "clicks", "type": "l
 FIELDS_OF = {
     "v1": FIELDS,
     "v2": [*FIELDS, {"name": "cost_micros", "type": "long"}],
+    "text": [FIELDS[0], {"name": "clicks", "type": "string"}],
     "wide": [*FIELDS, {"name": "campaign_name", "type": "string"}],
 }
 WIDE_BYTES = 1000
@@ -117,7 +118,12 @@ class House:
 
     def _accepted(self, attempt: AttemptKey, clicks: int, rows: int, token: str) -> Accepted:
         contract = self._contracts[attempt.partition.query_name]
-        fixed = {"clicks": clicks, "cost_micros": 10 * clicks, "campaign_name": "n" * WIDE_BYTES}
+        text = any(field.name == "clicks" and field.type == "string" for field in contract.fields)
+        fixed = {
+            "clicks": str(clicks) if text else clicks,
+            "cost_micros": 10 * clicks,
+            "campaign_name": "n" * WIDE_BYTES,
+        }
         names = [field.name for field in contract.fields]
         columns = {name: [fixed[name]] * rows if name in fixed else list(range(rows)) for name in names}
         writer = RawSink(self.workspace.lake).writer(attempt)

@@ -16,6 +16,7 @@ from penstock.flow.heartbeat import Heartbeat
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.worker import WorkerStore
+from penstock.warehouse.version_union import VersionsConflict
 from workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, run, write_workspace
 
 NEW: dict[str, Any] = {"fields": [*CAMPAIGNS["fields"], {"name": "network", "type": "string"}]}
@@ -61,3 +62,68 @@ def test_history_moves_to_a_new_version_by_an_explicit_backfill(tmp_path: Path, 
         (customer_id(2), "2024-06-09", None)
     }
     assert later.reader.attempts(key(2))[0].outcome == "FAILED"
+
+
+def labelled(kind: str, version: str) -> dict[str, Any]:
+    fields = [*CAMPAIGNS["fields"], {"name": "label", "type": kind}]
+    return {**CAMPAIGNS, "schema_version": version, "fields": fields}
+
+
+TOP = "SELECT logical_date, max(CAST(label AS STRING)) AS top FROM demo.campaign_daily GROUP BY ALL"
+PAIR = (
+    "SELECT p.logical_date, count(c.campaign_id) AS rows_ FROM penstock.partitions p"
+    " JOIN demo.campaign_daily c ON c.logical_date BETWEEN p.logical_date - 1 AND p.logical_date GROUP BY ALL"
+)
+
+
+def test_a_type_that_changes_leaves_reads_and_models_of_either_version_working(tmp_path: Path, spark: Any) -> None:
+    table = "demo.campaign_daily"
+    run(open_at(write_workspace(tmp_path, customers=2, queries={"campaign_daily": labelled("long", "v1")})), spark)
+
+    # A day arrives in the new version. A model reads each day in its own version; the slice whose window has both says
+    # why it cannot be made, and holds nothing else up. A check that refers to the column compares it as text.
+    models = {
+        "top": {"code": TOP, "depends_on": [table]},
+        "pair": {"code": PAIR, "depends_on": [table], "needs": "2 days"},
+    }
+    refers = {"references": {"field": "label", "to": table}}
+    tags = {**labelled("string", "v1"), "checks": [refers]}
+    queries = {"campaign_daily": labelled("string", "v2"), "tag_daily": tags}
+    folder = write_workspace(tmp_path, customers=2, queries=queries, models=models)
+    later = open_at(folder, NOW + timedelta(days=1))
+    done = run(later, spark)
+    [left] = done.cancelled_items
+    assert str(left.key) == "models/all/pair/2024-06-11"
+    assert "cannot be read as one table (label is long in v1 and string in v2)" in left.message
+    tops = {row["logical_date"].day: row["top"] for row in later.vouched("models.top").arrow().to_pylist()}
+    assert sorted(tops) == [9, 10, 11]
+    assert tops[9].isdigit()
+    assert tops[11].startswith("text ")
+    assert {row["logical_date"].day for row in later.vouched("models.pair").arrow().to_pylist()} == {9, 10}
+    judged = [failure for failure in done.failures if failure.key.query_name == "tag_daily"]
+    assert len(judged) == 6
+    assert all("label is not in demo.campaign_daily" in failure.message for failure in judged)
+
+    # One frame is refused, one version is read, through each face.
+    with pytest.raises(VersionsConflict, match="label is long in v1 and string in v2"):
+        later.read(table, spark=spark)
+    assert later.vouched(table, schema_version="v1").spark(spark).count() == 20
+    source = spark.read.format("penstock").option("workspace", str(folder)).option("table", table)
+    assert source.option("schema_version", "v2").load().where("label LIKE 'text %'").count() == 10
+    refused = penstock("read", table, workspace=folder)
+    assert refused.returncode == 2
+    assert "--schema-version v2" in refused.stderr
+    assert answer("read", table, "--schema-version", "v1", workspace=folder)["total"] == 20
+    counted = ("sql", f"SELECT count(*) AS n FROM {table}")
+    assert penstock(*counted, workspace=folder).returncode == 2
+    assert answer(*counted, "--schema-version", f"{table}=v2", workspace=folder)["items"] == [{"n": 10}]
+    frame = later.spark_sql(counted[1], spark, schema_versions={table: "v1"}).read_all()
+    assert frame.to_pylist() == [{"n": 20}]
+
+    # History moves: the old table is empty, and everything is read in the new version.
+    moved = [key(number, day) for number in (1, 2) for day in ("2024-06-09", "2024-06-10")]
+    run(later, spark, *moved, reprocess=True)
+    run(later, spark)
+    assert later.vouched(table).spark(spark).where("label LIKE 'text %'").count() == 30
+    assert answer(*counted, workspace=folder)["items"] == [{"n": 30}]
+    assert {row["logical_date"].day for row in later.vouched("models.pair").arrow().to_pylist()} == {9, 10, 11}

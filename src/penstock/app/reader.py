@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date as Day
 from datetime import timedelta
 from pathlib import Path
@@ -73,11 +73,20 @@ class Reader:
         customers: Sequence[str] = (),
         columns: Sequence[str] = (),
         as_of: str | None = None,
+        schema_version: str | None = None,
         spark: SparkSession | None = None,
     ) -> Vouched | DataFrame:
         """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb()."""
         return self._workspace.read(
-            table, since=since, until=until, date=date, customers=customers, columns=columns, as_of=as_of, spark=spark
+            table,
+            since=since,
+            until=until,
+            date=date,
+            customers=customers,
+            columns=columns,
+            as_of=as_of,
+            schema_version=schema_version,
+            spark=spark,
         )
 
     def vouched(
@@ -89,17 +98,28 @@ class Reader:
         customers: Sequence[str] = (),
         columns: Sequence[str] = (),
         as_of: str | None = None,
+        schema_version: str | None = None,
     ) -> Vouched:
         """The vouched rows of a table at this moment: reading them twice gives the same rows."""
         return self._workspace.vouched(
-            table, since=since, until=until, customers=customers, columns=columns, as_of=as_of
+            table,
+            since=since,
+            until=until,
+            customers=customers,
+            columns=columns,
+            as_of=as_of,
+            schema_version=schema_version,
         )
 
     def sql(
-        self, statement: str, as_of: str | None = None, opened: Callable[[Vouched], None] = lambda vouched: None
+        self,
+        statement: str,
+        as_of: str | None = None,
+        opened: Callable[[Vouched], None] = lambda vouched: None,
+        schema_versions: Mapping[str, str] | None = None,
     ) -> pa.RecordBatchReader:
         """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`."""
-        return self._workspace.sql(statement, as_of, opened)
+        return self._workspace.sql(statement, as_of, opened, schema_versions)
 
     def spark_sql(
         self,
@@ -107,9 +127,10 @@ class Reader:
         spark: SparkSession | None = None,
         as_of: str | None = None,
         opened: Callable[[Vouched], None] = lambda vouched: None,
+        schema_versions: Mapping[str, str] | None = None,
     ) -> pa.RecordBatchReader:
         """The same on Spark."""
-        return self._workspace.spark_sql(statement, spark, as_of, opened)
+        return self._workspace.spark_sql(statement, spark, as_of, opened, schema_versions)
 
     def session(self) -> SparkSession:
         """A Spark session as the workspace file describes it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date as Day
 from datetime import timedelta
 from functools import partial
@@ -42,9 +42,11 @@ class Reading(Chronicle):
         customers: Sequence[str] = (),
         columns: Sequence[str] = (),
         as_of: str | None = None,
+        schema_version: str | None = None,
         spark: SparkSession | None = None,
     ) -> Vouched | DataFrame:
-        """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb()."""
+        """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb().
+        Versions whose types do not fit are read one by one: `schema_version` names one, `.versions` has all."""
         vouched = self.vouched(
             table,
             since=_day(date or since),
@@ -52,6 +54,7 @@ class Reading(Chronicle):
             customers=customers,
             columns=columns,
             as_of=as_of,
+            schema_version=schema_version,
         )
         return vouched if spark is None else vouched.spark(spark)
 
@@ -64,9 +67,10 @@ class Reading(Chronicle):
         customers: Sequence[str] = (),
         columns: Sequence[str] = (),
         as_of: str | None = None,
+        schema_version: str | None = None,
     ) -> Vouched:
         """The vouched rows of `source.query_name` at this moment: reading them twice gives the same rows. `as_of` names
-        a snapshot: what was demoted since it was taken is left out."""
+        a snapshot: what was demoted since it was taken is left out. With `schema_version`, only its rows."""
         from penstock.contract.schema import arrow_schema
         from penstock.warehouse.reader import Filter, Vouched
         from penstock.warehouse.tables import file_schema
@@ -76,6 +80,8 @@ class Reading(Chronicle):
             known = ", ".join(sorted(c.asset for c in self.contracts.values()))
             raise UsageError(f"unknown table {table} (tables: {known})")
         found = self._heads(table, as_of)
+        if schema_version is not None:
+            found = _only_version(table, found, schema_version, contract.schema_version)
         wanted = Filter(since, until, tuple(customers), tuple(columns))
         return Vouched(
             self.versions, file_schema(arrow_schema(contract.columns)), found, wanted, self._explained_by(found)
@@ -153,20 +159,25 @@ class Reading(Chronicle):
         return sum(len({(day, customer) for day, customer, _ in runs}) for runs in found)
 
     def sql(
-        self, statement: str, as_of: str | None = None, opened: Callable[[Vouched], None] = lambda vouched: None
+        self,
+        statement: str,
+        as_of: str | None = None,
+        opened: Callable[[Vouched], None] = lambda vouched: None,
+        schema_versions: Mapping[str, str] | None = None,
     ) -> pa.RecordBatchReader:
         """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`. Calls `opened` with each table
-        that the statement reads."""
+        that the statement reads. Of tables in `schema_versions` only the rows of that version are read."""
         import duckdb
         import pyarrow as pa
 
         from penstock.warehouse.sql import query
 
         names: list[str] = []
+        versions = self._known_tables(schema_versions)
 
         def opener(name: str) -> Callable[[], Relation]:
             def open_table() -> Relation:
-                vouched = self.vouched(name, as_of=as_of)
+                vouched = self.vouched(name, as_of=as_of, schema_version=versions.get(name))
                 names.append(name)
                 opened(vouched)
                 return vouched
@@ -177,6 +188,13 @@ class Reading(Chronicle):
         with self._explained_in(names, as_of)(UsageError, OSError, pa.ArrowException, duckdb.Error):
             reader = query(statement, tables | self._system_tables(names))
         return self._explained_reader(reader, self._explained_in(names, as_of))
+
+    def _known_tables(self, schema_versions: Mapping[str, str] | None) -> Mapping[str, str]:
+        """The versions by table; refuses tables that do not exist."""
+        known = sorted(contract.asset for contract in self.contracts.values())
+        if unknown := sorted(set(schema_versions or ()) - set(known)):
+            raise UsageError(f"unknown table {', '.join(unknown)} (tables: {', '.join(known)})")
+        return schema_versions or {}
 
     def _explained_in(self, tables: Sequence[str], as_of: str | None) -> Explained:
         """The same for tables that are known by the time of the error."""
@@ -219,6 +237,7 @@ class Reading(Chronicle):
         spark: SparkSession | None = None,
         as_of: str | None = None,
         opened: Callable[[Vouched], None] = lambda vouched: None,
+        schema_versions: Mapping[str, str] | None = None,
     ) -> pa.RecordBatchReader:
         """The same on Spark, for what is too large for one machine. A statement that may not run is refused before
         Spark starts."""
@@ -232,10 +251,11 @@ class Reading(Chronicle):
             checked = spark_statement(statement, {c.asset for c in self.contracts.values()})
         except SqlRefused as error:
             raise UsageError(str(error)) from error
+        versions = self._known_tables(schema_versions)
         session = spark or start_session(self.settings.spark)
         views = {name: name.replace(".", "__") for name in checked.tables}
         for name, view in views.items():
-            vouched = self.vouched(name, as_of=as_of)
+            vouched = self.vouched(name, as_of=as_of, schema_version=versions.get(name))
             opened(vouched)
             vouched.spark(session).createOrReplaceTempView(view)
         with self._explained_in(list(views), as_of)(UsageError):
@@ -308,6 +328,15 @@ class Reading(Chronicle):
         if seal is None:
             raise ActRefused(f"run {wanted} of {key} was never sealed: what lies there is not whole")
         return lines_of(raw, seal)
+
+
+def _only_version(table: str, heads: Sequence[Head], version: str, current: str) -> list[Head]:
+    """The head of one schema version; none if nothing of the contract's own version is published yet."""
+    found = [head for head in heads if head.schema_version == version]
+    if not found and version != current:
+        known = ", ".join(head.schema_version for head in heads) or "none"
+        raise UsageError(f"{table} has no partition of schema version {version} (versions: {known})")
+    return found
 
 
 def _day(value: str | Day | None) -> Day | None:

@@ -50,11 +50,18 @@ def read(
     output: Output = None,
     spark: UseSpark = False,
     as_of: AsOf = None,
+    schema_version: Annotated[
+        str | None, typer.Option("--schema-version", metavar="V", help="Only rows of this schema version.")
+    ] = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Rows of a table, as far as they are vouched for: one run per partition, nothing that failed."""
+    """Rows of a table, as far as they are vouched for: one run per partition, nothing that failed.
+
+    A table is the union of its schema versions, with a column schema_version. Versions in which a column has types that
+    do not fit (long and string) are refused together: --schema-version reads one of them.
+    """
     from penstock.app import open_reader
 
     ws = open_reader(workspace)
@@ -62,7 +69,13 @@ def read(
     ws.check(chosen)  # refuses unknown customers
     names = tuple(part.strip() for part in columns.split(",")) if columns is not None else ()
     vouched = ws.vouched(
-        name, since=chosen.since, until=chosen.until, customers=chosen.customers, columns=names, as_of=as_of
+        name,
+        since=chosen.since,
+        until=chosen.until,
+        customers=chosen.customers,
+        columns=names,
+        as_of=as_of,
+        schema_version=schema_version,
     )
     if as_of:
         _say_withdrawn(ws.withdrawn_since(as_of, [name]), as_of)
@@ -88,6 +101,10 @@ def sql(
     output: Output = None,
     spark: UseSpark = False,
     as_of: AsOf = None,
+    schema_version: Annotated[
+        list[str] | None,
+        typer.Option("--schema-version", metavar="TABLE=V", help="Only rows of this version of a table; repeatable."),
+    ] = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -99,7 +116,8 @@ def sql(
     if as_of:
         _say_withdrawn(ws.withdrawn_since(as_of, ws.tables), as_of)
     query = ws.spark_sql if spark else ws.sql
-    reader = query(statement, as_of=as_of, opened=_say_withdrawn_inputs)
+    versions = dict(_table_version(text) for text in schema_version or ())
+    reader = query(statement, as_of=as_of, opened=_say_withdrawn_inputs, schema_versions=versions)
     _write(reader, _kind(kind, as_json), output, limit)
 
 
@@ -141,6 +159,13 @@ def snapshot(
     document = {"snapshot": made.name, "created_at": made.created_at, "expires_at": made.expires_at, "tables": tables}
     words = f"snapshot {made.name}: {len(tables)} tables, readable until {made.expires_at:%Y-%m-%d %H:%M} UTC"
     show(document, as_json, lambda console: console.print(words))
+
+
+def _table_version(text: str) -> tuple[str, str]:
+    name, _, version = text.partition("=")
+    if not name or not version:
+        raise UsageError(f"--schema-version {text!r} names no table: write demo.campaign_daily=v2")
+    return name, version
 
 
 def _say_withdrawn(partitions: int, as_of: str) -> None:

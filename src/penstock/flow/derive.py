@@ -13,7 +13,7 @@ from penstock.contract.schema import arrow_schema, spark_type
 from penstock.db.engine import Database
 from penstock.derived import Derived
 from penstock.digests import comparable
-from penstock.errors import ErrorClass, WarehouseError
+from penstock.errors import ConfigError, ErrorClass, PenstockError, WarehouseError
 from penstock.failpoint import reach
 from penstock.partition import EVERYBODY, AttemptKey, PartitionKey
 from penstock.pipeline.extract import Extracted
@@ -24,10 +24,11 @@ from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
 from penstock.warehouse.damage import damage_of
 from penstock.warehouse.diagnosis import explained
-from penstock.warehouse.reader import Filter, Vouched
+from penstock.warehouse.reader import Filter, Head, Vouched
 from penstock.warehouse.readiness import Rule
 from penstock.warehouse.served import Served, look
 from penstock.warehouse.tables import file_schema
+from penstock.warehouse.version_union import VersionsConflict, unified
 from penstock.warehouse.versions import Versions
 from penstock.warehouse.withdrawn import trusted_inputs
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 _OTHER = "its inputs are not those that it was begun with: it is made anew"
 _INCOMPLETE = "its inputs are not complete any more: it is made when they are"
+
+_Attempts = Sequence[AttemptKey]
+_Heads = Mapping[str, Sequence[Head]]  # by table
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +91,87 @@ class Deriver:
             return left
         reach("derive.recorded")
         try:
-            frames = {table: self._frame(spark, table, served, *days[table]) for table in model.depends_on}
-        except WarehouseError as error:  # an input is damaged: other models go on
-            return [*left, *(Extracted.failed(a, ErrorClass.DATA, str(error), judged=False) for a in mine)]
-        contract = self.contracts[model.name]
-        return [*left, *make(spark, self.versions.lake.url, model, contract, frames, mine, report)]
+            groups = self._groups(model, mine, served)
+        except WarehouseError as error:
+            return [*left, *_not_made(mine, error)]
+        for some, heads in groups:
+            frames = partial(self._frames, spark, model, heads, days)
+            left += self._make(spark, model, some, frames, report, alone=len(groups) == 1)
+        return left
 
-    def _frame(self, spark: SparkSession, table: str, served: Served, first: date, last: date) -> DataFrame:
+    def _groups(self, model: Model, attempts: Sequence[AttemptKey], served: Served) -> list[tuple[_Attempts, _Heads]]:
+        """The attempts that are made together, with the tables that they read. All of them, unless schema versions of
+        an input do not fit: then those that read the same versions."""
+        if all(self._fit(table, heads) for table, heads in served.heads.items()):
+            return [(attempts, served.heads)]
+        groups: dict[frozenset[str], list[AttemptKey]] = {}
+        for attempt in attempts:
+            groups.setdefault(_heads_of(model, attempt.partition, served), []).append(attempt)
+        return [
+            (some, {table: [h for h in heads if h.name in names] for table, heads in served.heads.items()})
+            for names, some in sorted(groups.items(), key=lambda group: sorted(group[0]))
+        ]
+
+    def _fit(self, table: str, heads: Sequence[Head]) -> bool:
+        contents = (self.versions.contents(h.name, h.location, h.version, h.publication) for h in heads)
+        try:
+            unified(table, [(head.schema_version, one.columns) for head, one in zip(heads, contents, strict=True)])
+        except VersionsConflict:
+            return False
+        return True
+
+    def _make(
+        self,
+        spark: SparkSession,
+        model: Model,
+        attempts: _Attempts,
+        frames: Callable[[], dict[str, DataFrame]],
+        report: Report,
+        *,
+        alone: bool,
+    ) -> list[Extracted]:
+        """Make these slices. An input that is damaged, or whose versions do not fit, leaves other models and other
+        slices alone; so does code that cannot be run on the types of another schema version."""
+        contract = self.contracts[model.name]
+        try:
+            return make(spark, self.versions.lake.url, model, contract, frames(), attempts, report)
+        except WarehouseError as error:
+            return _not_made(attempts, error)
+        except ConfigError as error:
+            if alone:
+                raise
+            return _not_made(attempts, error)
+
+    def _frames(
+        self, spark: SparkSession, model: Model, heads: _Heads, days: Mapping[str, tuple[date, date]]
+    ) -> dict[str, DataFrame]:
+        return {table: self._frame(spark, table, heads[table], *days[table]) for table in model.depends_on}
+
+    def _frame(self, spark: SparkSession, table: str, heads: Sequence[Head], first: date, last: date) -> DataFrame:
         """The vouched rows of a table, with every column of its contract: a new one may not be in any table yet."""
         from pyspark.sql import functions as F
 
         contract = self.contracts[table.partition(".")[2]]
         columns = file_schema(arrow_schema(contract.columns))
-        heads = served.heads[table]
         explain = partial(explained, lambda: damage_of(self.database, self.versions, heads))
         frame = Vouched(self.versions, columns, heads, Filter(first, last), explain).spark(spark)
         absent = [field for field in contract.fields if field.name not in frame.columns]
         return frame.withColumns({f.name: F.lit(None).cast(spark_type(f.type)) for f in absent}) if absent else frame
+
+
+def _not_made(attempts: _Attempts, error: PenstockError) -> list[Extracted]:
+    return [Extracted.failed(attempt, ErrorClass.DATA, str(error), judged=False) for attempt in attempts]
+
+
+def _heads_of(model: Model, key: PartitionKey, served: Served) -> frozenset[str]:
+    """The names of the heads that hold what goes into a slice."""
+    found = set[str]()
+    for table in model.depends_on:
+        for day in _window(model, key.logical_date):
+            mine = served.served_in.get((table, day), {})
+            wanted = (key.customer_id, EVERYBODY) if model.per_customer else mine
+            found |= {mine[customer] for customer in wanted if customer in mine}
+    return frozenset(found)
 
 
 def _is_complete(model: Model, inputs: Mapping[str, Sequence[PartitionKey]], served: Served) -> bool:

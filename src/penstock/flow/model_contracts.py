@@ -18,6 +18,7 @@ from penstock.errors import ConfigError, WarehouseError
 from penstock.settings import WORKSPACE_FILE, Model, Query, References, check_to_mapping
 from penstock.warehouse.reader import SCHEMA_VERSION
 from penstock.warehouse.tables import file_schema
+from penstock.warehouse.version_union import fitting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,10 +116,8 @@ def with_fields(
 
 
 def _columns(contract: Contract, there: Iterable[pa.Schema]) -> pa.Schema:
-    try:
-        whole = pa.unify_schemas([*there, file_schema(arrow_schema(contract.columns))], promote_options="permissive")
-    except pa.ArrowTypeError as error:
-        raise WarehouseError(f"the schema versions of {contract.asset} cannot be read together: {error}") from error
+    """The columns that a model may read: those of the contract, and those of served versions that fit them."""
+    whole = fitting(file_schema(arrow_schema(contract.columns)), there)
     return whole if SCHEMA_VERSION in whole.names else whole.append(pa.field(SCHEMA_VERSION, pa.string()))
 
 

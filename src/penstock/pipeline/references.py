@@ -15,6 +15,7 @@ from penstock.pipeline.examine import Examiner
 from penstock.pipeline.work import collected, mapped
 from penstock.settings import References
 from penstock.warehouse.tables import SortKey
+from penstock.warehouse.version_union import VersionsConflict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,10 +107,22 @@ def _missing(
     rows = mapped(slices, examine, examine.ddl).where("_header IS NULL").dropna(subset=list(check.fields))
     mine = rows.select("_item", "_line", *(F.col(f).alias(n) for f, n in zip(check.fields, names, strict=True)))
     placed = mine.join(F.broadcast(slices.select(F.col("item").alias("_item"), "customer_id", "logical_date")), "_item")
-    known = other.rows.spark(spark).select(
-        "customer_id",
-        "logical_date",
-        *(F.col(f).alias(n) for f, n in zip(check.their_fields, names, strict=True)),
-    )
-    left = placed.join(known, ["customer_id", "logical_date", *names], "left_anti")
-    return left.groupBy("_item").agg(F.count("*").alias("count"), F.min("_line").alias("line"))
+    tables = _known(spark, check, other)
+    if len(tables) > 1:  # the versions have types that do not fit: all are compared as text
+        placed = placed.withColumns({name: F.col(name).cast("string") for name in names})
+    for rows in tables:
+        theirs = [F.col(f).alias(n) for f, n in zip(check.their_fields, names, strict=True)]
+        if len(tables) > 1:
+            theirs = [column.cast("string").alias(n) for column, n in zip(theirs, names, strict=True)]
+        known = rows.select("customer_id", "logical_date", *theirs)
+        placed = placed.join(known, ["customer_id", "logical_date", *names], "left_anti")
+    return placed.groupBy("_item").agg(F.count("*").alias("count"), F.min("_line").alias("line"))
+
+
+def _known(spark: SparkSession, check: References, other: Referenced) -> list[DataFrame]:
+    """The rows that a check refers to; one frame for each schema version if they do not fit into one."""
+    rows = other.rows.only("customer_id", "logical_date", *check.their_fields)
+    try:
+        return [rows.spark(spark)]
+    except VersionsConflict:
+        return [version.spark(spark) for version in rows.versions.values()]

@@ -22,6 +22,7 @@ from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import PartitionKey
 from penstock.warehouse.files import without
 from penstock.warehouse.tables import RUN, DataFile, SortKey, rebuild_hint
+from penstock.warehouse.version_union import VersionsConflict, unified
 from penstock.warehouse.versions import Versions
 from penstock.warehouse.withdrawn import keys_by_table
 
@@ -147,9 +148,9 @@ def heads_and_slices(
 def table_schemas(
     versions: Versions, database: Database, assets: Sequence[tuple[str, str]]
 ) -> dict[str, list[pa.Schema]]:
-    """The columns of the tables that exist, by asset: one for each schema version."""
+    """The columns of the tables that readers see, by asset: one for each schema version that is served."""
     found: dict[str, list[pa.Schema]] = {}
-    for asset, head in heads_of_all(database, assets):
+    for asset, head in heads_of_all(database, assets, ()):
         found.setdefault(asset, []).append(versions.contents(*_version(head)).columns)
     return found
 
@@ -162,13 +163,18 @@ def table_heads(
     connection: sa.Connection, source: str, query_name: str, hiding: Collection[str] | None = None
 ) -> list[Head]:
     """The tables of an asset and their exceptions, as this connection sees them. `hiding` names the models whose rows
-    are hidden when they were made from a demoted run; None is for maintenance, for which all rows are alike."""
+    are hidden when they were made from a demoted run, and leaves out tables that serve no partition. None is for
+    maintenance, for which all rows and all tables are alike."""
     table, pointer = schema.warehouse_table, schema.warehouse_pointer
-    rows = connection.execute(
+    statement = (
         sa.select(table)
         .where(table.c.source == source, table.c.query_name == query_name, table.c.version.is_not(None))
         .order_by(table.c.schema_version)
-    ).all()
+    )
+    if hiding is not None:
+        served = sa.exists().where(pointer.c.table_name == table.c.table_name, pointer.c.available)
+        statement = statement.where(served)
+    rows = connection.execute(statement).all()
     hidden = connection.execute(
         sa.select(pointer.c.table_name, pointer.c.logical_date, pointer.c.customer_id).where(
             sa.text("NOT warehouse_pointer.available"),  # in the words of the index, or SQLite does not use it
@@ -220,9 +226,36 @@ class Vouched:
         self._lake = versions.lake
         self._explained = explained or _as_it_is
         self._wanted = wanted
-        self._pieces = [_Piece(versions, head, wanted) for head in tables]
+        self._versions = versions
+        self._fields = fields
         self._heads = tuple(tables)
-        self.schema = self._unified(fields)
+        self._pieces = [_Piece(versions, head, wanted) for head in tables]
+        self._conflict: VersionsConflict | None = None
+        try:
+            self._schema = self._one_schema()
+        except VersionsConflict as conflict:
+            self._schema, self._conflict = fields, conflict
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of all schema versions together. Raises VersionsConflict when a column has types in them that do
+        not fit; `versions` reads such tables."""
+        if self._conflict is not None:
+            raise self._conflict
+        return self._schema
+
+    @property
+    def versions(self) -> dict[str, Vouched]:
+        """The same rows by schema version, each with the columns and types of its own version."""
+        return {
+            head.schema_version: Vouched(self._versions, self._fields, [head], self._wanted, self._explained)
+            for head in self._heads
+        }
+
+    def only(self, *columns: str) -> Vouched:
+        """The same rows with these columns."""
+        wanted = replace(self._wanted, columns=columns)
+        return Vouched(self._versions, self._fields, self._heads, wanted, self._explained)
 
     @property
     def withdrawn_inputs(self) -> tuple[PartitionKey, ...]:
@@ -317,18 +350,29 @@ class Vouched:
         spread = session.createDataFrame(table).repartition(len(shares))
         return spread.mapInArrow(read, from_arrow_schema(columns))
 
-    def _unified(self, fields: pa.Schema) -> pa.Schema:
-        found = [piece.schema for piece in self._pieces] or [fields]
+    def _one_schema(self) -> pa.Schema:
+        """The columns of this read. Versions that do not fit the others are left out if they have no rows in it."""
+        known = {f.name: f for columns in [p.schema for p in self._pieces] or [self._fields] for f in columns}
+        known[SCHEMA_VERSION] = pa.field(SCHEMA_VERSION, pa.string())
+        if unknown := [name for name in self._wanted.columns if name not in known]:
+            raise UsageError(f"unknown column {', '.join(unknown)} (columns: {', '.join(known)})")
         try:
-            columns = pa.unify_schemas(found, promote_options="permissive")
-        except pa.ArrowTypeError as error:
-            raise WarehouseError(f"the schema versions of this table cannot be read together: {error}") from error
-        columns = columns.append(pa.field(SCHEMA_VERSION, pa.string()))
+            columns = self._unified()
+        except VersionsConflict:
+            with self._explained(OSError, pa.ArrowException, DataFileLost):
+                self._pieces = [piece for piece in self._pieces if piece.holds_rows()]
+            columns = self._unified()
         if not self._wanted.columns:
-            return columns
-        if unknown := [name for name in self._wanted.columns if name not in columns.names]:
-            raise UsageError(f"unknown column {', '.join(unknown)} (columns: {', '.join(columns.names)})")
-        return pa.schema([columns.field(name) for name in self._wanted.columns])
+            return columns.append(known[SCHEMA_VERSION])
+        found = {**known, **{field.name: field for field in columns}}
+        return pa.schema([found[name] for name in self._wanted.columns])
+
+    def _unified(self) -> pa.Schema:
+        """The columns of all versions, or the wanted ones of them. Raises VersionsConflict."""
+        found = [(piece.version, piece.schema) for piece in self._pieces] or [("", self._fields)]
+        if names := self._wanted.columns:
+            found = [(version, pa.schema([f for f in columns if f.name in names])) for version, columns in found]
+        return unified(".".join(self._heads[0].asset) if self._heads else "", found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,13 +435,18 @@ class _Piece:
         contents = versions.contents(*_version(head))
         self._head = head
         self._wanted = wanted
+        self.version = head.schema_version
         self.schema = contents.columns
         self.files = [f"{head.location}/{file.path}" for file in contents.files if wanted.may_match(file)]
         self._uris = [versions.lake.uri(path) for path in self.files]
         self.share = Share(versions.lake, head, wanted, tuple(self.files), self.schema)
 
+    def holds_rows(self) -> bool:
+        """Whether readers find a row of this version; reads until the first one."""
+        return any(batch.num_rows for batch in self.share.batches(["customer_id"]))
+
     def relation(
-        self, connection: duckdb.DuckDBPyConnection, unified: pa.Schema, opens: bool
+        self, connection: duckdb.DuckDBPyConnection, wanted: pa.Schema, opens: bool
     ) -> duckdb.DuckDBPyRelation:
         rows = self._scan(connection) if opens else self._arrow(connection)
         if self._head.exceptions:
@@ -407,7 +456,7 @@ class _Piece:
             gone = connection.from_arrow(_runs_table(self._head.withdrawn))
             rows = rows.join(gone, f"customer_id, logical_date, {RUN}", "anti")
         columns = []
-        for field in unified:
+        for field in wanted:
             if field.name == SCHEMA_VERSION:
                 columns.append(f"'{self._head.schema_version}' AS {SCHEMA_VERSION}")
             elif field.name in self.schema.names:
@@ -434,7 +483,7 @@ class _Piece:
             rows = rows.filter(customer.isin(*(ConstantExpression(name) for name in wanted.customers)))
         return rows
 
-    def frame(self, session: SparkSession, unified: pa.Schema) -> DataFrame:
+    def frame(self, session: SparkSession, columns: pa.Schema) -> DataFrame:
         """Said in SQL, in few words: every column object would cost a call to the JVM."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -448,7 +497,7 @@ class _Piece:
         if self._head.withdrawn:
             gone = session.createDataFrame(_runs_table(self._head.withdrawn))
             rows = rows.join(F.broadcast(gone), ["customer_id", "logical_date", RUN], "left_anti")
-        return rows.selectExpr(*(self._in_spark(field) for field in unified))
+        return rows.selectExpr(*(self._in_spark(field) for field in columns))
 
     def _in_spark(self, field: pa.Field) -> str:
         if field.name == SCHEMA_VERSION:

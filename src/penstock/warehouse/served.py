@@ -22,6 +22,7 @@ class Served:
 
     heads: Mapping[str, list[Head]]  # by table
     runs: Mapping[tuple[str, date], Mapping[str, tuple[RunId, str]]]  # by table and day; by customer, run and digest
+    served_in: Mapping[tuple[str, date], Mapping[str, str]]  # the same; by customer, the name of the head
 
 
 def look(database: Database, days: Mapping[str, tuple[date, date]]) -> Served:
@@ -30,6 +31,7 @@ def look(database: Database, days: Mapping[str, tuple[date, date]]) -> Served:
     made from them."""
     heads: dict[str, list[Head]] = {}
     runs: dict[tuple[str, date], dict[str, tuple[RunId, str]]] = {}
+    served_in: dict[tuple[str, date], dict[str, str]] = {}
     with database.snapshot() as connection:
         for table, (first, last) in days.items():
             source, _, query_name = table.partition(".")
@@ -40,12 +42,13 @@ def look(database: Database, days: Mapping[str, tuple[date, date]]) -> Served:
                 if row.run_id == row.current_run_id and key not in overtaken.get(row.table_name, ()):
                     one = (RunId(row.run_id), row.content_digest)
                     runs.setdefault((table, row.logical_date), {})[row.customer_id] = one
+                    served_in.setdefault((table, row.logical_date), {})[row.customer_id] = row.table_name
                 else:
                     overtaken.setdefault(row.table_name, set()).add(key)
             heads[table] = [
                 replace(head, exceptions=head.exceptions | overtaken.get(head.name, set())) for head in tables
             ]
-    return Served(heads, runs)
+    return Served(heads, runs, served_in)
 
 
 def _pointers(connection: Connection, source: str, query_name: str, first: date, last: date) -> Iterable[sa.Row[Any]]:
