@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +30,24 @@ class ExpectedRange:
     def is_frozen(self, day: date) -> bool:
         """True when the source cannot be asked for this day any more: what is known about it stays as it is."""
         return self.frozen_before is not None and day < self.frozen_before
+
+
+def expected_by_day(ranges: Iterable[ExpectedRange]) -> dict[tuple[str, date], int]:
+    """How many partitions are expected, by table and day, in order. Costs as much as the ranges and the days, not as
+    their partitions."""
+    changes: dict[str, Counter[date]] = {}
+    for span in ranges:
+        if len(span):
+            mine = changes.setdefault(f"{span.source}.{span.query_name}", Counter())
+            mine[span.first] += 1
+            mine[span.last + timedelta(days=1)] -= 1
+    found: dict[tuple[str, date], int] = {}
+    for table, mine in sorted(changes.items()):
+        day, count = min(mine), 0
+        end = max(mine)
+        while day < end:
+            count += mine.get(day, 0)
+            if count:
+                found[table, day] = count
+            day += timedelta(days=1)
+    return found

@@ -21,7 +21,7 @@ from penstock.state.inputs import InputStore
 from penstock.state.recheck import FoundWanting
 from penstock.state.records import Consumed
 from penstock.warehouse.reader import Head, heads, heads_and_slices
-from penstock.warehouse.readiness import coverage, usable
+from penstock.warehouse.readiness import coverage, day_counts, usable
 from penstock.warehouse.served import look
 from penstock.warehouse.snapshots import Snapshot, as_of
 from penstock.warehouse.withdrawn import demoted_inputs, trusted_inputs
@@ -95,6 +95,8 @@ def span(partition: PartitionKey) -> ExpectedRange:
 def is_ready(actors: Actors, partition: PartitionKey) -> bool:
     [day] = coverage(actors.database, [span(partition)])
     assert set(day.withdrawn_inputs) <= set(day.absent)
+    [count] = day_counts(actors.database, [span(partition)])
+    assert (count.expected, count.available) == (day.expected, day.available)
     return not day.absent
 
 

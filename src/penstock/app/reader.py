@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.control.why import Why
     from penstock.raw.reader import RawRun
     from penstock.warehouse.reader import Vouched
-    from penstock.warehouse.readiness import Coverage
+    from penstock.warehouse.readiness import AskedDays, Coverage
     from penstock.warehouse.snapshots import Snapshot
 
 
@@ -146,9 +146,15 @@ class Reader:
         """Whether every day of a slice can be read, by a rule: all, any, a number of partitions, or a share (95%)."""
         return self._workspace.ready(table, require=require, **slice_of)
 
-    def wait_for(self, table: str, *, require: str = "all", patience: timedelta, **slice_of: Any) -> list[Coverage]:
-        """Wait until a slice is ready, or patience ends. Returns how it stands then."""
+    def wait_for(
+        self, table: str | Sequence[str], *, require: str = "all", patience: timedelta, **slice_of: Any
+    ) -> list[Coverage]:
+        """Wait until a slice of a table, or of each of several, is ready, or patience ends. Returns how it stands."""
         return self._workspace.wait_for(table, require=require, patience=patience, **slice_of)
+
+    def asked_days(self, table: str, **slice_of: Any) -> AskedDays:
+        """Which days a question about readiness asks for, and which of them are expected."""
+        return self._workspace.asked_days(table, **slice_of)
 
     def partitions(
         self, selection: Selection | None = None, *, after: PartitionKey | None = None, limit: int | None = None

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.control.asked_days import AskedDays
     from penstock.pipeline.references import Referenced
     from penstock.raw.reader import RawRun
     from penstock.warehouse.reader import Explained, Head, Vouched
-    from penstock.warehouse.readiness import Coverage
+    from penstock.warehouse.readiness import Coverage, DayCount
     from penstock.warehouse.snapshots import Snapshot, SnapshotStore
     from penstock.warehouse.sql import Relation
 
@@ -273,8 +274,26 @@ class Reading(Chronicle):
         date: str | Day | None = None,
         customers: Sequence[str] = (),
     ) -> list[Coverage]:
-        """Day by day how much of what is expected is ready: it can be read, and no demoted run went into it."""
+        """Day by day how much of what is expected is ready: it can be read, and no demoted run went into it. Days that
+        have not ended yet are part of it if they are named: they are not ready. Raises UsageError if nothing is
+        expected on any of the days yet."""
         from penstock.warehouse.readiness import coverage
+
+        asked = self.asked_days(table, since=since, until=until, date=date, customers=customers)
+        return coverage(self.database, asked.ranges, asked.due)
+
+    def asked_days(
+        self,
+        table: str,
+        *,
+        since: str | Day | None = None,
+        until: str | Day | None = None,
+        date: str | Day | None = None,
+        customers: Sequence[str] = (),
+    ) -> AskedDays:
+        """The days that `coverage`, `ready` and `wait_for` are about: what is expected on them, and how they differ
+        from those that were asked for."""
+        from penstock.control.asked_days import asked_days
 
         query = next((q for q in self.settings.assets.values() if f"{q.source}.{q.name}" == table), None)
         if query is None:
@@ -282,23 +301,36 @@ class Reading(Chronicle):
             raise UsageError(f"unknown table {table} (tables: {known})")
         first, last = _day(date or since), _day(date or until)
         selection = Selection((), query.source, tuple(customers), (query.name,), first, last)
-        found = coverage(self.database, self.ranges(selection))
-        if date is not None and not found:
-            raise UsageError(f"{table} expects nothing on {_day(date)}: the day is not over yet, or before its start")
-        return found
+        return asked_days(self.settings, table, selection, self.now())
 
     def ready(self, table: str, *, require: str = "all", **slice_of: Any) -> bool:
-        """Whether every day of a slice can be read, by a rule: all, any, a number of partitions, or a share (95%)."""
+        """Whether every day of a slice can be read, by a rule: all, any, a number of partitions, or a share (95%).
+        A day that was named and has not ended yet is not ready. Raises UsageError if nothing is expected yet."""
         from penstock.warehouse.readiness import Rule
 
         rule = Rule(require)
-        return all(rule.holds(day) for day in self.coverage(table, **slice_of))
+        return all(rule.holds(day) for day in self._day_counts([table], slice_of))
 
-    def wait_for(self, table: str, *, require: str = "all", patience: timedelta, **slice_of: Any) -> list[Coverage]:
-        """Wait until a slice is ready, or patience ends. Says how it stands then."""
+    def wait_for(
+        self, table: str | Sequence[str], *, require: str = "all", patience: timedelta, **slice_of: Any
+    ) -> list[Coverage]:
+        """Wait until a slice of a table, or of each of several, is ready, or patience ends: that long in total. Returns
+        how it stands then."""
         from penstock.warehouse.readiness import Rule, wait_for
 
-        return wait_for(lambda: self.coverage(table, **slice_of), Rule(require), patience)
+        tables = [table] if isinstance(table, str) else list(table)
+        return wait_for(
+            lambda: [day for name in tables for day in self.coverage(name, **slice_of)],
+            Rule(require),
+            patience,
+            glance=lambda: self._day_counts(tables, slice_of),
+        )
+
+    def _day_counts(self, tables: Sequence[str], slice_of: Mapping[str, Any]) -> list[DayCount]:
+        from penstock.warehouse.readiness import day_counts
+
+        asked = [self.asked_days(name, **slice_of) for name in tables]
+        return [count for one in asked for count in day_counts(self.database, one.ranges)]
 
     def raw_runs(self, key: PartitionKey) -> tuple[list[RawRun], RunId | None]:
         """Every run of a partition in the raw sink, and which of them consumers may read."""

@@ -13,7 +13,8 @@ from penstock.cli.render import show, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.warehouse.readiness import Coverage
+    from penstock.control.asked_days import AskedDays
+    from penstock.warehouse.readiness import Coverage, Rule
 
 _SHOWN = 20
 
@@ -41,7 +42,9 @@ def ready(
     """Exit 0 when every day of the slice is ready, 1 when not; lists what is not.
 
     Only what is published counts, and of models only what no demoted run went into. Without dates: everything that is
-    due so far. Put it before a job that reads:
+    due so far. A day that --date or --until names and that has not ended yet is not ready; --wait waits for it. Days on
+    which nothing is expected are reported; if nothing is expected on any of them, the command is refused (exit 2).
+    --wait is the time for all tables together. Put it before a job that reads:
     `penstock ready demo.campaign_daily --date 2024-06-01 --wait 30m && my-job`.
     """
     from penstock.app import open_reader
@@ -54,24 +57,32 @@ def ready(
     patience = duration(wait) if wait is not None else timedelta(0)
     asked: dict[str, Any] = {"customers": chosen.customers}
     asked |= {"date": chosen.since} if date else {"since": chosen.since, "until": chosen.until}
-    found = {name: ws.wait_for(name, require=require, patience=patience, **asked) for name in tables}
-    absent = [day for days in found.values() for day in days if not rule.holds(day)]
+    names = list(dict.fromkeys(tables))
+    days = ws.wait_for(names, require=require, patience=patience, **asked)
+    found = {name: [day for day in days if day.table == name] for name in names}
+    expected = {name: ws.asked_days(name, **asked) for name in names}
+    absent = [day for day in days if not rule.holds(day)]
     document = {
         "ready": not absent,
         "require": require,
-        "tables": [_table(name, days, rule) for name, days in found.items()],
+        "tables": [_table(expected[name], mine, rule) for name, mine in found.items()],
     }
-    show(document, as_json, lambda console: _draw(console, found, rule))
+    show(document, as_json, lambda console: _draw(console, found, expected, rule))
     if absent:
         raise typer.Exit(1)
 
 
-def _table(name: str, days: list[Coverage], rule: Any) -> dict[str, Any]:
+def _table(asked: AskedDays, days: list[Coverage], rule: Rule) -> dict[str, Any]:
     return {
-        "table": name,
+        "table": asked.table,
         "ready": all(rule.holds(day) for day in days),
         "expected": sum(day.expected for day in days),
         "available": sum(day.available for day in days),
+        "since": asked.since,
+        "until": asked.until,
+        "first_expected": asked.first,
+        "last_expected": asked.last,
+        "notes": asked.notes,
         "days": [
             {
                 "date": day.day,
@@ -80,6 +91,7 @@ def _table(name: str, days: list[Coverage], rule: Any) -> dict[str, Any]:
                 "ready": rule.holds(day),
                 "absent": [str(key) for key in day.absent],
                 "withdrawn_inputs": [str(key) for key in day.withdrawn_inputs],
+                "not_over": day.not_over,
             }
             for day in days
             if day.absent
@@ -87,11 +99,13 @@ def _table(name: str, days: list[Coverage], rule: Any) -> dict[str, Any]:
     }
 
 
-def _draw(console: Console, found: dict[str, list[Coverage]], rule: Any) -> None:
+def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, AskedDays], rule: Rule) -> None:
     for name, days in found.items():
         expected, available = sum(d.expected for d in days), sum(d.available for d in days)
         good = all(rule.holds(day) for day in days)
         console.print(f"{name}: {'ready' if good else 'not ready'}, {available:,} of {expected:,} partitions")
+        for note in asked[name].notes:
+            console.print(f"  {note}")
         rows = [
             (d.day, f"{d.available} of {d.expected}", d.absent[0], len(d.absent) - 1) for d in days if not rule.holds(d)
         ]
