@@ -25,7 +25,7 @@ def measure_recording(place: Place, events: int) -> Iterator[dict[str, object]]:
     partitions = events // 3
     with place.workspace(Workload(partitions, rows=1)) as workspace:
         run_id = new_run_id()
-        told = _story(run_id, partitions)
+        told = story(run_id, partitions)
         appended = _append(workspace, told)
         plain = _plain(workspace, told)
         started = perf_counter()
@@ -47,7 +47,7 @@ def measure_recording(place: Place, events: int) -> Iterator[dict[str, object]]:
         }
 
 
-def _story(run_id: RunId, partitions: int) -> list[Event]:
+def story(run_id: RunId, partitions: int) -> list[Event]:
     days = 100
     keys = [
         PartitionKey(SOURCE, str(1_000_000_001 + n // days), QUERY, FIRST_DAY + timedelta(days=n % days))

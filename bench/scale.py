@@ -20,11 +20,12 @@ from bench.measure import timed
 from bench.options import positive
 from bench.report import circumstances
 from bench.scale_case import Case
+from bench.scale_projection import PROJECTION
 from bench.scale_readiness import READINESS
 from bench.workload import Workload
 
 SIZES = (10_000, 100_000, 1_000_000)
-CASES: tuple[Case, ...] = (*READINESS,)
+CASES: tuple[Case, ...] = (*READINESS, *PROJECTION)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -40,7 +40,7 @@ def measure_standing(place: Place, sizes: Sequence[int], *, commands: bool) -> I
     for partitions in sizes:
         workload = Workload(partitions, rows=1)
         with place.workspace(workload) as workspace:
-            _fill(workspace, workload)
+            fill(workspace, workload)
             one = workload.customers[len(workload.customers) // 2]
             for name, question in _QUESTIONS.items():
                 yield _fact(name, partitions, timed(_ask, workspace, Selection(), question))
@@ -66,7 +66,7 @@ def _command(name: str, folder: Path) -> None:
         raise SystemExit(done.stderr.decode())
 
 
-def _fill(workspace: Workspace, workload: Workload) -> None:
+def fill(workspace: Workspace, workload: Workload) -> None:
     """The projection as it stands after as many partitions were loaded, without the days that this would take."""
     customers, days = len(workload.customers), workload.days
     number = np.arange(workload.partitions)

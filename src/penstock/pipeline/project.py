@@ -21,7 +21,7 @@ from penstock.partition import new_ulid
 from penstock.pipeline.work import Work, collected, evenly, mapped, spread
 from penstock.projections import files
 from penstock.projections.fact import OF_A_RUN, Fact
-from penstock.projections.manifest import FOLDER, Manifest, edges_path, new_path, tasks_path
+from penstock.projections.manifest import FOLDER, Manifest, RowsFile, edges_path, new_path, tasks_path
 from penstock.projections.page import strange
 from penstock.projections.projector import Maker, Pieces, Projector, added
 from penstock.projections.rows import edge_rows, task_rows
@@ -89,9 +89,9 @@ def _made(spark: SparkSession, lake: str, projector: Projector, paths: list[str]
     }
     rows = {run: orjson.loads(row) for run, row in zip(runs, folded["row"].to_pylist(), strict=True)}
     table = pa.Table.from_pylist([_typed(rows[run]) for run in sorted(rows)], schema=RUNS)
-    manifest = replace(manifest, runs=new_path("runs"))
-    files.write(projector.lake, str(manifest.runs), table)
-    return replace(manifest, parts=parts)
+    path = new_path("runs")
+    files.write(projector.lake, path, table)
+    return replace(manifest, runs=(RowsFile(path, len(table)),), parts=parts)
 
 
 def _status(spark: SparkSession, said: DataFrame) -> pa.Table:
@@ -138,8 +138,8 @@ def _folder(lake: str, owner: tuple[str, str]) -> Callable[[pa.Table], pa.Table]
         facts = from_table(events.select(EVENTS.names))
         run_id, part, storage = str(facts[0].run_id), new_ulid(), open_lake(lake)
         run = FoldedRun.of(facts)
-        files.write(storage, tasks_path(run_id, part), task_rows(run_id, run.fold, owner))
-        files.write(storage, edges_path(run_id, part), edge_rows(run_id, run.fold, owner))
+        files.write_sorted(storage, tasks_path(run_id, part), task_rows(run_id, run.fold, owner))
+        files.write_sorted(storage, edges_path(run_id, part), edge_rows(run_id, run.fold, owner))
         row = orjson.dumps(run_row(run_id, run, owner)).decode()
         return pa.table({"run_id": [run_id], "part": [part], "row": [row]}, schema=_FOLDED)
 

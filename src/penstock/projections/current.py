@@ -17,6 +17,7 @@ from penstock.projections.manifest import Head, Manifest, ProjectionsLost, edges
 from penstock.projections.page import Events
 from penstock.projections.projector import PAGE
 from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
+from penstock.projections.run_files import read_runs
 from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import PARTIAL, joined, partials
 from penstock.projections.status_file import FILE
@@ -101,7 +102,7 @@ class Current:
 
     def runs(self) -> pa.Table:
         """Every run, oldest first."""
-        kept = files.read(self.lake, self.manifest.runs) if self.manifest.runs else RUNS.empty_table()
+        kept = read_runs(self.lake, self.manifest.runs)
         fresh = [run_row(run_id, run, self.owner) for run_id, run in self._fresh()]
         if not fresh:
             return kept

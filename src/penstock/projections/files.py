@@ -17,11 +17,21 @@ from penstock.lake.protocol import LakeObjectMissing
 from penstock.projections.manifest import ProjectionsLost
 
 _ROW_GROUP = 100_000
+LOOKED_UP = 5_000  # rows of a group in tables of which one key is looked for: readers skip the other groups
+_DISTINCT = {"task_key", "partition_key", "upstream_task_key", "downstream_task_key", "row_version"}
 
 
 def write(lake: Lake, path: str, table: pa.Table) -> None:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", row_group_size=_ROW_GROUP)
+    lake.create(path, buffer.getvalue())
+
+
+def write_sorted(lake: Lake, path: str, table: pa.Table) -> None:
+    """Rows in the order of a key, in small groups with the bounds of each. Keys that do not repeat are written plain: a
+    dictionary of each group would hide from the compression how alike they are."""
+    buffer, repeated = io.BytesIO(), [name for name in table.column_names if name not in _DISTINCT]
+    pq.write_table(table, buffer, compression="zstd", row_group_size=LOOKED_UP, use_dictionary=repeated)
     lake.create(path, buffer.getvalue())
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import orjson
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from penstock.partition import new_ulid
 from penstock.projections.fact import START, Cursor
 
 FOLDER = "projections"
+PARTITION_STATUS = f"{FOLDER}/partition_status.parquet"  # whole rows, one for each partition, for any Parquet reader
 _FORMAT = 1
 _READERS_NEED = timedelta(hours=1)  # how long a reader may still stand on an older manifest
 
@@ -36,6 +37,20 @@ class ProjectionsLost(TerminalError):
         return f"the projection file {path} {reason}: `penstock ledger rebuild` makes all projections again"
 
 
+class RowsFile(NamedTuple):
+    """A file, and how many rows it has."""
+
+    path: str
+    rows: int
+
+
+class Published(NamedTuple):
+    """When `partition_status.parquet` was written last, and which events went into it."""
+
+    at: str
+    position: int
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A consistent set of files, and the last event that went into them. A value: the next one is a new one."""
@@ -45,12 +60,16 @@ class Manifest:
     status_base: str | None = None
     status_deltas: tuple[str, ...] = ()
     consumed: tuple[str, ...] = ()
-    runs: str | None = None
+    runs: tuple[RowsFile, ...] = ()  # later ones hold over earlier ones
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of each run, later ones hold over earlier ones
     dropped: dict[str, str] = field(default_factory=dict)  # files that nobody needs any more, and since when
+    published: Published | None = None  # the file of whole rows that other tools read
 
     def dumps(self) -> bytes:
-        return orjson.dumps({"format": _FORMAT, **asdict(self), "cursor": list(self.cursor)})
+        written = {field.name: getattr(self, field.name) for field in fields(self)}
+        written |= {"cursor": list(self.cursor), "runs": [list(file) for file in self.runs]}
+        written["published"] = None if self.published is None else list(self.published)
+        return orjson.dumps({"format": _FORMAT, **written})
 
     @classmethod
     def loads(cls, path: str, data: bytes) -> Self:
@@ -65,16 +84,17 @@ class Manifest:
                 status_base=_path_or_none(found.pop("status_base")),
                 status_deltas=tuple(map(_path, found.pop("status_deltas"))),
                 consumed=tuple(map(_path, found.pop("consumed"))),
-                runs=_path_or_none(found.pop("runs")),
-                parts={str(run): tuple(map(_path, names)) for run, names in found.pop("parts").items()},
+                runs=_runs(found.pop("runs")),
+                parts=_parts(found.pop("parts")),
                 dropped={_path(name): _path(since) for name, since in found.pop("dropped").items()},
+                published=_published(found.pop("published", None)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProjectionsLost(path, f"is damaged ({type(error).__name__}: {error})") from error
 
     def files(self) -> set[str]:
         """Every file that the manifest stands on."""
-        single = {path for path in (self.status_base, self.runs) if path}
+        single = {path for path in (self.status_base, *(file.path for file in self.runs)) if path}
         of_runs = {
             path(run, name) for run, names in self.parts.items() for name in names for path in (tasks_path, edges_path)
         }
@@ -83,9 +103,15 @@ class Manifest:
     def after(self, new: Manifest, seen: str | None, now: datetime) -> Manifest:
         """The successor `new`, remembering which of our files (and we ourselves, under the name `seen`) it does
         without. What was dropped so long ago that no reader can stand on it is forgotten."""
-        gone = dict.fromkeys([*(self.files() - new.files()), *([seen] if seen else [])], iso(now))
+        gone = dict.fromkeys([*self._left_by(new), *([seen] if seen else [])], iso(now))
         forgotten = self.forgotten(now)
         return replace(new, dropped={p: at for p, at in self.dropped.items() if p not in forgotten} | gone)
+
+    def _left_by(self, new: Manifest) -> set[str]:
+        """Our files that `new` does without. Runs that have the same parts in both are not looked at."""
+        parts = {run: names for run, names in self.parts.items() if new.parts.get(run) != names}
+        theirs = {run: new.parts[run] for run in parts if run in new.parts}
+        return replace(self, parts=parts).files() - replace(new, parts=theirs).files()
 
     def forgotten(self, now: datetime) -> set[str]:
         """Files that may be deleted."""
@@ -100,6 +126,29 @@ def _path(value: object) -> str:
 
 def _path_or_none(value: object) -> str | None:
     return None if value is None else _path(value)
+
+
+def _parts(value: dict[str, list[object]]) -> dict[str, tuple[str, ...]]:
+    """There is one entry for each kept run, so they are looked at all at once."""
+    if not all(isinstance(name, str) for names in value.values() for name in names):
+        raise TypeError("a part of a run has no name")
+    return {run: tuple(names) for run, names in value.items()}  # type: ignore[arg-type]
+
+
+def _runs(value: object) -> tuple[RowsFile, ...]:
+    """Manifests of earlier releases name one file, or none."""
+    if value is None or isinstance(value, str):
+        return () if value is None else (RowsFile(value, 0),)
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list of files")
+    return tuple(RowsFile(_path(path), int(rows)) for path, rows in value)
+
+
+def _published(value: object) -> Published | None:
+    if not isinstance(value, list):
+        return None
+    at, position = value
+    return Published(_path(at), int(position))
 
 
 def tasks_path(run_id: str, name: str) -> str:
@@ -130,10 +179,13 @@ class Head:
         self._database = database
         self._lake = lake
 
-    def read(self) -> tuple[str | None, Manifest]:
+    def read(self, known: tuple[str | None, Manifest] | None = None) -> tuple[str | None, Manifest]:
+        """The name of the manifest, and the manifest. One that is `known` by its name is not read again."""
         path = self._path()
         if path is None:
             return None, Manifest()
+        if known is not None and known[0] == path:
+            return path, known[1]
         try:
             return path, Manifest.loads(path, self._lake.read(path))
         except LakeObjectMissing as error:

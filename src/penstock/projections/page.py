@@ -38,7 +38,7 @@ class Page:
     inputs: Callable[[Sequence[Fact]], pa.Table]  # the consumed runs of these finished tasks
     runs: dict[str, FoldedRun]  # in memory: those that were before, and those that are told of here
     written: Collection[str]  # runs that earlier pages told of
-    forgotten: Collection[str]  # runs whose tasks retention took: a late word about them changes nothing
+    forgets: Callable[[str], bool]  # whether retention took the tasks of a run: a late word about it changes nothing
     lent: Lent
     cursor: Cursor
     size: int = 0
@@ -62,7 +62,7 @@ class Page:
             if fact.run_id is not None and fact.type in OF_A_RUN and understood(fact):
                 told.setdefault(fact.run_id, []).append(fact)
         for run_id, some in told.items():
-            if run_id not in self.forgotten:
+            if not self.forgets(run_id):
                 self._hear(run_id, some)
 
     def _hear(self, run_id: str, facts: Sequence[Fact]) -> None:

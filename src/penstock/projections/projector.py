@@ -22,8 +22,10 @@ from penstock.projections.fact import Cursor, Fact
 from penstock.projections.graph import Ints
 from penstock.projections.manifest import FOLDER, Head, Manifest, edges_path, made_at, new_path, tasks_path
 from penstock.projections.page import PIECE, Events, Lent, Page
+from penstock.projections.publish_status import is_due, publish
 from penstock.projections.rows import edge_rows, task_rows
-from penstock.projections.runs import RUNS, FoldedRun, run_row
+from penstock.projections.run_files import read_runs, ulid_time, with_rows
+from penstock.projections.runs import FoldedRun, run_row
 from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import FILE, with_spec_columns
 from penstock.projections.stretches import merged
@@ -50,6 +52,8 @@ class Projector:
     keep_runs: timedelta
     _runs: dict[str, FoldedRun] = field(default_factory=dict)
     _at: str | None = None  # the manifest that the runs in memory belong to
+    _manifest: Manifest = field(default_factory=Manifest)  # the same, read
+    _came_second: bool = False  # we published, and somebody else swapped: the file may be older than theirs
 
     def advance(self, lent: Lent | None = None) -> int:
         """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do. A run that
@@ -58,7 +62,7 @@ class Projector:
         lent = lent or {}
         try:
             while True:
-                seen, manifest = self.head.read()
+                seen, manifest = self.head.read((self._at, self._manifest))
                 if seen != self._at:
                     self._runs.clear()
                 page: Page | None = None
@@ -67,18 +71,22 @@ class Projector:
                     page.take(piece, cursor)
                     if page.size >= PAGE:
                         break
-                if page is None:
-                    self._at = seen
+                if page is None and not self._may_publish(manifest):
+                    self._at, self._manifest = seen, manifest
                     return done
-                new = self._without_expired(self._with(manifest, page), self.clock())
+                new = manifest if page is None else self._without_expired(self._with(manifest, page), self.clock())
+                if self._may_publish(new):
+                    new = publish(self.lake, new, self.owner, self.clock())
                 reach("project.written")
                 self._at = self._swap(seen, manifest, new)
                 reach("project.advanced")
                 if self._at is None:  # somebody was first: theirs has the same events, ours is not needed
                     self._runs.clear()
                     self.lake.delete(new.files() - manifest.files())
+                    self._came_second = new.published != manifest.published
                 else:
-                    done += page.size
+                    self._came_second = False
+                    done += 0 if page is None else page.size
         except BaseException:  # the runs in memory may be ahead of the files now
             self._runs.clear()
             self._at = None
@@ -90,6 +98,8 @@ class Projector:
         self._at = None
         new, done = make(self, self._everything(PAGE)) if make else self._made(self._everything(PIECE))
         new = self._without_expired(new, self.clock())
+        if self._may_publish(new):
+            new = publish(self.lake, new, self.owner, self.clock())
         self._runs.clear()
         while True:  # whoever advanced meanwhile folded the same events; the newest of them are folded once more
             seen, old = self.head.read_if_there()
@@ -103,15 +113,22 @@ class Projector:
         while True:
             self.advance()
             seen, manifest = self.head.read()
-            self._at = self._swap(seen, manifest, self._merged(manifest, stale=stale))
+            new = publish(self.lake, self._merged(manifest, stale=stale), self.owner, self.clock())
+            self._at = self._swap(seen, manifest, new)
             if self._at is not None:
                 return len(stale)
+
+    def _may_publish(self, manifest: Manifest) -> bool:
+        """Whether `partition_status.parquet` is to be written from what this manifest holds."""
+        has_rows = manifest.status_base is not None or bool(manifest.status_deltas)
+        return has_rows and (self._came_second or is_due(self.lake, manifest, self.clock()))
 
     def _swap(self, seen: str | None, old: Manifest, new: Manifest) -> str | None:
         """Make `new` the manifest if the old one still is; files that nobody can stand on any more are deleted."""
         now = self.clock()
         self.lake.delete(old.forgotten(now))
-        return self.head.advance(seen, old.after(new, seen, now), now)
+        self._manifest = old.after(new, seen, now)
+        return self.head.advance(seen, self._manifest, now)
 
     def _tidy(self, manifest: Manifest) -> None:
         """Delete what stands in no manifest: left by those who died or came second, a day ago or longer."""
@@ -161,9 +178,22 @@ class Projector:
     # --- one page of events -------------------------------------------------------------------------------------
 
     def _page(self, manifest: Manifest, lent: Lent) -> Page:
-        known = set(files.read(self.lake, manifest.runs)["run_id"].to_pylist()) if manifest.runs else set[str]()
-        forgotten = known - set(manifest.parts)
-        return Page(self.events, self.inputs, self._runs, manifest.parts, forgotten, lent, manifest.cursor)
+        return Page(
+            self.events, self.inputs, self._runs, manifest.parts, self._forgets(manifest), lent, manifest.cursor
+        )
+
+    def _forgets(self, manifest: Manifest) -> Callable[[str], bool]:
+        """Whether retention took the tasks of a run. Only runs that are older than retention are looked up."""
+        oldest, known = ulid_time(self.clock() - self.keep_runs), list[set[str]]()
+
+        def forgets(run_id: str) -> bool:
+            if run_id >= oldest or run_id in manifest.parts:
+                return False
+            if not known:
+                known.append(set(read_runs(self.lake, manifest.runs, ["run_id"])["run_id"].to_pylist()))
+            return run_id in known[0]
+
+        return forgets
 
     def _with(self, manifest: Manifest, page: Page) -> Manifest:
         new = replace(manifest, cursor=page.cursor, unknown=added(manifest.unknown, page.unknown))
@@ -175,9 +205,12 @@ class Projector:
 
     def _without_expired(self, manifest: Manifest, now: datetime) -> Manifest:
         """Retention takes the tasks and edges of runs that ended long ago; their row in `runs` stays."""
-        if manifest.runs is None:
+        oldest = ulid_time(now - self.keep_runs)
+        if not any(run_id < oldest for run_id in manifest.parts):
             return manifest
-        rows = {row["run_id"]: row for row in files.read(self.lake, manifest.runs).to_pylist()}
+        rows = {
+            row["run_id"]: row for row in read_runs(self.lake, manifest.runs, ["run_id", "finished_at"]).to_pylist()
+        }
         gone = set(expired(rows, now - self.keep_runs))
         return replace(manifest, parts={run: parts for run, parts in manifest.parts.items() if run not in gone})
 
@@ -219,19 +252,14 @@ class Projector:
     def _with_runs(self, manifest: Manifest, page: Page) -> Manifest:
         if not page.changed:
             return manifest
-        old = files.read(self.lake, manifest.runs) if manifest.runs else RUNS.empty_table()
-        parts = dict(manifest.parts)
-        rows = {row["run_id"]: row for row in old.to_pylist()}
+        parts, rows = dict(manifest.parts), {}
         for run_id, changed in page.changed.items():
             run = page.folded(run_id)
             parts[run_id] = self._part(run_id, run, changed, parts.get(run_id, ()))
             rows[run_id] = run_row(run_id, run, self.owner)
             if run.facts.end is not None:
                 del self._runs[run_id]
-        path = new_path("runs")
-        ordered = [rows[run_id] for run_id in sorted(rows)]
-        files.write(self.lake, path, pa.Table.from_pylist(ordered, schema=RUNS))
-        return replace(manifest, runs=path, parts=parts)
+        return replace(manifest, runs=with_rows(self.lake, manifest.runs, rows), parts=parts)
 
     def _part(self, run_id: str, run: FoldedRun, changed: Ints | None, parts: tuple[str, ...]) -> tuple[str, ...]:
         """Write what changed of a run; of one that was not in memory, or is over, write all of it."""
@@ -240,9 +268,9 @@ class Projector:
         tasks = task_rows(run_id, run.fold, self.owner, None if whole else changed)
         if whole and len(parts) == 1 and files.read(self.lake, tasks_path(run_id, parts[0])).equals(tasks):
             return parts  # told again: nothing of a finished run is written twice
-        files.write(self.lake, tasks_path(run_id, name), tasks)
+        files.write_sorted(self.lake, tasks_path(run_id, name), tasks)
         edges = edge_rows(run_id, run.fold, self.owner, None if whole else changed)
-        files.write(self.lake, edges_path(run_id, name), edges)
+        files.write_sorted(self.lake, edges_path(run_id, name), edges)
         return (name,) if whole else (*parts, name)
 
 

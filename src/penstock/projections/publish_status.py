@@ -1,0 +1,61 @@
+"""`partition_status.parquet`: one whole row for each partition, which any Parquet reader can read directly.
+
+The file is replaced as a whole, so a reader finds the old one or the new one. It is written before the manifest that
+says so is swapped in: a process that dies in between, or comes second, leaves a file that is as correct, and the next
+pass writes it again. A small table is published by every pass; a larger one costs as much as all its rows, so it is
+left alone for a time that grows with them, ten minutes at most.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from penstock.clock import iso
+from penstock.lake import Lake
+from penstock.projections import files
+from penstock.projections.manifest import PARTITION_STATUS, Manifest, Published
+from penstock.projections.status import PARTIAL, joined
+from penstock.projections.status_file import FILE
+from penstock.projections.stretches import merged
+
+SMALL = 2_000  # rows that every pass may write again
+_ROWS_PER_SECOND = 1_500  # of larger tables: one of 90,000 rows is written at most once a minute
+_LONGEST = timedelta(minutes=10)
+
+
+def is_due(lake: Lake, manifest: Manifest, now: datetime) -> bool:
+    """Whether the published file is behind the manifest, and may be written again."""
+    last = manifest.published
+    if last is None:
+        return True
+    if last.position >= manifest.cursor.position:
+        return False
+    if last.at <= iso(now - _LONGEST):
+        return True
+    rows = sum(files.rows(lake, path) for path in (manifest.status_base, *manifest.status_deltas) if path)
+    return rows <= SMALL or last.at <= iso(now - interval(rows))
+
+
+def interval(rows: int) -> timedelta:
+    """How long a table of so many rows is left as it was published, so that publishing takes a few percent of the
+    time."""
+    return min(_LONGEST, timedelta(seconds=rows / _ROWS_PER_SECOND))
+
+
+def publish(lake: Lake, manifest: Manifest, owner: tuple[str, str], now: datetime) -> Manifest:
+    """Write what the manifest holds in place of the file. Returns the manifest that says so."""
+    if manifest.status_base is not None and not manifest.status_deltas:
+        _copy(lake, manifest.status_base)
+    else:
+        news = joined(files.read_all(lake, manifest.status_deltas, PARTIAL))
+        files.write_pieces(lake, PARTITION_STATUS, FILE, merged(lake, manifest.status_base, news, owner))
+    return replace(manifest, published=Published(iso(now), manifest.cursor.position))
+
+
+def _copy(lake: Lake, base: str) -> None:
+    """A base without deltas is whole: its bytes are copied, not its rows."""
+    with files.named(base), lake.open(base) as source, lake.writer(PARTITION_STATUS) as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+        target.commit()
