@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.control.asked_days import AskedDays
     from penstock.control.why import Why
     from penstock.raw.reader import RawRun
     from penstock.warehouse.reader import Vouched
-    from penstock.warehouse.readiness import AskedDays, Coverage
+    from penstock.warehouse.readiness import Coverage
     from penstock.warehouse.snapshots import Snapshot
 
 
