@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import note, show, table
-from penstock.errors import UsageError
+from penstock.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +70,7 @@ def check(
     }
     show(document, as_json, lambda console: _draw_trial(console, name, trial))
     if not trial.is_acceptable:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _session() -> Any:

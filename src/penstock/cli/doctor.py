@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show, table
-from penstock.errors import PenstockError
+from penstock.errors import ExitCode, PenstockError
 
 if TYPE_CHECKING:
     from penstock.app import Workspace
@@ -63,7 +63,7 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
 
     show(document, as_json, draw)
     if not document["ok"]:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _found(name: str, check: Callable[[], str]) -> Finding:

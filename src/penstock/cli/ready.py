@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show, table
+from penstock.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +64,7 @@ def ready(
     }
     show(document, as_json, lambda console: _draw(console, found, rule))
     if absent:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _table(name: str, days: list[Coverage], rule: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, table
+from penstock.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +97,6 @@ def recover(
     Both can be repeated, and continue where an interrupted one stopped.
     """
     from penstock.app import load_workspace, os_user
-    from penstock.errors import UsageError
     from penstock.state.control import AuditEntry
 
     if tables and side is not Side.DATABASE:
@@ -124,7 +124,7 @@ def _report(ws: Workspace, as_json: bool) -> None:
 
     show(listing(mismatch_items(found), len(found)), as_json, draw)
     if found:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 # --- from the lake ----------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def _from_database(
     document = _database_document(damage, sorted(wanted), done, dry_run)
     show(document, as_json, lambda console: _draw_database(console, damage, sorted(wanted), done, dry_run))
     if document["broken"]:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _database_document(

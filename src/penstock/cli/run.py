@@ -12,6 +12,7 @@ from penstock import interrupts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import key_fields, listing, show, table
+from penstock.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +81,7 @@ def finish(summary: RunSummary, as_json: bool) -> None:
     blocked by a breaker or could not be published is not, nor is what a cancelled run left."""
     show(document(summary), as_json, lambda console: draw(console, summary))
     if summary.failures or summary.cancelled or summary.blocked or summary.troubles or summary.end != "done":
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @contextmanager

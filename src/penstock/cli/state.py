@@ -10,6 +10,7 @@ import typer
 from penstock.cli import acts
 from penstock.cli import options as opt
 from penstock.cli.render import key_fields, listing, show, table
+from penstock.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,7 +129,7 @@ def retry(
     }
     show(document, as_json, lambda console: _draw_retry(console, len(failed), moved, turned_down, dry_run))
     if any(turned_down.values()) and not failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _draw_retry(console: Console, failed: int, moved: int, turned_down: dict[str, list[Any]], dry_run: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import key_fields, listing, show, table
+from penstock.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +73,7 @@ def validate(
         lambda console: _draw(console, found),
     )
     if found.demoted or found.unreadable:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _draw(console: Console, found: Rechecked) -> None:

@@ -9,6 +9,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, table
+from penstock.errors import ExitCode
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
@@ -153,7 +154,7 @@ def reconcile(
 
     show(document, as_json, draw)
     if document.get("broken") or mismatches:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 Tables = Annotated[
@@ -266,7 +267,7 @@ def verify(
 
     show({**listing(items, len(items)), **facts}, as_json, draw)
     if items or files or mismatches:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _asked(chosen: Selection, after: str | None, limit: int) -> dict[str, Any]:
