@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import LISTED, draw_keys, key_fields, listing, show
+from penstock.cli.tables import table
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, run_id
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from penstock.state.records import PartitionView
 
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
-_LISTED = 100
-
 NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
 
 
@@ -274,17 +274,18 @@ def _mark(
         flags = {**act.flags, "yes": rails.yes, "force": rails.force}
         entry = AuditEntry(rails.actor or os_user(), f"state {act.name}", act.chosen.as_dict(), flags)
         changed = carry_out(ws, found, entry)
-    items = [key_fields(key) for key in found[:_LISTED]]
+    items = [key_fields(key) for key in found[:LISTED]]
     document = {**listing(items, len(found)), "changed": changed, "dry_run": rails.dry_run}
 
     def draw(console: Console) -> None:
         if rails.dry_run:
-            console.print(f"{len(found):,} partitions would be {act.done}")
-            for key in found[:_LISTED]:
-                console.print(f"  {key}")
+            console.print(f"{counted(len(found))} would be {act.done}")
+            draw_keys(console, found)
         else:
             console.print(
-                f"{changed:,} partitions are {act.done}" if changed else "nothing to do: no partition matches"
+                f"{counted(changed, 'partition is', 'partitions are')} {act.done}"
+                if changed
+                else "nothing to do: no partition matches"
             )
 
     show(document, rails.as_json, draw)

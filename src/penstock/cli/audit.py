@@ -7,7 +7,8 @@ from typing import Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import listing, show, table
+from penstock.cli.render import listing, show
+from penstock.cli.tables import table
 
 audit = typer.Typer(no_args_is_help=True, help="Manual acts: who, when, what, how many.")
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import key_fields, listing, show
+from penstock.cli.tables import table
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,12 +85,12 @@ def create(
         confirm("backfilling", new.total if moved is None else moved, yes=yes, force=force)
         flags = {"reprocess": reprocess, "chunk_size": chunk_size, "priority": priority, "max_chunks": max_chunks}
         ws.backfills.create(new, AuditEntry(who, "backfill create", chosen.as_dict(), flags))
-    words = f"{new.total:,} partitions would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
+    words = f"{counted(new.total)} would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
     if moved is not None:
         words += f", of which {moved:,} are of version {schema_version} and move"
     frozen = ws.frozen_in(chosen)
     if frozen:
-        words += f"; {frozen:,} are left out because they are frozen: their sources no longer have those days"
+        words += f"; leaves out {counted(frozen, 'frozen partition')}: the source no longer has the day"
     document = {**_item(ws, new, dry_run), "moved": moved, "frozen": frozen, "dry_run": dry_run}
     show(document, as_json, lambda console: console.print(words))
 
@@ -189,7 +191,7 @@ def retry_failed(
         confirm("retrying", len(failed), yes=yes, force=force)
         document["backfill_id"] = ws.retry_backfill(ws.backfills.get(backfill_id), failed, actor or os_user())
     new = document.get("backfill_id")
-    words = f"{len(failed):,} partitions failed" + (f"; backfill {new} tries them again" if new else "")
+    words = f"{counted(len(failed))} failed" + (f"; backfill {new} tries them again" if new else "")
     show(document, as_json, lambda console: console.print(words))
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import note, show, table
+from penstock.cli.render import note, show
+from penstock.cli.tables import table
 from penstock.errors import ExitCode, UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,7 +89,7 @@ def _draw_trial(console: Console, name: str, trial: Trial) -> None:
     for words in trial.skipped:
         console.print(f"not tried: {words}", markup=False)
     verdict = "[green]would be accepted[/]" if trial.is_acceptable else "[red]would be rejected[/]"
-    console.print(f"{trial.rows:,} rows of {name} {verdict}")
+    console.print(f"{counted(trial.rows, 'row')} of {name} {verdict}")
 
 
 @contract.command("infer")
@@ -120,7 +122,7 @@ def infer(
         called, from_ = partition.query_name, partition.source
     called = name or called
     query = query_to_mapping(checked_query(called, proposal.as_query(source or from_), "the proposal"))
-    notes = [f"proposed from {proposal.rows:,} rows", *proposal.notes]
+    notes = [f"proposed from {counted(proposal.rows, 'row')}", *proposal.notes]
     text = as_yaml({called: query}, notes)
     document = {"queries": {called: query}, "rows": proposal.rows, "notes": list(proposal.notes), "yaml": text}
     show(document, as_json, lambda _console: typer.echo(text, nl=False))
@@ -195,7 +197,7 @@ def _queries(file: Path) -> tuple[dict[str, Query], list[str]]:
 def _one(queries: dict[str, Query], name: str | None, file: Path) -> tuple[str, Query]:
     known = ", ".join(queries) or "none"
     if name is None and len(queries) != 1:
-        raise UsageError(f"{file} has {len(queries)} queries: say which with --query ({known})")
+        raise UsageError(f"{file} has {counted(len(queries), 'query', 'queries')}: say which with --query ({known})")
     if name is not None and name not in queries:
         raise UsageError(f"{file} has no query {name!r} (queries: {known})")
     return next((n, q) for n, q in queries.items() if name in (None, n))

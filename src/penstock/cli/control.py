@@ -14,9 +14,11 @@ import typer
 from penstock import interrupts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import listing, note, show, table
+from penstock.cli.render import listing, note, show
 from penstock.cli.run import waiting_lines
+from penstock.cli.tables import table
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -180,8 +182,8 @@ def _in_words(facts: Mapping[str, Any]) -> str:
     trouble = "".join(f"\n{line}" for line in (*facts.get("troubles", ()), *facts.get("unfinished", ())))
     if not facts["planned"]:
         loaded = facts.get("loaded", 0)
-        published = f"; {loaded:,} partitions that waited to be published were loaded" if loaded else ""
+        published = f"; loaded {counted(loaded)} that waited for publication" if loaded else ""
         waiting = "".join(f"\n{line}" for line in waiting_lines(facts.get("held_up", {})))
         return f"nothing is due{published}{waiting}{trouble}"
-    words = f"{facts['planned']:,} planned, {facts['accepted']:,} accepted, {facts['rejected']:,} rejected"
-    return f"{words}, {facts['loaded']:,} loaded; {facts['waiting']:,} wait for the next round{trouble}"
+    words = ", ".join(f"{facts[name]:,} {name}" for name in ("planned", "accepted", "rejected", "loaded"))
+    return f"{words}; {counted(facts['waiting'], 'waits', 'wait')} for the next round{trouble}"

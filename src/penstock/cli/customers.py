@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import listing, show, table
+from penstock.cli.render import listing, show
+from penstock.cli.tables import table
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +35,7 @@ def list_(
     items = [{name: getattr(customer, name) for name in names} for customer in found[:limit]]
 
     def draw(console: Console) -> None:
-        console.print(table(f"{len(found):,} customers", names, [list(item.values()) for item in items]))
+        console.print(table(counted(len(found), "customer"), names, [list(item.values()) for item in items]))
 
     show(listing(items, len(found)), as_json, draw)
 
@@ -68,7 +70,7 @@ def sync(
     name, plan = ws.customer_changes(source, levels, wanted)
     changes = plan.changes
     if changes and not dry_run:
-        confirm("changing", len(changes), yes=yes, force=force, noun="customers")
+        confirm("changing", len(changes), yes=yes, force=force, noun="customer")
         flags = {"levels": levels, "status": wanted, "yes": yes, "force": force}
         ws.sync_customers(plan, AuditEntry(actor or os_user(), "customers sync", {"source": name}, flags))
     items = [{"id": c.id, "change": c.kind, "before": c.before, "after": c.after} for c in changes[:_LISTED]]
@@ -80,13 +82,13 @@ def sync(
     def draw(console: Console) -> None:
         if plan.ended:
             console.print(
-                f"{len(plan.ended):,} customers, as {plan.ended[0]}, have an end (active_to) although {name} serves"
-                " them: take it out by hand if they are to be fetched again"
+                f"{name} serves {counted(len(plan.ended), 'customer')} with an end (active_to), as {plan.ended[0]}:"
+                " remove the end by hand to fetch again"
             )
         if not changes:
             console.print(f"nothing to do: {plan.file.name} says what {name} says")
             return
         console.print(table(None, ("customer", "change", "before", "after"), [list(item.values()) for item in items]))
-        console.print(f"{len(changes):,} changes {'would be' if dry_run else 'are'} written to {plan.file}")
+        console.print(f"{'would write' if dry_run else 'wrote'} {counted(len(changes), 'change')} to {plan.file}")
 
     show(document, as_json, draw)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import show, table
+from penstock.cli.render import show
+from penstock.cli.tables import table
 from penstock.errors import ExitCode, PenstockError
 
 if TYPE_CHECKING:

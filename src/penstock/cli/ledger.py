@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import listing, note, show, table
+from penstock.cli.render import listing, note, show
+from penstock.cli.tables import table
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +62,7 @@ def rebuild(
         raise UsageError(f"--engine {engine!r} is unknown: use embedded or spark")
     note("rebuilding the projections from the ledger")
     done = open_workspace(workspace).rebuild_projections(engine)
-    show({"events": done, "engine": engine}, as_json, lambda console: console.print(f"{done:,} events folded"))
+    show({"events": done, "engine": engine}, as_json, lambda console: console.print(f"{counted(done, 'event')} folded"))
 
 
 def export(
@@ -84,7 +86,7 @@ def export(
         raise UsageError("this takes events out of the database: look at --dry-run first, then say --yes")
     facts = ws.export_ledger(older_than, entry, rehearsal=dry_run)
     words = "would be exported" if dry_run else "exported"
-    show(facts, as_json, lambda console: console.print(f"{facts['events']:,} events {words}"))
+    show(facts, as_json, lambda console: console.print(f"{counted(facts['events'], 'event')} {words}"))
 
 
 def _about(payload: dict[str, Any]) -> str:

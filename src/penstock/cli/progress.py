@@ -9,6 +9,8 @@ from typing import Any, Self
 
 import typer
 
+from penstock.plural import counted
+
 
 class RunProgress:
     """Shows the stages of a run. Implements the runner's Watcher."""
@@ -59,10 +61,6 @@ class RunProgress:
         self._bars[name] = (task, before + partitions)
         self._live.update(task, total=before + partitions, count=counted(before + partitions))
         return lambda share: self._live.update(task, completed=before + share * partitions)
-
-
-def counted(partitions: int) -> str:
-    return "1 partition" if partitions == 1 else f"{partitions:,} partitions"
 
 
 def _lines(name: str) -> Callable[[float], None]:

@@ -13,6 +13,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.values import beyond_python, json_value, python_values
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +120,8 @@ def snapshot(
     """Name the present state of the whole warehouse, to read it later with --as-of. What is demoted after that is left
     out even then."""
     from penstock.app import open_workspace
-    from penstock.cli.render import listing, show, table
+    from penstock.cli.render import listing, show
+    from penstock.cli.tables import table
     from penstock.declared import duration
 
     ws = open_workspace(workspace)
@@ -141,23 +143,25 @@ def snapshot(
     made = ws.snapshot(name or f"{ws.now():%Y%m%d-%H%M%S}", duration(expires))
     tables = [{"table": head.name, "version": head.version} for _, head in made.tables]
     document = {"snapshot": made.name, "created_at": made.created_at, "expires_at": made.expires_at, "tables": tables}
-    words = f"snapshot {made.name}: {len(tables)} tables, readable until {made.expires_at:%Y-%m-%d %H:%M} UTC"
+    until = f"{made.expires_at:%Y-%m-%d %H:%M} UTC"
+    words = f"snapshot {made.name}: {counted(len(tables), 'table')}, readable until {until}"
     show(document, as_json, lambda console: console.print(words))
 
 
 def _say_withdrawn(partitions: int, as_of: str) -> None:
     if partitions:
-        typer.echo(f"penstock: {partitions:,} partitions were demoted since {as_of} and are left out", err=True)
+        typer.echo(f"penstock: leaves out {counted(partitions)} demoted since {as_of}", err=True)
 
 
 def _say_withdrawn_inputs(vouched: Vouched) -> None:
     hidden = vouched.hidden_inputs
     shown = [key for key in vouched.withdrawn_inputs if key not in set(hidden)]
-    for keys, what in ((shown, "are not ready"), (hidden, "are left out")):
+    for keys, what in ((shown, "not ready"), (hidden, "left out")):
         if keys:
+            was, be, them = ("was", "is", "it") if len(keys) == 1 else ("were", "are", "them")
             typer.echo(
-                f"penstock: {len(keys):,} partitions of {keys[0].asset} were made from runs that were demoted since and"
-                f" {what}; the next `penstock run` makes them again: `penstock why {keys[0]}`",
+                f"penstock: {counted(len(keys))} of {keys[0].asset} {was} made from runs that were demoted since and"
+                f" {be} {what}; the next `penstock run` makes {them} again: `penstock why {keys[0]}`",
                 err=True,
             )
 
@@ -327,7 +331,8 @@ def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO, facts: Mapping[
 
 
 def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
-    from penstock.cli.render import console, note, table
+    from penstock.cli.render import console, note
+    from penstock.cli.tables import table
 
     rows: list[list[Any]] = []
     more = False
@@ -341,7 +346,7 @@ def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
             break
     console().print(table(None, reader.schema.names, rows))
     if more:
-        note(f"the first {limit:,} rows; --limit shows more, --output F --format csv writes them all")
+        note(f"the first {counted(limit, 'row')}; --limit shows more, --output F --format csv writes them all")
 
 
 def _cell(value: Any) -> str | None:

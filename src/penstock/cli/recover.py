@@ -9,8 +9,10 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, table
+from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show
+from penstock.cli.tables import table
 from penstock.errors import ExitCode, UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,8 +62,8 @@ def backup(
 
     def draw(console: Console) -> None:
         tables = found["tables"]
-        noun = "table" if len(tables) == 1 else "tables"
-        console.print(f"{found['file']}: {found['partitions']:,} partitions, {len(tables):,} {noun}", markup=False)
+        held = f"{counted(found['partitions'])}, {counted(len(tables), 'table')}"
+        console.print(f"{found['file']}: {held}", markup=False)
 
     show(found, as_json, draw)
 
@@ -195,7 +197,7 @@ def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
     console.print(table(None, names, rows))
     done = "would restore" if dry_run else "restored"
     where = "a new state database" if found.database_is_new else "the state database"
-    console.print(f"{done} {found.restored:,} accepted runs in {where}")
+    console.print(f"{done} {counted(found.restored, 'accepted run')} in {where}")
     for path, reason in sorted(found.damaged_files.items())[:_LISTED]:
         console.print(f"rebuilt from raw: {path} cannot be read: {reason}", style="yellow", markup=False)
     for attempt, reason in sorted(found.unusable.items())[:_LISTED]:
@@ -277,7 +279,7 @@ def _draw_database(
         console.print(f"would rebuild {', '.join(wanted)} from raw")
         return
     loaded, broken = sum(one.loaded for one in done), {k: v for one in done for k, v in one.broken.items()}
-    console.print(f"rebuilt {', '.join(wanted)}: {loaded:,} partitions loaded again from raw")
+    console.print(f"rebuilt {', '.join(wanted)}: {counted(loaded)} loaded again from raw")
     for key, reason in sorted(broken.items()):
         console.print(
             f"hidden: {key}: {reason}; fetch it again with `penstock run {key} --reprocess`", style="red", markup=False

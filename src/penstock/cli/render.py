@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime
 from enum import Enum
@@ -45,6 +46,17 @@ def draw_mismatches(console: Console, found: Sequence[Mismatch]) -> None:
         console.print(line, style="red", markup=False)
 
 
+LISTED = 100  # so many partitions are named by a preview
+
+
+def draw_keys(console: Console, keys: Sequence[PartitionKey]) -> None:
+    """The partitions that an act is about, a line each; of many the first ones."""
+    for key in keys[:LISTED]:
+        console.print(f"  {key}")
+    if len(keys) > LISTED:
+        console.print(f"  ... and {len(keys) - LISTED:,} more: --json lists them")
+
+
 def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], None]) -> None:
     """Print `document` as JSON, or let `text` draw it."""
     if as_json:
@@ -57,33 +69,20 @@ def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], N
 
 
 def console() -> Console:
+    """Standard output. Lines are wrapped between words, and no word is cut or broken, however narrow the terminal."""
     from rich.console import Console
 
-    # Without a terminal (pipes, CI) lines must not be cut at 80 columns.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    from penstock.cli.tables import longest_word
 
+    class WholeWords(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            lines = [line for text in objects if isinstance(text, str) for line in text.splitlines()]
+            fits = max(map(longest_word, lines), default=0) <= self.width
+            super().print(*objects, **{"crop": False, "overflow": "fold" if fits else "ignore", **options})
 
-def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(*columns, title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
-    return drawn
-
-
-def shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
-    if isinstance(value, int):
-        return f"{value:,}"
-    return str(value)
+    # Without a terminal (pipes, CI) lines have room; whoever sets COLUMNS means it.
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return WholeWords(highlight=False, width=None if narrow else 200)
 
 
 def note(message: str) -> None:

@@ -11,8 +11,10 @@ import typer
 from penstock import interrupts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import key_fields, listing, show
+from penstock.cli.tables import table
 from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -123,9 +125,9 @@ def draw(console: Console, summary: RunSummary) -> None:
     for words in summary.troubles:
         console.print(words, style="red", markup=False, soft_wrap=True)
     if summary.blocked:
-        console.print(f"{summary.blocked:,} partitions were not issued")
+        console.print(f"{counted(summary.blocked, 'partition was', 'partitions were')} not issued")
     if not summary.planned and not summary.loaded and summary.end == "done":
-        held = f"; {summary.skipped:,} are being worked on by another run" if summary.skipped else ""
+        held = f"; another run works on {counted(summary.skipped)}" if summary.skipped else ""
         console.print(f"nothing is due{held}")
         for line in waiting_lines(summary.waiting or {}):
             console.print(line)
@@ -140,9 +142,10 @@ def draw(console: Console, summary: RunSummary) -> None:
         f"{summary.cancelled:,} cancelled, {summary.skipped:,} skipped, {summary.seconds:.1f} s"
     )
     if summary.unchanged:
-        console.print(f"{summary.unchanged:,} slices of models were left as they are: their inputs did not change")
+        console.print(f"{counted(summary.unchanged, 'slice')} of models unchanged: no input changed")
     if summary.warnings:
-        console.print(f"[yellow]{summary.warnings:,} warnings[/] about accepted partitions: penstock state history KEY")
+        warnings = counted(summary.warnings, "warning")
+        console.print(f"[yellow]{warnings}[/] about accepted partitions: penstock state history KEY")
 
 
 def _draw_items(console: Console, title: str, found: Sequence[Failure], more: str) -> None:
@@ -156,20 +159,28 @@ def _draw_items(console: Console, title: str, found: Sequence[Failure], more: st
 
 # What may stand in the way of a partition, and what to do about it.
 _WAITING = {
-    "retry": "failed and wait for their retry: `penstock failed`",
-    "operator": "failed and wait for an operator: `penstock failed`, then `penstock state retry`",
-    "terminal": "failed for good: `penstock state terminal`, then `penstock state clear-terminal`",
-    "paused": "are paused: `penstock state resume`",
-    "blocked": "wait for their source: `penstock control breakers`",
-    "model_inputs": "partitions of models wait for their inputs: `penstock why KEY`",
-    "open": "are being worked on by another run: `penstock runs list`",
-    "publication": "have authority and could not be published: `penstock why KEY`",
+    "retry": ("failed and waits", "failed and wait", "for a retry: `penstock failed`"),
+    "operator": (
+        "failed and waits",
+        "failed and wait",
+        "for an operator: `penstock failed`, then `penstock state retry`",
+    ),
+    "terminal": ("failed", "failed", "for good: `penstock state terminal`, then `penstock state clear-terminal`"),
+    "paused": ("is", "are", "paused: `penstock state resume`"),
+    "blocked": ("waits", "wait", "for the source: `penstock control breakers`"),
+    "model_inputs": ("of a model waits", "of models wait", "for inputs: `penstock why KEY`"),
+    "open": ("is", "are", "worked on by another run: `penstock runs list`"),
+    "publication": ("has", "have", "authority and could not be published: `penstock why KEY`"),
 }
 
 
 def waiting_lines(waiting: Mapping[str, int]) -> list[str]:
     """What stands in the way of partitions, with the command that helps."""
-    return [f"  {waiting[name]:,} {words}" for name, words in _WAITING.items() if waiting.get(name)]
+    return [
+        f"  {counted(waiting[name], f'partition {one}', f'partitions {many}')} {rest}"
+        for name, (one, many, rest) in _WAITING.items()
+        if waiting.get(name)
+    ]
 
 
 def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
@@ -192,8 +203,9 @@ def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
     if plan.is_divided:
         console.print("that is more than one run should hold (control.largest_run): it will be done in several")
     if plan.held:
-        console.print(f"{plan.held:,} more are being worked on by another run")
+        console.print(f"another run works on {plan.held:,} more")
     if plan.paused:
-        console.print(f"{plan.paused:,} more are paused: penstock state resume")
+        console.print(f"{counted(plan.paused, 'more is', 'more are')} paused: penstock state resume")
     if plan.waiting:
-        console.print(f"{plan.waiting:,} slices of models wait for inputs that do not come with this run")
+        waiting = counted(plan.waiting, "slice of a model waits", "slices of models wait")
+        console.print(f"{waiting} for inputs that do not come with this run")

@@ -8,8 +8,9 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import listing, show, table
+from penstock.cli.render import listing, show
 from penstock.cli.run import finish, stopped
+from penstock.cli.tables import table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,13 +9,16 @@ import typer
 
 from penstock.cli import acts
 from penstock.cli import options as opt
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import draw_keys, key_fields, listing, show
+from penstock.cli.tables import table
 from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.app import Workspace
+    from penstock.partition import PartitionKey
     from penstock.state.records import Attempt, PartitionView
 
 state = typer.Typer(no_args_is_help=True, help="Inspect and steer the state of partitions.")
@@ -127,30 +130,39 @@ def retry(
         "terminal": [str(key) for key in turned_down.get("terminal", ())],
         "frozen": [str(key) for key in turned_down.get("frozen", ())],
     }
-    show(document, as_json, lambda console: _draw_retry(console, len(failed), moved, turned_down, dry_run))
+    show(document, as_json, lambda console: _draw_retry(console, failed, moved, turned_down, dry_run))
     if any(turned_down.values()) and not failed:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _draw_retry(console: Console, failed: int, moved: int, turned_down: dict[str, list[Any]], dry_run: bool) -> None:
+def _draw_retry(
+    console: Console,
+    failed: list[PartitionKey],
+    moved: int,
+    turned_down: dict[str, list[PartitionKey]],
+    dry_run: bool,
+) -> None:
     if dry_run:
-        console.print(f"{failed:,} failed partitions would become pending")
+        console.print(f"{counted(len(failed), 'failed partition')} would become pending")
+        draw_keys(console, failed)
     elif failed:
-        console.print(f"{moved:,} partitions are pending again: the next `penstock run` attempts them")
+        pending = counted(moved, "partition is", "partitions are")
+        console.print(f"{pending} pending again: attempted by the next `penstock run`")
     else:
         console.print("nothing to retry: no failed partition matches")
     if marked := turned_down.get("terminal"):
         console.print(
-            f"[yellow]refused {len(marked):,}[/]: they were given up for good, as {marked[0]};"
+            f"[yellow]refused {counted(len(marked))} given up for good[/], as {marked[0]};"
             " take that back with `penstock state clear-terminal`"
         )
     if frozen := turned_down.get("frozen"):
         console.print(
-            f"[yellow]refused {len(frozen):,}[/]: they are frozen, as {frozen[0]}: the source no longer has those days"
+            f"[yellow]refused {counted(len(frozen), 'frozen partition')}[/], as {frozen[0]}: the source no longer has"
+            " the day"
         )
     if refused := turned_down.get("no_raw"):
         console.print(
-            f"[yellow]refused {len(refused):,}[/]: their attempts left nothing in the raw sink, as {refused[0]};"
+            f"[yellow]refused {counted(len(refused))} whose attempts left nothing in the raw sink[/], as {refused[0]};"
             " look with `penstock state history`, or add --without-raw"
         )
 

@@ -8,13 +8,16 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import draw_keys, key_fields, listing, show
+from penstock.cli.tables import table
 from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.flow.recheck import Rechecked
+    from penstock.partition import PartitionKey
 
 
 def register(app: typer.Typer) -> None:
@@ -51,12 +54,8 @@ def validate(
     trusted = ws.to_recheck(chosen)
     if dry_run:
         items = [key_fields(attempt.partition) for attempt, _ in trusted]
-        words = f"{len(trusted):,} trusted runs would be examined"
-        show(
-            {**listing(items, len(items)), "examined": 0, "dry_run": True},
-            as_json,
-            lambda console: console.print(words),
-        )
+        document = {**listing(items, len(items)), "examined": 0, "dry_run": True}
+        show(document, as_json, lambda console: _draw_preview(console, [attempt.partition for attempt, _ in trusted]))
         return
     confirm("re-checking", len(trusted), yes=yes, force=force)
     with RunProgress() as progress:
@@ -76,6 +75,11 @@ def validate(
         raise typer.Exit(ExitCode.FAILED)
 
 
+def _draw_preview(console: Console, keys: list[PartitionKey]) -> None:
+    console.print(f"{counted(len(keys), 'trusted run')} would be examined")
+    draw_keys(console, keys)
+
+
 def _draw(console: Console, found: Rechecked) -> None:
     if found.demoted:
         console.print(table("Demoted", ("partition", "why"), sorted(found.demoted.items())))
@@ -84,4 +88,4 @@ def _draw(console: Console, found: Rechecked) -> None:
         console.print(
             table("Not judged: their raw data, or what they refer to, cannot be read", ("partition", "why"), rows)
         )
-    console.print(f"{found.examined:,} trusted runs examined, {len(found.demoted):,} demoted")
+    console.print(f"{counted(found.examined, 'trusted run')} examined, {len(found.demoted):,} demoted")

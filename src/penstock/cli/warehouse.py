@@ -8,8 +8,10 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, table
+from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show
+from penstock.cli.tables import table
 from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
@@ -216,7 +218,7 @@ def vacuum(
 
     def draw(console: Any) -> None:
         console.print(table(None, ("table", "files"), [(name, len(paths)) for name, paths in found.items()]))
-        console.print(f"{total:,} files {'would be' if dry_run else 'were'} deleted")
+        console.print(f"{'would delete' if dry_run else 'deleted'} {counted(total, 'file')}")
 
     show({**listing(items, len(items)), "files": total}, as_json, draw)
 
@@ -249,7 +251,7 @@ def verify(
         "files": files,
         "mismatches": mismatch_items(mismatches),
     }
-    checked = f"{done.partitions:,} partitions, {done.rows:,} rows, {done.payloads:,} payloads"
+    checked = f"{counted(done.partitions)}, {counted(done.rows, 'row')}, {counted(done.payloads, 'payload')}"
 
     def draw(console: Any) -> None:
         for name, path, words in ((name, path, word) for (name, path), found in done.files.items() for word in found):
@@ -258,8 +260,8 @@ def verify(
         if rows:
             console.print(table(None, ("partition", "problem"), rows))
         draw_mismatches(console, mismatches)
-        wrong = [f"{len(items):,} partitions are wrong"] if items else []
-        wrong += [f"{len(files):,} files are not as the Delta log says"] if files else []
+        wrong = [f"{counted(len(items), 'partition is', 'partitions are')} wrong"] if items else []
+        wrong += [f"{counted(len(files), 'file is', 'files are')} not as the Delta log says"] if files else []
         sound = "all as it should be" if not mismatches else "every recorded version is as it should be"
         console.print(f"{checked}: {' and '.join(wrong) or sound}")
         for name in sorted({name for name, _ in done.files}):

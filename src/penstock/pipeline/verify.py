@@ -27,6 +27,7 @@ from penstock.errors import RawError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.plural import counted
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.reader import Head
@@ -282,7 +283,7 @@ def _compare(
                 done.blame(key, f"the table has rows of run {run}, the pointer says {row.run_id}")
         content = runs.get(row.run_id, Content())
         if content.rows != row.record_count:
-            done.blame(key, f"the table has {content.rows:,} rows, the pointer says {row.record_count:,}")
+            done.blame(key, f"the table has {counted(content.rows, 'row')}, the pointer says {row.record_count:,}")
         elif comparable(content.digest(row.schema_version)) != comparable(row.content_digest):
             differing[key] = row
     return differing
