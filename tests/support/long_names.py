@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,18 +11,20 @@ import yaml
 
 from builders import audit_entry, rejected
 from house import FIELDS, House
+from penstock.control.select import Selection
 from penstock.flow.graph import Graph
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_run_id
 from penstock.state.records import Planned
 
 QUERY = "campaign_performance_daily"
-CUSTOMER = "1234567890"
+CUSTOMERS = ("1234567890", "9876543210")
 
 
 @dataclass(frozen=True, slots=True)
 class LongNames:
-    """One partition is served, one failed and was given up, one failed; the others are missing."""
+    """Of each of two customers one partition is served, one failed and was given up, one failed, and one is missing;
+    these are those of the first customer."""
 
     folder: Path
     served: PartitionKey
@@ -30,6 +33,8 @@ class LongNames:
     missing: PartitionKey
     loaded_run: RunId
     failed_run: RunId
+    open_run: RunId  # of a worker that lives; it has issued nothing yet
+    backfill: str
 
 
 def make(folder: Path) -> LongNames:
@@ -39,26 +44,57 @@ def make(folder: Path) -> LongNames:
         "workspace": "ads",
         "state": "sqlite:///state.db",
         "lake": "./lake",
-        "customers": [{"id": CUSTOMER}],
+        "customers": [{"id": customer} for customer in CUSTOMERS],
         "sources": {"google_ads": {"kind": "demo"}},
         "queries": {
-            QUERY: {"source": "google_ads", "schema_version": "v1", "start_date": start.isoformat(), "fields": FIELDS}
+            QUERY: {
+                "source": "google_ads",
+                "schema_version": "v1",
+                "start_date": start.isoformat(),
+                "fields": FIELDS,
+                "freshness": {"max_lag": "1s"},
+            }
         },
     }
     (folder / "penstock.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
     house = House(folder)
     served, terminal, failed, missing = (
-        PartitionKey("google_ads", CUSTOMER, QUERY, start + timedelta(days=n)) for n in range(4)
+        [PartitionKey("google_ads", customer, QUERY, start + timedelta(days=n)) for customer in CUSTOMERS]
+        for n in range(4)
     )
-    loaded_run = house.deliver({served: 7})
-    house.publish()
-    failed_run, token = new_run_id(), house.workers.register()
+    for clicks in (7, 8):  # so that each partition was loaded twice
+        loaded_run = house.deliver(dict.fromkeys(served, clicks))
+        house.publish()
+    fail(house, terminal)
+    failed_run = fail(house, failed)
+    house.workspace.marks.mark_terminal(terminal, "no longer sold", audit_entry(command="state mark-terminal"))
+    house.workspace.marks.pause(missing, None, audit_entry(command="state pause"))
+    house.workspace.marks.resume(missing, audit_entry(command="state resume"))
+    open_run = new_run_id()
+    house.control.start_run(open_run, house.workers.register(), "ada", {}, 0)
+    backfills = [backfill(house, priority) for priority in (0, 5, 0, 5)]
+    return LongNames(
+        folder, served[0], terminal[0], failed[0], missing[0], loaded_run, failed_run, open_run, backfills[0]
+    )
+
+
+def fail(house: House, keys: Sequence[PartitionKey]) -> RunId:
+    """A run in which the source answered for none of these."""
+    run_id, token = new_run_id(), house.workers.register()
     contract = house.workspace.contracts[QUERY]
-    planned = [Planned(key, 0, "missing", contract.fingerprint, contract.schema_version) for key in (terminal, failed)]
-    house.control.start_run(failed_run, token, "ada", {}, 2, Graph([terminal, failed]).event(failed_run))
-    issued, _ = house.control.issue(failed_run, token, "one", planned)
+    planned = [Planned(key, 0, "missing", contract.fingerprint, contract.schema_version) for key in keys]
+    house.control.start_run(run_id, token, "ada", {}, len(keys), Graph(keys).event(run_id))
+    issued, _ = house.control.issue(run_id, token, "one", planned)
     house.validator.reject([rejected(one.attempt, token, stage=Stage.EXTRACT) for one in issued])
-    house.control.finish_run(failed_run, token, {}, "done")
+    house.control.finish_run(run_id, token, {}, "done")
     house.workers.stop(token)
-    house.workspace.marks.mark_terminal([terminal], "no longer sold", audit_entry())
-    return LongNames(folder, served, terminal, failed, missing, loaded_run, failed_run)
+    return run_id
+
+
+def backfill(house: House, priority: int) -> str:
+    from penstock.app import load_workspace
+
+    ws = load_workspace(house.folder)  # by the clock of today
+    new = ws.new_backfill(Selection(), reprocess=True, chunk_size=10, priority=priority, max_chunks=1, actor="kim")
+    ws.backfills.create(new, audit_entry(command="backfill create"))
+    return new.backfill_id

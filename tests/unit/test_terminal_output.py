@@ -12,9 +12,9 @@ from penstock.cli.main import app
 from penstock.cli.tables import table
 from penstock.plural import counted
 from support import long_names
-from support.long_names import CUSTOMER, QUERY, LongNames
+from support.long_names import QUERY, LongNames
 
-KEY = re.compile(rf"google_ads/{CUSTOMER}/{QUERY}/\d{{4}}-\d\d-\d\d")
+KEY = re.compile(rf"google_ads/\d{{10}}/{QUERY}/\d{{4}}-\d\d-\d\d")
 RUN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 WIDTHS = (200, 80, 60, 40)
 
@@ -48,13 +48,18 @@ LISTS: dict[str, tuple[str, ...]] = {
     "warehouse pointers": ("served", "loaded_run"),
     "warehouse loads": ("served", "loaded_run"),
     "runs list": ("failed_run",),
-    "runs show {failed_run}": ("failed_run", "failed", "terminal"),
+    "runs show {failed_run}": ("failed_run", "failed"),
     "raw list {served}": ("loaded_run",),
-    "ledger tail": ("failed_run", "failed", "terminal"),
+    "ledger tail --limit 100": ("failed_run", "failed", "terminal"),
     "run --plan": ("missing",),
     "ready google_ads.campaign_performance_daily": ("missing",),
     "read google_ads.campaign_performance_daily": ("loaded_run",),
     "validate --dry-run": ("served",),
+    "stale": ("served",),
+    "backfill list": ("backfill",),
+    "backfill show {backfill}": ("backfill",),
+    "backfill cancel {backfill} --dry-run": ("backfill",),
+    "run --dry-run": ("missing",),
 }
 
 
@@ -75,7 +80,7 @@ def test_every_key_and_run_id_is_whole_on_narrow_terminals(names: LongNames, com
 
 def test_a_preview_of_retries_lists_the_partitions(names: LongNames) -> None:
     shown = output(names, 80, "state", "retry", "--dry-run").splitlines()
-    assert shown[:2] == ["1 failed partition would become pending", f"  {names.failed}"]
+    assert shown[:2] == ["2 failed partitions would become pending", f"  {names.failed}"]
 
 
 def drawn(width: int, rows: list[tuple[object, ...]]) -> list[str]:
@@ -115,9 +120,9 @@ def test_numbers_agree_with_their_nouns() -> None:
 
 
 def test_one_partition_is_spoken_of_in_the_singular(names: LongNames) -> None:
-    for command in ("state mark-terminal", "state clear-terminal"):
-        assert "1 partition would be" in output(names, 200, *command.split(), "--dry-run")
-    assert "1 trusted run would be examined" in output(names, 200, "validate", "--dry-run")
+    for command, key in (("state mark-terminal", names.failed), ("state clear-terminal", names.terminal)):
+        assert "1 partition would be" in output(names, 200, *command.split(), str(key), "--dry-run")
+    assert "1 trusted run would be examined" in output(names, 200, "validate", str(names.served), "--dry-run")
     everything = "\n".join(
         output(names, 200, *command.format(**{n: str(getattr(names, n)) for n in LongNames.__slots__}).split())
         for command in LISTS

@@ -125,9 +125,11 @@ class Explaining(Keeping):
         """The failed partitions that nothing will try again, each with why."""
         from penstock.control.retry import terminal
 
-        now = self.now()
+        now, ranges = self.now(), self.ranges(selection)
+        if selection.status not in (None, PartitionStatus.FAILED):
+            return []
         found = []
-        for view in self.reader.views(self.ranges(selection), status=PartitionStatus.FAILED):
+        for view in self.reader.views(ranges, status=PartitionStatus.FAILED):
             why = terminal(self.settings.asset(view.key.query_name).retry, view.control, now)
             if why is not None:
                 found.append((view, why))

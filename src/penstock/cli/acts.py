@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import LISTED, draw_keys, key_fields, listing, show
+from penstock.cli.render import LISTED, cut, draw_keys, draw_more, key_fields, listing, page, show
 from penstock.cli.tables import table
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, run_id
@@ -49,7 +49,9 @@ def terminal(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     limit: opt.Limit = 100,
+    after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -58,7 +60,10 @@ def terminal(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    found = ws.terminal(opt.selection(keys, source, customer, query, date, since, until))
+    found = ws.terminal(opt.selection(keys, source, customer, query, date, since, until, status))
+    begin = opt.after_key(after)
+    rest = [(view, why) for view, why in found if begin is None or view.key > begin]
+    shown, following = cut(rest, limit, lambda item: item[0].key)
     items = [
         {
             **key_fields(view.key),
@@ -67,9 +72,13 @@ def terminal(
             "error_message": view.state.error_message,
             "marked": view.control.terminal_at is not None,
         }
-        for view, why in found[:limit]
+        for view, why in shown
     ]
-    show(listing(items, len(found)), as_json, lambda console: _draw_terminal(console, found, limit))
+    show(
+        page(items, len(found), following),
+        as_json,
+        lambda console: _draw_terminal(console, shown, len(found), following),
+    )
 
 
 def mark_terminal(
@@ -80,6 +89,7 @@ def mark_terminal(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     reason: Reason = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
@@ -90,7 +100,7 @@ def mark_terminal(
     debug: opt.Debug = False,
 ) -> None:
     """Give failed partitions up for good: no retry, by policy or by hand, until `clear-terminal`."""
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("mark-terminal", "marking", "given up for good", chosen, {"reason": reason}),
         workspace,
@@ -108,6 +118,7 @@ def clear_terminal(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -117,7 +128,7 @@ def clear_terminal(
     debug: opt.Debug = False,
 ) -> None:
     """Take terminal marks back and forgive past failures; `state retry` then tries the partitions again."""
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("clear-terminal", "clearing", "no longer terminal: `penstock state retry` tries them again", chosen, {}),
         workspace,
@@ -135,6 +146,7 @@ def pause(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     reason: Reason = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
@@ -145,7 +157,7 @@ def pause(
     debug: opt.Debug = False,
 ) -> None:
     """Attempt these partitions no more, for whatever reason, until `resume`. What is being worked on is finished."""
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("pause", "pausing", "paused", chosen, {"reason": reason}),
         workspace,
@@ -163,6 +175,7 @@ def resume(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -172,11 +185,11 @@ def resume(
     debug: opt.Debug = False,
 ) -> None:
     """Take pauses back, and the holds that rollback and approve put on restatement."""
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("resume", "resuming", "resumed", chosen, {}),
         workspace,
-        lambda ws, selected: [view.key for view in ws.reader.views(ws.ranges(selected), marked=True)],
+        _marked,
         lambda ws, found, entry: ws.marks.resume(found, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
@@ -316,17 +329,29 @@ def _one(
 
 
 def _unmarked(ws: Workspace, chosen: Selection) -> list[PartitionKey]:
-    failed = ws.reader.views(ws.ranges(chosen), status=PartitionStatus.FAILED)
+    ranges = ws.ranges(chosen)  # refuses unknown names
+    if chosen.status not in (None, PartitionStatus.FAILED):
+        return []
+    failed = ws.reader.views(ranges, status=PartitionStatus.FAILED)
     return [view.key for view in failed if view.control.terminal_at is None]
 
 
 def _not_paused(ws: Workspace, chosen: Selection) -> list[PartitionKey]:
-    return [view.key for view in ws.reader.views(ws.ranges(chosen)) if view.control.paused_at is None]
+    return [
+        view.key for view in ws.reader.views(ws.ranges(chosen), status=chosen.status) if view.control.paused_at is None
+    ]
 
 
-def _draw_terminal(console: Console, found: Sequence[tuple[PartitionView, str]], limit: int) -> None:
-    if not found:
+def _marked(ws: Workspace, chosen: Selection) -> list[PartitionKey]:
+    return [view.key for view in ws.reader.views(ws.ranges(chosen), status=chosen.status, marked=True)]
+
+
+def _draw_terminal(
+    console: Console, shown: Sequence[tuple[PartitionView, str]], total: int, following: str | None
+) -> None:
+    if not total:
         console.print("no failed partition is terminal")
         return
-    rows = [(view.key, view.state.attempt_count, why, view.state.error_message) for view, why in found[:limit]]
-    console.print(table(f"{len(found):,} terminal", ("partition", "attempts", "why", "last error"), rows))
+    rows = [(view.key, view.state.attempt_count, why, view.state.error_message) for view, why in shown]
+    console.print(table(None, ("partition", "attempts", "why", "last error"), rows))
+    draw_more(console, len(shown), total, following)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import key_fields, listing, show
+from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
 from penstock.cli.tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
@@ -96,13 +96,26 @@ def create(
 
 
 @backfill.command("list")
-def list_all(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
+def list_all(
+    limit: opt.Limit = 100,
+    after: opt.AfterId = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
     """Every backfill with its progress, the most urgent first."""
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    items = [_item(ws, found) for found in ws.backfills.all()]
-    show(listing(items, len(items)), as_json, lambda console: _draw(console, items))
+    found, total = ws.backfills.page(limit + 1, after)
+    shown, following = cut(found, limit, lambda backfill: backfill.backfill_id)
+    items = [_item(ws, backfill) for backfill in shown]
+
+    def draw(console: Console) -> None:
+        _draw(console, items)
+        draw_more(console, len(items), total, following)
+
+    show(page(items, total, following), as_json, draw)
 
 
 @backfill.command("show")
@@ -128,37 +141,40 @@ def show_one(
 @backfill.command()
 def pause(
     backfill_id: Id,
+    dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
     """Issue no more chunks of it; open ones are finished."""
-    _move(backfill_id, "paused", "pause", actor, workspace, as_json)
+    _move(backfill_id, "paused", "pause", actor, workspace, as_json, dry_run)
 
 
 @backfill.command()
 def resume(
     backfill_id: Id,
+    dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Go on with a paused backfill, from where it stopped."""
-    _move(backfill_id, "active", "resume", actor, workspace, as_json)
+    """Continue a paused backfill from where it stopped."""
+    _move(backfill_id, "active", "resume", actor, workspace, as_json, dry_run)
 
 
 @backfill.command()
 def cancel(
     backfill_id: Id,
+    dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
     """End it for good. What it fetched stays; open chunks are finished."""
-    _move(backfill_id, "cancelled", "cancel", actor, workspace, as_json)
+    _move(backfill_id, "cancelled", "cancel", actor, workspace, as_json, dry_run)
 
 
 @backfill.command("retry-failed")
@@ -191,19 +207,33 @@ def retry_failed(
         confirm("retrying", len(failed), yes=yes, force=force)
         document["backfill_id"] = ws.retry_backfill(ws.backfills.get(backfill_id), failed, actor or os_user())
     new = document.get("backfill_id")
-    words = f"{counted(len(failed))} failed" + (f"; backfill {new} tries them again" if new else "")
-    show(document, as_json, lambda console: console.print(words))
+    words = f"{counted(len(failed))} failed" + (f"; backfill {new} tries again" if new else "")
+
+    def draw(console: Console) -> None:
+        console.print(words)
+        if dry_run:
+            draw_keys(console, failed)
+
+    show(document, as_json, draw)
 
 
-def _move(backfill_id: str, status: str, verb: str, actor: str | None, workspace: str, as_json: bool) -> None:
+def _move(
+    backfill_id: str, status: str, verb: str, actor: str | None, workspace: str, as_json: bool, dry_run: bool
+) -> None:
     from penstock.app import open_workspace, os_user
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
     entry = AuditEntry(actor or os_user(), f"backfill {verb}", {"backfill_id": backfill_id}, {})
-    changed = ws.backfills.move(backfill_id, status, entry)
-    words = f"backfill {backfill_id} is {status}" if changed else f"backfill {backfill_id} was {status} already"
-    show({**_item(ws, ws.backfills.get(backfill_id)), "changed": int(changed)}, as_json, lambda c: c.print(words))
+    moves = ws.backfills.move(backfill_id, status, entry, rehearsal=dry_run)
+    words = f"backfill {backfill_id} {'would be' if dry_run else 'is'} {status}"
+    item = _item(ws, ws.backfills.get(backfill_id))
+    if not moves:
+        words = f"backfill {backfill_id} was {status} already"
+    elif dry_run:
+        words += f": {item['done']:,} of {counted(item['total'])} done, {counted(item['open_chunks'], 'open chunk')}"
+    document = {**item, "changed": int(moves and not dry_run), "dry_run": dry_run}
+    show(document, as_json, lambda console: console.print(words))
 
 
 def _item(ws: Workspace, found: Backfill, unsaved: bool = False) -> dict[str, Any]:

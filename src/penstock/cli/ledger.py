@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import listing, note, show
+from penstock.cli.render import cut, draw_more, note, page, show
 from penstock.cli.tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
@@ -40,13 +40,18 @@ def tail(
     from penstock.partition import run_id
 
     ws = open_workspace(workspace)
-    found = ws.ledger.tail(limit, after=after, run_id=run_id(run) if run else None, kind=kind)
+    asked = limit if after is None else limit + 1  # the newest ones are the last: nothing follows them
+    named = run_id(run) if run else None
+    events = ws.ledger.tail(asked, after=after, run_id=named, kind=kind)
+    found, following = cut(events, limit, lambda event: event["position"])
+    total = ws.ledger.count(run_id=named, kind=kind)
 
     def draw(console: Console) -> None:
-        rows = [(e["position"], e["occurred_at"], e["type"], e["run_id"], _about(e["payload"])) for e in found]
+        rows = [(str(e["position"]), e["occurred_at"], e["type"], e["run_id"], _about(e["payload"])) for e in found]
         console.print(table(None, ("position", "at", "type", "run", "about"), rows) if rows else "no events")
+        draw_more(console, len(found), total, following)
 
-    show(listing(found, len(found)), as_json, draw)
+    show(page(found, total, following), as_json, draw)
 
 
 def rebuild(
@@ -84,7 +89,7 @@ def export(
     entry = AuditEntry(actor or os_user(), "ledger export", {"older_than_days": older_than}, {})
     if not dry_run and not yes:
         raise UsageError("this takes events out of the database: look at --dry-run first, then say --yes")
-    facts = ws.export_ledger(older_than, entry, rehearsal=dry_run)
+    facts = {**ws.export_ledger(older_than, entry, rehearsal=dry_run), "dry_run": dry_run}
     words = "would be exported" if dry_run else "exported"
     show(facts, as_json, lambda console: console.print(f"{counted(facts['events'], 'event')} {words}"))
 

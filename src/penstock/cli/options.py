@@ -34,8 +34,14 @@ OnDate = Annotated[str | None, typer.Option("--date", metavar="D", help="Only th
 Since = Annotated[str | None, typer.Option("--since", metavar="D", help="From this day on.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="D", help="Up to and including this day.")]
 Status = Annotated[str | None, typer.Option("--status", metavar="S", help="pending, success or failed.")]
+Plan = Annotated[bool, typer.Option("--dry-run", "--plan", help="Only show what would be attempted, by reason.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many lines.")]
 After = Annotated[str | None, typer.Option("--after", metavar="KEY", help="Continue after this partition key.")]
+AfterRun = Annotated[str | None, typer.Option("--after", metavar="RUN", help="Continue after this run: older ones.")]
+AfterId = Annotated[str | None, typer.Option("--after", metavar="ID", help="Continue after this one.")]
+AfterEntry = Annotated[
+    int | None, typer.Option("--after", metavar="ID", min=1, help="Continue after this audit_id: older entries.")
+]
 
 
 def selection(

@@ -112,13 +112,14 @@ def gc(
     found = ws.garbage(age)
     items = [{**key_fields(attempt.partition), "run_id": attempt.run_id} for attempt in found]
     if dry_run:
-        show(listing(items, len(items)), as_json, lambda console: _draw_garbage(console, items))
+        document = {**listing(items, len(items)), "dry_run": True}
+        show(document, as_json, lambda console: _draw_garbage(console, items))
         return
     confirm("deleting raw runs of", len(found), yes=yes, force=force)
     entry = AuditEntry(actor or os_user(), "raw gc", {"older_than": older_than}, {})
     runs, files = ws.collect_garbage(found, age, entry)
     words = f"deleted {counted(runs, 'raw run')}, {counted(files, 'file')}"
-    show({"deleted": runs, "files": files}, as_json, lambda console: console.print(words))
+    show({"deleted": runs, "files": files, "dry_run": False}, as_json, lambda console: console.print(words))
 
 
 def _draw_garbage(console: Console, items: list[dict[str, Any]]) -> None:

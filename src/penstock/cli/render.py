@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.clock import iso
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from penstock.partition import PartitionKey
     from penstock.warehouse.consistency import Mismatch
+
+
+T = TypeVar("T")
 
 
 def key_fields(key: PartitionKey) -> dict[str, Any]:
@@ -32,6 +35,23 @@ def key_fields(key: PartitionKey) -> dict[str, Any]:
 
 def listing(items: Sequence[Mapping[str, Any]], total: int) -> dict[str, Any]:
     return {"items": list(items), "total": total}
+
+
+def page(items: Sequence[Mapping[str, Any]], total: int, following: str | None) -> dict[str, Any]:
+    """A part of a long list: `next` is what `--after` takes to continue, None at the end."""
+    return {**listing(items, total), "next": following}
+
+
+def cut(found: Sequence[T], limit: int, name: Callable[[T], Any]) -> tuple[Sequence[T], str | None]:
+    """The first `limit` rows, and the name of the last one if more follow. Needs one row more than is shown."""
+    shown = found[:limit]
+    return shown, str(name(shown[-1])) if len(found) > limit else None
+
+
+def draw_more(console: Console, shown: int, total: int, following: str | None) -> None:
+    """How much of a long list is shown, and how to continue."""
+    more = f"; continue with --after {following}" if following else ""
+    console.print(f"{shown:,} of {total:,}{more}")
 
 
 def mismatch_items(found: Sequence[Mismatch]) -> list[dict[str, Any]]:
@@ -66,6 +86,14 @@ def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], N
         sys.stdout.flush()
     else:
         text(console())
+
+
+def show_line(document: Mapping[str, Any]) -> None:
+    """Print `document` as one line of JSON, at once."""
+    import orjson
+
+    sys.stdout.buffer.write(orjson.dumps(_plain(document), option=orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.flush()
 
 
 def console() -> Console:

@@ -39,7 +39,7 @@ def run(
     until: opt.Until = None,
     status: opt.Status = None,
     reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only show what would be attempted, by reason.")] = False,
+    plan: opt.Plan = False,
     limit: opt.Limit = 50,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -191,6 +191,7 @@ def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
         "held": plan.held,
         "paused": plan.paused,
         "waiting": plan.waiting,
+        "dry_run": True,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from penstock.cli import acts
 from penstock.cli import options as opt
-from penstock.cli.render import draw_keys, key_fields, listing, show
+from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
 from penstock.cli.tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
@@ -52,14 +53,15 @@ def inspect(
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ranges = ws.ranges(chosen)
     implicit = bool(chosen.keys) or chosen.status is not None
-    views = ws.reader.views(
-        ranges, status=chosen.status, explicit=not implicit, after=opt.after_key(after), limit=limit
+    found = ws.reader.views(
+        ranges, status=chosen.status, explicit=not implicit, after=opt.after_key(after), limit=limit + 1
     )
+    views, following = cut(found, limit, lambda view: view.key)
     total = ws.reader.count(ranges, status=chosen.status, explicit=not implicit)
     show(
-        listing([_state_item(ws, view) for view in views], total),
+        page([_state_item(ws, view) for view in views], total, following),
         as_json,
-        lambda console: _draw_states(console, views, total),
+        lambda console: _draw_states(console, views, total, following),
     )
 
 
@@ -193,7 +195,7 @@ def _state_item(ws: Workspace, view: PartitionView) -> dict[str, Any]:
     }
 
 
-def _draw_states(console: Console, views: list[PartitionView], total: int) -> None:
+def _draw_states(console: Console, views: Sequence[PartitionView], total: int, following: str | None) -> None:
     rows = [
         (
             v.key,
@@ -209,10 +211,7 @@ def _draw_states(console: Console, views: list[PartitionView], total: int) -> No
     ]
     columns = ("partition", "status", "current run", "schema", "rows", "attempts", "updated (UTC)", "error")
     console.print(table(None, columns, rows))
-    if total > len(views):
-        console.print(
-            f"{len(views):,} of {total:,}; go on with --after {views[-1].key}" if views else f"0 of {total:,}"
-        )
+    draw_more(console, len(views), total, following)
 
 
 def _attempt_item(attempt: Attempt, authority: str | None, next_run_at: datetime | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show
+from penstock.cli.render import cut, draw_mismatches, draw_more, key_fields, listing, mismatch_items, page, show
 from penstock.cli.tables import shown, table
 from penstock.errors import UsageError
 from penstock.plural import counted
@@ -135,11 +135,11 @@ def missing(
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
     gaps, ranges = board.gaps(limit)
-    found = board.missing_page(after=opt.after_key(after), limit=limit)
+    found, following = cut(board.missing_page(after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.missing()
     views = ws.views([standing.key for standing in found])
     document = {
-        **listing([_item(standing, views[standing.key]) for standing in found], total),
+        **page([_item(standing, views[standing.key]) for standing in found], total, following),
         "ranges": [{**gap._asdict(), "partitions": (gap.last - gap.first).days + 1} for gap in gaps],
         "ranges_total": ranges,
     }
@@ -181,7 +181,7 @@ def failed(
 
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state), requeued=False)
-    found = board.page(FAILED, after=opt.after_key(after), limit=limit)
+    found, following = cut(board.page(FAILED, after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.total(FAILED)
     views = ws.views([standing.key for standing in found])
     items = [_item(standing, views[standing.key]) for standing in found]
@@ -195,9 +195,9 @@ def failed(
             for s in found
         ]
         console.print(table(None, ("partition", "status", "attempts", "class", "why"), rows))
-        _more(console, found, total)
+        draw_more(console, len(found), total, following)
 
-    show(listing(items, total), as_json, draw)
+    show(page(items, total, following), as_json, draw)
 
 
 def stale(
@@ -231,9 +231,10 @@ def stale(
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
     by_reason, total = board.stale_reasons(), board.total(STALE)
-    found = [] if reasons else board.page(STALE, after=opt.after_key(after), limit=limit)
+    stale_ones = [] if reasons else board.page(STALE, after=opt.after_key(after), limit=limit + 1)
+    found, following = cut(stale_ones, limit, lambda s: s.key)
     items = [{**_standing(s), "reasons": s.reasons, "stale_since": s.stale_since} for s in found]
-    document: dict[str, Any] = {**listing(items, total), "reasons": by_reason}
+    document: dict[str, Any] = {**page(items, total, following), "reasons": by_reason}
     if sweep:
         document["swept"] = ws.sweep()
 
@@ -243,10 +244,11 @@ def stale(
             return
         if reasons:
             console.print(table(None, ("reason", "partitions"), by_reason.items()))
+            console.print(counted(total))
         else:
             rows = [(s.key, ", ".join(s.reasons), s.stale_since, s.last_materialization_at) for s in found]
             console.print(table(None, ("partition", "reasons", "stale since", "materialized"), rows))
-        _more(console, found, total)
+            draw_more(console, len(found), total, following)
 
     show(document, as_json, draw)
 
@@ -290,11 +292,6 @@ def _reason(view: PartitionView) -> str:
     if view.open_run_id:
         return f"run {view.open_run_id} is working on it"
     return view.state.error_message or view.last_attempt_error or "not attempted yet"
-
-
-def _more(console: Console, found: Sequence[Standing], total: int) -> None:
-    more = f"; go on with --after {found[-1].key}" if found and total > len(found) else ""
-    console.print(f"{len(found):,} of {total:,}{more}" if found else counted(total))
 
 
 def _shown_of(shown: int, total: int) -> str:

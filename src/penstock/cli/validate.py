@@ -32,6 +32,7 @@ def validate(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     yes: opt.Yes = False,
     force: opt.Force = False,
     dry_run: opt.DryRun = False,
@@ -50,7 +51,7 @@ def validate(
     from penstock.cli.confirm import confirm
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     trusted = ws.to_recheck(chosen)
     if dry_run:
         items = [key_fields(attempt.partition) for attempt, _ in trusted]

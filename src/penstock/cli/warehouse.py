@@ -8,13 +8,14 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show
+from penstock.cli.render import cut, draw_mismatches, draw_more, key_fields, listing, mismatch_items, page, show
 from penstock.cli.tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
+    from penstock.partition import PartitionKey, RunId
     from penstock.warehouse.pointers import Pointer
 
 warehouse = typer.Typer(no_args_is_help=True, help="Look at what consumers can read.")
@@ -51,7 +52,8 @@ def pointers(
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ws.ranges(chosen)  # refuses unknown names
-    found, total = ws.pointers.find(**_asked(chosen, after, limit))
+    pointers, total = ws.pointers.find(**_asked(chosen), after=opt.after_key(after), limit=limit + 1)
+    found, following = cut(pointers, limit, lambda pointer: pointer.key)
     rows = [
         (p.key, p.run_id, p.schema_version, p.available, p.table, p.table_version, p.record_count, p.loaded_at)
         for p in found
@@ -60,9 +62,9 @@ def pointers(
 
     def draw(console: Any) -> None:
         console.print(table(None, columns, rows))
-        console.print(f"{len(found):,} of {total:,}")
+        draw_more(console, len(found), total, following)
 
-    show(listing([_item(pointer) for pointer in found], total), as_json, draw)
+    show(page([_item(pointer) for pointer in found], total, following), as_json, draw)
 
 
 @warehouse.command()
@@ -87,22 +89,25 @@ def loads(
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ws.ranges(chosen)  # refuses unknown names
-    found, total = ws.pointers.loads(**_asked(chosen, after, limit))
+    begin, begin_run = _after_load(after)
+    loads, total = ws.pointers.loads(**_asked(chosen), after=begin, after_run=begin_run, limit=limit + 1)
+    found, following = cut(loads, limit, lambda load: f"{load.key}/{load.run_id}")
     names = ("run_id", "schema_version", "record_count", "loaded_at", "table")
     items = [{**key_fields(load.key), **{name: getattr(load, name) for name in names}} for load in found]
 
     def draw(console: Any) -> None:
         rows = [(load.key, *(getattr(load, name) for name in names)) for load in found]
         console.print(table(None, ("partition", "run", "schema", "rows", "loaded (UTC)", "table"), rows))
-        console.print(f"{len(found):,} of {total:,}")
+        draw_more(console, len(found), total, following)
 
-    show(listing(items, total), as_json, draw)
+    show(page(items, total, following), as_json, draw)
 
 
 @warehouse.command()
 def reconcile(
     dry_run: opt.DryRun = False,
     limit: opt.Limit = 100,
+    actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -111,7 +116,8 @@ def reconcile(
 
     Verdicts leave a list of what is due, and every run works it off; this compares everything, whatever the list says.
     """
-    from penstock.app import open_workspace
+    from penstock.app import open_workspace, os_user
+    from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
     found, counts = ws.differences(limit)
@@ -131,6 +137,7 @@ def reconcile(
         **listing(items, sum(counts.values())),
         "counts": counts,
         "mismatches": mismatch_items(mismatches),
+        "dry_run": dry_run,
     }
     if not dry_run:
         with RunProgress() as progress:
@@ -138,6 +145,7 @@ def reconcile(
             published = ws.reconcile(progress.stage("load", sum(counts.values()))) if needed else None
         broken = {str(key): words for key, words in published.broken.items()} if published else {}
         done = (published.loaded, published.hidden) if published else (0, 0)
+        ws.note(AuditEntry(actor or os_user(), "warehouse reconcile", {}, {}), sum(done), "done")
         document |= {"loaded": done[0], "hidden": done[1], "broken": broken}
 
     def draw(console: Any) -> None:
@@ -167,6 +175,7 @@ Tables = Annotated[
 @warehouse.command()
 def compact(
     tables: Tables = None,
+    dry_run: opt.DryRun = False,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -176,15 +185,19 @@ def compact(
 
     ws = open_workspace(workspace)
     names = [head.name for _, head in ws.warehouse_tables(tables or ())]
-    with RunProgress() as progress:
-        done = ws.compact(names, progress.stage("compact", len(names))) if names else []
+    if dry_run:
+        done = ws.compactable(tables or ())
+    else:
+        with RunProgress() as progress:
+            done = ws.compact(names, progress.stage("compact", len(names))) if names else []
     items = [{"table": c.table, "files_before": c.before, "files_after": c.after} for c in done]
 
     def draw(console: Any) -> None:
         rows = [(c.table, c.before, c.after) for c in done]
-        console.print(table(None, ("table", "small files", "became"), rows) if rows else "there are no tables yet")
+        columns = ("table", "small files", "would become at least" if dry_run else "became")
+        console.print(table(None, columns, rows) if rows else "there are no tables yet")
 
-    show(listing(items, len(items)), as_json, draw)
+    show({**listing(items, len(items)), "dry_run": dry_run}, as_json, draw)
 
 
 @warehouse.command()
@@ -272,10 +285,20 @@ def verify(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _asked(chosen: Selection, after: str | None, limit: int) -> dict[str, Any]:
+def _asked(chosen: Selection) -> dict[str, Any]:
     """The filters of a command, as the published side takes them."""
     names = ("keys", "source", "customers", "queries", "since", "until", "status")
-    return {**{name: getattr(chosen, name) for name in names}, "after": opt.after_key(after), "limit": limit}
+    return {name: getattr(chosen, name) for name in names}
+
+
+def _after_load(text: str | None) -> tuple[PartitionKey | None, RunId | None]:
+    """KEY continues after a partition, KEY/RUN after one of its loads."""
+    from penstock.partition import run_id
+
+    if text is None or text.count("/") < 4:
+        return opt.after_key(text), None
+    key, _, run = text.rpartition("/")
+    return opt.after_key(key), run_id(run)
 
 
 def _item(pointer: Pointer) -> dict[str, Any]:
