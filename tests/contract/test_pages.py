@@ -13,7 +13,7 @@ from penstock.db import schema
 from penstock.lake.local import LocalLake
 from penstock.ledger.read import LedgerReader
 from penstock.ledger.segments import SegmentReader
-from penstock.partition import new_ulid
+from penstock.partition import PartitionKey, RunId, new_ulid
 from penstock.state.backfills import Backfill, BackfillStore
 from penstock.state.marks import MarkStore
 from penstock.warehouse.pointers import PointerReader
@@ -86,7 +86,8 @@ def test_loads_continue_inside_a_partition(actors: Actors) -> None:
         for run in ("A", "B", "C")
     ]  # fmt: skip
     actors.database.transact(lambda connection: connection.execute(sa.insert(schema.load_record), rows))
-    reader, seen = PointerReader(actors.database), []
+    reader = PointerReader(actors.database)
+    seen: list[tuple[PartitionKey, RunId]] = []
     after, run = None, None
     while len(seen) < 10:
         found, total = reader.loads(after=after, after_run=run, limit=2)

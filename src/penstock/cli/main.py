@@ -37,7 +37,6 @@ from penstock.errors import ExitCode, PenstockError, TransientError
 app = typer.Typer(
     name="penstock",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="""Partition authority for Spark pipelines: which slice of data is safe to read, which run it is, and why.

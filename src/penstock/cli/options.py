@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli import completion
 from penstock.errors import UsageError
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, account_id, day
@@ -25,15 +26,26 @@ ActorName = Annotated[str | None, typer.Option("--actor", help="Who acts, for th
 
 Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="source/customer_id/query_name/YYYY-MM-DD")]
 OneKey = Annotated[str, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")]
-SourceName = Annotated[str | None, typer.Option("--source", help="Only this source.")]
-Customers = Annotated[
-    list[str] | None, typer.Option("--customer", metavar="ID", help="Only this customer; repeatable.")
+SourceName = Annotated[
+    str | None, typer.Option("--source", help="Only this source.", autocompletion=completion.sources)
 ]
-Queries = Annotated[list[str] | None, typer.Option("--query", metavar="NAME", help="Only this query; repeatable.")]
+Customers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--customer", metavar="ID", help="Only this customer; repeatable.", autocompletion=completion.customers
+    ),
+]
+Queries = Annotated[
+    list[str] | None,
+    typer.Option("--query", metavar="NAME", help="Only this query; repeatable.", autocompletion=completion.queries),
+]
 OnDate = Annotated[str | None, typer.Option("--date", metavar="D", help="Only this day.")]
 Since = Annotated[str | None, typer.Option("--since", metavar="D", help="From this day on.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="D", help="Up to and including this day.")]
-Status = Annotated[str | None, typer.Option("--status", metavar="S", help="pending, success or failed.")]
+Status = Annotated[
+    str | None,
+    typer.Option("--status", metavar="S", help="pending, success or failed.", autocompletion=completion.statuses),
+]
 Plan = Annotated[bool, typer.Option("--dry-run", "--plan", help="Only show what would be attempted, by reason.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many lines.")]
 After = Annotated[str | None, typer.Option("--after", metavar="KEY", help="Continue after this partition key.")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.values import beyond_python, json_value, python_values
 from penstock.errors import UsageError
@@ -40,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def read(
-    name: Annotated[str, typer.Argument(metavar="TABLE", help="source.query_name")],
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="source.query_name", autocompletion=completion.tables)],
     customer: opt.Customers = None,
     date: opt.OnDate = None,
     since: opt.Since = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import cut, draw_mismatches, draw_more, key_fields, listing, mismatch_items, page, show
@@ -168,7 +169,10 @@ def reconcile(
 
 
 Tables = Annotated[
-    list[str] | None, typer.Argument(metavar="[TABLE]...", help="source.query_name; all tables if none is named.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...", help="source.query_name; all tables if none is named.", autocompletion=completion.tables
+    ),
 ]
 
 

@@ -1,8 +1,8 @@
-"""Verifying the warehouse: all rows are counted and hashed anew and held against pointers, verdicts and raw, and the
-files against what the Delta log says about them.
+"""Verification of the warehouse: counts and hashes all rows and compares them with pointers, verdicts and raw payloads,
+and compares each data file with the statistics in the Delta log.
 
-Files are read once, in table order; what is kept of a partition is a count and two numbers. Files with partitions whose
-digest may be of the first algorithm are read once more.
+Reads each file once, in table order, and keeps a count and two numbers per partition. Files with partitions
+whose digest may be of the first algorithm are read a second time.
 """
 
 from __future__ import annotations
