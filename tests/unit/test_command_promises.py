@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +13,13 @@ import typer.main
 from typer.testing import CliRunner
 
 from builders import everything
+from cli import penstock
 from penstock.app import load_workspace
 from penstock.cli.main import app
 from penstock.db.schema import metadata
 from support import long_names
 from support.long_names import QUERY, LongNames
+from workspaces import write_workspace
 
 # --- options: which promise holds for which command -----------------------------------------------------------------
 
@@ -248,6 +252,24 @@ def test_a_status_narrows_marks_and_rechecks(names: LongNames) -> None:
     assert found("state mark-terminal", "success") == set()
     assert answer(names, "state", "terminal", "--status", "failed")["total"] == 2
     assert answer(names, "state", "terminal", "--status", "success")["total"] == 0
+
+
+def test_each_round_of_the_loop_is_a_line_of_json(tmp_path: Path) -> None:
+    tomorrow = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()
+    folder = write_workspace(tmp_path, query={"start_date": tomorrow}, control={"every": "1s"})  # nothing is due
+    assert penstock("db", "migrate", workspace=folder).returncode == 0
+    done = penstock("control", "serve", "--rounds", "2", "--json", workspace=folder)
+    assert (done.returncode, [json.loads(line)["planned"] for line in done.stdout.splitlines()]) == (0, [0, 0])
+    assert "round.finished" in done.stderr
+    assert penstock("control", "serve", "--rounds", "1", workspace=folder).stdout == ""
+
+
+def test_a_reconciliation_is_in_the_audit_log_with_its_actor(names: LongNames) -> None:
+    before = answer(names, "audit", "list")["total"]
+    answer(names, "warehouse", "reconcile", "--actor", "kim")  # nothing differs, so it starts no Spark
+    [newest] = answer(names, "audit", "list", "--limit", "1")["items"]
+    assert (newest["command"], newest["actor"]) == ("warehouse reconcile", "kim")
+    assert answer(names, "audit", "list")["total"] == before + 1
 
 
 def test_compaction_is_previewed_without_spark(names: LongNames) -> None:

@@ -122,7 +122,7 @@ def list_all(
 def show_one(
     backfill_id: Id, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
 ) -> None:
-    """One backfill: how far it is, what failed, and when it will be done."""
+    """One backfill: its progress, its failed partitions, and its expected end."""
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)

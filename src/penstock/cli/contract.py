@@ -94,7 +94,7 @@ def _draw_trial(console: Console, name: str, trial: Trial) -> None:
 
 @contract.command("infer")
 def infer(
-    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="source/customer_id/query_name/YYYY-MM-DD")] = None,
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")] = None,
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Another run than the trusted one.")] = None,
     payload: Payload = None,
     name: Annotated[str | None, typer.Option("--name", help="How to call the query (default: by key or file).")] = None,

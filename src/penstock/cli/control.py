@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock import interrupts
+from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import listing, note, show, show_line
@@ -121,7 +122,12 @@ def breakers(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, deb
 
 @control.command("close-breaker")
 def close_breaker(
-    source: Annotated[str, typer.Argument(help="The source to issue attempts for again.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="The source to issue attempts for again.", autocompletion=completion.sources
+        ),
+    ],
     dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",

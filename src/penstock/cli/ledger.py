@@ -60,7 +60,7 @@ def rebuild(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Make all projections anew from the ledger alone, and swap them in. Readers notice nothing. *"""
+    """Rebuild all projections from the ledger alone, and replace them at once. Readers are not disturbed. *"""
     from penstock.app import open_workspace
 
     if engine not in ("embedded", "spark"):

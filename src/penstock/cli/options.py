@@ -24,7 +24,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 Force = Annotated[bool, typer.Option("--force", help="Allow more than 10,000 partitions at once.")]
 ActorName = Annotated[str | None, typer.Option("--actor", help="Who acts, for the audit log (default: the OS user).")]
 
-Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="source/customer_id/query_name/YYYY-MM-DD")]
+Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")]
 OneKey = Annotated[str, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")]
 SourceName = Annotated[
     str | None, typer.Option("--source", help="Only this source.", autocompletion=completion.sources)
@@ -50,6 +50,9 @@ Plan = Annotated[bool, typer.Option("--dry-run", "--plan", help="Only show what 
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many lines.")]
 After = Annotated[str | None, typer.Option("--after", metavar="KEY", help="Continue after this partition key.")]
 AfterRun = Annotated[str | None, typer.Option("--after", metavar="RUN", help="Continue after this run: older ones.")]
+AfterLoad = Annotated[
+    str | None, typer.Option("--after", metavar="KEY[/RUN]", help="Continue after this partition, or this run of it.")
+]
 AfterId = Annotated[str | None, typer.Option("--after", metavar="ID", help="Continue after this one.")]
 AfterEntry = Annotated[
     int | None, typer.Option("--after", metavar="ID", min=1, help="Continue after this audit_id: older entries.")

@@ -109,7 +109,7 @@ def sql(
 
 def snapshot(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="How to call it; by default the present moment.")
+        str | None, typer.Argument(metavar="NAME", help="How to call it; by default the present moment.")
     ] = None,
     expires: Annotated[str, typer.Option("--expires", metavar="D", help="How long it can be read: 30d.")] = "30d",
     listed: Annotated[bool, typer.Option("--list", help="Only show the snapshots that there are.")] = False,

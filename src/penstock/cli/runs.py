@@ -1,4 +1,4 @@
-"""`penstock runs`: what ran, how far it came, what blocks it; going on with it, and stopping it."""
+"""`penstock runs`: list, show, resume and cancel runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `p
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="What ran, how far it came, and what blocks it.")
+    group = typer.Typer(no_args_is_help=True, help="Runs: their tasks, their progress, and what blocks them.")
     group.command("list")(list_runs)
     group.command("show")(show_run)
     group.command("resume")(resume)

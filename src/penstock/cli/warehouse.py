@@ -79,7 +79,7 @@ def loads(
     until: opt.Until = None,
     status: opt.Status = None,
     limit: opt.Limit = 100,
-    after: opt.After = None,
+    after: opt.AfterLoad = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -115,7 +115,8 @@ def reconcile(
 ) -> None:
     """Compare all of authority with what the warehouse serves, and publish the difference: load, replace, hide. *
 
-    Verdicts leave a list of what is due, and every run works it off; this compares everything, whatever the list says.
+    Verdicts record what is due for publication, and every run publishes that. This command compares everything,
+    whatever is recorded.
     """
     from penstock.app import open_workspace, os_user
     from penstock.state.control import AuditEntry
@@ -171,7 +172,7 @@ def reconcile(
 Tables = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[TABLE]...", help="source.query_name; all tables if none is named.", autocompletion=completion.tables
+        metavar="TABLE", help="source.query_name; all tables if none is named.", autocompletion=completion.tables
     ),
 ]
 
