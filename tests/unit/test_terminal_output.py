@@ -98,6 +98,8 @@ def test_a_row_is_a_line_where_it_fits_and_a_block_where_it_does_not() -> None:
     wrapped = drawn(50, rows)
     assert wrapped[2].split() == ["a/b/c", "R" * 26, "the", "source"]
     assert drawn(30, rows) == [
+        "partition",
+        "─" * 20,
         "a/b/c",
         f"  run  {'R' * 26}",
         "  why  the source did not",

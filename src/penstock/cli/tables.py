@@ -69,6 +69,8 @@ class Listing:
 
         indent = max((len(name) for name in self.columns[1:]), default=0) + 4
         room = max(most - indent, _NARROWEST)
+        yield Text(self.columns[0], "bold", overflow="ignore")
+        yield Text("─" * min(most, max(len(self.columns[0]), 20)))
         for row in self.rows:
             yield Text(row[0].plain, "bold", overflow="ignore")
             for name, cell in zip(self.columns[1:], row[1:], strict=True):
