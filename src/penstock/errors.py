@@ -6,8 +6,31 @@ Every error carries its facts as positional arguments, so that it survives pickl
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """How a command ends. The only list of exit codes: `--help`, the reference and the code use it."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
+    INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    ExitCode.DONE: "done",
+    ExitCode.FAILED: "an error, or some partitions failed",
+    ExitCode.USAGE: "wrong usage: the command line must be changed",
+    ExitCode.TRY_AGAIN: "a transient error: the same command may succeed later",
+    ExitCode.INTERRUPTED: "interrupted by SIGINT or SIGTERM",
+}
 
 
 class ErrorClass(StrEnum):
@@ -30,7 +53,7 @@ class PenstockError(Exception):
     """The root of every error that Penstock raises on purpose."""
 
     error_class: ClassVar[ErrorClass] = ErrorClass.INTERNAL
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
     def __str__(self) -> str:
         return " ".join(str(fact) for fact in self.args)
@@ -40,7 +63,7 @@ class TransientError(PenstockError):
     """The same work may succeed later without anybody changing anything."""
 
     error_class = ErrorClass.TRANSIENT
-    exit_code = 75
+    exit_code = ExitCode.TRY_AGAIN
 
 
 class TerminalError(PenstockError):
@@ -51,7 +74,7 @@ class UsageError(TerminalError):
     """The command line asked for something that cannot be meant."""
 
     error_class = ErrorClass.CONFIG
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class ConfigError(TerminalError):

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-EXIT_CODE = 130
+from penstock.errors import ExitCode
+
 _SHOW_CURSOR = "\x1b[?25h"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -44,7 +45,7 @@ def interrupt(_number: int, _frame: FrameType | None) -> None:
         if sys.stderr.isatty():
             sys.stderr.write(_SHOW_CURSOR)  # a progress bar may have hidden it
         say("interrupted")
-        os._exit(EXIT_CODE)
+        os._exit(ExitCode.INTERRUPTED)
     if _State.held:
         _State.pending = True
         return

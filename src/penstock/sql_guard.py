@@ -139,6 +139,22 @@ def check_spark_expression(text: str) -> None:
             raise SqlRefused("an expression cannot contain ';'")
 
 
+def columns_of_expression(text: str) -> list[str]:
+    """The columns that an expression names; of a field of a struct, the struct. None if it cannot be parsed here: Spark
+    knows more than we do."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = sqlglot.parse_one(text, dialect="spark")
+    except SqlglotError:
+        return []
+    variables = {name.name.lower() for found in tree.find_all(exp.Lambda) for name in found.expressions}
+    columns = (column.parts[0].name for column in tree.find_all(exp.Column))
+    return [name for name in columns if name.lower() not in variables]
+
+
 def _tokens(text: str) -> list[_Token]:
     """The tokens as Spark reads them, without comments. Refuses what is ambiguous or what Spark would replace first."""
     if "${" in text:

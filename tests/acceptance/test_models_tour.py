@@ -74,9 +74,8 @@ def test_a_model_is_read_waited_for_explained_and_made_again(workspace: Path) ->
     for command in (("read", "models.strict"), ("sql", "SELECT * FROM models.strict")):
         noted = penstock(*command, "--format", "csv", workspace=workspace)
         assert (noted.returncode, second in noted.stdout) == (0, True)
-        assert (
-            f"demoted since and are not ready; the next `penstock run` makes them again: `penstock why {strict}`"
-            in (noted.stderr)
+        assert f"demoted since and is not ready; the next `penstock run` makes it again: `penstock why {strict}`" in (
+            noted.stderr
         )
     answer("run", workspace=workspace, FAULTS="false")
     assert spend(workspace)[second]["customers"] == 4

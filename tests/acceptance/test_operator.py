@@ -142,7 +142,7 @@ def test_a_run_that_the_shrink_guard_holds_back_can_be_approved(shop: Path) -> N
     assert (why["serving"]["record_count"], why["waiting"]) == (10, None)
     idle = answer("run", key(number, day), workspace=shop)
     assert (idle["planned"], idle["waiting"]["operator"]) == (0, 1)
-    assert "1 failed and wait for an operator" in penstock("run", key(number, day), workspace=shop).stdout
+    assert "1 partition failed and waits for an operator" in penstock("run", key(number, day), workspace=shop).stdout
     approval = ("state", "approve", key(number, day), "--run", run, "--reason", "the account shrank")
     assert answer(*approval, workspace=shop)["changed"] == 1
     why = answer("why", key(number, day), workspace=shop)

@@ -30,9 +30,12 @@ from builders import (
 )
 from cli import answer, penstock
 from house import House
+from penstock.app import load_workspace
+from penstock.cli import diagnosis
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current, migrate
+from penstock.db.role_check import role_prefixes, role_problems
 from penstock.db.roles import GRANTS, PURPOSES, Role, make_roles, plan_roles, role_names
 from penstock.errors import ActRefused, ConfigError, PenstockError, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
@@ -687,3 +690,50 @@ def test_the_command_refuses_sqlite_and_a_bad_prefix(tmp_path: Path) -> None:
     assert (done.returncode, "roles need PostgreSQL" in done.stderr) == (1, True)
     done = penstock("db", "roles", "--prefix", "Ads", workspace=folder)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_complete_roles_have_no_problems_and_each_change_is_found(estate: Estate) -> None:
+    admin, prefix = estate.admin, estate.prefix
+    where = "public"
+    assert role_prefixes(estate.owner) == [prefix]
+    assert role_problems(estate.owner, prefix) == []
+    assert role_problems(estate.holding(Role.CONSUMER), prefix) == []  # also for whoever only reads
+
+    def told(*statements: str) -> list[str]:
+        command(admin, *statements)
+        found = role_problems(estate.owner, prefix)
+        make_roles(estate.owner, plan_roles(estate.owner, prefix))
+        assert role_problems(estate.owner, prefix) == []
+        return found
+
+    loader, consumer = f"{prefix}_loader", f"{prefix}_consumer"
+    assert told(f"REVOKE INSERT ON {where}.load_record FROM {loader}") == [f"{loader} lacks INSERT on load_record"]
+    assert told(f"GRANT UPDATE (status) ON {where}.partition_state TO {consumer}") == [
+        f"{consumer} has UPDATE (status) on partition_state, which is not its own"
+    ]
+    assert told(f"GRANT SELECT ON {where}.audit TO PUBLIC") == ["public has SELECT on audit, which is not its own"]
+    assert told(f"ALTER TABLE {where}.partition_state DISABLE TRIGGER each_role_makes_its_own_moves") == [
+        "the trigger each_role_makes_its_own_moves is missing or disabled"
+    ]
+    assert told(f"DROP FUNCTION {where}.only_the_validator_judges() CASCADE") == [
+        "the rule only_the_validator_judges is missing or of another release"
+    ]
+    assert told(f"ALTER FUNCTION {where}.hide_what_is_not_success() SECURITY INVOKER") == [
+        "the function hide_what_is_not_success does not run as the owner of the tables"
+    ]
+    command(admin, f"DROP OWNED BY {prefix}_extractor", f"DROP ROLE {prefix}_extractor")
+    assert role_problems(estate.owner, prefix) == [f"the role {prefix}_extractor is missing"]
+
+
+def test_doctor_says_what_to_do_about_incomplete_roles(estate: Estate, tmp_path: Path) -> None:
+    url = estate.owner.url.render_as_string(hide_password=False)
+    ws = load_workspace(workspaces.write_workspace(tmp_path, state=url))
+    assert "complete" in diagnosis.roles(ws)
+    command(estate.admin, f"REVOKE INSERT ON public.load_record FROM {estate.prefix}_loader")
+    with pytest.raises(
+        ConfigError, match=f"lacks INSERT on load_record: run `penstock db roles --prefix {estate.prefix}`"
+    ):
+        diagnosis.roles(ws)
+    make_roles(estate.owner, plan_roles(estate.owner, estate.prefix))
+    assert "complete" in diagnosis.roles(ws)
+    ws.database.close()

@@ -15,7 +15,15 @@ from pyspark.errors import AnalysisException
 
 from penstock.app import Workspace
 from penstock.db import schema
-from penstock.errors import ConfigError, DatabaseUnavailable, ErrorClass, UsageError, WarehouseError
+from penstock.errors import (
+    ConfigError,
+    DatabaseUnavailable,
+    ErrorClass,
+    ExitCode,
+    PenstockError,
+    UsageError,
+    WarehouseError,
+)
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
@@ -387,3 +395,17 @@ def test_a_publish_folds_small_files_of_its_month_and_leaves_other_months_alone(
     months = [uri.split("_month=")[1].split("/")[0] for uri in table.file_uris()]
     assert sorted(months) == ["2024-05", "2024-06"]
     assert {len(rows) for rows in rows_by_partition(ws).values()} == {5}
+
+
+@pytest.mark.parametrize("folder", ["raw", "warehouse"])
+def test_a_lake_that_refuses_writes_is_a_terminal_error_and_counts_against_no_partition(
+    tmp_path: Path, spark: Any, folder: str
+) -> None:
+    ws = open_at(write_workspace(tmp_path))
+    (tmp_path / "lake").mkdir(exist_ok=True)
+    (tmp_path / "lake" / folder).write_text("")  # refuses like a folder without permission, also for root
+    with pytest.raises(PenstockError) as refused:
+        run(ws, spark)
+    assert (refused.value.exit_code, "cannot" in str(refused.value)) == (ExitCode.FAILED, True)
+    states = [ws.reader.state(key(day=day)) for day in ("2024-06-09", "2024-06-10")]
+    assert [(s.status, s.error_message) for s in states if s and s.status is PartitionStatus.FAILED] == []

@@ -48,6 +48,7 @@ LAYERS = (
     "digests",
     "partition",
     "clock",
+    "plural",
     "failpoint",
     "interrupts",
     "errors",

@@ -274,18 +274,25 @@ class Acting(Explaining):
     def to_recheck(self, selection: Selection) -> list[tuple[AttemptKey, int]]:
         """The trusted runs that today's contract can judge: those of its schema version, with their sizes."""
         versions = {name: contract.schema_version for name, contract in self.contracts.items()}
-        found = self.reader.trusted(self.ranges(selection))
+        ranges = self.ranges(selection)  # refuses unknown names
+        if selection.status not in (None, PartitionStatus.SUCCESS):
+            return []
+        found = self.reader.trusted(ranges)
         return [(a, size) for a, version, size in found if versions[a.partition.query_name] == version]
 
-    def cancel_run(self, run_id: RunId, entry: AuditEntry) -> bool:
+    def cancel_run(self, run_id: RunId, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
         """Ask for a run to stop. If nobody works on it any more, it is closed at once; one that was killed and has
-        partitions left is no longer reported. False if it is over: nothing was cancelled then."""
-        if self.reader.run(run_id) is None:
+        partitions left is no longer reported. False if it is over: nothing was cancelled then. A rehearsal only says
+        whether there is something to cancel."""
+        found = self.reader.run(run_id)
+        if found is None:
             raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
         from penstock.control.rescue import end_cancelled
 
         control = ControlStore(self.database, self._clock)
         killed = any(run.run_id == run_id for run in self.unfinished_runs())
+        if rehearsal:
+            return killed or found.finished_at is None
         if not control.request_cancel(run_id, entry, even_if_over=killed):
             return False
         end_cancelled(WorkerStore(self.database, self._clock), control, run_id)

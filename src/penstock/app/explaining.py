@@ -126,7 +126,10 @@ class Explaining(Keeping):
 
     def terminal(self, selection: Selection) -> list[tuple[PartitionView, str]]:
         """The failed partitions that nothing will try again, each with why."""
-        pages = spans.pages(self.ranges(selection), SCANNED)
+        ranges = self.ranges(selection)
+        if selection.status not in (None, PartitionStatus.FAILED):
+            return []
+        pages = spans.pages(ranges, SCANNED)
         found = (view for some in pages for view in self.reader.views(some, terminal_at=self.now()))
         judged = ((view, self.is_terminal(view)) for view in found)
         return [(view, why) for view, why in judged if why is not None]

@@ -153,6 +153,20 @@ class Keeping(Reading):
             act.affected = len(done)
         return done
 
+    def compactable(self, assets: Sequence[str]) -> list[Compaction]:
+        """The small files that `compact` would write together, and how many files would be left of them at least (each
+        worker of Spark writes one of its own). Starts no Spark."""
+        from penstock.warehouse.packing import plan_compaction
+        from penstock.warehouse.publish import Compaction
+
+        found = []
+        for _, head in self.warehouse_tables(assets):
+            files = self.versions.contents(head.name, head.location, head.version, head.publication).files
+            months = [plan_compaction(month, files, 1) for month in sorted({file.month for file in files})]
+            before, after = sum(len(m.rewritten) for m in months), sum(len(m.parts) for m in months)
+            found.append(Compaction(head.name, before, after))
+        return found
+
     def vacuum(self, assets: Sequence[str], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
         """Delete data files that no head, no snapshot, no prepared publication and no recent version needs."""
         from penstock.flow.heartbeat import Heartbeat

@@ -17,6 +17,7 @@ from penstock.control.select import Selection
 from penstock.errors import ActRefused, LakeMismatch, PenstockError, UsageError
 from penstock.partition import MODELS, RunId, new_run_id
 from penstock.pipeline.memory import seldom
+from penstock.plural import counted
 from penstock.settings import find_workspace, load_settings
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry, ControlStore
@@ -113,9 +114,7 @@ class Workspace(Planning):
                 if plan.blocked:
                     continue
                 if whole.is_divided:
-                    watcher.say(
-                        f"run {len(every) + 1}: {len(plan.items):,} partitions, then {plan.later:,} more to fetch"
-                    )
+                    watcher.say(f"run {len(every) + 1}: {counted(len(plan.items))}, then {plan.later:,} more to fetch")
                 run_id, today = new_run_id(), self._under_todays_models(session, plan.items, plan.fan_ins)
                 runner = self._runner(session, heart.token, watcher, by_hand=True)
                 done = runner.run(run_id, today.items, actor=actor, filters=filters, fan_ins=today.fan_ins)

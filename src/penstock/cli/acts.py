@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import LISTED, cut, draw_keys, draw_more, key_fields, listing, page, show
+from penstock.cli.tables import table
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, run_id
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from penstock.state.records import PartitionView
 
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
-_LISTED = 100
-
 NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
 
 
@@ -49,7 +49,9 @@ def terminal(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     limit: opt.Limit = 100,
+    after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -58,7 +60,10 @@ def terminal(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    found = ws.terminal(opt.selection(keys, source, customer, query, date, since, until))
+    found = ws.terminal(opt.selection(keys, source, customer, query, date, since, until, status))
+    begin = opt.after_key(after)
+    rest = [(view, why) for view, why in found if begin is None or view.key > begin]
+    shown, following = cut(rest, limit, lambda item: item[0].key)
     items = [
         {
             **key_fields(view.key),
@@ -67,9 +72,13 @@ def terminal(
             "error_message": view.state.error_message,
             "marked": view.control.terminal_at is not None,
         }
-        for view, why in found[:limit]
+        for view, why in shown
     ]
-    show(listing(items, len(found)), as_json, lambda console: _draw_terminal(console, found, limit))
+    show(
+        page(items, len(found), following),
+        as_json,
+        lambda console: _draw_terminal(console, shown, len(found), following),
+    )
 
 
 def mark_terminal(
@@ -80,6 +89,7 @@ def mark_terminal(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     reason: Reason = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
@@ -90,7 +100,7 @@ def mark_terminal(
     debug: opt.Debug = False,
 ) -> None:
     """Give failed partitions up for good: no retry, by policy or by hand, until `clear-terminal`."""
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("mark-terminal", "marking", "given up for good", chosen, {"reason": reason}),
         workspace,
@@ -108,6 +118,7 @@ def clear_terminal(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -121,7 +132,7 @@ def clear_terminal(
     A partition that is terminal only because its day is older than `retry.max_age` has nothing to clear: `state retry`
     tries it once.
     """
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("clear-terminal", "clearing", "no longer terminal: `penstock state retry` tries them again", chosen, {}),
         workspace,
@@ -139,6 +150,7 @@ def pause(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     reason: Reason = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
@@ -152,7 +164,7 @@ def pause(
 
     Filters are kept as they are given: they pause days and customers that come later, too (--until ends that).
     """
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("pause", "pausing", "paused", chosen, {"reason": reason}),
         workspace,
@@ -170,6 +182,7 @@ def resume(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -182,7 +195,7 @@ def resume(
 
     Part of what was paused can be resumed: the rest stays paused.
     """
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("resume", "resuming", "resumed", chosen, {}),
         workspace,
@@ -278,7 +291,7 @@ def _mark(
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    found, total = find(ws, act.chosen, _LISTED)
+    found, total = find(ws, act.chosen, LISTED)
     changed: int | None = None
     if not rails.dry_run:
         confirm(act.doing, total, yes=rails.yes, force=rails.force)
@@ -290,13 +303,12 @@ def _mark(
 
     def draw(console: Console) -> None:
         if rails.dry_run:
-            console.print(f"{total:,} partitions would be {act.done}")
-            for key in found:
-                console.print(f"  {key}")
+            console.print(f"{counted(total)} would be {act.done}")
+            draw_keys(console, found, total)
         elif changed is None:
             console.print("nothing to do: no partition matches")
         else:
-            console.print(f"{changed:,} partitions are {act.done}")
+            console.print(f"{counted(changed, 'partition is', 'partitions are')} {act.done}")
 
     show(document, rails.as_json, draw)
 
@@ -327,7 +339,10 @@ def _one(
 
 
 def _unmarked(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
-    failed = ws.reader.views(ws.ranges(chosen), status=PartitionStatus.FAILED)
+    ranges = ws.ranges(chosen)  # refuses unknown names
+    if chosen.status not in (None, PartitionStatus.FAILED):
+        return [], 0
+    failed = ws.reader.views(ranges, status=PartitionStatus.FAILED)
     keys = [view.key for view in failed if view.control.terminal_at is None]
     return keys[:limit], len(keys)
 
@@ -351,9 +366,12 @@ def _marked(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[P
     return [view.key for view in found], ws.reader.count(ranges, status=status, marked=True)
 
 
-def _draw_terminal(console: Console, found: Sequence[tuple[PartitionView, str]], limit: int) -> None:
-    if not found:
+def _draw_terminal(
+    console: Console, shown: Sequence[tuple[PartitionView, str]], total: int, following: str | None
+) -> None:
+    if not total:
         console.print("no failed partition is terminal")
         return
-    rows = [(view.key, view.state.attempt_count, why, view.state.error_message) for view, why in found[:limit]]
-    console.print(table(f"{len(found):,} terminal", ("partition", "attempts", "why", "last error"), rows))
+    rows = [(view.key, view.state.attempt_count, why, view.state.error_message) for view, why in shown]
+    console.print(table(None, ("partition", "attempts", "why", "last error"), rows))
+    draw_more(console, len(shown), total, following)

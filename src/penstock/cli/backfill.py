@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import key_fields, listing, show, table
-from penstock.errors import UsageError
+from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode, UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,31 +86,44 @@ def create(
         confirm("backfilling", new.total if moved is None else moved, yes=yes, force=force)
         flags = {"reprocess": reprocess, "chunk_size": chunk_size, "priority": priority, "max_chunks": max_chunks}
         ws.backfills.create(new, AuditEntry(who, AuditedAct.BACKFILL_CREATE, chosen.as_dict(), flags))
-    words = f"{new.total:,} partitions would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
+    words = f"{counted(new.total)} would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
     if moved is not None:
         words += f", of which {moved:,} are of version {schema_version} and move"
     frozen = ws.frozen_in(chosen)
     if frozen:
-        words += f"; {frozen:,} are left out because they are frozen: their sources no longer have those days"
+        words += f"; leaves out {counted(frozen, 'frozen partition')}: the source no longer has the day"
     document = {**_item(ws, new, dry_run), "moved": moved, "frozen": frozen, "dry_run": dry_run}
     show(document, as_json, lambda console: console.print(words))
 
 
 @backfill.command("list")
-def list_all(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
+def list_all(
+    limit: opt.Limit = 100,
+    after: opt.AfterId = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
     """Every backfill with its progress, the most urgent first."""
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    items = [_item(ws, found) for found in ws.backfills.all()]
-    show(listing(items, len(items)), as_json, lambda console: _draw(console, items))
+    found, total = ws.backfills.page(limit + 1, after)
+    shown, following = cut(found, limit, lambda backfill: backfill.backfill_id)
+    items = [_item(ws, backfill) for backfill in shown]
+
+    def draw(console: Console) -> None:
+        _draw(console, items)
+        draw_more(console, len(items), total, following)
+
+    show(page(items, total, following), as_json, draw)
 
 
 @backfill.command("show")
 def show_one(
     backfill_id: Id, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
 ) -> None:
-    """One backfill: how far it is, what failed, and when it will be done."""
+    """One backfill: its progress, its failed partitions, and its expected end."""
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
@@ -127,37 +142,40 @@ def show_one(
 @backfill.command()
 def pause(
     backfill_id: Id,
+    dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
     """Issue no more chunks of it; open ones are finished."""
-    _move(backfill_id, "paused", "pause", actor, workspace, as_json)
+    _move(backfill_id, "paused", "pause", actor, workspace, as_json, dry_run)
 
 
 @backfill.command()
 def resume(
     backfill_id: Id,
+    dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Go on with a paused backfill, from where it stopped."""
-    _move(backfill_id, "active", "resume", actor, workspace, as_json)
+    """Continue a paused backfill from where it stopped."""
+    _move(backfill_id, "active", "resume", actor, workspace, as_json, dry_run)
 
 
 @backfill.command()
 def cancel(
     backfill_id: Id,
+    dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
     """End it for good. What it fetched stays; open chunks are finished."""
-    _move(backfill_id, "cancelled", "cancel", actor, workspace, as_json)
+    _move(backfill_id, "cancelled", "cancel", actor, workspace, as_json, dry_run)
 
 
 @backfill.command("retry-failed")
@@ -199,25 +217,35 @@ def retry_failed(
     new = document.get("backfill_id")
 
     def draw(console: Console) -> None:
-        words = f"{len(failed):,} failed partitions can be tried again"
+        words = f"{counted(len(failed), 'failed partition')} can be tried again"
         console.print(words + (f"; backfill {new} does" if new else ""))
+        if dry_run:
+            draw_keys(console, failed)
         draw_refused(console, page.refused, counts)
 
     show(document, as_json, draw)
     if any(counts.values()) and not failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _move(backfill_id: str, status: str, verb: str, actor: str | None, workspace: str, as_json: bool) -> None:
+def _move(
+    backfill_id: str, status: str, verb: str, actor: str | None, workspace: str, as_json: bool, dry_run: bool
+) -> None:
     from penstock.app import open_workspace, os_user
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
     entry = AuditEntry(actor or os_user(), AuditedAct(f"backfill {verb}"), {"backfill_id": backfill_id}, {})
-    changed = ws.backfills.move(backfill_id, status, entry)
-    words = f"backfill {backfill_id} is {status}" if changed else f"backfill {backfill_id} was {status} already"
-    show({**_item(ws, ws.backfills.get(backfill_id)), "changed": int(changed)}, as_json, lambda c: c.print(words))
+    moves = ws.backfills.move(backfill_id, status, entry, rehearsal=dry_run)
+    words = f"backfill {backfill_id} {'would be' if dry_run else 'is'} {status}"
+    item = _item(ws, ws.backfills.get(backfill_id))
+    if not moves:
+        words = f"backfill {backfill_id} was {status} already"
+    elif dry_run:
+        words += f": {item['done']:,} of {counted(item['total'])} done, {counted(item['open_chunks'], 'open chunk')}"
+    document = {**item, "changed": int(moves and not dry_run), "dry_run": dry_run}
+    show(document, as_json, lambda console: console.print(words))
 
 
 def _item(ws: Workspace, found: Backfill, unsaved: bool = False) -> dict[str, Any]:

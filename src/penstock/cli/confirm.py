@@ -7,18 +7,20 @@ import sys
 import typer
 
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 ASK_ABOVE = 20
 FORCE_ABOVE = 10_000
 
 
-def confirm(what: str, count: int, *, yes: bool, force: bool, noun: str = "partitions") -> None:
+def confirm(what: str, count: int, *, yes: bool, force: bool, noun: str = "partition") -> None:
     """Return if the change may go on; refuse or ask otherwise."""
+    act = f"{what} {counted(count, noun)}"
     if count > FORCE_ABOVE and not force:
-        raise UsageError(f"{what} {count:,} {noun} is more than {FORCE_ABOVE:,}: narrow the filters or add --force")
+        raise UsageError(f"{act} is more than {FORCE_ABOVE:,}: narrow the filters or add --force")
     if count <= ASK_ABOVE or yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{what} {count:,} {noun} needs a confirmation: add --yes (or look first with --dry-run)")
-    if not typer.confirm(f"{what} {count:,} {noun}?", err=True):
+        raise UsageError(f"{act} needs a confirmation: add --yes (or look first with --dry-run)")
+    if not typer.confirm(f"{act}?", err=True):
         raise typer.Abort

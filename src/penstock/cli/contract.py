@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import note, show, table
-from penstock.errors import UsageError
+from penstock.cli.render import note, show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode, UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +72,7 @@ def check(
     }
     show(document, as_json, lambda console: _draw_trial(console, name, trial))
     if not trial.is_acceptable:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _session() -> Any:
@@ -87,12 +89,12 @@ def _draw_trial(console: Console, name: str, trial: Trial) -> None:
     for words in trial.skipped:
         console.print(f"not tried: {words}", markup=False)
     verdict = "[green]would be accepted[/]" if trial.is_acceptable else "[red]would be rejected[/]"
-    console.print(f"{trial.rows:,} rows of {name} {verdict}")
+    console.print(f"{counted(trial.rows, 'row')} of {name} {verdict}")
 
 
 @contract.command("infer")
 def infer(
-    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="source/customer_id/query_name/YYYY-MM-DD")] = None,
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")] = None,
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Another run than the trusted one.")] = None,
     payload: Payload = None,
     name: Annotated[str | None, typer.Option("--name", help="How to call the query (default: by key or file).")] = None,
@@ -122,7 +124,7 @@ def infer(
         called, from_ = partition.query_name, partition.source
     called = name or called
     query = query_to_mapping(checked_query(called, proposal.as_query(source or from_), "the proposal"))
-    notes = [f"proposed from {proposal.rows:,} rows", *proposal.notes]
+    notes = [f"proposed from {counted(proposal.rows, 'row')}", *proposal.notes]
     text = as_yaml({called: query}, notes)
     document = {"queries": {called: query}, "rows": proposal.rows, "notes": list(proposal.notes), "yaml": text}
     show(document, as_json, lambda _console: typer.echo(text, nl=False))
@@ -197,7 +199,7 @@ def _queries(file: Path) -> tuple[dict[str, Query], list[str]]:
 def _one(queries: dict[str, Query], name: str | None, file: Path) -> tuple[str, Query]:
     known = ", ".join(queries) or "none"
     if name is None and len(queries) != 1:
-        raise UsageError(f"{file} has {len(queries)} queries: say which with --query ({known})")
+        raise UsageError(f"{file} has {counted(len(queries), 'query', 'queries')}: say which with --query ({known})")
     if name is not None and name not in queries:
         raise UsageError(f"{file} has no query {name!r} (queries: {known})")
     return next((n, q) for n, q in queries.items() if name in (None, n))

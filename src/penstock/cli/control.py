@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock import interrupts
+from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import listing, note, show, table
+from penstock.cli.render import listing, note, show, show_line
 from penstock.cli.run import waiting_lines
+from penstock.cli.tables import table
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -57,12 +60,16 @@ def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: 
 def serve(
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Stop after so many rounds.")] = None,
     workspace: opt.WorkspaceDir = ".",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document for each round, a line each, on stdout.")
+    ] = False,
     debug: opt.Debug = False,
 ) -> None:
     """Round after round with one warm Spark session, until SIGTERM or Ctrl-C. *
 
-    Logs one JSON line per event to stderr. Asked to stop, it issues nothing more, finishes what it works on and exits
-    with 0. A database that is away is waited for. Several of these may work on one database.
+    Logs one JSON line per event to stderr; --json also prints the facts of each round to stdout, as `control tick`
+    does. After a signal it issues nothing more, finishes its open work and exits with 0. It waits for a database that
+    does not answer. Several of these may work on one database.
     """
     from penstock.app import open_workspace
     from penstock.control.serve import serve as loop
@@ -72,10 +79,17 @@ def serve(
     ws = open_workspace(workspace)
     stop = _stop_on_signals()
     session = _session(ws)
+
+    def round_() -> Mapping[str, Any]:
+        facts = ws.tick(session, heart.token, _Quiet(), stop.is_set)
+        if as_json:
+            show_line(facts)
+        return facts
+
     with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
         _log("started", {"worker": heart.token, "every_seconds": ws.settings.control.every.total_seconds()})
         loop(
-            lambda: ws.tick(session, heart.token, _Quiet(), stop.is_set),
+            round_,
             ws.settings.control.every,
             stop,
             _log,
@@ -108,7 +122,13 @@ def breakers(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, deb
 
 @control.command("close-breaker")
 def close_breaker(
-    source: Annotated[str, typer.Argument(help="The source to issue attempts for again.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="The source to issue attempts for again.", autocompletion=completion.sources
+        ),
+    ],
+    dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
@@ -118,14 +138,21 @@ def close_breaker(
     from penstock.app import open_workspace, os_user
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.state.records import Breaker
 
     ws = open_workspace(workspace)
     if source not in ws.settings.sources:
         raise UsageError(f"unknown source {source} (known: {', '.join(ws.settings.sources)})")
     entry = AuditEntry(actor or os_user(), AuditedAct.CLOSE_BREAKER, {"source": source}, {})
-    closed = ws.breakers.close(source, entry)
-    words = f"the breaker of {source} is closed" if closed else f"the breaker of {source} was not open"
-    show({"source": source, "changed": int(closed)}, as_json, lambda console: console.print(words))
+    is_open = ws.breakers.get(source) != Breaker(source)
+    closed = not dry_run and ws.breakers.close(source, entry)
+    words = f"the breaker of {source} was not open"
+    if dry_run and is_open:
+        words = f"the breaker of {source} would be closed"
+    elif closed:
+        words = f"the breaker of {source} is closed"
+    document = {"source": source, "changed": int(closed), "dry_run": dry_run}
+    show(document, as_json, lambda console: console.print(words))
 
 
 class _Quiet:
@@ -181,8 +208,8 @@ def _in_words(facts: Mapping[str, Any]) -> str:
     trouble = "".join(f"\n{line}" for line in (*facts.get("troubles", ()), *facts.get("unfinished", ())))
     if not facts["planned"]:
         loaded = facts.get("loaded", 0)
-        published = f"; {loaded:,} partitions that waited to be published were loaded" if loaded else ""
+        published = f"; loaded {counted(loaded)} that waited for publication" if loaded else ""
         waiting = "".join(f"\n{line}" for line in waiting_lines(facts.get("held_up", {})))
         return f"nothing is due{published}{waiting}{trouble}"
-    words = f"{facts['planned']:,} planned, {facts['accepted']:,} accepted, {facts['rejected']:,} rejected"
-    return f"{words}, {facts['loaded']:,} loaded; {facts['waiting']:,} wait for the next round{trouble}"
+    words = ", ".join(f"{facts[name]:,} {name}" for name in ("planned", "accepted", "rejected", "loaded"))
+    return f"{words}; {counted(facts['waiting'], 'waits', 'wait')} for the next round{trouble}"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import listing, show, table
+from penstock.cli.render import cut, draw_more, listing, page, show
+from penstock.cli.tables import table
+from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from penstock.settings import Customer
 
 customers = typer.Typer(no_args_is_help=True, help="The accounts whose slices are fetched.")
 
@@ -23,19 +29,33 @@ def register(app: typer.Typer) -> None:
 
 @customers.command("list")
 def list_(
-    limit: opt.Limit = 100, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
+    limit: opt.Limit = 100,
+    after: opt.AfterId = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
 ) -> None:
     """The customers of the workspace, with their time zones and the days on which there is anything to fetch."""
     from penstock.app import load_workspace
 
     found = load_workspace(workspace).settings.customers
     names = ("id", "name", "time_zone", "active_from", "active_to")
-    items = [{name: getattr(customer, name) for name in names} for customer in found[:limit]]
+    at = 0 if after is None else 1 + _position(found, after)
+    shown, following = cut(found[at:], limit, lambda customer: customer.id)
+    items = [{name: getattr(customer, name) for name in names} for customer in shown]
 
     def draw(console: Console) -> None:
-        console.print(table(f"{len(found):,} customers", names, [list(item.values()) for item in items]))
+        console.print(table(None, names, [list(item.values()) for item in items]))
+        draw_more(console, len(items), len(found), following)
 
-    show(listing(items, len(found)), as_json, draw)
+    show(page(items, len(found), following), as_json, draw)
+
+
+def _position(found: Sequence[Customer], customer_id: str) -> int:
+    for at, customer in enumerate(found):
+        if customer.id == customer_id:
+            return at
+    raise UsageError(f"--after {customer_id}: there is no such customer; see `penstock customers list`")
 
 
 @customers.command()
@@ -69,7 +89,7 @@ def sync(
     name, plan = ws.customer_changes(source, levels, wanted)
     changes = plan.changes
     if changes and not dry_run:
-        confirm("changing", len(changes), yes=yes, force=force, noun="customers")
+        confirm("changing", len(changes), yes=yes, force=force, noun="customer")
         flags = {"levels": levels, "status": wanted, "yes": yes, "force": force}
         ws.sync_customers(plan, AuditEntry(actor or os_user(), AuditedAct.CUSTOMERS_SYNC, {"source": name}, flags))
     items = [{"id": c.id, "change": c.kind, "before": c.before, "after": c.after} for c in changes[:_LISTED]]
@@ -81,13 +101,13 @@ def sync(
     def draw(console: Console) -> None:
         if plan.ended:
             console.print(
-                f"{len(plan.ended):,} customers, as {plan.ended[0]}, have an end (active_to) although {name} serves"
-                " them: take it out by hand if they are to be fetched again"
+                f"{name} serves {counted(len(plan.ended), 'customer')} with an end (active_to), as {plan.ended[0]}:"
+                " remove the end by hand to fetch again"
             )
         if not changes:
             console.print(f"nothing to do: {plan.file.name} says what {name} says")
             return
         console.print(table(None, ("customer", "change", "before", "after"), [list(item.values()) for item in items]))
-        console.print(f"{len(changes):,} changes {'would be' if dry_run else 'are'} written to {plan.file}")
+        console.print(f"{'would write' if dry_run else 'wrote'} {counted(len(changes), 'change')} to {plan.file}")
 
     show(document, as_json, draw)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from penstock.cli import diagnosis
 from penstock.cli import options as opt
-from penstock.cli.render import show, table
-from penstock.errors import PenstockError
+from penstock.cli.render import show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode, PenstockError
 
 if TYPE_CHECKING:
     from penstock.app import Workspace
@@ -28,7 +30,11 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
-    """Check the workspace file, Java, Spark, the database and the lake; says how to mend what is broken."""
+    """Check the workspace file, Java, Spark, the database with its roles, the lake, sources, checks and models.
+
+    Each finding says how to repair it. Starts no Spark and fetches nothing; folders and addresses of sources are only
+    tried. Exit code 1 if something is broken.
+    """
     from penstock.app import load_workspace
 
     findings = []
@@ -42,9 +48,12 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
     if ws is not None:
         checks = {
             "database": _database,
+            "roles": diagnosis.roles,
             "lake": _lake,
             "agreement": _agreement,
-            "sources": _sources,
+            "sources": diagnosis.source_kinds,
+            "places": diagnosis.source_places,
+            "checks": diagnosis.check_expressions,
             "breakers": _breakers,
         }
         if ws.settings.models:
@@ -63,7 +72,7 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
 
     show(document, as_json, draw)
     if not document["ok"]:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _found(name: str, check: Callable[[], str]) -> Finding:
@@ -117,16 +126,6 @@ def _agreement(ws: Workspace) -> str:
     return "the lake and the state database belong together, and every table is at its recorded version"
 
 
-def _sources(ws: Workspace) -> str:
-    from penstock.partition import new_run_id
-    from penstock.source.protocol import RunContext
-    from penstock.source.registry import make_source, refuse_queries
-
-    for name, settings in ws.settings.sources.items():
-        refuse_queries(make_source(settings, RunContext(new_run_id())), ws.settings.queries_of(name))
-    return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
-
-
 def _models(ws: Workspace) -> str:
     """The SQL of models is parsed; whether Spark knows its columns shows in the next run."""
     from penstock.pipeline.model import checked_sql
@@ -134,9 +133,11 @@ def _models(ws: Workspace) -> str:
     ws.require_schema()
     if unreadable := ws.unreadable_models:
         raise PenstockError("; ".join(unreadable.values()))
-    for name, model in ws.settings.models.items():
-        if model.python is None:
-            checked_sql(model, str(ws.contracts[name].options["code"]))
+    in_sql = {name: model for name, model in ws.settings.models.items() if model.python is None}
+    diagnosis.together(
+        lambda name=name, model=model: checked_sql(model, str(ws.contracts[name].options["code"]))  # type: ignore[misc]
+        for name, model in in_sql.items()
+    )
     return ", ".join(ws.settings.models)
 
 

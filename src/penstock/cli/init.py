@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to make it.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make it.")] = Path(),
     customers: Annotated[int, typer.Option(min=1, max=10_000, help="How many demo customers.")] = 5,
     days: Annotated[int, typer.Option(min=1, max=3_650, help="How many days of history.")] = 10,
     as_json: opt.AsJson = False,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import listing, note, show, table
+from penstock.cli.render import cut, draw_more, note, page, show
+from penstock.cli.tables import table
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,13 +40,18 @@ def tail(
     from penstock.partition import run_id
 
     ws = open_workspace(workspace)
-    found = ws.ledger.tail(limit, after=after, run_id=run_id(run) if run else None, kind=kind)
+    asked = limit if after is None else limit + 1  # the newest ones are the last: nothing follows them
+    named = run_id(run) if run else None
+    events = ws.ledger.tail(asked, after=after, run_id=named, kind=kind)
+    found, following = cut(events, limit, lambda event: event["position"])
+    total = ws.ledger.count(run_id=named, kind=kind)
 
     def draw(console: Console) -> None:
-        rows = [(e["position"], e["occurred_at"], e["type"], e["run_id"], _about(e["payload"])) for e in found]
+        rows = [(str(e["position"]), e["occurred_at"], e["type"], e["run_id"], _about(e["payload"])) for e in found]
         console.print(table(None, ("position", "at", "type", "run", "about"), rows) if rows else "no events")
+        draw_more(console, len(found), total, following)
 
-    show(listing(found, len(found)), as_json, draw)
+    show(page(found, total, following), as_json, draw)
 
 
 def rebuild(
@@ -53,14 +60,14 @@ def rebuild(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Make all projections anew from the ledger alone, and swap them in. Readers notice nothing. *"""
+    """Rebuild all projections from the ledger alone, and replace them at once. Readers are not disturbed. *"""
     from penstock.app import open_workspace
 
     if engine not in ("embedded", "spark"):
         raise UsageError(f"--engine {engine!r} is unknown: use embedded or spark")
     note("rebuilding the projections from the ledger")
     done = open_workspace(workspace).rebuild_projections(engine)
-    show({"events": done, "engine": engine}, as_json, lambda console: console.print(f"{done:,} events folded"))
+    show({"events": done, "engine": engine}, as_json, lambda console: console.print(f"{counted(done, 'event')} folded"))
 
 
 def export(
@@ -83,9 +90,9 @@ def export(
     entry = AuditEntry(actor or os_user(), AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than}, {})
     if not dry_run and not yes:
         raise UsageError("this takes events out of the database: look at --dry-run first, then say --yes")
-    facts = ws.export_ledger(older_than, entry, rehearsal=dry_run)
+    facts = {**ws.export_ledger(older_than, entry, rehearsal=dry_run), "dry_run": dry_run}
     words = "would be exported" if dry_run else "exported"
-    show(facts, as_json, lambda console: console.print(f"{facts['events']:,} events {words}"))
+    show(facts, as_json, lambda console: console.print(f"{counted(facts['events'], 'event')} {words}"))
 
 
 def _about(payload: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show
+from penstock.plural import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -34,4 +35,4 @@ def emit(
     told = ws.tell_lineage(run_id(run))
     where = ws.settings.lineage.where if ws.settings.lineage else ""
     document = {"run_id": run, "events": told, "where": where}
-    show(document, as_json, lambda console: console.print(f"{told:,} events of run {run} were sent to {where}"))
+    show(document, as_json, lambda console: console.print(f"{counted(told, 'event')} of run {run} sent to {where}"))

@@ -32,19 +32,21 @@ from penstock.cli import (
     validate,
     warehouse,
 )
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import ExitCode, PenstockError, TransientError
 
 app = typer.Typer(
     name="penstock",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="""Partition authority for Spark pipelines: which slice of data is safe to read, which run it is, and why.
 
-Start with `penstock init my-workspace`, then `penstock run`. Those marked * start Spark; the others answer at once.
+Start with `penstock init my-workspace`, then `penstock run`. Commands marked * start Spark; the others answer at once.
 
-Exit codes: 0 done, 1 an error or some partitions failed, 2 usage, 75 try again later, 130 interrupted.""",
+Exit codes:
+
+"""
+    + "\n".join(f"- {code.value}: {code.meaning}" for code in ExitCode),
 )
 
 
@@ -70,7 +72,7 @@ for _module in (*_WORK, *_DATA, ledger, lineage, audit, db, spark):
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 an error or some partitions failed, 2 usage, 75 try again later, 130 interrupted."""
+    """Run the command line; each error becomes one line on stderr and one of the ExitCodes."""
     try:
         app()  # ends in SystemExit; usage errors are shown by Typer itself, with exit code 2
     except PenstockError as error:
@@ -85,19 +87,19 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         typer.echo(f"penstock: {error}", err=True)
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as ended:
-        if ended.code == interrupts.EXIT_CODE:  # Typer's answer to KeyboardInterrupt, without a word
+        if ended.code == ExitCode.INTERRUPTED:  # Typer's answer to KeyboardInterrupt, without a word
             _interrupted()
         raise
 
 
 def _interrupted() -> None:
-    """One line, no JVM left behind, exit code 130."""
+    """One line, no JVM left behind, ExitCode.INTERRUPTED."""
     interrupts.ignore()
     if session := sys.modules.get("penstock.pipeline.session"):
         session.end_jvm()
     interrupts.say("interrupted")
-    sys.exit(interrupts.EXIT_CODE)
+    sys.exit(ExitCode.INTERRUPTED)

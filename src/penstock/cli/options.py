@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli import completion
 from penstock.errors import UsageError
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, account_id, day
@@ -23,21 +24,41 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 Force = Annotated[bool, typer.Option("--force", help="Allow more than 10,000 partitions at once.")]
 ActorName = Annotated[str | None, typer.Option("--actor", help="Who acts, for the audit log (default: the OS user).")]
 
-Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="source/customer_id/query_name/YYYY-MM-DD")]
+Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")]
 OneKey = Annotated[str, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")]
-SourceName = Annotated[str | None, typer.Option("--source", help="Only this source.")]
-Customers = Annotated[
-    list[str] | None, typer.Option("--customer", metavar="ID", help="Only this customer; repeatable.")
+SourceName = Annotated[
+    str | None, typer.Option("--source", help="Only this source.", autocompletion=completion.sources)
 ]
-Queries = Annotated[list[str] | None, typer.Option("--query", metavar="NAME", help="Only this query; repeatable.")]
+Customers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--customer", metavar="ID", help="Only this customer; repeatable.", autocompletion=completion.customers
+    ),
+]
+Queries = Annotated[
+    list[str] | None,
+    typer.Option("--query", metavar="NAME", help="Only this query; repeatable.", autocompletion=completion.queries),
+]
 OnDate = Annotated[str | None, typer.Option("--date", metavar="D", help="Only this day.")]
 Since = Annotated[str | None, typer.Option("--since", metavar="D", help="From this day on.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="D", help="Up to and including this day.")]
-Status = Annotated[str | None, typer.Option("--status", metavar="S", help="pending, success or failed.")]
+Status = Annotated[
+    str | None,
+    typer.Option("--status", metavar="S", help="pending, success or failed.", autocompletion=completion.statuses),
+]
+Plan = Annotated[bool, typer.Option("--dry-run", "--plan", help="Only show what would be attempted, by reason.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many lines.")]
 After = Annotated[str | None, typer.Option("--after", metavar="KEY", help="Continue after this partition key.")]
 WithoutRaw = Annotated[
     bool, typer.Option("--without-raw", help="Also partitions whose attempts left nothing in the raw sink.")
+]
+AfterRun = Annotated[str | None, typer.Option("--after", metavar="RUN", help="Continue after this run: older ones.")]
+AfterLoad = Annotated[
+    str | None, typer.Option("--after", metavar="KEY[/RUN]", help="Continue after this partition, or this run of it.")
+]
+AfterId = Annotated[str | None, typer.Option("--after", metavar="ID", help="Continue after this one.")]
+AfterEntry = Annotated[
+    int | None, typer.Option("--after", metavar="ID", min=1, help="Continue after this audit_id: older entries.")
 ]
 
 

@@ -9,6 +9,10 @@ from typing import Any, Self
 
 import typer
 
+from penstock.plural import counted
+
+LARGE_PLAN = 10_000  # expected partitions; smaller plans are there at once
+
 
 class RunProgress:
     """Shows the stages of a run. Implements the runner's Watcher."""
@@ -16,6 +20,7 @@ class RunProgress:
     def __init__(self) -> None:
         self._live: Any = None
         self._bars: dict[str, tuple[Any, int]] = {}
+        self._planning: Any = None
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -36,6 +41,7 @@ class RunProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        self.planned()
         if self._live is not None:
             self._live.stop()
 
@@ -45,7 +51,21 @@ class RunProgress:
         else:
             typer.echo(message, err=True)
 
+    def plan(self, expected: int) -> None:
+        """Planning begins, and ends with the first stage. Nobody can tell how long it takes, so the bar only moves."""
+        if self._live is None or expected < LARGE_PLAN:
+            self.say("planning")
+            return
+        self._planning = self._live.add_task("plan", total=None, count=f"{counted(expected)} expected")
+
+    def planned(self) -> None:
+        """Planning is over."""
+        if self._planning is not None:
+            self._live.remove_task(self._planning)
+            self._planning = None
+
     def stage(self, name: str, partitions: int) -> Callable[[float], None]:
+        self.planned()
         if self._live is None:
             typer.echo(f"{name}: {counted(partitions)}", err=True)
             return _lines(name)
@@ -59,10 +79,6 @@ class RunProgress:
         self._bars[name] = (task, before + partitions)
         self._live.update(task, total=before + partitions, count=counted(before + partitions))
         return lambda share: self._live.update(task, completed=before + share * partitions)
-
-
-def counted(partitions: int) -> str:
-    return "1 partition" if partitions == 1 else f"{partitions:,} partitions"
 
 
 def _lines(name: str) -> Callable[[float], None]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import key_fields, listing, show
+from penstock.cli.tables import table
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,13 +117,14 @@ def gc(
     found = ws.garbage(age)
     items = [{**key_fields(attempt.partition), "run_id": attempt.run_id} for attempt in found]
     if dry_run:
-        show(listing(items, len(items)), as_json, lambda console: _draw_garbage(console, items))
+        document = {**listing(items, len(items)), "dry_run": True}
+        show(document, as_json, lambda console: _draw_garbage(console, items))
         return
     confirm("deleting raw runs of", len(found), yes=yes, force=force)
     entry = AuditEntry(actor or os_user(), AuditedAct.RAW_GC, {"older_than": older_than}, {})
     runs, files = ws.collect_garbage(found, age, entry)
-    words = f"{runs:,} raw runs deleted, {files:,} files"
-    show({"deleted": runs, "files": files}, as_json, lambda console: console.print(words))
+    words = f"deleted {counted(runs, 'raw run')}, {counted(files, 'file')}"
+    show({"deleted": runs, "files": files, "dry_run": False}, as_json, lambda console: console.print(words))
 
 
 def _draw_garbage(console: Console, items: list[dict[str, Any]]) -> None:
@@ -129,7 +132,7 @@ def _draw_garbage(console: Console, items: list[dict[str, Any]]) -> None:
         console.print("there is nothing that could be deleted")
         return
     console.print(table(None, ("partition", "run"), [(item["key"], item["run_id"]) for item in items[:50]]))
-    console.print(f"{len(items):,} raw runs would be deleted")
+    console.print(f"{counted(len(items), 'raw run')} would be deleted")
 
 
 def _item(key: PartitionKey, run: RawRun, trusted: str | None) -> dict[str, Any]:

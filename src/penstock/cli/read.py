@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.values import beyond_python, json_value, python_values
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def read(
-    name: Annotated[str, typer.Argument(metavar="TABLE", help="source.query_name")],
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="source.query_name", autocompletion=completion.tables)],
     customer: opt.Customers = None,
     date: opt.OnDate = None,
     since: opt.Since = None,
@@ -123,7 +125,7 @@ def sql(
 
 def snapshot(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="How to call it; by default the present moment.")
+        str | None, typer.Argument(metavar="NAME", help="How to call it; by default the present moment.")
     ] = None,
     expires: Annotated[str, typer.Option("--expires", metavar="D", help="How long it can be read: 30d.")] = "30d",
     listed: Annotated[bool, typer.Option("--list", help="Only show the snapshots that there are.")] = False,
@@ -136,7 +138,8 @@ def snapshot(
     """Name the present state of the whole warehouse, to read it later with --as-of. What is demoted after that is left
     out even then."""
     from penstock.app import open_workspace
-    from penstock.cli.render import listing, show, table
+    from penstock.cli.render import listing, show
+    from penstock.cli.tables import table
     from penstock.declared import duration
 
     ws = open_workspace(workspace)
@@ -157,7 +160,8 @@ def snapshot(
     made = ws.snapshot(name or f"{ws.now():%Y%m%d-%H%M%S}", duration(expires), actor=actor)
     tables = [{"table": head.name, "version": head.version} for _, head in made.tables]
     document = {"snapshot": made.name, "created_at": made.created_at, "expires_at": made.expires_at, "tables": tables}
-    words = f"snapshot {made.name}: {len(tables)} tables, readable until {made.expires_at:%Y-%m-%d %H:%M} UTC"
+    until = f"{made.expires_at:%Y-%m-%d %H:%M} UTC"
+    words = f"snapshot {made.name}: {counted(len(tables), 'table')}, readable until {until}"
     show(document, as_json, lambda console: console.print(words))
 
 
@@ -170,17 +174,18 @@ def _table_version(text: str) -> tuple[str, str]:
 
 def _say_withdrawn(partitions: int, as_of: str) -> None:
     if partitions:
-        typer.echo(f"penstock: {partitions:,} partitions were demoted since {as_of} and are left out", err=True)
+        typer.echo(f"penstock: leaves out {counted(partitions)} demoted since {as_of}", err=True)
 
 
 def _say_withdrawn_inputs(vouched: Vouched) -> None:
     hidden = vouched.hidden_inputs
     shown = [key for key in vouched.withdrawn_inputs if key not in set(hidden)]
-    for keys, what in ((shown, "are not ready"), (hidden, "are left out")):
+    for keys, what in ((shown, "not ready"), (hidden, "left out")):
         if keys:
+            was, be, them = ("was", "is", "it") if len(keys) == 1 else ("were", "are", "them")
             typer.echo(
-                f"penstock: {len(keys):,} partitions of {keys[0].asset} were made from runs that were demoted since and"
-                f" {what}; the next `penstock run` makes them again: `penstock why {keys[0]}`",
+                f"penstock: {counted(len(keys))} of {keys[0].asset} {was} made from runs that were demoted since and"
+                f" {be} {what}; the next `penstock run` makes {them} again: `penstock why {keys[0]}`",
                 err=True,
             )
 
@@ -350,7 +355,8 @@ def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO, facts: Mapping[
 
 
 def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
-    from penstock.cli.render import console, note, table
+    from penstock.cli.render import console, note
+    from penstock.cli.tables import table
 
     rows: list[list[Any]] = []
     more = False
@@ -364,7 +370,7 @@ def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
             break
     console().print(table(None, reader.schema.names, rows))
     if more:
-        note(f"the first {limit:,} rows; --limit shows more, --output F --format csv writes them all")
+        note(f"the first {counted(limit, 'row')}; --limit shows more, --output F --format csv writes them all")
 
 
 def _cell(value: Any) -> str | None:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import show, table
+from penstock.cli.render import show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +72,7 @@ def ready(
     }
     show(document, as_json, lambda console: _draw(console, found, expected, rule))
     if absent:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _table(asked: AskedDays, days: list[Coverage], rule: Rule) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, A
     for name, days in found.items():
         expected, available = sum(d.expected for d in days), sum(d.available for d in days)
         good = all(rule.holds(day) for day in days)
-        console.print(f"{name}: {'ready' if good else 'not ready'}, {available:,} of {expected:,} partitions")
+        console.print(f"{name}: {'ready' if good else 'not ready'}, {available:,} of {counted(expected)}")
         for note in asked[name].notes:
             console.print(f"  {note}")
         rows = [
@@ -112,9 +115,9 @@ def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, A
         if rows:
             console.print(table(None, ("day", "there", "absent", "and more"), rows[:_SHOWN]))
             if len(rows) > _SHOWN:
-                console.print(f"... and {len(rows) - _SHOWN:,} more days")
+                console.print(f"... and {counted(len(rows) - _SHOWN, 'more day')}")
         withdrawn = [key for day in days for key in day.withdrawn_inputs]
         if withdrawn:
             console.print(
-                f"{len(withdrawn):,} of them were made from runs that were demoted since: penstock why {withdrawn[0]}"
+                f"{counted(len(withdrawn))} made from runs that were demoted since: penstock why {withdrawn[0]}"
             )

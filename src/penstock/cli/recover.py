@@ -9,7 +9,10 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, table
+from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode, UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,8 +62,8 @@ def backup(
 
     def draw(console: Console) -> None:
         tables = found["tables"]
-        noun = "table" if len(tables) == 1 else "tables"
-        console.print(f"{found['file']}: {found['partitions']:,} partitions, {len(tables):,} {noun}", markup=False)
+        held = f"{counted(found['partitions'])}, {counted(len(tables), 'table')}"
+        console.print(f"{found['file']}: {held}", markup=False)
 
     show(found, as_json, draw)
 
@@ -96,7 +99,6 @@ def recover(
     Both can be repeated, and continue where an interrupted one stopped.
     """
     from penstock.app import load_workspace, os_user
-    from penstock.errors import UsageError
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
@@ -125,7 +127,7 @@ def _report(ws: Workspace, as_json: bool) -> None:
 
     show(listing(mismatch_items(found), len(found)), as_json, draw)
     if found:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 # --- from the lake ----------------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
     console.print(table(None, names, rows))
     done = "would restore" if dry_run else "restored"
     where = "a new state database" if found.database_is_new else "the state database"
-    console.print(f"{done} {found.restored:,} accepted runs in {where}")
+    console.print(f"{done} {counted(found.restored, 'accepted run')} in {where}")
     for path, reason in sorted(found.damaged_files.items())[:_LISTED]:
         console.print(f"rebuilt from raw: {path} cannot be read: {reason}", style="yellow", markup=False)
     for attempt, reason in sorted(found.unusable.items())[:_LISTED]:
@@ -235,7 +237,7 @@ def _from_database(
     document = _database_document(damage, sorted(wanted), done, dry_run)
     show(document, as_json, lambda console: _draw_database(console, damage, sorted(wanted), done, dry_run))
     if document["broken"]:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _database_document(
@@ -278,7 +280,7 @@ def _draw_database(
         console.print(f"would rebuild {', '.join(wanted)} from raw")
         return
     loaded, broken = sum(one.loaded for one in done), {k: v for one in done for k, v in one.broken.items()}
-    console.print(f"rebuilt {', '.join(wanted)}: {loaded:,} partitions loaded again from raw")
+    console.print(f"rebuilt {', '.join(wanted)}: {counted(loaded)} loaded again from raw")
     for key, reason in sorted(broken.items()):
         console.print(
             f"hidden: {key}: {reason}; fetch it again with `penstock run {key} --reprocess`", style="red", markup=False

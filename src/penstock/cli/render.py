@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.clock import iso
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from penstock.partition import PartitionKey
     from penstock.warehouse.consistency import Mismatch
+
+
+T = TypeVar("T")
 
 
 def key_fields(key: PartitionKey) -> dict[str, Any]:
@@ -33,6 +37,23 @@ def listing(items: Sequence[Mapping[str, Any]], total: int) -> dict[str, Any]:
     return {"items": list(items), "total": total}
 
 
+def page(items: Sequence[Mapping[str, Any]], total: int, following: str | None) -> dict[str, Any]:
+    """A part of a long list: `next` is what `--after` takes to continue, None at the end."""
+    return {**listing(items, total), "next": following}
+
+
+def cut(found: Sequence[T], limit: int, name: Callable[[T], Any]) -> tuple[Sequence[T], str | None]:
+    """The first `limit` rows, and the name of the last one if more follow. Needs one row more than is shown."""
+    shown = found[:limit]
+    return shown, str(name(shown[-1])) if len(found) > limit else None
+
+
+def draw_more(console: Console, shown: int, total: int, following: str | None) -> None:
+    """How much of a long list is shown, and how to continue."""
+    more = f"; continue with --after {following}" if following else ""
+    console.print(f"{shown:,} of {total:,}{more}", soft_wrap=True)  # to be copied whole
+
+
 def mismatch_items(found: Sequence[Mismatch]) -> list[dict[str, Any]]:
     """Disagreements between the lake and the state database, as every JSON document lists them."""
     return [{"kind": one.kind, "table": one.table, "message": one.message} for one in found]
@@ -43,6 +64,19 @@ def draw_mismatches(console: Console, found: Sequence[Mismatch]) -> None:
 
     for line in messages(found):
         console.print(line, style="red", markup=False)
+
+
+LISTED = 100  # so many partitions are named by a preview
+
+
+def draw_keys(console: Console, keys: Sequence[PartitionKey], total: int | None = None) -> None:
+    """The partitions that an act is about, a line each; of many the first ones. `total` if `keys` are only some."""
+    for key in keys[:LISTED]:
+        console.print(f"  {key}")
+    if (more := (len(keys) if total is None else total) - LISTED) > 0:
+        console.print(
+            f"  ... and {more:,} more" + ("" if total is not None and total > len(keys) else ": --json lists them")
+        )
 
 
 def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], None]) -> None:
@@ -56,34 +90,29 @@ def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], N
         text(console())
 
 
+def show_line(document: Mapping[str, Any]) -> None:
+    """Print `document` as one line of JSON, at once."""
+    import orjson
+
+    sys.stdout.buffer.write(orjson.dumps(_plain(document), option=orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.flush()
+
+
 def console() -> Console:
+    """Standard output. Lines are wrapped between words, and no word is cut or broken, however narrow the terminal."""
     from rich.console import Console
 
-    # Without a terminal (pipes, CI) lines must not be cut at 80 columns.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    from penstock.cli.tables import longest_word
 
+    class WholeWords(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            lines = [line for text in objects if isinstance(text, str) for line in text.splitlines()]
+            fits = max(map(longest_word, lines), default=0) <= self.width
+            super().print(*objects, **{"crop": False, "overflow": "fold" if fits else "ignore", **options})
 
-def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(*columns, title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
-    return drawn
-
-
-def shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
-    if isinstance(value, int):
-        return f"{value:,}"
-    return str(value)
+    # Without a terminal (pipes, CI) lines have room; whoever sets COLUMNS means it.
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return WholeWords(highlight=False, width=None if narrow else 200)
 
 
 def note(message: str) -> None:

@@ -11,7 +11,10 @@ import typer
 from penstock import interrupts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import key_fields, listing, show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +39,7 @@ def run(
     until: opt.Until = None,
     status: opt.Status = None,
     reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only show what would be attempted, by reason.")] = False,
+    plan: opt.Plan = False,
     limit: opt.Limit = 50,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -61,16 +64,20 @@ def run(
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    expected = sum(len(span) for span in ws.ranges(chosen))
     if plan:
-        planned = ws.plan(chosen, reprocess=reprocess, limit=limit)
+        with RunProgress() as progress:
+            progress.plan(expected)
+            planned = ws.plan(chosen, reprocess=reprocess, limit=limit)
         show(_plan_document(planned, limit), as_json, lambda console: _draw_plan(console, planned, limit))
         return
     if reprocess:
-        confirm(
-            "reprocessing", ws.plan(chosen, reprocess=True, limit=1).reasons.get("reprocess", 0), yes=yes, force=force
-        )
+        with RunProgress() as progress:
+            progress.plan(expected)
+            again = ws.plan(chosen, reprocess=True, limit=1).reasons.get("reprocess", 0)
+        confirm("reprocessing", again, yes=yes, force=force)
     with stopped("run again to go on"), RunProgress() as progress:
-        progress.say("planning")
+        progress.plan(expected)
         summary = ws.run(chosen, watcher=progress, reprocess=reprocess, actor=actor)
     finish(summary, as_json)
 
@@ -80,7 +87,7 @@ def finish(summary: RunSummary, as_json: bool) -> None:
     blocked by a breaker or could not be published is not, nor is what a cancelled run left."""
     show(document(summary), as_json, lambda console: draw(console, summary))
     if summary.failures or summary.cancelled or summary.blocked or summary.troubles or summary.end != "done":
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @contextmanager
@@ -122,9 +129,9 @@ def draw(console: Console, summary: RunSummary) -> None:
     for words in summary.troubles:
         console.print(words, style="red", markup=False, soft_wrap=True)
     if summary.blocked:
-        console.print(f"{summary.blocked:,} partitions were not issued")
+        console.print(f"{counted(summary.blocked, 'partition was', 'partitions were')} not issued")
     if not summary.planned and not summary.loaded and summary.end == "done":
-        held = f"; {summary.skipped:,} are being worked on by another run" if summary.skipped else ""
+        held = f"; another run works on {counted(summary.skipped)}" if summary.skipped else ""
         console.print(f"nothing is due{held}")
         for line in waiting_lines(summary.waiting or {}):
             console.print(line)
@@ -139,9 +146,10 @@ def draw(console: Console, summary: RunSummary) -> None:
         f"{summary.cancelled:,} cancelled, {summary.skipped:,} skipped, {summary.seconds:.1f} s"
     )
     if summary.unchanged:
-        console.print(f"{summary.unchanged:,} slices of models were left as they are: their inputs did not change")
+        console.print(f"{counted(summary.unchanged, 'slice')} of models unchanged: no input changed")
     if summary.warnings:
-        console.print(f"[yellow]{summary.warnings:,} warnings[/] about accepted partitions: penstock state history KEY")
+        warnings = counted(summary.warnings, "warning")
+        console.print(f"[yellow]{warnings}[/] about accepted partitions: penstock state history KEY")
 
 
 def _draw_items(console: Console, title: str, found: Sequence[Failure], more: str) -> None:
@@ -155,20 +163,28 @@ def _draw_items(console: Console, title: str, found: Sequence[Failure], more: st
 
 # What may stand in the way of a partition, and what to do about it.
 _WAITING = {
-    "retry": "failed and wait for their retry: `penstock failed`",
-    "operator": "failed and wait for an operator: `penstock failed`, then `penstock state retry`",
-    "terminal": "failed for good: `penstock state terminal`, then `penstock state retry`",
-    "paused": "are paused: `penstock state resume`",
-    "blocked": "wait for their source: `penstock control breakers`",
-    "model_inputs": "partitions of models wait for their inputs: `penstock why KEY`",
-    "open": "are being worked on by another run: `penstock runs list`",
-    "publication": "have authority and could not be published: `penstock why KEY`",
+    "retry": ("failed and waits", "failed and wait", "for a retry: `penstock failed`"),
+    "operator": (
+        "failed and waits",
+        "failed and wait",
+        "for an operator: `penstock failed`, then `penstock state retry`",
+    ),
+    "terminal": ("failed", "failed", "for good: `penstock state terminal`, then `penstock state retry`"),
+    "paused": ("is", "are", "paused: `penstock state resume`"),
+    "blocked": ("waits", "wait", "for the source: `penstock control breakers`"),
+    "model_inputs": ("of a model waits", "of models wait", "for inputs: `penstock why KEY`"),
+    "open": ("is", "are", "worked on by another run: `penstock runs list`"),
+    "publication": ("has", "have", "authority and could not be published: `penstock why KEY`"),
 }
 
 
 def waiting_lines(waiting: Mapping[str, int]) -> list[str]:
     """What stands in the way of partitions, with the command that helps."""
-    return [f"  {waiting[name]:,} {words}" for name, words in _WAITING.items() if waiting.get(name)]
+    return [
+        f"  {counted(waiting[name], f'partition {one}', f'partitions {many}')} {rest}"
+        for name, (one, many, rest) in _WAITING.items()
+        if waiting.get(name)
+    ]
 
 
 def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
@@ -179,6 +195,7 @@ def _plan_document(plan: Plan, limit: int) -> dict[str, Any]:
         "held": plan.held,
         "paused": plan.paused,
         "waiting": plan.waiting,
+        "dry_run": True,
     }
 
 
@@ -191,8 +208,9 @@ def _draw_plan(console: Console, plan: Plan, limit: int) -> None:
     if plan.is_divided:
         console.print("that is more than one run should hold (control.largest_run): it will be done in several")
     if plan.held:
-        console.print(f"{plan.held:,} more are being worked on by another run")
+        console.print(f"another run works on {plan.held:,} more")
     if plan.paused:
-        console.print(f"{plan.paused:,} more are paused: penstock state resume")
+        console.print(f"{counted(plan.paused, 'more is', 'more are')} paused: penstock state resume")
     if plan.waiting:
-        console.print(f"{plan.waiting:,} slices of models wait for inputs that do not come with this run")
+        waiting = counted(plan.waiting, "slice of a model waits", "slices of models wait")
+        console.print(f"{waiting} for inputs that do not come with this run")

@@ -1,4 +1,4 @@
-"""`penstock runs`: what ran, how far it came, what blocks it; going on with it, and stopping it."""
+"""`penstock runs`: list, show, resume and cancel runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import listing, show, table
+from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
 from penstock.cli.run import finish, stopped
+from penstock.cli.tables import table
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +22,7 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `p
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="What ran, how far it came, and what blocks it.")
+    group = typer.Typer(no_args_is_help=True, help="Runs: their tasks, their progress, and what blocks them.")
     group.command("list")(list_runs)
     group.command("show")(show_run)
     group.command("resume")(resume)
@@ -30,28 +32,29 @@ def register(app: typer.Typer) -> None:
 
 def list_runs(
     limit: opt.Limit = 20,
+    after: opt.AfterRun = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
     """Runs, newest first, with their tasks counted by state."""
     from penstock.app import open_workspace
+    from penstock.partition import run_id
 
-    runs = open_workspace(workspace).current().runs().to_pylist()
-    rows = runs[::-1][:limit]
+    older, total = open_workspace(workspace).current().runs_before(run_id(after) if after else None, limit + 1)
+    rows, following = cut(older, limit, lambda row: row["run_id"])
 
     def text(console: Console) -> None:
-        if not rows:
+        if not total:
             console.print("nothing ran yet: `penstock run` starts")
             return
         counted = ("total", "succeeded", "failed", "skipped", "cancelled", "running", "ready", "blocked")
         named = ("run_id", "state", "planned_at", "finished_at", *(f"tasks_{name}" for name in counted))
         lines = [[row[name] for name in named] for row in rows]
         console.print(table(None, ("run", "state", "planned", "finished", "tasks", *counted[1:]), lines))
-        if len(runs) > len(rows):
-            console.print(f"{len(rows):,} of {len(runs):,}: --limit shows more")
+        draw_more(console, len(rows), total, following)
 
-    show(listing(rows, len(runs)), as_json, text)
+    show(page(rows, total, following), as_json, text)
 
 
 def show_run(
@@ -73,10 +76,10 @@ def resume(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Go on with a run that was killed. What it had finished is not done again. *
+    """Continue a run that was killed, without repeating its finished work. *
 
-    Refused while the run is being worked on. A later `penstock run` closes a dead run and plans what was missing anew;
-    what a dead `--reprocess` left is continued by this command only, in a new run.
+    Refused while a process works on the run. `penstock run` also closes a dead run and plans its missing partitions
+    again; but only this command continues a dead `run --reprocess`, in a new run.
     """
     from penstock.app import open_workspace
     from penstock.partition import run_id
@@ -89,13 +92,16 @@ def resume(
 
 def cancel(
     run: RunArgument,
+    dry_run: opt.DryRun = False,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Ask for a run to stop: nothing more is issued, what is open is closed without a verdict, what is accepted is
-    published. The process that works on it does so within seconds; what is not done stays due."""
+    """Ask a run to stop: it issues nothing more, closes open attempts without a verdict and publishes what is accepted.
+
+    The process that works on it stops within seconds. Partitions that are not done stay due.
+    """
     from penstock.app import open_workspace, os_user
     from penstock.partition import run_id
     from penstock.state.audited import AuditedAct
@@ -103,9 +109,23 @@ def cancel(
 
     ws = open_workspace(workspace)
     named = run_id(run)
-    asked = ws.cancel_run(named, AuditEntry(actor or os_user(), AuditedAct.RUNS_CANCEL, {"run_id": named}, {}))
-    words = "it stops within seconds" if asked else "it ended before: nothing was cancelled (see `penstock runs list`)"
-    show({"run_id": named, "requested": asked}, as_json, lambda console: console.print(f"run {named}: {words}"))
+    entry = AuditEntry(actor or os_user(), AuditedAct.RUNS_CANCEL, {"run_id": named}, {})
+    asked = ws.cancel_run(named, entry, rehearsal=dry_run)
+    words = "it would stop" if dry_run else "it stops within seconds"
+    if not asked:
+        words = "it ended before: there is nothing to cancel (see `penstock runs list`)"
+    open_keys = ws.reader.open_attempts(named) if dry_run else []
+    document = {"run_id": named, "requested": asked and not dry_run, "dry_run": dry_run}
+    if dry_run:
+        document |= {"would_cancel": asked, **listing([key_fields(key) for key in open_keys], len(open_keys))}
+
+    def draw(console: Console) -> None:
+        console.print(f"run {named}: {words}")
+        if open_keys:
+            console.print(f"{counted(len(open_keys), 'open attempt')} would be closed without a verdict:")
+            draw_keys(console, open_keys)
+
+    show(document, as_json, draw)
 
 
 def _draw_page(console: Console, page: RunPage) -> None:

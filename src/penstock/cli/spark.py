@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 @spark.command()
 def prepare(
-    again: Annotated[bool, typer.Option("--again", help="Make the file anew, even if it is there.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Create the file again, even if it exists.")] = False,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -50,7 +50,7 @@ def prepare(
     document: dict[str, Any] = {"file": str(archive.path), "bytes": archive.path.stat().st_size, "made": made}
 
     def draw(console: Any) -> None:
-        told = "keeps Spark's classes ready" if made else "is there already (--again makes it anew)"
+        told = "keeps Spark's classes ready" if made else "exists already (--again creates it again)"
         console.print(f"{archive.path}, {document['bytes'] / 1e6:,.0f} MB, {told}", soft_wrap=True)
 
     show(document, as_json, draw)

@@ -8,6 +8,7 @@ import sys
 
 from penstock import interrupts
 from penstock.cli.stdout import reserve_stdout
+from penstock.errors import ExitCode
 
 
 def main() -> None:
@@ -19,12 +20,12 @@ def main() -> None:
         from penstock.cli.main import main as command
 
         command()
-        ending.code = 0
+        ending.code = ExitCode.DONE
     except KeyboardInterrupt:  # while modules were imported; a command answers by itself
         interrupts.ignore()
         interrupts.say("interrupted")
-        ending.code = interrupts.EXIT_CODE
-        sys.exit(interrupts.EXIT_CODE)
+        ending.code = ExitCode.INTERRUPTED
+        sys.exit(ExitCode.INTERRUPTED)
     except SystemExit as ended:
         ending.code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         raise
@@ -36,7 +37,7 @@ class _Ending:
     """Ends the process when all exit handlers have run, before Python takes itself down: a thread of pyarrow or DuckDB
     that asks for the interpreter after that moment aborts the process, and a command that succeeded exits with 134."""
 
-    code = 1  # an exception that nothing answers; Python shows its traceback
+    code: int = ExitCode.FAILED  # an exception that nothing answers; Python shows its traceback
 
     def end(self) -> None:
         try:
@@ -45,7 +46,7 @@ class _Ending:
         except BrokenPipeError:
             pass  # whoever read the answer has seen enough
         except (OSError, ValueError) as error:  # a full disk, or a closed stream
-            self.code = self.code or 1
+            self.code = self.code or ExitCode.FAILED
             os.write(2, f"penstock: standard output can't be written: {error}\n".encode())
         finally:
             os._exit(self.code)

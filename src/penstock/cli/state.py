@@ -11,7 +11,10 @@ import typer
 from penstock.cli import acts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,15 +56,16 @@ def inspect(
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ranges = ws.ranges(chosen)
     implicit = bool(chosen.keys) or chosen.status is not None
-    views = ws.reader.views(
-        ranges, status=chosen.status, explicit=not implicit, after=opt.after_key(after), limit=limit
+    found = ws.reader.views(
+        ranges, status=chosen.status, explicit=not implicit, after=opt.after_key(after), limit=limit + 1
     )
+    views, following = cut(found, limit, lambda view: view.key)
     total = ws.reader.count(ranges, status=chosen.status, explicit=not implicit)
     standings = ws.standings([view.key for view in views])
     show(
-        listing([_state_item(ws, view, standings[view.key].display) for view in views], total),
+        page([_state_item(ws, view, standings[view.key].display) for view in views], total, following),
         as_json,
-        lambda console: _draw_states(console, views, total),
+        lambda console: _draw_states(console, views, total, following),
     )
 
 
@@ -138,14 +142,16 @@ def retry(
     }
     show(document, as_json, lambda console: _draw_retry(console, found, moved, dry_run))
     if any(found.refusals.values()) and not found.total:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _draw_retry(console: Console, found: RetryPreview, moved: int, dry_run: bool) -> None:
     if dry_run:
-        console.print(f"{found.total:,} failed partitions would become pending")
+        console.print(f"{counted(found.total, 'failed partition')} would become pending")
+        draw_keys(console, found.keys, found.total)
     elif found.total:
-        console.print(f"{moved:,} partitions are pending again: the next `penstock run` attempts them")
+        pending = counted(moved, "partition is", "partitions are")
+        console.print(f"{pending} pending again: attempted by the next `penstock run`")
     else:
         console.print("nothing to retry: no failed partition matches")
     draw_refused(console, found.refused, found.refusals)
@@ -160,17 +166,17 @@ def draw_refused(
     no_raw, marked, frozen = (first[why] for why in NotRetried)
     if marked:
         console.print(
-            f"[yellow]refused {counts[NotRetried.TERMINAL]:,}[/]: they were given up for good, as {marked[0]};"
+            f"[yellow]refused {counted(counts[NotRetried.TERMINAL])} given up for good[/], as {marked[0]};"
             " take that back with `penstock state clear-terminal`"
         )
     if frozen:
         console.print(
-            f"[yellow]refused {counts[NotRetried.FROZEN]:,}[/]: they are frozen, as {frozen[0]}: the source no"
-            " longer has those days"
+            f"[yellow]refused {counted(counts[NotRetried.FROZEN], 'frozen partition')}[/], as {frozen[0]}: the source"
+            " no longer has the day"
         )
     if no_raw:
         console.print(
-            f"[yellow]refused {counts[NotRetried.NO_RAW]:,}[/]: their attempts left nothing in the raw sink, as"
+            f"[yellow]refused {counted(counts[NotRetried.NO_RAW])} whose attempts left nothing in the raw sink[/], as"
             f" {no_raw[0]};"
             " look with `penstock state history`, or add --without-raw"
         )
@@ -202,7 +208,7 @@ def _state_item(ws: Workspace, view: PartitionView, display: DisplayStatus) -> d
     }
 
 
-def _draw_states(console: Console, views: list[PartitionView], total: int) -> None:
+def _draw_states(console: Console, views: Sequence[PartitionView], total: int, following: str | None) -> None:
     rows = [
         (
             v.key,
@@ -218,10 +224,7 @@ def _draw_states(console: Console, views: list[PartitionView], total: int) -> No
     ]
     columns = ("partition", "status", "current run", "schema", "rows", "attempts", "updated (UTC)", "error")
     console.print(table(None, columns, rows))
-    if total > len(views):
-        console.print(
-            f"{len(views):,} of {total:,}; go on with --after {views[-1].key}" if views else f"0 of {total:,}"
-        )
+    draw_more(console, len(views), total, following)
 
 
 def _attempt_item(attempt: Attempt, authority: str | None, next_run_at: datetime | None) -> dict[str, Any]:

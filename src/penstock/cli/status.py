@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, shown, table
+from penstock.cli.render import cut, draw_mismatches, draw_more, key_fields, listing, mismatch_items, page, show
+from penstock.cli.tables import shown, table
 from penstock.errors import UsageError
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,9 +72,7 @@ def status(
     if grid:
         total = sum(len(r) for r in ws.ranges(chosen))
         if total > _GRID_MOST:
-            raise UsageError(
-                f"a grid of {total:,} partitions would not fit: narrow it with --query, --since, --customer"
-            )
+            raise UsageError(f"a grid of {counted(total)} would not fit: narrow it with --query, --since, --customer")
         found = board.everything()
         items = [{**key_fields(s.key), "display_status": s.display, "flags": s.flags} for s in found]
         grid_counts = dict(Counter(str(s.display) for s in found))
@@ -105,7 +105,7 @@ def status(
         if flags:
             console.print("flags: " + ", ".join(f"{n:,} {name}" for name, n in flags.items()))
         if provisional:
-            console.print(f"{provisional:,} of them are provisional: their sources may still change them")
+            console.print(f"{provisional:,} of them provisional: the source may still change the day")
         for words in troubles:
             console.print(f"[red]{words}[/]")
         for words in unfinished:
@@ -135,11 +135,11 @@ def missing(
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
     gaps, ranges = board.gaps(limit)
-    found = board.missing_page(after=opt.after_key(after), limit=limit)
+    found, following = cut(board.missing_page(after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.missing()
     views = ws.views([standing.key for standing in found])
     document = {
-        **listing([_item(standing, views[standing.key]) for standing in found], total),
+        **page([_item(standing, views[standing.key]) for standing in found], total, following),
         "ranges": [{**gap._asdict(), "partitions": (gap.last - gap.first).days + 1} for gap in gaps],
         "ranges_total": ranges,
     }
@@ -150,7 +150,8 @@ def missing(
             return
         rows = [(g.source, g.query_name, g.customer_id, g.first, g.last, (g.last - g.first).days + 1) for g in gaps]
         console.print(table(None, ("source", "query", "customer", "from", "to", "days"), rows))
-        console.print(f"{total:,} partitions are missing, in {ranges:,} ranges" + _shown_of(len(gaps), ranges))
+        lacking = counted(total, "partition is", "partitions are")
+        console.print(f"{lacking} missing, in {counted(ranges, 'range')}{_shown_of(len(gaps), ranges)}")
         tried = [(s.key, views[s.key]) for s in found if views[s.key].last_attempt_outcome or views[s.key].open_run_id]
         if tried:
             lines = [(k, v.state.attempt_count, v.last_attempt_error_class, _reason(v)) for k, v in tried[:20]]
@@ -180,7 +181,7 @@ def failed(
 
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state), requeued=False)
-    found = board.page(FAILED, after=opt.after_key(after), limit=limit)
+    found, following = cut(board.page(FAILED, after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.total(FAILED)
     views = ws.views([standing.key for standing in found])
     items = [_item(standing, views[standing.key]) for standing in found]
@@ -194,9 +195,9 @@ def failed(
             for s in found
         ]
         console.print(table(None, ("partition", "status", "attempts", "class", "why"), rows))
-        _more(console, found, total)
+        draw_more(console, len(found), total, following)
 
-    show(listing(items, total), as_json, draw)
+    show(page(items, total, following), as_json, draw)
 
 
 def stale(
@@ -230,9 +231,10 @@ def stale(
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
     by_reason, total = board.stale_reasons(), board.total(STALE)
-    found = [] if reasons else board.page(STALE, after=opt.after_key(after), limit=limit)
+    stale_ones = [] if reasons else board.page(STALE, after=opt.after_key(after), limit=limit + 1)
+    found, following = cut(stale_ones, limit, lambda s: s.key)
     items = [{**_standing(s), "reasons": s.reasons, "stale_since": s.stale_since} for s in found]
-    document: dict[str, Any] = {**listing(items, total), "reasons": by_reason}
+    document: dict[str, Any] = {**page(items, total, following), "reasons": by_reason}
     if sweep:
         document["swept"] = ws.sweep()
 
@@ -242,10 +244,11 @@ def stale(
             return
         if reasons:
             console.print(table(None, ("reason", "partitions"), by_reason.items()))
+            console.print(counted(total))
         else:
             rows = [(s.key, ", ".join(s.reasons), s.stale_since, s.last_materialization_at) for s in found]
             console.print(table(None, ("partition", "reasons", "stale since", "materialized"), rows))
-        _more(console, found, total)
+            draw_more(console, len(found), total, following)
 
     show(document, as_json, draw)
 
@@ -291,13 +294,8 @@ def _reason(view: PartitionView) -> str:
     return view.state.error_message or view.last_attempt_error or "not attempted yet"
 
 
-def _more(console: Console, found: Sequence[Standing], total: int) -> None:
-    more = f"; go on with --after {found[-1].key}" if found and total > len(found) else ""
-    console.print(f"{len(found):,} of {total:,}{more}" if found else f"{total:,} partitions")
-
-
 def _shown_of(shown: int, total: int) -> str:
-    return f" (the first {shown:,} are shown; --limit shows more)" if shown < total else ""
+    return f" (showing the first {shown:,}; --limit shows more)" if shown < total else ""
 
 
 def _draw_counts(
@@ -321,7 +319,8 @@ def _draw_counts(
         f"{sum(counts.values()):,} expected: " + ", ".join(f"{n:,} {name}" for name, n in sorted(counts.items()))
     )
     if waiting:
-        console.print(f"{waiting:,} accepted partitions wait to be published: the next `penstock run` does it")
+        accepted = counted(waiting, "accepted partition waits", "accepted partitions wait")
+        console.print(f"{accepted} for publication by the next `penstock run`")
 
 
 def _draw_grid(console: Console, found: Sequence[Standing]) -> None:
@@ -415,15 +414,18 @@ def _draw_why(console: Console, found: Why) -> None:
     serves = "nothing"
     if pointer is not None:
         hidden = "" if found.serving else ", hidden from readers"
-        serves = f"run {pointer.run_id}, {pointer.record_count:,} rows{hidden}"
+        serves = f"run {pointer.run_id}, {counted(pointer.record_count, 'row')}{hidden}"
     facts = [
         (
             "state",
-            f"{state.status}{'' if view.explicit else ' (implicit: no row)'}, {state.attempt_count} attempts counted",
+            f"{state.status}{'' if view.explicit else ' (implicit: no row)'}, "
+            f"{counted(state.attempt_count, 'attempt')} counted",
         ),
         (
             "authority",
-            f"run {state.current_run_id}, {shown(state.record_count)} rows" if state.current_run_id else "none",
+            f"run {state.current_run_id}, {counted(state.record_count or 0, 'row')}"
+            if state.current_run_id
+            else "none",
         ),
         ("warehouse", serves + (f", table {pointer.table} version {pointer.table_version}" if pointer else "")),
     ]

@@ -8,12 +8,16 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import key_fields, listing, show, table
+from penstock.cli.render import draw_keys, key_fields, listing, show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.flow.recheck import Rechecked
+    from penstock.partition import PartitionKey
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +32,7 @@ def validate(
     date: opt.OnDate = None,
     since: opt.Since = None,
     until: opt.Until = None,
+    status: opt.Status = None,
     yes: opt.Yes = False,
     force: opt.Force = False,
     dry_run: opt.DryRun = False,
@@ -46,16 +51,12 @@ def validate(
     from penstock.cli.confirm import confirm
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     trusted = ws.to_recheck(chosen)
     if dry_run:
         items = [key_fields(attempt.partition) for attempt, _ in trusted]
-        words = f"{len(trusted):,} trusted runs would be examined"
-        show(
-            {**listing(items, len(items)), "examined": 0, "dry_run": True},
-            as_json,
-            lambda console: console.print(words),
-        )
+        document = {**listing(items, len(items)), "examined": 0, "dry_run": True}
+        show(document, as_json, lambda console: _draw_preview(console, [attempt.partition for attempt, _ in trusted]))
         return
     confirm("re-checking", len(trusted), yes=yes, force=force)
     with RunProgress() as progress:
@@ -72,7 +73,12 @@ def validate(
         lambda console: _draw(console, found),
     )
     if found.demoted or found.unreadable:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _draw_preview(console: Console, keys: list[PartitionKey]) -> None:
+    console.print(f"{counted(len(keys), 'trusted run')} would be examined")
+    draw_keys(console, keys)
 
 
 def _draw(console: Console, found: Rechecked) -> None:
@@ -83,4 +89,4 @@ def _draw(console: Console, found: Rechecked) -> None:
         console.print(
             table("Not judged: their raw data, or what they refer to, cannot be read", ("partition", "why"), rows)
         )
-    console.print(f"{found.examined:,} trusted runs examined, {len(found.demoted):,} demoted")
+    console.print(f"{counted(found.examined, 'trusted run')} examined, {len(found.demoted):,} demoted")

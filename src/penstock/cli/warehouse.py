@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show, table
+from penstock.cli.render import cut, draw_mismatches, draw_more, key_fields, listing, mismatch_items, page, show
+from penstock.cli.tables import table
+from penstock.errors import ExitCode
+from penstock.plural import counted
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
+    from penstock.partition import PartitionKey, RunId
     from penstock.warehouse.pointers import Pointer
 
 warehouse = typer.Typer(no_args_is_help=True, help="Look at what consumers can read.")
@@ -48,7 +53,8 @@ def pointers(
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ws.ranges(chosen)  # refuses unknown names
-    found, total = ws.pointers.find(**_asked(chosen, after, limit))
+    pointers, total = ws.pointers.find(**_asked(chosen), after=opt.after_key(after), limit=limit + 1)
+    found, following = cut(pointers, limit, lambda pointer: pointer.key)
     rows = [
         (p.key, p.run_id, p.schema_version, p.available, p.table, p.table_version, p.record_count, p.loaded_at)
         for p in found
@@ -57,9 +63,9 @@ def pointers(
 
     def draw(console: Any) -> None:
         console.print(table(None, columns, rows))
-        console.print(f"{len(found):,} of {total:,}")
+        draw_more(console, len(found), total, following)
 
-    show(listing([_item(pointer) for pointer in found], total), as_json, draw)
+    show(page([_item(pointer) for pointer in found], total, following), as_json, draw)
 
 
 @warehouse.command()
@@ -73,7 +79,7 @@ def loads(
     until: opt.Until = None,
     status: opt.Status = None,
     limit: opt.Limit = 100,
-    after: opt.After = None,
+    after: opt.AfterLoad = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -84,16 +90,18 @@ def loads(
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     ws.ranges(chosen)  # refuses unknown names
-    found, total = ws.pointers.loads(**_asked(chosen, after, limit))
+    begin, begin_run = _after_load(after)
+    loads, total = ws.pointers.loads(**_asked(chosen), after=begin, after_run=begin_run, limit=limit + 1)
+    found, following = cut(loads, limit, lambda load: f"{load.key}/{load.run_id}")
     names = ("run_id", "schema_version", "record_count", "loaded_at", "table")
     items = [{**key_fields(load.key), **{name: getattr(load, name) for name in names}} for load in found]
 
     def draw(console: Any) -> None:
         rows = [(load.key, *(getattr(load, name) for name in names)) for load in found]
         console.print(table(None, ("partition", "run", "schema", "rows", "loaded (UTC)", "table"), rows))
-        console.print(f"{len(found):,} of {total:,}")
+        draw_more(console, len(found), total, following)
 
-    show(listing(items, total), as_json, draw)
+    show(page(items, total, following), as_json, draw)
 
 
 @warehouse.command()
@@ -107,9 +115,12 @@ def reconcile(
 ) -> None:
     """Compare all of authority with what the warehouse serves, and publish the difference: load, replace, hide. *
 
-    Verdicts leave a list of what is due, and every run works it off; this compares everything, whatever the list says.
+    Verdicts record what is due for publication, and every run publishes that. This command compares everything,
+    whatever is recorded.
     """
-    from penstock.app import open_workspace
+    from penstock.app import open_workspace, os_user
+    from penstock.state.audited import AuditedAct
+    from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
     found, counts = ws.differences(limit)
@@ -129,11 +140,14 @@ def reconcile(
         **listing(items, sum(counts.values())),
         "counts": counts,
         "mismatches": mismatch_items(mismatches),
+        "dry_run": dry_run,
     }
     if not dry_run:
         with RunProgress() as progress:
             needed = counts or ws.pointers.interrupted()
             published = ws.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
+        if not needed:
+            ws.note(AuditEntry(actor or os_user(), AuditedAct.RECONCILE, {}, {}), 0, "nothing differs")
         broken = {str(key): words for key, words in published.broken.items()} if published else {}
         done = (published.loaded, published.hidden) if published else (0, 0)
         document |= {"loaded": done[0], "hidden": done[1], "broken": broken}
@@ -154,11 +168,14 @@ def reconcile(
 
     show(document, as_json, draw)
     if document.get("broken") or mismatches:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 Tables = Annotated[
-    list[str] | None, typer.Argument(metavar="[TABLE]...", help="source.query_name; all tables if none is named.")
+    list[str] | None,
+    typer.Argument(
+        metavar="TABLE", help="source.query_name; all tables if none is named.", autocompletion=completion.tables
+    ),
 ]
 
 
@@ -166,6 +183,7 @@ Tables = Annotated[
 def compact(
     tables: Tables = None,
     actor: opt.ActorName = None,
+    dry_run: opt.DryRun = False,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -175,15 +193,19 @@ def compact(
 
     ws = open_workspace(workspace)
     names = [head.name for _, head in ws.warehouse_tables(tables or ())]
-    with RunProgress() as progress:
-        done = ws.compact(names, progress.stage("compact", len(names)), actor=actor) if names else []
+    if dry_run:
+        done = ws.compactable(tables or ())
+    else:
+        with RunProgress() as progress:
+            done = ws.compact(names, progress.stage("compact", len(names)), actor=actor) if names else []
     items = [{"table": c.table, "files_before": c.before, "files_after": c.after} for c in done]
 
     def draw(console: Any) -> None:
         rows = [(c.table, c.before, c.after) for c in done]
-        console.print(table(None, ("table", "small files", "became"), rows) if rows else "there are no tables yet")
+        columns = ("table", "small files", "would become at least" if dry_run else "became")
+        console.print(table(None, columns, rows) if rows else "there are no tables yet")
 
-    show(listing(items, len(items)), as_json, draw)
+    show({**listing(items, len(items)), "dry_run": dry_run}, as_json, draw)
 
 
 @warehouse.command()
@@ -221,7 +243,7 @@ def vacuum(
 
     def draw(console: Any) -> None:
         console.print(table(None, ("table", "files"), [(name, len(paths)) for name, paths in found.items()]))
-        console.print(f"{total:,} files {'would be' if dry_run else 'were'} deleted")
+        console.print(f"{'would delete' if dry_run else 'deleted'} {counted(total, 'file')}")
 
     show({**listing(items, len(items)), "files": total}, as_json, draw)
 
@@ -254,7 +276,7 @@ def verify(
         "files": files,
         "mismatches": mismatch_items(mismatches),
     }
-    checked = f"{done.partitions:,} partitions, {done.rows:,} rows, {done.payloads:,} payloads"
+    checked = f"{counted(done.partitions)}, {counted(done.rows, 'row')}, {counted(done.payloads, 'payload')}"
 
     def draw(console: Any) -> None:
         for name, path, words in ((name, path, word) for (name, path), found in done.files.items() for word in found):
@@ -263,8 +285,8 @@ def verify(
         if rows:
             console.print(table(None, ("partition", "problem"), rows))
         draw_mismatches(console, mismatches)
-        wrong = [f"{len(items):,} partitions are wrong"] if items else []
-        wrong += [f"{len(files):,} files are not as the Delta log says"] if files else []
+        wrong = [f"{counted(len(items), 'partition is', 'partitions are')} wrong"] if items else []
+        wrong += [f"{counted(len(files), 'file is', 'files are')} not as the Delta log says"] if files else []
         sound = "all as it should be" if not mismatches else "every recorded version is as it should be"
         console.print(f"{checked}: {' and '.join(wrong) or sound}")
         for name in sorted({name for name, _ in done.files}):
@@ -272,13 +294,23 @@ def verify(
 
     show({**listing(items, len(items)), **facts}, as_json, draw)
     if items or files or mismatches:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _asked(chosen: Selection, after: str | None, limit: int) -> dict[str, Any]:
+def _asked(chosen: Selection) -> dict[str, Any]:
     """The filters of a command, as the published side takes them."""
     names = ("keys", "source", "customers", "queries", "since", "until", "status")
-    return {**{name: getattr(chosen, name) for name in names}, "after": opt.after_key(after), "limit": limit}
+    return {name: getattr(chosen, name) for name in names}
+
+
+def _after_load(text: str | None) -> tuple[PartitionKey | None, RunId | None]:
+    """KEY continues after a partition, KEY/RUN after one of its loads."""
+    from penstock.partition import run_id
+
+    if text is None or text.count("/") < 4:
+        return opt.after_key(text), None
+    key, _, run = text.rpartition("/")
+    return opt.after_key(key), run_id(run)
 
 
 def _item(pointer: Pointer) -> dict[str, Any]:

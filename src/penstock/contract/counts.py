@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
+from penstock.plural import counted
 from penstock.settings import Rows, Shrink
 
 
@@ -22,11 +23,11 @@ def count_complaints(contract: Contract, count: int, previous: int | None) -> li
 def _problems(check: Rows | Shrink, count: int, previous: int | None) -> Iterator[str]:
     if isinstance(check, Rows):
         if check.min is not None and count < check.min:
-            yield f"{count:,} rows, at least {check.min:,} expected"
+            yield f"{counted(count, 'row')}, at least {check.min:,} expected"
         if check.max is not None and count > check.max:
-            yield f"{count:,} rows, at most {check.max:,} expected"
+            yield f"{counted(count, 'row')}, at most {check.max:,} expected"
     elif previous and count < previous * (1 - check.max_drop):
         yield (
-            f"{count:,} rows where the trusted run has {previous:,}: a drop of {1 - count / previous:.0%}, at most"
-            f" {check.max_drop:.0%} is allowed"
+            f"{counted(count, 'row')} where the trusted run has {previous:,}: a drop of {1 - count / previous:.0%},"
+            f" at most {check.max_drop:.0%} is allowed"
         )

@@ -14,6 +14,7 @@ import pyarrow.types as kinds
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.declared import spelled
+from penstock.plural import counted
 from penstock.settings import Compare, NotNullShare, Recent
 
 Measures = Mapping[str, float | None]  # by what was worked out: {"sum(clicks)": 12.0}
@@ -100,7 +101,8 @@ def _thin(check: NotNullShare, slice_of: Worked) -> Iterator[tuple[int, str]]:
     if there < rows * check.min - _ROUNDING:
         yield (
             rows - there,
-            f"{check.field} has a value in {there / rows:.1%} of {rows:,} rows, at least {check.min:.1%} expected",
+            f"{check.field} has a value in {there / rows:.1%} of {counted(rows, 'row')},"
+            f" at least {check.min:.1%} expected",
         )
 
 

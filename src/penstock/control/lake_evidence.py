@@ -17,6 +17,7 @@ from penstock.ledger.segments import from_table
 from penstock.lifecycle import Act, Outcome
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.verify import table_contents
+from penstock.plural import counted
 from penstock.projections.fact import Fact
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
@@ -160,7 +161,8 @@ def collect_evidence(
             if isinstance(seal, RawError) or seal is None:
                 unusable[attempt] = str(seal) if seal else "its raw run has no seal"
             elif seal.record_count != run.record_count:
-                unusable[attempt] = f"the table has {run.record_count:,} rows of it, its seal {seal.record_count:,}"
+                rows = counted(run.record_count, "row")
+                unusable[attempt] = f"the table has {rows} of it, its seal {seal.record_count:,}"
             else:
                 mine = _contract_of(seal, contract, contracts)
                 used[mine.fingerprint] = mine

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from penstock.ledger.read import LedgerReader
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
+from penstock.plural import counted
 from penstock.projections import codes
 from penstock.projections.runs import FoldedRun
 from penstock.state.reader import StateReader
@@ -25,7 +26,7 @@ class Unfinished:
     @property
     def message(self) -> str:
         return (
-            f"run {self.run_id} (reprocess, {len(self.keys):,} of {self.planned:,} partitions not done) was killed:"
+            f"run {self.run_id} (reprocess, {len(self.keys):,} of {counted(self.planned)} not done) was killed:"
             f" `penstock runs resume {self.run_id}` continues it, `penstock runs cancel {self.run_id}` forgets it"
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
 from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.plural import counted
 from penstock.projections.board import Standing
 from penstock.projections.staleness import StaleReason
 from penstock.state.records import Attempt, PartitionView
@@ -148,7 +149,7 @@ def _headline(
 ) -> str:
     failed, display = "last_attempt_failed" in around.standing.flags, around.standing.display
     if serving is not None:
-        words = f"serving {serving} with {serving.record_count:,} rows"
+        words = f"serving {serving} with {counted(serving.record_count, 'row')}"
     elif display is DisplayStatus.NEVER_MATERIALIZED:
         return "no run of this partition has ever been accepted"
     elif display is DisplayStatus.UNAVAILABLE and view.state.current_run_id is not None:
@@ -159,7 +160,7 @@ def _headline(
     else:
         words = "readers get no rows"
     if waiting is not None:
-        words += f"; {waiting} with {waiting.record_count:,} rows has authority and waits to be published"
+        words += f"; {waiting} with {counted(waiting.record_count, 'row')} has authority and waits to be published"
     return words + (f", attempt {view.last_attempt_no} failed: {view.last_attempt_error}" if failed else "")
 
 
@@ -191,8 +192,8 @@ def _blocks(view: PartitionView, around: Circumstances, waiting: Named | None) -
         blocks.append(f"attempt {view.last_attempt_no} was held back by a guard only: {view.last_attempt_error}")
     if waiting is not None and around.publish_due is not None and not view.open_run_id:
         blocks.append(
-            f"run {waiting.run_id} ({waiting}, {waiting.record_count:,} rows) waits to be published to the warehouse"
-            f" since {around.publish_due:%Y-%m-%d %H:%M:%S} UTC"
+            f"run {waiting.run_id} ({waiting}, {counted(waiting.record_count, 'row')}) waits to be published to the"
+            f" warehouse since {around.publish_due:%Y-%m-%d %H:%M:%S} UTC"
         )
     return tuple(blocks)
 

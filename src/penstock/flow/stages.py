@@ -376,7 +376,7 @@ def halving(
             found += work(some)
         except SparkFailed as error:
             patience -= 1
-            if patience < 0 or "penstock.lake" in str(error):  # not the slices are in trouble, but Spark or the lake
+            if patience < 0:  # Spark fails, not the slices
                 raise
             if len(some) == 1:
                 lost.append((some[0], error))

@@ -121,16 +121,18 @@ class LedgerReader:
     ) -> list[dict[str, Any]]:
         """The newest events, or the next ones after a position; in order, with their whole envelope."""
         order = _EVENT.c.position.desc() if after is None else _EVENT.c.position
-        statement = sa.select(_EVENT).order_by(order).limit(limit)
+        statement = sa.select(_EVENT).where(*_about(run_id, kind)).order_by(order).limit(limit)
         if after is not None:
             statement = statement.where(_EVENT.c.position > after)
-        if run_id is not None:
-            statement = statement.where(_EVENT.c.run_id == run_id)
-        if kind is not None:
-            statement = statement.where(_EVENT.c.type == kind)
         with self._database.snapshot() as connection:
             rows = [dict(row._mapping) for row in connection.execute(statement)]
         return rows if after is not None else rows[::-1]
+
+    def count(self, *, run_id: str | None = None, kind: str | None = None) -> int:
+        """How many events the database holds, of one run or one type if these are given."""
+        statement = sa.select(sa.func.count()).select_from(_EVENT).where(*_about(run_id, kind))
+        with self._database.snapshot() as connection:
+            return connection.scalar(statement) or 0
 
     def beyond(self, cursor: Cursor) -> sa.ColumnElement[bool]:
         """The condition that an event comes after a cursor."""
@@ -143,6 +145,11 @@ class LedgerReader:
             (_EVENT.c.position,) if self._database.dialect == "sqlite" else (_EVENT.c.transaction_id, _EVENT.c.position)
         )
         return connection.execute(sa.select(*_COLUMNS).where(*where).order_by(*columns).limit(limit)).all()
+
+
+def _about(run_id: str | None, kind: str | None) -> list[sa.ColumnElement[bool]]:
+    of_run = [] if run_id is None else [_EVENT.c.run_id == run_id]
+    return of_run if kind is None else [*of_run, _EVENT.c.type == kind]
 
 
 def _lacks_content(fact: Fact) -> bool:

@@ -30,6 +30,7 @@ from penstock.pipeline.references import NOT_VOUCHED, Found, Look, look_up
 from penstock.pipeline.slices import Slice
 from penstock.pipeline.summarise import SUMMARY_DDL, summariser
 from penstock.pipeline.work import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
+from penstock.plural import counted
 from penstock.raw.reader import RawReader
 from penstock.settings import References
 
@@ -264,7 +265,7 @@ def complaints_of(
             complaints.append(Complaint(rule.name, rule.message, count, line, examples.get(line), rule.severity))
     count = header.get("count", 0)
     if readable and row["rows"] != count:
-        complaints.append(Complaint("rows", f"{count:,} rows were received, {row['rows']:,} could be read", 1))
+        complaints.append(Complaint("rows", f"received {counted(count, 'row')}, could read {row['rows']:,}", 1))
     if readable:  # what something unreadable comes to means nothing
         complaints += count_complaints(contract, count, previous_record_count)
         complaints += figure_complaints(contract, worked)

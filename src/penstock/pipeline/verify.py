@@ -1,8 +1,8 @@
-"""Verifying the warehouse: all rows are counted and hashed anew and held against pointers, verdicts and raw, and the
-files against what the Delta log says about them.
+"""Verification of the warehouse: counts and hashes all rows and compares them with pointers, verdicts and raw payloads,
+and compares each data file with the statistics in the Delta log.
 
-Files are read once, in table order; what is kept of a partition is a count and two numbers. Files with partitions whose
-digest may be of the first algorithm are read once more.
+Reads each file once, in table order, and keeps a count and two numbers per partition. Files with partitions
+whose digest may be of the first algorithm are read a second time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from penstock.errors import RawError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.plural import counted
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.reader import Head
@@ -282,7 +283,7 @@ def _compare(
                 done.blame(key, f"the table has rows of run {run}, the pointer says {row.run_id}")
         content = runs.get(row.run_id, Content())
         if content.rows != row.record_count:
-            done.blame(key, f"the table has {content.rows:,} rows, the pointer says {row.record_count:,}")
+            done.blame(key, f"the table has {counted(content.rows, 'row')}, the pointer says {row.record_count:,}")
         elif comparable(content.digest(row.schema_version)) != comparable(row.content_digest):
             differing[key] = row
     return differing

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.errors import SparkFailed
+from penstock.errors import PenstockError, SparkFailed
+from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import new_ulid
 from penstock.pipeline.memory import settle
 
@@ -52,7 +53,8 @@ def mapped(frame: DataFrame, work: Work, ddl: str) -> DataFrame:
 
 
 def collected(frame: DataFrame) -> pa.Table:
-    """The outcomes of a job. One slice's trouble is an outcome; an error here means that the job itself broke."""
+    """The outcomes of a job. One slice's error is an outcome. Raises LakeRefused or LakeUnavailable when the lake
+    stopped a worker, and SparkFailed when the job itself broke."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -61,7 +63,16 @@ def collected(frame: DataFrame) -> pa.Table:
     except (PySparkException, Py4JError) as error:
         if "cancellation of all jobs" in str(error):  # somebody pressed Ctrl-C, and Spark's answer overtook the signal
             raise KeyboardInterrupt from error
-        raise SparkFailed(f"a Spark job broke: {_gist(str(error))}") from error
+        raise _translated(_gist(str(error))) from error
+
+
+def _translated(gist: str) -> PenstockError:
+    """The error of a worker by its class: what the lake refuses is terminal, and neither says anything about slices."""
+    name, _, message = gist.partition(": ")
+    for kind in (LakeRefused, LakeUnavailable):
+        if name == f"{kind.__module__}.{kind.__qualname__}":
+            return kind(message)
+    return SparkFailed(f"a Spark job broke: {gist}")
 
 
 def refusal(error: Exception) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from penstock.lake import Lake
@@ -108,6 +110,12 @@ class Current:
             return kept
         rows = {row["run_id"]: row for row in [*kept.to_pylist(), *fresh]}
         return pa.Table.from_pylist([rows[run_id] for run_id in sorted(rows)], schema=RUNS)
+
+    def runs_before(self, run_id: str | None, limit: int) -> tuple[list[dict[str, Any]], int]:
+        """The newest runs, or those older than one, newest first; and how many there are in all."""
+        found = self.runs()
+        older = found if run_id is None else found.filter(pc.less(found.column("run_id"), run_id))
+        return older.slice(max(0, len(older) - limit)).to_pylist()[::-1], len(found)
 
     def tasks(self, run_id: str | None = None) -> list[ds.Dataset | pa.Table]:
         """The tasks of one run, or of all that are kept."""

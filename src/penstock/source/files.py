@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 import pydantic
 
-from penstock.errors import AuthFailed, ConfigError, DataError, SourceUnavailable
+from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
 from penstock.lake import Lake, open_lake
 from penstock.lake.local import LocalLake
 from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
@@ -24,6 +24,7 @@ from penstock.source.formats import Format, Reader, csv_reader, format_of, json_
 from penstock.source.inflate import Inflated
 from penstock.source.options import Options, about, read_options
 from penstock.source.protocol import COMPLETE, Row, RunContext
+from penstock.source.reach import within
 from penstock.source.template import filled, names_in, of_day
 
 
@@ -80,6 +81,10 @@ class FilesSource:
         _, place, _ = self._asked(query)
         filled(place.template, _names("id", query, date.min))
 
+    def probe(self, queries: Sequence[Query], seconds: float) -> list[str]:
+        places = {place.lake.url: place for place in (self._asked(query)[1] for query in queries)}
+        return [problem for place in places.values() for problem in place.problems(seconds)]
+
     def _asked(self, query: Query) -> tuple[Delivery, _Place, Reader]:
         delivery = read_options(Delivery, {**self._common, **query.options})
         place = _Place.of(self._folder, delivery)
@@ -132,6 +137,25 @@ class _Place:
         # a path that the workspace file itself leads out of the folder has a folder of its own
         inside = folder is not None and f"{lake.url}/".startswith(f"{os.path.normpath(folder)}/")
         return cls(lake, "/".join(parts[fixed:]), delivery, folder if folder and inside else lake.url)
+
+    def problems(self, seconds: float) -> list[str]:
+        """Why nothing can be read here."""
+        if isinstance(self.lake, LocalLake):
+            root = self.lake.root
+            if not os.path.isdir(root):
+                return [f"there is no folder {root}: create it, or correct `folder` or `path`"]
+            if not os.access(root, os.R_OK | os.X_OK):
+                return [f"the folder {root} cannot be read: give this user read access to it"]
+            return []
+        try:
+            within(seconds, self._speak_once, self.lake.url)
+        except PenstockError as error:
+            return [str(error)]
+        return []
+
+    def _speak_once(self) -> None:
+        with self._speaking(self.template):
+            self.lake.exists("penstock-doctor")
 
     def find(self, path: str) -> list[str]:
         """The path itself, or what its `*` stands for, in the order of names; LakeObjectMissing if that is nothing."""

@@ -10,15 +10,16 @@ from urllib.parse import urljoin, urlsplit
 
 import pydantic
 
-from penstock.errors import ConfigError, DataError
+from penstock.errors import ConfigError, DataError, SourceUnavailable
 from penstock.settings import Customer, Query
 from penstock.source.answer import Answer, Record, trail
 from penstock.source.days import Days
 from penstock.source.options import Options, about, read_options
 from penstock.source.paging import Cursor, Page, Paging, Step
 from penstock.source.protocol import COMPLETE, Row, RunContext
+from penstock.source.reach import connect
 from penstock.source.template import DAY_NAMES, filled, names_in, of_day
-from penstock.source.web import Caller, is_address, shown
+from penstock.source.web import Caller, host_of, is_address, shown
 
 
 def _header_text(text: str) -> str:
@@ -85,6 +86,15 @@ class HttpSource:
             return
         names |= {"first_date": min(dates).isoformat(), "last_date": max(dates).isoformat()}
         yield from self._rows(request, query, names, dates)
+
+    def probe(self, queries: Sequence[Query], seconds: float) -> list[str]:
+        problems = []
+        for scheme, host, port in sorted({host_of(self._request(query).url or "") for query in queries}):
+            try:
+                connect(host, port, seconds, scheme)
+            except SourceUnavailable as error:
+                problems.append(str(error))
+        return problems
 
     def _request(self, query: Query) -> Request:
         """The source's options with the query's over them; its url may be relative, its params are added."""

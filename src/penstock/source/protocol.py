@@ -54,7 +54,7 @@ class Source(Protocol):
     each request a source calls `context.budget.spend()`, which waits as long as the workspace file's `rate` asks for.
 
     A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is asked
-    before anything is issued. And it may be a Lister.
+    before anything is issued. And it may be a Lister, and Probed.
     """
 
     in_date_order: bool
@@ -70,3 +70,12 @@ class Lister(Protocol):
     """A source that can list the customers it serves: those with a status, down to a level below its manager."""
 
     def accounts(self, levels: int, statuses: Sequence[str]) -> list[Account]: ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A source that can tell whether the folders and addresses that it reads are there. `penstock doctor` asks it."""
+
+    def probe(self, queries: Sequence[Query], seconds: float) -> list[str]:
+        """What is wrong, each with what to do; empty if all is well. Fetches nothing, and takes a few seconds at
+        most for each address. The queries were not refused."""

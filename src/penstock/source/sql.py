@@ -18,6 +18,7 @@ from penstock.settings import Customer, Query
 from penstock.source.days import Days
 from penstock.source.options import Options, about, read_options
 from penstock.source.protocol import Row, RunContext
+from penstock.source.reach import within
 from penstock.source.values import json_line
 
 if TYPE_CHECKING:
@@ -93,6 +94,17 @@ class SqlSource:
         days = Days(dates, asked.date_field)
         with self._speaking(query.name), self._connection() as connection, connection.execute(statement) as result:
             yield from _rows(result, query, asked.date_field, days)
+
+    def probe(self, queries: Sequence[Query], seconds: float) -> list[str]:
+        def connect() -> None:
+            with self._speaking(queries[0].name if queries else "NAME"), self._connection():
+                pass
+
+        try:
+            within(seconds, connect, self._database)
+        except PenstockError as error:
+            return [f"{error}; check `url`, and that the database accepts connections from this machine"]
+        return []
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:

@@ -167,13 +167,18 @@ def is_address(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
+def host_of(url: str) -> tuple[str, str, int]:
+    """The scheme, the host and the port of an address."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]
+
+
 def _origin(url: str) -> str:
     """Who answers there; nobody if it is no address."""
     if not is_address(url):
         return "nowhere"
-    parts = urlsplit(url)
-    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    return f"{parts.scheme}://{parts.hostname}:{port}"
+    scheme, host, port = host_of(url)
+    return f"{scheme}://{host}:{port}"
 
 
 def shown(url: str) -> str:

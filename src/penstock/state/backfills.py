@@ -94,11 +94,24 @@ class BackfillStore:
         with self._database.snapshot() as connection:
             return [_backfill(row) for row in connection.execute(select)]
 
+    def page(self, limit: int, after: str | None = None) -> tuple[list[Backfill], int]:
+        """The most urgent ones, or those that follow one of them in that order; and how many there are in all."""
+        select = sa.select(_BACKFILL).order_by(_BACKFILL.c.priority.desc(), _BACKFILL.c.backfill_id).limit(limit)
+        if after is not None:
+            last = self.get(after)
+            less_urgent = _BACKFILL.c.priority < last.priority
+            same = sa.and_(_BACKFILL.c.priority == last.priority, _BACKFILL.c.backfill_id > after)
+            select = select.where(sa.or_(less_urgent, same))
+        with self._database.snapshot() as connection:
+            total = connection.scalar(sa.select(sa.func.count()).select_from(_BACKFILL)) or 0
+            return [_backfill(row) for row in connection.execute(select)], total
+
     def get(self, backfill_id: str) -> Backfill:
-        found = next((backfill for backfill in self.all() if backfill.backfill_id == backfill_id), None)
-        if found is None:
+        with self._database.snapshot() as connection:
+            row = connection.execute(sa.select(_BACKFILL).where(_BACKFILL.c.backfill_id == backfill_id)).one_or_none()
+        if row is None:
             raise UsageError(f"there is no backfill {backfill_id}: see `penstock backfill list`")
-        return found
+        return _backfill(row)
 
     def progress(self, backfill_id: str) -> Progress:
         """Partitions of finished chunks, and the last word on each partition that was attempted for this backfill."""
@@ -118,8 +131,8 @@ class BackfillStore:
             accepted, rejected = connection.execute(outcomes).one()
         return Progress(int(row.done), accepted, rejected, int(row.claimed), int(row.open_chunks), row.began_at)
 
-    def move(self, backfill_id: str, status: str, entry: AuditEntry) -> bool:
-        """Pause, resume or cancel; False if that is how it stands."""
+    def move(self, backfill_id: str, status: str, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
+        """Pause, resume or cancel; False if that is how it stands. A rehearsal refuses the same and changes nothing."""
         now = self._clock()
 
         def work(connection: Connection) -> bool:
@@ -128,6 +141,8 @@ class BackfillStore:
                 return False
             if found.status not in _MOVES[status]:
                 raise ActRefused(f"backfill {backfill_id} is {found.status}: it cannot become {status}")
+            if rehearsal:
+                return True
             values = {"status": status, "finished_at": now if status == "cancelled" else None}
             connection.execute(sa.update(_BACKFILL).where(_BACKFILL.c.backfill_id == backfill_id).values(**values))
             if status == "cancelled":

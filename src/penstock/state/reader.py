@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -348,6 +348,14 @@ class StateReader:
         with self._database.snapshot() as connection:
             return connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
 
+    def open_attempts(self, run_id: str) -> list[PartitionKey]:
+        """The partitions that a run works on now."""
+        attempt = schema.partition_attempt
+        key = [attempt.c[name] for name in schema.KEY]
+        statement = sa.select(*key).where(attempt.c.run_id == run_id, attempt.c.outcome.is_(None)).order_by(*key)
+        with self._database.snapshot() as connection:
+            return [PartitionKey(*row) for row in connection.execute(statement)]
+
     def ended_reprocess_runs(self) -> list[Row[Any]]:
         """Runs that were asked to fetch success partitions again and are over, oldest first: with `end`, and whether
         somebody asked for them to stop (`cancelled`). Runs whose events left the database are not among them."""
@@ -384,13 +392,19 @@ class StateReader:
         with self._database.snapshot() as connection:
             return list(connection.execute(sa.select(schema.contract).order_by(schema.contract.c.first_used_at)))
 
-    def audit(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """The manual acts, newest first."""
+    def audit(self, limit: int | None = None, *, after: int | None = None) -> list[dict[str, Any]]:
+        """The manual acts, newest first; those that are older than the entry `after`, if it is given."""
+        table = schema.audit
+        select = sa.select(table).order_by(table.c.audit_id.desc()).limit(limit)
+        if after is not None:
+            select = select.where(table.c.audit_id < after)
         with self._database.snapshot() as connection:
-            rows = connection.execute(
-                sa.select(schema.audit).order_by(schema.audit.c.audit_id.desc()).limit(limit)
-            ).all()
-        return (dict(row._mapping) for row in rows)
+            return [dict(row._mapping) for row in connection.execute(select)]
+
+    def audit_count(self) -> int:
+        """How many manual acts are recorded."""
+        with self._database.snapshot() as connection:
+            return connection.scalar(sa.select(sa.func.count()).select_from(schema.audit)) or 0
 
     def _query(
         self,

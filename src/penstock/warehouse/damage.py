@@ -18,6 +18,7 @@ from penstock.errors import WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import PartitionKey
+from penstock.plural import counted
 from penstock.warehouse.reader import Head
 from penstock.warehouse.tables import DataFile, rebuild_hint
 from penstock.warehouse.versions import Versions
@@ -86,10 +87,14 @@ def _partitions(database: Database, table: str, files: Sequence[DataFile]) -> li
 
 def _error(table: str, damaged: Sequence[DamagedFile], partitions: Sequence[PartitionKey]) -> WarehouseError:
     first = damaged[0]
-    more = f" and {len(damaged) - 1:,} more files are damaged" if len(damaged) > 1 else ""
+    more = f" and {counted(len(damaged) - 1, 'more file is', 'more files are')} damaged" if len(damaged) > 1 else ""
     named = ", ".join(map(str, partitions[:_NAMED]))
     rest = f" and {len(partitions) - _NAMED:,} more" if len(partitions) > _NAMED else ""
-    concerned = f"{len(partitions):,} partitions are concerned ({named}{rest})" if partitions else "no partition is"
+    concerned = (
+        f"{counted(len(partitions), 'partition is', 'partitions are')} concerned ({named}{rest})"
+        if partitions
+        else "no partition is"
+    )
     return WarehouseError(
         f"table {table}: its data file {first.file.path} {first.reason}{more}; {concerned}: {rebuild_hint(table)}"
     )

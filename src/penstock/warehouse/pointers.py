@@ -88,11 +88,14 @@ class PointerReader:
         until: date | None = None,
         status: PartitionStatus | None = None,
         after: PartitionKey | None = None,
+        after_run: RunId | None = None,
         limit: int | None = None,
     ) -> tuple[list[LoadRecord], int]:
-        """Load records in key order, of one partition oldest first, and how many there are in all."""
-        where = _where(schema.load_record, keys, source, customers, queries, since, until, status)
-        rows, total = self._page(schema.load_record, where, after, limit, [schema.load_record.c.loaded_at])
+        """Load records in key order, of one partition by run, and how many there are in all. They begin after a
+        partition, or after one run of it."""
+        table = schema.load_record
+        where = _where(table, keys, source, customers, queries, since, until, status)
+        rows, total = self._page(table, where, after, limit, [table.c.run_id], after_run)
         return [
             LoadRecord(
                 PartitionKey(row.source, row.customer_id, row.query_name, row.logical_date),
@@ -112,9 +115,13 @@ class PointerReader:
         after: PartitionKey | None,
         limit: int | None,
         order: Sequence[sa.ColumnElement[Any]],
+        after_run: RunId | None = None,
     ) -> tuple[Sequence[sa.Row[Any]], int]:
         keys = _columns(table.c)
-        page = [*where, sa.tuple_(*keys) > sa.tuple_(*key_values(after))] if after else where
+        cursor, begin = (keys, key_values(after)) if after else ([], ())
+        if after_run is not None:
+            cursor, begin = [*cursor, *order], (*begin, after_run)
+        page = [*where, sa.tuple_(*cursor) > sa.tuple_(*begin)] if cursor else where
         with self._database.snapshot() as connection:
             total = connection.scalar(sa.select(sa.func.count()).select_from(table).where(*where))
             rows = connection.execute(sa.select(table).where(*page).order_by(*keys, *order).limit(limit)).all()

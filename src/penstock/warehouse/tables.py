@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import LeaseLost, WarehouseError
 from penstock.lake import Lake
+from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.warehouse.delta_log import PUBLICATION
 
 if TYPE_CHECKING:
@@ -137,13 +140,14 @@ class Table:
         fence = (self._delta.transaction_version(FENCE) or 0) + 1
         marks = [Transaction(FENCE, fence), *(Transaction(name, 1) for name in publications)]
         try:
-            self._delta.create_write_transaction(
-                actions,
-                "append",
-                self._delta.schema(),
-                [MONTH],
-                commit_properties=CommitProperties(app_transactions=marks),
-            )
+            with _writing(self.lake, self.path):
+                self._delta.create_write_transaction(
+                    actions,
+                    "append",
+                    self._delta.schema(),
+                    [MONTH],
+                    commit_properties=CommitProperties(app_transactions=marks),
+                )
         except CommitFailedError as error:
             raise LeaseLost(
                 f"table {self.name} was changed by another process since we opened it: run again"
@@ -165,14 +169,37 @@ def ensure_exists(lake: Lake, path: str, fields: pa.Schema) -> None:
     if table_exists(lake, path):
         return
     columns = pa.schema([*file_schema(fields), pa.field(MONTH, pa.string())])
-    DeltaTable.create(
-        uri,
-        Schema.from_arrow(columns),
-        mode="ignore",
-        partition_by=[MONTH],
-        configuration={"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 3650 days"},
-        storage_options=options,
-    )
+    with _writing(lake, path):
+        DeltaTable.create(
+            uri,
+            Schema.from_arrow(columns),
+            mode="ignore",
+            partition_by=[MONTH],
+            configuration={"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 3650 days"},
+            storage_options=options,
+        )
+
+
+# What delta-rs quotes when the storage refuses a write: local errors by number, S3 by its code.
+_REFUSED = re.compile(r"os error (1|13|20|21|30)\)|Os \{ code: (1|13|20|21|30),|AccessDenied|NoSuchBucket|Forbidden")
+
+
+@contextmanager
+def _writing(lake: Lake, path: str) -> Iterator[None]:
+    """Translates errors of the storage in a write of delta-rs. Lost races (CommitFailedError) pass."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    try:
+        yield
+    except CommitFailedError:
+        raise
+    except (DeltaError, OSError) as error:
+        text = f"cannot write the Delta log of {path} in the lake {lake.url}: {' '.join(str(error).split())}"
+        if _REFUSED.search(text):
+            raise LakeRefused(f"{text}; check the owner and the permissions of the storage") from error
+        if isinstance(error, OSError):
+            raise LakeUnavailable(text) from error
+        raise WarehouseError(text) from error
 
 
 def _open(lake: Lake, name: str, path: str, version: int | None) -> DeltaTable:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from penstock.errors import ErrorClass, WarehouseError
+from penstock.errors import ErrorClass, ExitCode, WarehouseError
 
 _NAMES = {pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean", pa.date32(): "date"}
 
@@ -17,7 +17,7 @@ class VersionsConflict(WarehouseError):
     in each version."""
 
     error_class = ErrorClass.CONFIG
-    exit_code: ClassVar[int] = 2
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
     def __init__(self, asset: str, columns: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(asset, columns)

@@ -1,0 +1,102 @@
+"""What `doctor` finds out about sources, checks and roles, without Spark. Every check raises the error to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.app import Workspace
+    from penstock.settings import Query, SourceSettings
+    from penstock.source.protocol import Source
+
+SECONDS = 3.0  # how long an address may take to answer
+_NAMED = 5
+
+
+def source_kinds(ws: Workspace) -> str:
+    """Kinds, options and queries of all sources; names every mistake, not only the first."""
+    together(lambda settings=settings: _made(ws, settings) for settings in ws.settings.sources.values())  # type: ignore[misc]
+    return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
+
+
+def source_places(ws: Workspace) -> str:
+    """Folders exist, and addresses answer."""
+    from penstock.source.protocol import Probed
+
+    probed = []
+    problems = []
+    for name, settings in ws.settings.sources.items():
+        try:
+            source = _made(ws, settings)
+        except PenstockError:
+            continue  # has a line of its own
+        if isinstance(source, Probed):
+            probed.append(name)
+            problems += [f"sources.{name}: {text}" for text in source.probe(ws.settings.queries_of(name), SECONDS)]
+    if problems:
+        raise ConfigError("; ".join(dict.fromkeys(problems)))
+    return f"{', '.join(probed)}: can be reached" if probed else "no source reads folders or addresses"
+
+
+def check_expressions(ws: Workspace) -> str:
+    """Expressions name fields of their query. Whether Spark takes their types shows in the next run."""
+    together(lambda query=query: _expressions(query) for query in ws.settings.queries.values())  # type: ignore[misc]
+    return "every expression names fields of its query"
+
+
+def roles(ws: Workspace) -> str:
+    """On PostgreSQL: the roles of `db roles` are complete, with the rights of this release."""
+    if ws.database.dialect != "postgresql":
+        return "not applicable: SQLite has no roles, and whoever may open the file may do everything"
+    from penstock.db.role_check import role_prefixes, role_problems
+
+    ws.require_schema()
+    prefixes = role_prefixes(ws.database)
+    if not prefixes:
+        return "none: every login uses the rights of its own; `penstock db roles` makes a role for each actor"
+    for prefix in prefixes:
+        if problems := role_problems(ws.database, prefix):
+            few = "; ".join(problems[:_NAMED]) + (f"; and {len(problems) - _NAMED} more" if problems[_NAMED:] else "")
+            raise ConfigError(f"{few}: run `penstock db roles --prefix {prefix}` as the owner of the tables")
+    return f"{', '.join(f'{prefix}_*' for prefix in prefixes)}: complete, with the rights of this release"
+
+
+def together(checks: Iterator[Callable[[], object]]) -> None:
+    """Run all checks, and raise their mistakes as one."""
+    mistakes = []
+    for check in checks:
+        try:
+            check()
+        except PenstockError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("; ".join(mistakes))
+
+
+def _made(ws: Workspace, settings: SourceSettings) -> Source:
+    from penstock.partition import new_run_id
+    from penstock.source.protocol import RunContext
+    from penstock.source.registry import make_source, refuse_queries
+
+    source = make_source(settings, RunContext(new_run_id()))
+    refuse_queries(source, ws.settings.queries_of(settings.name))
+    return source
+
+
+def _expressions(query: Query) -> None:
+    from penstock.checks import Expression
+    from penstock.contract.contract import Contract
+    from penstock.sql_guard import columns_of_expression
+
+    fields = {field.name.lower() for field in Contract.of(query).columns}
+    for check in query.checks:
+        if isinstance(check, Expression):
+            named = columns_of_expression(check.expression)
+            if unknown := sorted({name for name in named if name.lower() not in fields}):
+                raise ConfigError(
+                    f"queries.{query.name}: the expression {check.expression!r} names {', '.join(unknown)}, which is no"
+                    f" field of the query (fields: {', '.join(field.name for field in query.fields)})"
+                )

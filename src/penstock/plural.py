@@ -1,0 +1,8 @@
+"""Numbers with their nouns, in the singular or the plural."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str = "partition", plural: str | None = None) -> str:
+    """`1 partition`, `12,000 partitions`. A phrase that does not end with its noun names its plural, too."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

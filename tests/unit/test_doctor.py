@@ -1,0 +1,149 @@
+"""`penstock doctor` finds what a run would stumble over, and says what to do; without Spark."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from penstock.app import load_workspace
+from penstock.cli import diagnosis
+from penstock.cli.main import app
+from penstock.errors import SourceUnavailable
+from penstock.source.reach import connect, within
+from servers import free_port
+from workspaces import write_workspace
+
+FIELDS = [{"name": "campaign_id", "type": "long"}, {"name": "clicks", "type": "long"}]
+
+
+def findings(folder: Path) -> dict[str, dict[str, Any]]:
+    done = CliRunner().invoke(app, ["doctor", "--json", "--workspace", str(folder)])
+    items = json.loads(done.stdout)["items"]
+    assert done.exit_code == (0 if all(item["ok"] for item in items) else 1)
+    return {item["check"]: item for item in items}
+
+
+def workspace(folder: Path, sources: dict[str, Any], options: dict[str, Any], **changes: Any) -> Path:
+    """One query for each source, with these options."""
+    queries = {
+        f"{name}_daily": {
+            "source": name, "schema_version": "v1", "start_date": "2024-06-09", "fields": FIELDS,
+            "options": options.get(name, {}), **changes,
+        }
+        for name in sources
+    }  # fmt: skip
+    write_workspace(folder, queries=queries)
+    path = folder / "penstock.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "sources": sources}, sort_keys=False))
+    load_workspace(folder).migrate()
+    return folder
+
+
+def test_a_sound_workspace_has_no_findings(tmp_path: Path) -> None:
+    load_workspace(write_workspace(tmp_path)).migrate()
+    found = findings(tmp_path)
+    assert [name for name, item in found.items() if not item["ok"]] == []
+    assert "not applicable" in found["roles"]["detail"]
+
+
+def test_a_missing_folder_is_named_with_what_to_do(tmp_path: Path) -> None:
+    drop = tmp_path / "drop"
+    folder = workspace(
+        tmp_path / "w", {"drop": {"kind": "files", "folder": str(drop), "path": "{customer_id}/{date}.jsonl"}}, {}
+    )
+    found = findings(folder)["places"]
+    assert (found["ok"], f"there is no folder {drop}: create it" in found["detail"]) == (False, True)
+    drop.mkdir()
+    assert findings(folder)["places"]["ok"]
+
+
+def test_an_address_that_nobody_answers_is_found_within_seconds(tmp_path: Path) -> None:
+    port = free_port()
+    folder = workspace(
+        tmp_path / "w", {"web": {"kind": "http", "url": f"http://127.0.0.1:{port}/x", "params": {"day": "{date}"}}}, {}
+    )
+    began = time.monotonic()
+    found = findings(folder)["places"]
+    assert time.monotonic() - began < 60
+    assert (found["ok"], f"127.0.0.1:{port} does not answer" in found["detail"]) == (False, True)
+    with socket.create_server(("127.0.0.1", port)):
+        assert findings(folder)["places"]["ok"]
+
+
+def test_a_database_that_cannot_be_reached_is_found(tmp_path: Path) -> None:
+    statement = "SELECT campaign_id, clicks, logical_date FROM t WHERE logical_date IN :dates"
+    port = free_port()
+    sources = {
+        "old": {"kind": "sql", "url": f"sqlite:///{tmp_path}/absent.db"},
+        "far": {"kind": "sql", "url": f"postgresql+psycopg://kim:hush@127.0.0.1:{port}/x"},
+    }
+    folder = workspace(tmp_path / "w", sources, {name: {"sql": statement} for name in sources})
+    found = findings(folder)["places"]
+    assert not found["ok"]
+    assert f"sources.old: there is no SQLite file {tmp_path}/absent.db" in found["detail"]
+    assert "sources.far: the postgresql database 127.0.0.1" in found["detail"]
+    assert "check `url`" in found["detail"]
+    assert "hush" not in found["detail"]
+
+
+def test_every_bad_kind_and_option_is_named_at_once(tmp_path: Path) -> None:
+    sources = {
+        "one": {"kind": "nonsense"},
+        "two": {"kind": "files", "folder": "/tmp", "path": "{date}.jsonl", "foo": 1},
+    }
+    found = findings(workspace(tmp_path / "w", sources, {}))
+    assert not found["sources"]["ok"]
+    assert "there is no source of kind 'nonsense'" in found["sources"]["detail"]
+    assert "sources.two" in found["sources"]["detail"]
+    assert "foo" in found["sources"]["detail"]
+
+
+def test_an_expression_that_names_no_field_is_found_without_spark(tmp_path: Path) -> None:
+    query = {"checks": [{"expression": "clics <= impressions"}, {"expression": "exists(array(1), x -> x > clicks)"}]}
+    load_workspace(write_workspace(tmp_path, query=query)).migrate()
+    found = findings(tmp_path)["checks"]
+    assert not found["ok"]
+    assert "'clics <= impressions' names clics, which is no field of the query (fields: campaign_id" in found["detail"]
+
+
+def test_every_bad_model_is_named_at_once(tmp_path: Path) -> None:
+    models = {
+        name: {"code": f"SELECT * FROM demo.{name}", "depends_on": ["demo.campaign_daily"], "per": "date"}
+        for name in ("first", "second")
+    }
+    load_workspace(write_workspace(tmp_path, models=models)).migrate()
+    found = findings(tmp_path)["models"]
+    assert not found["ok"]
+    assert "demo.first" in found["detail"]
+    assert "demo.second" in found["detail"]
+
+
+def test_a_place_that_hangs_is_given_up() -> None:
+    stop = threading.Event()
+
+    def hang() -> None:
+        stop.wait(60)
+
+    began = time.monotonic()
+    with pytest.raises(SourceUnavailable, match=r"the bucket does not answer within 0\.1 s"):
+        within(0.1, hang, "the bucket")
+    assert time.monotonic() - began < 30  # not the minute that it hangs
+    stop.set()
+    assert diagnosis.SECONDS <= 5
+
+
+def test_an_address_behind_a_proxy_is_left_to_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    connect("127.0.0.1", free_port(), 0.5, "http")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(SourceUnavailable):
+        connect("127.0.0.1", free_port(), 0.5, "http")
