@@ -350,6 +350,11 @@ def test_the_warehouse_is_verified_reconciled_and_vacuumed(tour: Path) -> None:
     assert answer("warehouse", "verify", workspace=tour)["total"] == 0
     assert answer("warehouse", "reconcile", "--dry-run", workspace=tour)["counts"] == {}
     assert answer("warehouse", "reconcile", workspace=tour)["loaded"] == 0
+    before = answer("read", "demo.campaign_daily", workspace=tour)["items"]
+    compacted = answer("warehouse", "compact", workspace=tour)
+    assert sorted(item["table"] for item in compacted["items"]) == ["demo.campaign_daily.v1", "demo.network_daily.v1"]
+    assert all(item["files_after"] <= item["files_before"] for item in compacted["items"])
+    assert answer("read", "demo.campaign_daily", workspace=tour)["items"] == before
     assert answer("warehouse", "vacuum", "--dry-run", workspace=tour)["files"] == 0
     refused = penstock("warehouse", "vacuum", "--retention", "5m", workspace=tour)
     assert (refused.returncode, "at least" in refused.stderr) == (2, True)

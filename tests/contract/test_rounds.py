@@ -17,6 +17,7 @@ from penstock.flow.guard import Gate
 from penstock.partition import AttemptKey, PartitionKey, new_run_id, new_ulid
 from penstock.settings import ControlSettings, Customer, Settings, SourceSettings, StateSettings
 from penstock.state.backfills import Backfill, BackfillStore
+from penstock.state.schedule import RetryStore
 
 NOW = datetime(2024, 7, 1, 12, tzinfo=UTC)
 
@@ -185,3 +186,25 @@ def test_a_cancelled_backfill_leaves_no_chunk_open(loop: Loop) -> None:
     while loop.tick().items:
         pass
     assert len(set(loop.attempted)) == 90
+
+
+def test_partitions_of_a_backfill_are_judged_and_retried_as_any_other(loop: Loop) -> None:
+    """A new run for each attempt, one count for each verdict, and the policy's pause before the next."""
+    while loop.tick().items:
+        pass
+    loop.fate = lambda attempt: "reject"
+    loop.actors.clock.now += timedelta(minutes=1)
+    made = loop.backfill(3, selector={"since": "2024-06-05", "until": "2024-06-05"}, reprocess=True)
+    loop.tick()
+    keys = [
+        PartitionKey("demo", customer.id, "campaign_daily", date(2024, 6, 5)) for customer in loop.settings.customers
+    ]
+    for key in keys:
+        state, attempts = loop.actors.reader.state(key), loop.actors.reader.attempts(key)
+        assert state is not None
+        assert (state.status, state.attempt_count) == ("success", 2)
+        assert [attempt.outcome for attempt in attempts] == ["FAILED", "SUCCEEDED"]
+        assert state.current_run_id == attempts[1].run_id != attempts[0].run_id
+    waiting = RetryStore(loop.actors.database).undecided(10)
+    assert {item.key for item in waiting} == set(keys)
+    assert loop.backfills.progress(made.backfill_id).rejected == 3

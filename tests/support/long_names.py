@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -72,6 +73,7 @@ def make(folder: Path) -> LongNames:
     resumed(house.workspace.database, house.now, *missing)
     open_run = new_run_id()
     house.control.start_run(open_run, house.workers.register(), "ada", {}, 0)
+    time.sleep(1.1)  # what is served is stale from here on, for every question
     backfills = [backfill(house, priority) for priority in (0, 5, 0, 5)]
     return LongNames(
         folder, served[0], terminal[0], failed[0], missing[0], loaded_run, failed_run, open_run, backfills[0]

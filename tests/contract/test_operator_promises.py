@@ -1,0 +1,112 @@
+"""What operators rely on when they type a command: rails, copies and exit codes. In this process, without Spark."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import builders
+from cli import penstock
+from house import House
+from penstock.cli.main import app
+from penstock.db import schema
+from penstock.errors import UsageError
+from workspaces import key, write_workspace
+
+DAYS = ("--since", "2024-06-09", "--until", "2024-06-11")  # of nine customers: 27 partitions
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with builders.quick_folder() as folder:
+        made = House(Path(folder))
+        yield made
+        made.workspace.database.close()
+
+
+def typed(house: House, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--workspace", str(house.folder)])
+
+
+def told(house: House, *arguments: str) -> dict[str, Any]:
+    done = typed(house, *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def backfills(house: House) -> list[dict[str, Any]]:
+    return builders.everything(house.workspace.database, [schema.backfill])["backfill"]
+
+
+def test_more_than_twenty_partitions_are_refused_without_yes(house: House) -> None:
+    create = ("backfill", "create", *DAYS)
+    assert told(house, *create, "--dry-run")["total"] == 27
+    refused = typed(house, *create)
+    assert isinstance(refused.exception, UsageError)
+    assert "27" in str(refused.exception)
+    assert "--yes" in str(refused.exception)
+    assert backfills(house) == []
+    assert typed(house, "backfill", "create", "--since", "2024-06-09", "--until", "2024-06-10").exit_code == 0  # 18
+    assert typed(house, *create, "--yes").exit_code == 0
+    assert sorted(row["total"] for row in backfills(house)) == [18, 27]
+
+
+def test_more_than_ten_thousand_partitions_need_force(house: House) -> None:
+    many = House(house.folder / "many", query={"start_date": "2020-01-01"})
+    create = ("backfill", "create", "--until", "2023-12-31", "--yes")
+    refused = typed(many, *create)
+    assert isinstance(refused.exception, UsageError)
+    assert "--force" in str(refused.exception)
+    assert backfills(many) == []
+    assert typed(many, *create, "--force").exit_code == 0
+    assert [row["total"] for row in backfills(many)] == [9 * 1461]
+    many.workspace.database.close()
+
+
+def test_a_backfill_is_listed_and_cancelled(house: House) -> None:
+    made = told(house, "backfill", "create", "--date", "2024-06-09")
+    [listed] = told(house, "backfill", "list")["items"]
+    assert (listed["backfill_id"], listed["status"], listed["total"]) == (made["backfill_id"], "active", 9)
+    assert told(house, "backfill", "cancel", made["backfill_id"], "--actor", "ada")["status"] == "cancelled"
+    assert [row["status"] for row in backfills(house)] == ["cancelled"]
+    newest = next(iter(house.workspace.reader.audit()))
+    assert (newest["actor"], newest["command"], newest["affected"]) == ("ada", "backfill cancel", 1)
+
+
+def test_a_backup_and_a_recovery_are_commands(house: House) -> None:
+    house.deliver({key(1): 1})
+    house.publish()
+    copy = told(house, "backup", str(house.folder / "copy"))
+    assert (copy["partitions"], Path(copy["file"]).exists()) == (1, True)
+    house.deliver({key(2): 2})
+    house.publish()
+    assert told(house, "recover")["items"] == []
+    with sqlite3.connect(copy["file"]) as source, sqlite3.connect(house.folder / "state.db") as target:
+        source.backup(target)
+    source.close()
+    target.close()
+    reported = typed(house, "recover", "--json")
+    assert reported.exit_code == 1
+    assert [item["table"] for item in json.loads(reported.stdout)["items"]] == ["demo.campaign_daily.v1"]
+    before = builders.everything(house.workspace.database)
+    told(house, "recover", "--from", "lake", "--dry-run")
+    assert builders.everything(house.workspace.database) == before
+    told(house, "recover", "--from", "lake", "--actor", "ada")
+    assert house.clicks() == {key(1): {1}, key(2): {2}}
+    newest = next(iter(house.workspace.reader.audit()))
+    assert (newest["actor"], newest["command"]) == ("ada", "recover")
+
+
+def test_a_database_that_is_away_ends_a_command_with_75(tmp_path: Path) -> None:
+    folder = write_workspace(tmp_path, state="postgresql+psycopg://nobody@127.0.0.1:1/none")
+    ended = penstock("state", "inspect", workspace=folder)
+    assert (ended.returncode, ended.stdout) == (75, "")
+    assert "(try again later)" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,41 @@
+"""Progress goes to standard error: a bar on a terminal, a line at each quarter otherwise."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from penstock.cli.progress import RunProgress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def work(progress: RunProgress) -> None:
+    report = progress.stage("extract", 8)
+    for share in (0.1, 0.3, 0.8, 1.0):
+        report(share)
+
+
+def test_without_a_terminal_there_is_a_line_at_each_quarter(capsys: pytest.CaptureFixture[str]) -> None:
+    with RunProgress() as progress:
+        work(progress)
+        progress.say("publishing")
+    told = capsys.readouterr()
+    assert told.err.splitlines() == ["extract: 8 partitions", "extract: 25 %", "extract: 75 %", "publishing"]
+    assert told.out == ""
+
+
+def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with RunProgress() as progress:
+        work(progress)
+    assert "extract" in terminal.getvalue()
+    assert "━" in terminal.getvalue()
+    assert "100%" in terminal.getvalue()
+    assert capsys.readouterr().out == ""
