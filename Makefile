@@ -15,6 +15,11 @@ test: $(VENV)/.dev
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/unit tests/laws tests/contract
 
+# Mutation testing with the fast tests (docs/testing.md). SAMPLE=400, SEED=1, ARGS="--all --package state".
+.PHONY: mutate
+mutate: $(VENV)/.dev
+	$(BIN)/python scripts/mutate --sample $(or $(SAMPLE),200) --seed $(or $(SEED),7) $(ARGS)
+
 check: lint types test
 
 format: $(VENV)/.dev

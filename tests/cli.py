@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from support.made_workspaces import remember
 
@@ -34,3 +36,41 @@ def answer(*arguments: str, workspace: Path, code: int = 0, **environment: str) 
     assert done.returncode == code, done.stderr + done.stdout
     document: dict[str, Any] = json.loads(done.stdout)
     return document
+
+
+class Ended(NamedTuple):
+    """How a command ended in this process."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.stdout)
+        return found
+
+
+def in_process(*arguments: str, workspace: Path, stdin: str | None = None) -> Ended:
+    """Run a command in this process, which is fast; only for commands that start no Spark. `stdin` is what a person
+    types at a terminal; without it there is none."""
+    from penstock.cli.main import main
+
+    written = (io.BytesIO(), io.BytesIO())
+    out, err = (io.TextIOWrapper(buffer, write_through=True) for buffer in written)
+    typed = _Terminal(stdin) if stdin is not None else io.StringIO()
+    code = 0
+    with (
+        patch.object(sys, "argv", ["penstock", *arguments, "--workspace", str(workspace)]),
+        patch.multiple(sys, stdin=typed, stdout=out, stderr=err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return Ended(code, *(buffer.getvalue().decode() for buffer in written))
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

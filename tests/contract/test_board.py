@@ -113,6 +113,24 @@ def test_a_newer_success_ends_a_failure(annals: Annals) -> None:
     assert shown(board(annals))[1] == "materialized"
 
 
+@pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
+def test_a_failure_is_shown_before_staleness_and_both_are_told(annals: Annals, folded: bool) -> None:
+    accept(annals, 1, 2)
+    later(annals, 2)
+    reject(annals, 2)
+    failed_at = annals.actors.clock.now
+    if folded:
+        annals.projector.advance()
+    found = board(annals, after=timedelta(days=9), code_version="another", code_since=NOW)
+    assert shown(found)[1] == "stale"
+    assert shown(found)[2] == "materialized_but_last_attempt_failed"
+    standing = next(s for s in found.everything() if s.key == key(2))
+    assert [str(reason) for reason in standing.reasons] == ["CODE_CHANGED"]
+    assert (standing.last_attempt_at, standing.last_materialization_at) == (failed_at, NOW)
+    assert [s.key for s in found.page(FAILED, after=None, limit=None)] == [key(2)]
+    assert [s.key for s in found.page(STALE, after=None, limit=None)] == [key(1), key(2)]
+
+
 def test_gaps_are_ranges(annals: Annals) -> None:
     accept(annals, 3, 4, 7)
     gaps, total = board(annals).gaps(10)

@@ -17,6 +17,7 @@ from penstock.errors import ActRefused
 from penstock.expected import ExpectedRange
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.state.authority import AuthorityStore
+from penstock.state.garbage import GarbageStore
 from penstock.state.inputs import InputStore
 from penstock.state.recheck import FoundWanting
 from penstock.state.records import Consumed
@@ -227,3 +228,22 @@ def test_the_search_begins_with_the_demoted_attempts(actors: Actors) -> None:
         ).all()
     order = [row.detail.split()[1] for row in plan if row.detail.startswith(("SCAN", "SEARCH"))]
     assert order.index("d") < order.index("i")
+
+
+def test_garbage_collection_keeps_what_trusted_models_were_made_from(actors: Actors) -> None:
+    garbage = GarbageStore(actors.database, actors.clock)
+    later = NOW + timedelta(days=1)
+    used = fetched(actors, 1)
+    spend = made(actors, model("spend"), used)
+    fetched(actors, 1)  # another run is trusted and served now, the model was made from the older one
+    actors.clock.now = later
+    assert garbage.find(later) == []
+    assert garbage.mark([used], later, audit_entry(command="raw gc")) == 0
+    newer = fetched(actors, 1)
+    again = made(actors, model("spend"), newer)
+    assert spend in garbage.find(later)
+    assert used in garbage.find(later), "only a run that nothing trusted was made from"
+    assert newer not in garbage.find(later + timedelta(days=1))
+    assert again not in garbage.find(later + timedelta(days=1))
+    assert garbage.mark([used], later, audit_entry(command="raw gc")) == 1
+    assert garbage.find(later) == [one for one in garbage.find(later) if one != used]

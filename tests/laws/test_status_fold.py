@@ -86,6 +86,7 @@ def test_it_says_what_happened_last(story: list[Fact]) -> None:
         moved = [f for f in mine if f.type == "AuthorityChanged"]
         shown = [f for f in mine if f.type in ("PartitionPublished", "PartitionHidden")]
         assert row["last_attempt_run_id"] == (closed[-1].run_id if closed else None)
+        assert row["last_attempt_at"] == (closed[-1].occurred_at if closed else None)
         assert row["last_attempt_outcome"] == (closed[-1].payload["outcome"] if closed else None)
         assert row["last_materialization_run_id"] == (trusted[-1].run_id if trusted else None)
         assert row["last_materialization_at"] == (trusted[-1].occurred_at if trusted else None)

@@ -78,6 +78,11 @@ def test_jitter_stays_inside_its_share(count: int, jitter: float, chance: float)
     assert pause * (1 - jitter) - second <= found <= pause * (1 + jitter) + second
 
 
+@pytest.mark.parametrize(("chance", "minutes"), [(0.0, 4), (0.25, 4.5), (0.5, 5), (1.0, 6)])
+def test_a_decision_spreads_retries_by_its_jitter(chance: float, minutes: float) -> None:
+    assert decide(POLICY, failures(), chance).next_run_at == NOW + minutes * MINUTES
+
+
 # --- breaker -------------------------------------------------------------------------------------------------------
 
 CLOSED = Breaker("ads")

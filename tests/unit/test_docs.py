@@ -50,3 +50,12 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} -> {target}"
+
+
+def test_every_mutation_that_must_not_pass_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    named = re.findall(r"`(tests/[^`]+\.py)::(\w+)`", text)
+    assert len(named) >= 20
+    for path, name in named:
+        defined = [found for node in ast.parse((ROOT / path).read_text()).body for found in _names(node)]
+        assert name in defined, f"{path}::{name}"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from house import House
-from penstock.partition import MODELS, PartitionKey, new_run_id
+from penstock.partition import MODELS, AttemptKey, PartitionKey, new_run_id
 from penstock.pipeline import load
 from penstock.pipeline import slices as sizes
+from penstock.raw.layout import run_folder
+from penstock.raw.sink import RawSink
 from penstock.warehouse import files as packed
 from penstock.warehouse.packing import NewSlice, Part, plan_month
 from penstock.warehouse.staging import StagePart
@@ -107,3 +110,24 @@ def test_a_slice_of_a_model_weighs_what_its_file_does() -> None:
         [part] = plan_month("2024-06", [], [piece], set(), workers=1).parts
         weights.append(part.weight)
     assert weights == [1000, 6000]
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["read together", "streamed"])
+def test_only_the_content_that_was_accepted_is_loaded(
+    house: House, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """A raw run that is whole, with a seal that fits its payload, and that is not the one the verdict was about."""
+    if large:
+        monkeypatch.setattr(sizes, "LARGE_BYTES", 1)
+    changed, fine = key(1), key(2)
+    run_id = house.deliver({changed: 1, fine: 1})
+    lake = house.workspace.lake
+    lake.delete([entry.path for entry in lake.list(run_folder(AttemptKey(changed, run_id)))])
+    writer = RawSink(lake).writer(AttemptKey(changed, run_id))
+    for number in range(3):
+        writer.write(orjson.dumps({"campaign_id": number, "clicks": 99}))
+    writer.seal(house.now(), "v1", "1", "q", "UTC")
+    done = house.publish()
+    assert set(done.broken) == {changed}
+    assert "not the one that was accepted" in done.broken[changed]
+    assert house.clicks() == {fine: {1}}

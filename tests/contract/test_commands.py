@@ -1,0 +1,396 @@
+"""Commands of operators in this process, on a real state database and lake: rails, refusals, reports. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import sqlalchemy as sa
+
+import builders
+from cli import Ended, in_process
+from house import House
+from penstock.control.breaker import observed
+from penstock.db import schema
+from penstock.errors import ErrorClass
+from penstock.lifecycle import Stage
+from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
+from penstock.raw.layout import run_folder
+from penstock.raw.sink import RawSink
+from penstock.state.records import Observation, Planned, Rejected
+from workspaces import key
+
+TABLE = "demo.campaign_daily"
+PATIENT = "3650d"
+SHRUNK = {"check": "shrink", "severity": "reject", "message": "3 rows instead of 30", "count": 1}
+
+
+class Shop(House):
+    """A house whose clock can be set back, with commands that run in this process by the true clock."""
+
+    ago = timedelta(0)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) - self.ago
+
+    def run(self, *arguments: str, stdin: str | None = None) -> Ended:
+        return in_process(*arguments, workspace=self.folder, stdin=stdin)
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        ended = self.run(*arguments, "--json")
+        assert ended.code == 0, ended.stderr
+        return ended.document
+
+    def fail(self, keys: Iterable[PartitionKey], **changes: Any) -> RunId:
+        """Attempts that end in a rejection: by default of an extraction, for a reason that passes."""
+        run_id, token, seen = new_run_id(), self.workers.register(), self._last_attempts()
+        facts: dict[str, Any] = {"stage": Stage.EXTRACT, "error_class": ErrorClass.TRANSIENT} | changes
+        found = self.workspace.contracts
+        planned = [
+            Planned(k, seen.get(k, 0), "missing", found[k.query_name].fingerprint, found[k.query_name].schema_version)
+            for k in keys
+        ]
+        issued, refused = self.control.issue(run_id, token, 0, planned)
+        assert not refused
+        verdicts = [Rejected(i.attempt, token, error_message="no answer", **facts) for i in issued]
+        assert len(self.validator.reject(verdicts).applied) == len(planned)
+        self.workers.stop(token)
+        return run_id
+
+    def hold_back(self, partition: PartitionKey, complaints: Sequence[Mapping[str, Any]] = (SHRUNK,)) -> RunId:
+        """A run that was received and sealed, and that checks rejected."""
+        token, seen, contract = (
+            self.workers.register(),
+            self._last_attempts(),
+            self.workspace.contracts["campaign_daily"],
+        )
+        plan = Planned(partition, seen.get(partition, 0), "missing", contract.fingerprint, contract.schema_version)
+        [issued], _ = self.control.issue(new_run_id(), token, 0, [plan])
+        whole = self._accepted(issued.attempt, clicks=7, rows=3, token=token)
+        verdict = Rejected(
+            issued.attempt, token, Stage.VALIDATE, ErrorClass.DATA, "shrunk", [dict(c) for c in complaints],
+            whole.record_count, whole.payload_digest, whole.payload_bytes, whole.content_digest,
+        )  # fmt: skip
+        assert self.validator.reject([verdict]).applied
+        self.workers.stop(token)
+        return issued.attempt.run_id
+
+    def lose_raw(self, partition: PartitionKey, run_id: RunId) -> None:
+        lake = self.workspace.lake
+        lake.delete([entry.path for entry in lake.list(run_folder(AttemptKey(partition, run_id)))])
+
+    def current(self, partition: PartitionKey) -> tuple[str, str | None]:
+        state = self.workspace.reader.state(partition)
+        assert state is not None
+        return state.status.value, state.current_run_id
+
+    def commands(self) -> list[tuple[str, int]]:
+        return [(line["command"], line["affected"]) for line in self.workspace.reader.audit()]
+
+
+def opened(folder: str, **query: Any) -> Shop:
+    """By default no failure is too old to be retried."""
+    return Shop(Path(folder), query={"start_date": "2024-06-01", "retry": {"max_age": PATIENT}, **query})
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    with builders.quick_folder() as folder:
+        made = opened(folder, checks=[{"shrink": {"max_drop": 0.5}}])
+        yield made
+        made.workspace.database.close()
+
+
+def days(count: int, number: int = 1) -> list[PartitionKey]:
+    first = date(2024, 6, 1)
+    return [key(number, (first + timedelta(days=n)).isoformat()) for n in range(count)]
+
+
+# --- rails -----------------------------------------------------------------------------------------------------------
+
+ACTS = (
+    ("state", "retry"),
+    ("state", "mark-terminal", "--reason", "gone"),
+    ("state", "pause", "--since", "2024-06-01", "--until", "2024-06-21", "--customer", "1000000001", "--reason", "x"),
+    ("backfill", "create", "--since", "2024-06-01", "--until", "2024-06-21", "--customer", "1000000001"),
+)
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: " ".join(act[:2]))
+def test_more_than_20_partitions_are_changed_only_after_a_confirmation(shop: Shop, act: tuple[str, ...]) -> None:
+    shop.fail(days(21))
+    before = builders.everything(shop.workspace.database)
+    refused = shop.run(*act)
+    assert refused.code == 2
+    assert "21" in refused.stderr
+    assert "--yes" in refused.stderr
+    assert shop.run(*act, stdin="n\n").code != 0
+    assert builders.everything(shop.workspace.database) == before
+    assert shop.run(*act, stdin="y\n").code == 0
+    assert [count for _, count in shop.commands()] == [21]
+
+
+@pytest.mark.parametrize("act", ACTS[:1], ids=lambda act: " ".join(act[:2]))
+def test_20_partitions_are_changed_without_a_question_and_yes_answers_it(shop: Shop, act: tuple[str, ...]) -> None:
+    shop.fail(days(20))
+    assert shop.ask(*act)["requeued"] == 20
+    shop.fail(days(21, number=2))
+    assert shop.ask(*act, "--yes")["requeued"] == 21
+
+
+def test_more_than_10_000_partitions_need_force_besides_yes() -> None:
+    with builders.quick_folder() as folder:
+        shop = opened(folder, start_date="2020-01-01")
+        many = ("backfill", "create", "--until", "2023-12-31")
+        refused = shop.run(*many, "--yes")
+        assert (refused.code, shop.commands()) == (2, [])
+        assert "--force" in refused.stderr
+        assert shop.run(*many, "--force").code == 2, "force is no confirmation"
+        assert shop.commands() == []
+        assert shop.run(*many, "--yes", "--force").code == 0
+        assert [name for name, _ in shop.commands()] == ["backfill create"]
+        shop.workspace.database.close()
+
+
+def test_a_retry_refuses_what_left_nothing_unless_it_is_told_so(shop: Shop) -> None:
+    nothing, error = days(2)
+    shop.fail([nothing], stage=Stage.VALIDATE, error_class=ErrorClass.DATA)
+    assert shop.run("state", "retry", "--json").code == 1
+    shop.fail([error])
+    found = shop.ask("state", "retry")
+    assert (found["requeued"], found["refused"]) == (1, [str(nothing)])
+    assert shop.current(nothing)[0] == "failed"
+    found = shop.ask("state", "retry", "--without-raw")
+    assert (found["requeued"], found["refused"]) == (1, [])
+    assert shop.current(nothing)[0] == "pending"
+    assert [line["flags"]["without_raw"] for line in shop.workspace.reader.audit()] == [True, False]
+
+
+# --- authority -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_raw_data_is_gone_is_not_returned_to(shop: Shop) -> None:
+    older, newer = shop.deliver({key(): 1}), shop.deliver({key(): 2})
+    shop.lose_raw(key(), older)
+    for dry_run in ([], ["--dry-run"]):
+        refused = shop.run("state", "rollback", str(key()), "--to", older, *dry_run)
+        assert refused.code == 1
+        assert "not there any more" in refused.stderr
+    assert shop.current(key()) == ("success", newer)
+    assert shop.commands() == [("state rollback", 0)]
+
+
+def test_a_run_whose_raw_data_is_not_what_was_examined_is_not_returned_to(shop: Shop) -> None:
+    older, newer = shop.deliver({key(): 1}), shop.deliver({key(): 2})
+    shop.lose_raw(key(), older)
+    writer = RawSink(shop.workspace.lake).writer(AttemptKey(key(), older))
+    writer.write(orjson.dumps({"campaign_id": 1, "clicks": 99}))
+    writer.seal(shop.now(), "v1", "1", "q", "UTC")
+    refused = shop.run("state", "rollback", str(key()), "--to", older)
+    assert refused.code == 1
+    assert "not what was examined" in refused.stderr
+    assert shop.current(key()) == ("success", newer)
+
+
+def test_a_run_with_its_raw_data_is_returned_to(shop: Shop) -> None:
+    older, _ = shop.deliver({key(): 1}), shop.deliver({key(): 2})
+    assert shop.ask("state", "rollback", str(key()), "--to", older)["changed"] == 1
+    assert shop.current(key()) == ("success", older)
+    assert shop.commands() == [("state rollback", 1)]
+
+
+def test_a_held_back_run_is_approved_only_while_its_raw_data_is_there(shop: Shop) -> None:
+    for number, lost in ((1, True), (2, False)):
+        held = shop.hold_back(key(number))
+        if lost:
+            shop.lose_raw(key(number), held)
+        ended = shop.run("state", "approve", str(key(number)), "--run", held, "--reason", "a quiet day")
+        assert ended.code == int(lost)
+        assert shop.current(key(number)) == (("failed", None) if lost else ("success", held))
+
+
+def test_only_guards_are_overruled(shop: Shop) -> None:
+    wrong = shop.hold_back(key(), [SHRUNK, SHRUNK | {"check": "unique campaign_id"}])
+    refused = shop.run("state", "approve", str(key()), "--run", wrong, "--reason", "x")
+    assert refused.code == 1
+    assert "unique campaign_id" in refused.stderr
+    assert shop.current(key())[0] == "failed"
+
+
+# --- raw -------------------------------------------------------------------------------------------------------------
+
+
+def test_raw_rows_are_read_only_while_the_partition_is_success(shop: Shop) -> None:
+    run_id = shop.deliver({key(): 5})
+    read = ("raw", "read", str(key()))
+    assert [row["clicks"] for row in shop.ask(*read)["items"]] == [5, 5, 5]
+    [listed] = shop.ask("raw", "list", str(key()))["items"]
+    assert (listed["run_id"], listed["authoritative"]) == (run_id, True)
+    assert shop.run("state", "demote", str(key()), "--reason", "wrong").code == 0
+    assert shop.commands() == [("state demote", 1)]
+    refused = shop.run(*read)
+    assert (refused.code, refused.stdout) == (1, "")
+    assert "no run" in refused.stderr
+    [listed] = shop.ask("raw", "list", str(key()))["items"]
+    assert (listed["run_id"], listed["authoritative"]) == (run_id, False)
+    assert shop.run("state", "retry", str(key())).code == 0  # pending, with the demoted run still on record
+    assert shop.run(*read).code == 1
+
+
+def test_raw_gc_previews_deletes_and_is_audited(shop: Shop) -> None:
+    shop.ago = timedelta(days=100)
+    old = shop.deliver({key(): 1})
+    shop.ago = timedelta(0)
+    new = shop.deliver({key(): 2})
+    shop.publish()
+    preview = shop.ask("raw", "gc", "--dry-run")
+    assert [(item["key"], item["run_id"]) for item in preview["items"]] == [(str(key()), old)]
+    assert preview["total"] == 1
+    assert raw_runs(shop) == {old, new}
+    assert shop.commands() == []
+    assert shop.ask("raw", "gc", "--older-than", "101d", "--dry-run")["items"] == []
+    assert shop.ask("raw", "gc", "--older-than", "101d")["deleted"] == 0
+    assert shop.ask("raw", "gc", "--actor", "ada") == {"deleted": 1, "files": 2}
+    assert raw_runs(shop) == {new}
+    newest = next(shop.workspace.reader.audit())
+    assert (newest["command"], newest["actor"], newest["affected"]) == ("raw gc", "ada", 1)
+    assert shop.run("state", "rollback", str(key()), "--to", old).code == 1
+    assert shop.ask("raw", "gc", "--dry-run")["items"] == []
+    assert shop.run("raw", "gc", "--older-than", "soon").code == 2
+
+
+def raw_runs(shop: Shop) -> set[str]:
+    return {entry.path.split("run_id=")[1].split("/")[0] for entry in shop.workspace.lake.list("raw")}
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_history_shows_the_next_retry_of_the_newest_attempt() -> None:
+    with builders.quick_folder() as folder:
+        shop = opened(folder, retry={"max_attempts": 3, "backoff": ["1h"], "jitter": 0, "max_age": PATIENT})
+        shop.fail([key()])
+        shop.fail([key()])
+        shop.workspace.schedule_retries()
+        newest, oldest = shop.ask("state", "history", str(key()))["items"]
+        coming = datetime.fromisoformat(newest["next_run_at"])
+        assert coming == datetime.fromisoformat(newest["finished_at"]) + timedelta(hours=1)
+        assert oldest["next_run_at"] is None
+        text = shop.run("state", "history", str(key())).stdout
+        assert f"next retry: {coming:%Y-%m-%d %H:%M} UTC" in text
+        shop.fail([key()])
+        shop.workspace.schedule_retries()
+        assert {item["next_run_at"] for item in shop.ask("state", "history", str(key()))["items"]} == {None}
+        assert "next retry" not in shop.run("state", "history", str(key())).stdout
+        shop.workspace.database.close()
+
+
+def test_terminal_partitions_are_listed_by_attempts_by_age_and_by_mark() -> None:
+    with builders.quick_folder() as folder:
+        shop = opened(folder, retry={"max_attempts": 2, "backoff": ["5m"], "max_age": "10d"})
+        hopeful, often, given_up, old = (
+            key(1, (shop.now().date() - timedelta(days=n)).isoformat()) for n in (2, 3, 4, 20)
+        )
+        shop.ago = timedelta(days=12)
+        shop.fail([old])
+        shop.ago = timedelta(0)
+        shop.fail([hopeful, often, given_up])
+        shop.fail([often])
+        shop.workspace.schedule_retries()
+        assert shop.run("state", "mark-terminal", str(given_up), "--reason", "account closed").code == 0
+        found = shop.ask("state", "terminal")
+        assert found["total"] == 3
+        assert {item["key"]: item["marked"] for item in found["items"]} == {
+            str(often): False,
+            str(old): False,
+            str(given_up): True,
+        }
+        inspected = shop.ask("state", "inspect")["items"]
+        assert {item["key"] for item in inspected if item["terminal"]} == {str(k) for k in (often, old, given_up)}
+        assert shop.run("state", "clear-terminal", str(given_up)).code == 0
+        assert {item["key"] for item in shop.ask("state", "terminal")["items"]} == {str(often), str(old)}
+        shop.workspace.database.close()
+
+
+def test_reading_as_of_a_snapshot_says_how_much_was_withdrawn_since(shop: Shop) -> None:
+    shop.deliver({key(1): 1, key(2): 2, key(3): 3})
+    shop.publish()
+    assert shop.run("state", "demote", str(key(3)), "--reason", "wrong").code == 0
+    assert shop.run("snapshot", "june").code == 0
+    reading = (("read", TABLE), ("sql", f"SELECT * FROM {TABLE}"))
+    for command in reading:
+        ended = shop.run(*command, "--as-of", "june", "--format", "json")
+        assert (ended.code, ended.stderr) == (0, ""), "what was demoted before the snapshot is not news"
+    assert shop.run("state", "demote", str(key(1)), "--reason", "wrong").code == 0
+    for command in reading:
+        ended = shop.run(*command, "--as-of", "june", "--format", "json")
+        assert ended.code == 0
+        assert "1 partition" in ended.stderr
+        assert "june" in ended.stderr
+        assert {row["customer_id"] for row in ended.document["items"]} == {key(2).customer_id}
+
+
+# --- breaker and ledger ----------------------------------------------------------------------------------------------
+
+
+def test_an_open_breaker_is_closed_by_hand_and_what_waited_for_it_is_due(shop: Shop) -> None:
+    refused = Observation(refused=3, message="renew the credentials")
+    shop.workspace.breakers.change("demo", lambda breaker: observed(breaker, refused, shop.now()))
+    waiting, pausing = days(2)
+    later = shop.now() + timedelta(hours=1)
+    control = schema.partition_control
+    rows = [
+        {**builders.columns(partition), "next_run_at": later, "strategy": strategy}
+        for partition, strategy in ((waiting, "auth"), (pausing, "quota"))
+    ]
+    shop.workspace.database.transact(lambda connection: connection.execute(sa.insert(control), rows))
+    [item] = shop.ask("control", "breakers")["items"]
+    assert (item["source"], item["open"], item["error_message"]) == ("demo", True, "renew the credentials")
+    assert shop.ask("control", "close-breaker", "demo", "--actor", "ada") == {"source": "demo", "changed": 1}
+    assert [b["open"] for b in shop.ask("control", "breakers")["items"]] == [False]
+    [line] = shop.workspace.reader.audit()
+    assert (line["actor"], line["command"], line["affected"]) == ("ada", "control close-breaker", 1)
+    rows = builders.everything(shop.workspace.database, [control])["partition_control"]
+    assert {row["logical_date"]: row["strategy"] for row in rows} == {
+        waiting.logical_date: None,
+        pausing.logical_date: "quota",
+    }
+    assert shop.ask("control", "close-breaker", "demo")["changed"] == 0
+    assert len(shop.commands()) == 1, "nothing was done, so nothing is recorded"
+
+
+def test_the_breaker_of_an_unknown_source_is_refused_with_the_known_ones(shop: Shop) -> None:
+    refused = shop.run("control", "close-breaker", "ads")
+    assert refused.code == 2
+    assert "demo" in refused.stderr
+
+
+def test_old_events_are_exported_after_a_preview_and_a_yes(shop: Shop) -> None:
+    shop.ago = timedelta(days=91)
+    old = shop.deliver({key(1): 1})
+    shop.ago = timedelta(0)
+    young = shop.deliver({key(2): 2})
+    export = ("ledger", "export")
+    before = shop.ask("ledger", "tail", "--limit", "100")["items"]
+    mine = [event for event in before if event["run_id"] == old]
+    assert 0 < len(mine) < len(before)
+    refused = shop.run(*export)
+    assert refused.code == 2
+    assert "--yes" in refused.stderr
+    assert shop.ask(*export, "--dry-run") == {"events": len(mine), "segments": []}
+    assert shop.ask("ledger", "tail", "--limit", "100")["items"] == before
+    assert shop.ask(*export, "--yes", "--older-than", "92")["events"] == 0
+    assert shop.commands() == []
+    done = shop.ask(*export, "--yes", "--actor", "ada")
+    assert done["events"] == len(mine)
+    assert len(done["segments"]) == 1
+    assert {event["run_id"] for event in shop.ask("ledger", "tail", "--limit", "100")["items"]} == {young}
+    [line] = shop.workspace.reader.audit()
+    assert (line["actor"], line["command"], line["affected"]) == ("ada", "ledger export", len(mine))
+    assert line["filters"] == {"older_than_days": 90}
+    assert shop.ask("ledger", "rebuild")["events"] == len(before)
+    assert {item["key"] for item in shop.ask("state", "inspect")["items"]} == {str(key(1)), str(key(2))}
