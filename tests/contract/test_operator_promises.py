@@ -1,4 +1,4 @@
-"""What operators rely on when they type a command: rails, copies and exit codes. In this process, without Spark."""
+"""What operators rely on when they type a command: backfills, copies and exit codes. In this process, without Spark."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from cli import penstock
 from house import House
 from penstock.cli.main import app
 from penstock.db import schema
-from penstock.errors import UsageError
 from workspaces import key, write_workspace
-
-DAYS = ("--since", "2024-06-09", "--until", "2024-06-11")  # of nine customers: 27 partitions
 
 
 @pytest.fixture
@@ -43,31 +40,6 @@ def told(house: House, *arguments: str) -> dict[str, Any]:
 
 def backfills(house: House) -> list[dict[str, Any]]:
     return builders.everything(house.workspace.database, [schema.backfill])["backfill"]
-
-
-def test_more_than_twenty_partitions_are_refused_without_yes(house: House) -> None:
-    create = ("backfill", "create", *DAYS)
-    assert told(house, *create, "--dry-run")["total"] == 27
-    refused = typed(house, *create)
-    assert isinstance(refused.exception, UsageError)
-    assert "27" in str(refused.exception)
-    assert "--yes" in str(refused.exception)
-    assert backfills(house) == []
-    assert typed(house, "backfill", "create", "--since", "2024-06-09", "--until", "2024-06-10").exit_code == 0  # 18
-    assert typed(house, *create, "--yes").exit_code == 0
-    assert sorted(row["total"] for row in backfills(house)) == [18, 27]
-
-
-def test_more_than_ten_thousand_partitions_need_force(house: House) -> None:
-    many = House(house.folder / "many", query={"start_date": "2020-01-01"})
-    create = ("backfill", "create", "--until", "2023-12-31", "--yes")
-    refused = typed(many, *create)
-    assert isinstance(refused.exception, UsageError)
-    assert "--force" in str(refused.exception)
-    assert backfills(many) == []
-    assert typed(many, *create, "--force").exit_code == 0
-    assert [row["total"] for row in backfills(many)] == [9 * 1461]
-    many.workspace.database.close()
 
 
 def test_a_backfill_is_listed_and_cancelled(house: House) -> None:

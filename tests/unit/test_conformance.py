@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "conformance.md"
 DECISIONS = ROOT / "docs" / "decisions.md"
 
 # How many sentences each specification has, and how many promises the command line and the Python interface make.
-SENTENCES = {"S": 56, "W": 55, "R": 58, "D": 41, "P": 44, "C": 47}
+SENTENCES = {"S": 56, "W": 55, "R": 58, "D": 41, "P": 44, "C": 49}
 
 _NUMBERED = re.compile(r"([A-Z])(\d+)")
 _COMMAND = re.compile(r"`(penstock [^`]*)`")
