@@ -142,7 +142,7 @@ class RemoveCall(Operator):  # type: ignore[misc]
             yield node.children[0].start_pos, node.children[0].end_pos
 
     def mutate(self, node: Any, index: int) -> Any:
-        nothing = parso.parse("pass").children[0]
+        nothing = parso.parse("pass").children[0]  # type: ignore[no-untyped-call]
         nothing.prefix = node.get_first_leaf().prefix
         node.children[0] = nothing
         return node

@@ -256,7 +256,7 @@ def test_raw_gc_previews_deletes_and_is_audited(shop: Shop) -> None:
     assert shop.ask("raw", "gc", "--older-than", "101d")["deleted"] == 0
     assert shop.ask("raw", "gc", "--actor", "ada") == {"deleted": 1, "files": 2}
     assert raw_runs(shop) == {new}
-    newest = next(shop.workspace.reader.audit())
+    newest = shop.workspace.reader.audit()[0]
     assert (newest["command"], newest["actor"], newest["affected"]) == ("raw gc", "ada", 1)
     assert shop.run("state", "rollback", str(key()), "--to", old).code == 1
     assert shop.ask("raw", "gc", "--dry-run")["items"] == []

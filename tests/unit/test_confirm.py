@@ -46,7 +46,7 @@ def test_what_is_large_is_refused_with_the_option_that_allows_it(
 @pytest.mark.parametrize("answers", ["y\n"], indirect=True)
 @pytest.mark.usefixtures("answers")
 def test_somebody_at_a_terminal_is_asked_and_may_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    confirm("changing", 21, yes=False, force=False, noun="customers")
+    confirm("changing", 21, yes=False, force=False, noun="customer")
     said = capsys.readouterr()
     assert "21 customers?" in said.err
     assert said.out.strip() == "", "standard output is for the answer"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
 
 import pyarrow as pa
 
-from penstock.errors import ErrorClass, ExitCode, WarehouseError
+from penstock.errors import UsageError, WarehouseError
 
 _NAMES = {pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean", pa.date32(): "date"}
 
 
-class VersionsConflict(WarehouseError):
+class VersionsConflict(WarehouseError, UsageError):
     """A column has types in two schema versions that no one type can hold. Arguments: the table, and by column its type
     in each version."""
-
-    error_class = ErrorClass.CONFIG
-    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
     def __init__(self, asset: str, columns: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(asset, columns)
