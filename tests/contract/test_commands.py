@@ -254,7 +254,7 @@ def test_raw_gc_previews_deletes_and_is_audited(shop: Shop) -> None:
     assert shop.commands() == []
     assert shop.ask("raw", "gc", "--older-than", "101d", "--dry-run")["items"] == []
     assert shop.ask("raw", "gc", "--older-than", "101d")["deleted"] == 0
-    assert shop.ask("raw", "gc", "--actor", "ada") == {"deleted": 1, "files": 2}
+    assert shop.ask("raw", "gc", "--actor", "ada") == {"deleted": 1, "files": 2, "dry_run": False}
     assert raw_runs(shop) == {new}
     newest = shop.workspace.reader.audit()[0]
     assert (newest["command"], newest["actor"], newest["affected"]) == ("raw gc", "ada", 1)
@@ -350,7 +350,11 @@ def test_an_open_breaker_is_closed_by_hand_and_what_waited_for_it_is_due(shop: S
     shop.workspace.database.transact(lambda connection: connection.execute(sa.insert(control), rows))
     [item] = shop.ask("control", "breakers")["items"]
     assert (item["source"], item["open"], item["error_message"]) == ("demo", True, "renew the credentials")
-    assert shop.ask("control", "close-breaker", "demo", "--actor", "ada") == {"source": "demo", "changed": 1}
+    assert shop.ask("control", "close-breaker", "demo", "--actor", "ada") == {
+        "source": "demo",
+        "changed": 1,
+        "dry_run": False,
+    }
     assert [b["open"] for b in shop.ask("control", "breakers")["items"]] == [False]
     [line] = shop.workspace.reader.audit()
     assert (line["actor"], line["command"], line["affected"]) == ("ada", "control close-breaker", 1)
@@ -381,7 +385,7 @@ def test_old_events_are_exported_after_a_preview_and_a_yes(shop: Shop) -> None:
     refused = shop.run(*export)
     assert refused.code == 2
     assert "--yes" in refused.stderr
-    assert shop.ask(*export, "--dry-run") == {"events": len(mine), "segments": []}
+    assert shop.ask(*export, "--dry-run") == {"events": len(mine), "segments": [], "dry_run": True}
     assert shop.ask("ledger", "tail", "--limit", "100")["items"] == before
     assert shop.ask(*export, "--yes", "--older-than", "92")["events"] == 0
     assert shop.commands() == []
