@@ -20,12 +20,13 @@ from bench.measure import timed
 from bench.options import positive
 from bench.report import circumstances
 from bench.scale_case import Case
+from bench.scale_marks import MARKS
 from bench.scale_projection import PROJECTION
 from bench.scale_readiness import READINESS
 from bench.workload import Workload
 
 SIZES = (10_000, 100_000, 1_000_000)
-CASES: tuple[Case, ...] = (*READINESS, *PROJECTION)
+CASES: tuple[Case, ...] = (*READINESS, *PROJECTION, *MARKS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
