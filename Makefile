@@ -3,45 +3,47 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast check format lint types bench docs lock clean
+.PHONY: help demo test test-fast mutate check format lint types bench docs lock clean
 
-demo: $(VENV)/.runtime
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
+
+demo: $(VENV)/.runtime ## run the main job on SQLite, a local lake and local Spark, and show the result
 	@demo/run
 
 # Two at a time, file by file: most of the time goes into starting and waiting.
-test: $(VENV)/.dev
+test: $(VENV)/.dev ## run the whole test suite; starts the servers that it needs
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-fast: $(VENV)/.dev
+test-fast: $(VENV)/.dev ## run the tests that need no Spark
 	$(BIN)/python -m pytest tests/unit tests/laws tests/contract
 
-# Mutation testing with the fast tests (docs/testing.md). SAMPLE=400, SEED=1, ARGS="--all --package state".
-.PHONY: mutate
-mutate: $(VENV)/.dev
+# docs/testing.md says how. SAMPLE=400, SEED=1, ARGS="--all --package state".
+mutate: $(VENV)/.dev ## run mutation testing with the fast tests (SAMPLE=..., SEED=..., ARGS=...)
 	$(BIN)/python scripts/mutate --sample $(or $(SAMPLE),200) --seed $(or $(SEED),7) $(ARGS)
 
-check: lint types test
+check: lint types test ## run what CI runs: format, lint, types, tests
 
-format: $(VENV)/.dev
+format: $(VENV)/.dev ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev ## check format and lint rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/.dev
+types: $(VENV)/.dev ## check types with mypy
 	$(BIN)/mypy
 
 # The whole way beside a plain script. The control plane alone: .venv/bin/python -m bench.control_plane
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev ## measure a whole run beside a plain Spark script (ARGS=...)
 	$(BIN)/python -m bench $(or $(ARGS),--partitions 10000 --partitions 50000 --output bench-results.jsonl)
 
-docs: $(VENV)/.dev
+docs: $(VENV)/.dev ## write the generated reference pages
 	$(BIN)/python scripts/generate_docs.py
 
 # Locks name versions and hashes only: no registry is named in them.
-lock: $(VENV)/.dev
+lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	$(BIN)/pip install --quiet uv==0.13.7
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml -o requirements/runtime.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra postgres --extra s3 --extra polars --extra google-ads --extra http --extra openlineage --group dev -o requirements/dev.lock
@@ -53,5 +55,5 @@ $(VENV)/.runtime: requirements/runtime.lock pyproject.toml scripts/setup
 $(VENV)/.dev: requirements/dev.lock pyproject.toml scripts/setup
 	scripts/setup dev
 
-clean:
+clean: ## remove the virtual environment and build results
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache demo/workspace
