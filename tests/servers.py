@@ -111,6 +111,48 @@ def s3(*program: str) -> Iterator[str]:
             server.wait()
 
 
+@contextmanager
+def spark_connect() -> Iterator[str]:
+    """A Spark Connect server with two cores as a process of its own; yields its address."""
+    import pyspark
+
+    port = free_port()
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    settings = {"spark.connect.grpc.binding.port": str(port), "spark.ui.enabled": "false"}
+    command = [
+        str(submit),
+        "--master",
+        "local[2]",
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+    ]
+    command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    with tempfile.TemporaryDirectory(prefix="connect") as folder, open(f"{folder}/log", "w+b") as log:
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        server = subprocess.Popen([*command, "spark-internal"], cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + 120
+            while not _listens(port):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise RuntimeError(f"no Spark Connect server:\n{log.read().decode(errors='replace')}")
+                time.sleep(0.1)
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            server.terminate()  # spark-submit replaces itself by the JVM
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
 def s3_environment(endpoint: str) -> dict[str, str]:
     """The variables by which every client finds the server."""
     return {

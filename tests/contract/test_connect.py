@@ -1,6 +1,6 @@
 """Spark Connect without a server: what a session asks of one, and the error when its packages are missing.
 
-A session against a real server needs the packages of `pyspark[connect]`, which the lock does not hold.
+`tests/acceptance/test_spark_connect.py` runs a workspace on a real server.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_without_the_packages_of_connect_a_command_names_them_and_changes_nothin
             timeout=120,
         )
         assert ended.returncode == 1, ended.stderr
-        assert "pyspark[connect]" in ended.stderr
+        assert "penstock[connect]" in ended.stderr
         assert "Traceback" not in ended.stderr
         assert builders.everything(house.workspace.database)["partition_attempt"] == []
         house.workspace.database.close()

@@ -48,6 +48,7 @@ LAYERS = (
     "partition",
     "clock",
     "plural",
+    "spark_frames",
     "failpoint",
     "interrupts",
     "errors",

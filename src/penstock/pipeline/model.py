@@ -21,6 +21,7 @@ from penstock.pipeline.extract import Extracted
 from penstock.pipeline.work import Report, collected, mapped, progress, refusal, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.settings import RESERVED_FIELDS, Field, Model
+from penstock.spark_frames import frame_of
 from penstock.sql_guard import SparkStatement, SqlRefused, spark_statement
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ Inputs = Mapping[str, "DataFrame"]
 
 def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str, pa.Schema]) -> tuple[Field, ...]:
     """The columns that a model makes, as Spark understands it; nothing is computed. Refuses what cannot be kept."""
-    empty = {table: spark.createDataFrame(schema.empty_table()) for table, schema in inputs.items()}
+    empty = {table: frame_of(spark, schema.empty_table()) for table, schema in inputs.items()}
     with _described(spark, model, code, empty, _as_table([])) as frame:
         found = {column.name: column.dataType for column in frame.schema.fields}
     if repeated := sorted({name for name in frame.columns if frame.columns.count(name) > 1}):
@@ -180,7 +181,7 @@ def _made(
     fields = [F.col(f.name).cast(spark_type(f.type)).alias(f.name) for f in contract.fields]
     nothing = [F.lit(None).cast(spark_type(f.type)).alias(f.name) for f in contract.fields]
     with _described(spark, model, str(contract.options["code"]), inputs, asked) as frame:
-        wanted = F.broadcast(spark.createDataFrame(asked))
+        wanted = F.broadcast(frame_of(spark, asked))
         # One row that is none for each slice, so that a slice without rows is sealed, too.
         every = wanted.select(*keys, F.lit(False).alias(_ROW), *nothing)
         rows = (
@@ -299,7 +300,7 @@ def _described(spark: SparkSession, model: Model, code: str, inputs: Inputs, ask
     from pyspark.errors import PySparkException
 
     checked = None if model.python is not None else checked_sql(model, code)
-    partitions = spark.createDataFrame(asked)
+    partitions = frame_of(spark, asked)
     views = {table: f"penstock_{new_ulid().lower()}" for table in (*inputs, PARTITIONS)}
     try:
         if checked is None:

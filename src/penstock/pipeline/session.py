@@ -165,7 +165,7 @@ def _connect(settings: SparkSettings) -> SparkSession:
     try:
         session: SparkSession = SparkSession.builder.remote(str(settings.remote)).getOrCreate()
     except ImportError as error:
-        raise ConfigError(f"Spark Connect needs more packages: install `pyspark[connect]` ({error})") from error
+        raise ConfigError(f"Spark Connect needs more packages: install `penstock[connect]` ({error})") from error
     session.addArtifacts(_package_zip(), pyfile=True)
     for name in _ON_CONNECT:
         session.conf.set(name, _OURS[name])

@@ -23,6 +23,7 @@ from penstock.pipeline.references import reference_name
 from penstock.pipeline.slices import BLOCK_BYTES
 from penstock.pipeline.validate import adder, all_rules, check_expressions, complaints_of
 from penstock.settings import Compare, Recent, References, Shrink
+from penstock.spark_frames import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +94,7 @@ def _answered(
 ) -> list[pa.RecordBatch]:
     """The batches with Spark's answers in them."""
     check_expressions(spark, contract)
-    frame = spark.createDataFrame(pa.Table.from_batches(batches, examine.schema))
+    frame = frame_of(spark, pa.Table.from_batches(batches, examine.schema))
     return list(frame.select(*examine.columns()).toArrow().combine_chunks().to_batches())
 
 

@@ -20,6 +20,7 @@ from penstock.errors import UsageError, WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import PartitionKey
+from penstock.spark_frames import frame_of
 from penstock.warehouse.files import without
 from penstock.warehouse.tables import RUN, DataFile, SortKey, rebuild_hint
 from penstock.warehouse.version_union import VersionsConflict, unified
@@ -321,7 +322,7 @@ class Vouched:
         with self._explained(PySparkException):
             frames = [piece.frame(session, self.schema) for piece in self._pieces if piece.files]
         if not frames:
-            return session.createDataFrame(self.schema.empty_table())
+            return frame_of(session, self.schema.empty_table())
         whole = frames[0]
         for frame in frames[1:]:
             whole = whole.unionByName(frame)
@@ -339,7 +340,7 @@ class Vouched:
 
         columns, shares = self.schema, self.shares()
         if not shares:
-            return session.createDataFrame(columns.empty_table())
+            return frame_of(session, columns.empty_table())
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -347,7 +348,7 @@ class Vouched:
                     yield from pickle.loads(share).fitted(columns)  # noqa: S301 - written right here
 
         table = pa.table({"share": pa.array([pickle.dumps(share) for share in shares], pa.binary())})
-        spread = session.createDataFrame(table).repartition(len(shares))
+        spread = frame_of(session, table).repartition(len(shares))
         return spread.mapInArrow(read, from_arrow_schema(columns))
 
     def _one_schema(self) -> pa.Schema:
@@ -492,10 +493,10 @@ class _Piece:
         if wanted := self._wanted.in_spark():
             rows = rows.where(wanted)
         if self._head.exceptions:
-            hidden = session.createDataFrame(_as_table(self._head.exceptions))
+            hidden = frame_of(session, _as_table(self._head.exceptions))
             rows = rows.join(F.broadcast(hidden), ["customer_id", "logical_date"], "left_anti")
         if self._head.withdrawn:
-            gone = session.createDataFrame(_runs_table(self._head.withdrawn))
+            gone = frame_of(session, _runs_table(self._head.withdrawn))
             rows = rows.join(F.broadcast(gone), ["customer_id", "logical_date", RUN], "left_anti")
         return rows.selectExpr(*(self._in_spark(field) for field in columns))
 
