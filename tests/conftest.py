@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import pytest
 import penstock.source.google_ads  # noqa: F401 - sets up gRPC, before any test loads it
 import servers
 from support import made_workspaces
+
+# Commands print without a terminal's width, whoever starts the tests; a test that means a width sets it.
+os.environ.pop("COLUMNS", None)
 
 # How long something takes proves nothing: the machine may be busy.
 hypothesis.settings.register_profile("house", deadline=None)

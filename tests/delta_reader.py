@@ -23,6 +23,7 @@ import duckdb, duckdb_extension_delta
 
 [extension] = Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension")
 connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+connection.execute("SET enable_progress_bar = false")  # it would go to standard output
 connection.execute(f"LOAD '{extension}'")
 answers = []
 for place in sys.argv[1:]:

@@ -36,10 +36,11 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current, migrate
 from penstock.db.role_check import role_prefixes, role_problems
-from penstock.db.roles import GRANTS, PURPOSES, Role, make_roles, plan_roles, role_names
+from penstock.db.roles import GRANTS, NOTED, PURPOSES, Role, make_roles, plan_roles, role_names
 from penstock.errors import ActRefused, ConfigError, PenstockError, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, new_run_id, new_ulid
+from penstock.state.audited import AuditedAct
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import ControlStore
@@ -55,6 +56,12 @@ TABLES = (*sorted(schema.metadata.tables), "alembic_version")
 DENIED = "permission denied "
 FROZEN, ONCE = "closed_attempts_are_frozen: ", "marks_of_attempts_are_set_once: "
 MOVES, JUDGES = "each_role_makes_its_own_moves: ", "only_the_validator_judges: "
+NOTES = "each_role_notes_its_own_acts: "
+
+
+def audit_line(command: str) -> str:
+    columns = "(at, actor, command, filters, flags, affected, outcome)"
+    return f"INSERT INTO audit {columns} VALUES (now(), 'me', '{command}', '{{}}', '{{}}', 1, 'done')"
 
 
 @dataclass(slots=True)
@@ -365,6 +372,8 @@ REFUSED = [
     (Role.VALIDATOR, "UPDATE warehouse_pointer SET available = true", DENIED),
     (Role.VALIDATOR, "SELECT * FROM warehouse_pointer", DENIED),
     (Role.VALIDATOR, "DELETE FROM publish_due", DENIED),
+    (Role.VALIDATOR, audit_line("state demote"), NOTES),
+    (Role.LOADER, audit_line("validate"), NOTES),
     (Role.VALIDATOR, "SELECT payload FROM event", DENIED),
     (
         Role.VALIDATOR,
@@ -488,7 +497,7 @@ def test_the_verbs_of_others_are_refused_whatever_object_is_held(
     before = everything(estate.owner)
     database = estate.holding(role)
     answers = {verb: refusal(lambda verb=verb: VERBS[verb](database, busy, attempt)) for verb in sorted(verbs)}  # type: ignore[misc]
-    assert {verb: text for verb, text in answers.items() if not text.startswith((DENIED, MOVES, JUDGES))} == {}
+    assert {verb: text for verb, text in answers.items() if not text.startswith((DENIED, MOVES, JUDGES, NOTES))} == {}
     assert everything(estate.owner) == before
 
 
@@ -737,3 +746,7 @@ def test_doctor_says_what_to_do_about_incomplete_roles(estate: Estate, tmp_path:
     make_roles(estate.owner, plan_roles(estate.owner, estate.prefix))
     assert "complete" in diagnosis.roles(ws)
     ws.database.close()
+
+
+def test_roles_note_acts_that_exist() -> None:
+    assert {act for acts in NOTED.values() for act in acts} <= {str(act) for act in AuditedAct}

@@ -847,6 +847,9 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "partition_control": OTHER,
     "source_breaker": {"source": "demo"},
+    "pause_selector": {
+        "first_date": date(2024, 6, 1), "last_date": date(2024, 6, 1), "paused": True, "since": NOW, "actor": "ada",
+    },
     "backfill": {
         "backfill_id": "another", "status": "active", "selector": {}, "reprocess": False, "chunk_size": 10,
         "priority": 0, "max_chunks": 1, "total": 10, "created_at": NOW, "created_by": "ada",
@@ -903,6 +906,7 @@ IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
     ("ended_backfill_has_a_time", "backfill", {"status": "finished"}),
     ("ended_backfill_has_a_time", "backfill", {"finished_at": NOW}),
     ("a_chunk_has_partitions", "backfill_chunk", {"partitions": 0}),
+    ("a_selector_names_days", "pause_selector", {"last_date": date(2024, 5, 31)}),
     ("one_workspace_per_schema", "workspace", {"one": 2}),
     ("status_is_known", "partition_state", {"status": "terminal"}),
     ("success_names_its_run", "partition_state", {"current_run_id": None, "authority_version": 0}),

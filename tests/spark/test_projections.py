@@ -60,7 +60,7 @@ def test_the_files_are_read_by_duckdb_polars_and_spark(lived_in: Workspace, spar
     [part] = manifest.parts[first]
     paths = {
         "partition_status": manifest.status_base,
-        "runs": manifest.runs,
+        "runs": manifest.runs[0].path,
         "tasks": tasks_path(first, part),
         "dep_satisfaction": edges_path(first, part),
     }

@@ -51,7 +51,7 @@ def cut(found: Sequence[T], limit: int, name: Callable[[T], Any]) -> tuple[Seque
 def draw_more(console: Console, shown: int, total: int, following: str | None) -> None:
     """How much of a long list is shown, and how to continue."""
     more = f"; continue with --after {following}" if following else ""
-    console.print(f"{shown:,} of {total:,}{more}", soft_wrap=True, overflow="ignore")  # to be copied whole
+    console.print(f"{shown:,} of {total:,}{more}", soft_wrap=True)  # to be copied whole
 
 
 def mismatch_items(found: Sequence[Mismatch]) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def console() -> Console:
     class WholeWords(Console):
         def print(self, *objects: Any, **options: Any) -> None:
             lines = [line for text in objects if isinstance(text, str) for line in text.splitlines()]
-            fits = max(map(longest_word, lines), default=0) <= self.width
+            fits = max(map(longest_word, lines), default=0) <= self.width and not options.get("soft_wrap")
             super().print(*objects, **{"crop": False, "overflow": "fold" if fits else "ignore", **options})
 
     # Without a terminal (pipes, CI) lines have room; whoever sets COLUMNS means it.

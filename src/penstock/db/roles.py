@@ -209,6 +209,7 @@ def plan_roles(database: Database, prefix: str) -> RolePlan:
         *_hiding(place),
         *_state_guard(names, place),
         *_attempt_guard(names, place),
+        *_audit_guard(names, place),
     )
     return RolePlan(names, place, statements)
 
@@ -350,6 +351,31 @@ def _attempt_guard(names: Mapping[Role, str], place: Place) -> list[str]:
         declared=f"    judges boolean := {_is_member(validator)}",
         allowed="judges",
         words=f"current_user || ' may not close an attempt as ' || NEW.outcome || ': members of {validator} may'",
+    )
+
+
+# Which acts of the audit log these roles carry out, by their names in `state/audited.py`; the control plane does all.
+NOTED = {
+    Role.VALIDATOR: ("validate",),
+    Role.LOADER: ("warehouse reconcile", "warehouse compact", "warehouse vacuum"),
+}
+
+
+def _audit_guard(names: Mapping[Role, str], place: Place) -> list[str]:
+    """A role writes only lines of its own acts: an act that it could imitate otherwise (a demotion by an operator) is
+    refused together with its line."""
+    own = " OR ".join(
+        f"({_is_member(names[role])} AND NEW.command IN ({', '.join(repr(act) for act in acts)}))"
+        for role, acts in NOTED.items()
+    )
+    control = names[Role.CONTROL]
+    return _guarded(
+        place,
+        "each_role_notes_its_own_acts",
+        f"INSERT ON {place.named('audit')} FOR EACH ROW",
+        declared=f"    notes boolean := {_is_member(control)} OR {own}",
+        allowed="notes",
+        words=f"current_user || ' may not record ' || NEW.command || ': members of {control} may'",
     )
 
 
