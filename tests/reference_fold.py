@@ -96,7 +96,9 @@ def reference(facts: Iterable[Fact]) -> tuple[dict[str, Row], dict[tuple[str, st
             for e in events
             if e.type in _NAMING and (key in e.payload.get("tasks", ()) or e.payload.get("task_key") == key)
         ]
-        named += [published] if (published := publication(key)) is not None else []
+        named += [
+            e.position for e in events if e.type == "PartitionPublished" and f"load:{e.payload['partition_key']}" == key
+        ]
         newest = max([position, planned[key], *(p for _, p in incoming), *named])
         tasks[key] = {
             "state": state,

@@ -53,7 +53,7 @@ def soak(minutes: float, seed: int, database: str = "sqlite", lake: str = "local
         faults = Faults(env, crew, report, long=minutes >= 5)
         operations = Operations(env, backups, report)
         try:
-            _act(minutes * 60, seed, crew, faults, operations)
+            _act(minutes * 60, seed, crew, faults, operations, report)
         finally:
             faults.undo_what_is_over(everything=True)
             env.inject_storage_faults(0.0, 0.0)
@@ -77,11 +77,12 @@ def _prepare(env: Environment) -> None:
             raise RuntimeError(f"the workspace cannot be made: {done.stderr}")
 
 
-def _act(seconds: float, seed: int, crew: Crew, faults: Faults, operations: Operations) -> None:
+def _act(seconds: float, seed: int, crew: Crew, faults: Faults, operations: Operations, report: Report) -> None:
     end = time.monotonic() + seconds
     running: list[Future[None]] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for action in takewhile(lambda _: time.monotonic() < end, actions(seed)):
+        # A short soak on a slow machine goes on until it has had a fault: otherwise it proves nothing.
+        for action in takewhile(lambda _: time.monotonic() < end or not report.faults, actions(seed)):
             pause_until = min(end, time.monotonic() + action.pause)
             while time.monotonic() < pause_until or sum(not one.done() for one in running) >= _AT_ONCE:
                 faults.undo_what_is_over()

@@ -75,10 +75,9 @@ class RunFold:
         if len(started):
             np.maximum.at(self.started, started, _positions(told.started))
         if len(published):
-            np.minimum.at(
-                self.published, published, np.fromiter((p for _, p in told.published), np.int64, len(published))
-            )
-            self.heard[published] = np.maximum(self.heard[published], self.published[published])
+            positions = np.fromiter((position for _, position in told.published), np.int64, len(published))
+            np.minimum.at(self.published, published, positions)
+            np.maximum.at(self.heard, published, positions)
         return [*numbers, published]
 
     def _take_final(self, tasks: Ints, told: Sequence[Word]) -> None:
