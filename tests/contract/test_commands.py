@@ -120,6 +120,13 @@ ACTS = (
 )
 
 
+@pytest.mark.parametrize("act", ["mark-terminal", "clear-terminal"])
+def test_a_mark_that_no_partition_needs_changes_nothing_and_is_not_recorded(shop: Shop, act: str) -> None:
+    done = shop.run("state", act)
+    assert (done.code, done.stdout) == (0, "nothing to do: no partition matches\n")
+    assert shop.commands() == []
+
+
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: " ".join(act[:2]))
 def test_more_than_20_partitions_are_changed_only_after_a_confirmation(shop: Shop, act: tuple[str, ...]) -> None:
     shop.fail(days(21))

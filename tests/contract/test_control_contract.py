@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 import builders
-from builders import BACKENDS, NOW, Actors, audit_entry, days, everything, key, rejected, resumed, tamper
+from builders import BACKENDS, NOW, Actors, audit_entry, cancelled, days, everything, key, rejected, resumed, tamper
 from cli import answer
 from old_workspaces import move_to_postgres, unpack
 from penstock.control.plan import DUE, planned
@@ -657,6 +657,25 @@ def test_a_refetch_that_an_operator_asked_for_is_retried_although_the_partition_
     state = actors.reader.state(key(1))
     assert state is not None
     assert (state.status, state.current_run_id) == (PartitionStatus.SUCCESS, first.run_id)
+
+
+def test_a_pause_of_the_source_does_not_end_the_retries_of_a_refetch(actors: Actors) -> None:
+    """The retry of a success partition meets a quota: after the pause it is due again, as a pending one would be."""
+    trusted = actors.accept(key(1))
+    fail(actors, key(1))
+    decided(actors)
+    actors.clock.now = NOW + timedelta(minutes=5)
+    [issued], _ = actors.try_to_issue(builders.planned(key(1), 2, "retry"))
+    actors.control.cancel([cancelled(issued.attempt, actors.token)])
+    actors.control.postpone({key(1): actors.clock.now + timedelta(seconds=30)})
+    assert due(actors) == []
+    actors.clock.now += timedelta(seconds=30)
+    assert due(actors) == [(1, "retry")]
+    [again], refused = actors.try_to_issue(builders.planned(key(1), 3, "retry"))
+    assert (again.attempt.partition, refused) == (key(1), [])
+    state = actors.reader.state(key(1))
+    assert state is not None
+    assert (state.status, state.current_run_id) == (PartitionStatus.SUCCESS, trusted.run_id)
 
 
 def test_a_held_partition_that_was_demoted_and_requeued_is_retried_like_any_other(actors: Actors) -> None:

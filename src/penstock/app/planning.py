@@ -253,8 +253,8 @@ class Planning(Acting):
         return versions[wanted]
 
     def backfill_failures(self, backfill_id: str, *, without_raw: bool) -> RetryPage:
-        """What failed in a backfill and nothing has mended since: what may be tried again, and what is refused, as
-        `retry_candidates` refuses it."""
+        """The partitions that failed in a backfill and have not succeeded since: those that can be retried, and those
+        that are refused. `retry_candidates` applies the same rule."""
         from penstock.control.requeue import sort_out
         from penstock.control.spans import within
         from penstock.state.records import FailedPartition

@@ -105,7 +105,7 @@ def mark_terminal(
         _Act("mark-terminal", "marking", "given up for good", chosen, {"reason": reason}),
         workspace,
         _unmarked,
-        lambda ws, entry: ws.marks.mark_terminal(_unmarked(ws, chosen, None)[0], reason, entry),
+        lambda ws, found, entry: ws.marks.mark_terminal(found, reason, entry) if found else None,
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -137,7 +137,7 @@ def clear_terminal(
         _Act("clear-terminal", "clearing", "no longer terminal: `penstock state retry` tries them again", chosen, {}),
         workspace,
         _terminal,
-        lambda ws, entry: ws.marks.clear_terminal(_terminal(ws, chosen, None)[0], entry),
+        lambda ws, found, entry: ws.marks.clear_terminal(found, entry) if found else None,
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -160,16 +160,16 @@ def pause(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Attempt these partitions no more, for whatever reason, until `resume`. What is being worked on is finished.
+    """Stop all attempts of these partitions until `resume`. Attempts that are already open are finished.
 
-    Filters are kept as they are given: they pause days and customers that come later, too (--until ends that).
+    A pause by filters also covers days and customers that are added later. --until limits it.
     """
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("pause", "pausing", "paused", chosen, {"reason": reason}),
         workspace,
         _not_paused,
-        lambda ws, entry: ws.pause_partitions(chosen, reason, entry),
+        lambda ws, _, entry: ws.pause_partitions(chosen, reason, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -191,16 +191,16 @@ def resume(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Take pauses back, and the holds that rollback and approve put on restatement.
+    """End pauses, and the holds that rollback and approve put on restatement.
 
-    Part of what was paused can be resumed: the rest stays paused.
+    It can end a part of a pause: the rest stays paused.
     """
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
         _Act("resume", "resuming", "resumed", chosen, {}),
         workspace,
         _marked,
-        lambda ws, entry: ws.resume_partitions(chosen, entry),
+        lambda ws, _, entry: ws.resume_partitions(chosen, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -280,25 +280,26 @@ class _Rails:
 def _mark(
     act: _Act,
     workspace: str,
-    find: Callable[[Workspace, Selection, int | None], tuple[Sequence[PartitionKey], int]],
-    carry_out: Callable[[Workspace, AuditEntry], int | None],
+    find: Callable[[Workspace, Selection], tuple[Sequence[PartitionKey], int]],
+    carry_out: Callable[[Workspace, Sequence[PartitionKey], AuditEntry], int | None],
     rails: _Rails,
 ) -> None:
-    """Find, preview or confirm, carry out, say."""
+    """Find, preview or confirm, carry out, say. `find` returns the partitions and their number; for an act on filters,
+    which needs no list, only the first ones."""
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    found, total = find(ws, act.chosen, LISTED)
+    found, total = find(ws, act.chosen)
     changed: int | None = None
     if not rails.dry_run:
         confirm(act.doing, total, yes=rails.yes, force=rails.force)
         flags = {**act.flags, "yes": rails.yes, "force": rails.force}
         entry = AuditEntry(rails.actor or os_user(), AuditedAct(f"state {act.name}"), act.chosen.as_dict(), flags)
-        changed = carry_out(ws, entry)
-    items = [key_fields(key) for key in found]
+        changed = carry_out(ws, found, entry)
+    items = [key_fields(key) for key in found[:LISTED]]
     document = {**listing(items, total), "changed": changed or 0, "dry_run": rails.dry_run}
 
     def draw(console: Console) -> None:
@@ -338,31 +339,31 @@ def _one(
     show(document, as_json, lambda console: console.print(words))
 
 
-def _unmarked(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
+def _unmarked(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
     ranges = ws.ranges(chosen)  # refuses unknown names
     if chosen.status not in (None, PartitionStatus.FAILED):
         return [], 0
     failed = ws.reader.views(ranges, status=PartitionStatus.FAILED)
     keys = [view.key for view in failed if view.control.terminal_at is None]
-    return keys[:limit], len(keys)
+    return keys, len(keys)
 
 
-def _terminal(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
+def _terminal(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
     """Those that have something to clear: a mark, or failures that count."""
     found = (view for view, _ in ws.terminal(chosen))
     keys = [view.key for view in found if view.control.terminal_at is not None or view.control.failures]
-    return keys[:limit], len(keys)
+    return keys, len(keys)
 
 
-def _not_paused(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
+def _not_paused(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
     ranges, status = ws.ranges(chosen), chosen.status
-    found = ws.reader.views(ranges, status=status, paused=False, limit=limit)
+    found = ws.reader.views(ranges, status=status, paused=False, limit=LISTED)
     return [view.key for view in found], ws.reader.count(ranges, status=status, paused=False)
 
 
-def _marked(ws: Workspace, chosen: Selection, limit: int | None) -> tuple[list[PartitionKey], int]:
+def _marked(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
     ranges, status = ws.ranges(chosen), chosen.status
-    found = ws.reader.views(ranges, status=status, marked=True, limit=limit)
+    found = ws.reader.views(ranges, status=status, marked=True, limit=LISTED)
     return [view.key for view in found], ws.reader.count(ranges, status=status, marked=True)
 
 

@@ -190,10 +190,10 @@ def retry_failed(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """A new backfill of exactly the partitions that failed in this one and that nothing has mended since.
+    """Create a backfill of the partitions that failed in this one and have not succeeded since.
 
-    As `state retry` does, it refuses those that were marked terminal, are frozen, or left nothing in the raw sink.
-    While such a backfill is under way, no second one is made.
+    Like `state retry`, it refuses partitions that are marked terminal, are frozen, or left nothing in the raw sink.
+    While such a backfill is active or paused, the command returns that one.
     """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
@@ -201,14 +201,15 @@ def retry_failed(
     from penstock.control.requeue import NotRetried
 
     ws = open_workspace(workspace)
-    page = ws.backfill_failures(backfill_id, without_raw=without_raw)
-    failed, counts = page.wanted, {why: len(keys) for why, keys in page.refused.items()}
+    sorted_out = ws.backfill_failures(backfill_id, without_raw=without_raw)
+    failed, refused = sorted_out.wanted, sorted_out.refused
+    counts = {why: len(keys) for why, keys in refused.items()}
     document: dict[str, Any] = {
         **listing([key_fields(key) for key in failed], len(failed)),
         "dry_run": dry_run,
-        "refused": [str(key) for key in page.refused[NotRetried.NO_RAW]],
-        "terminal": [str(key) for key in page.refused[NotRetried.TERMINAL]],
-        "frozen": [str(key) for key in page.refused[NotRetried.FROZEN]],
+        "refused": [str(key) for key in refused[NotRetried.NO_RAW]],
+        "terminal": [str(key) for key in refused[NotRetried.TERMINAL]],
+        "frozen": [str(key) for key in refused[NotRetried.FROZEN]],
     }
     if failed and not dry_run:
         confirm("retrying", len(failed), yes=yes, force=force)
@@ -221,7 +222,7 @@ def retry_failed(
         console.print(words + (f"; backfill {new} does" if new else ""))
         if dry_run:
             draw_keys(console, failed)
-        draw_refused(console, page.refused, counts)
+        draw_refused(console, refused, counts)
 
     show(document, as_json, draw)
     if any(counts.values()) and not failed:

@@ -74,9 +74,7 @@ def draw_keys(console: Console, keys: Sequence[PartitionKey], total: int | None 
     for key in keys[:LISTED]:
         console.print(f"  {key}")
     if (more := (len(keys) if total is None else total) - LISTED) > 0:
-        console.print(
-            f"  ... and {more:,} more" + ("" if total is not None and total > len(keys) else ": --json lists them")
-        )
+        console.print(f"  ... and {more:,} more")
 
 
 def show(document: Mapping[str, Any], as_json: bool, text: Callable[[Console], None]) -> None:

@@ -18,8 +18,10 @@ _AHEAD = 3 * _DAY  # accounts on the other side of the earth are at most so far 
 
 @dataclass(frozen=True, slots=True)
 class AskedDays:
-    """What is expected in the days that were asked for. `ranges` holds `due`, and of the days that were asked for but
-    have not ended yet those that have ended for some accounts, and the next one."""
+    """The expected partitions of the days in a question about readiness.
+
+    `due` holds the days that have ended. `ranges` holds `due` and the days that have not ended yet, as far as the
+    question names them: the days that have ended for some accounts only, and the next day."""
 
     table: str
     since: date | None

@@ -88,7 +88,8 @@ _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     **{name: UtcTimestamp() for name in _CONTROL if name.endswith(("_at", "_since"))},
 }
 
-# Why a partition would be attempted now, or why it is not. An open attempt or a pause comes before everything else.
+# Why a partition would be attempted now, or why it is not. An open attempt or a pause comes before everything else. A
+# pause that the source asked for ends in a retry if a re-fetch of a success partition had failed before it.
 _REASON = """
 CASE
     WHEN open_run_id IS NOT NULL THEN 'open'
@@ -96,8 +97,8 @@ CASE
     WHEN next_run_at > :now AND strategy IN ('quota', 'auth') THEN 'waiting'
     WHEN status = 'pending' AND explicit THEN 'requeued'
     WHEN status = 'pending' THEN 'missing'
-    WHEN next_run_at <= :now AND strategy NOT IN ('quota', 'auth') AND (terminal_at IS NULL OR status = 'success')
-        AND NOT {exhausted} THEN 'retry'
+    WHEN next_run_at <= :now AND (strategy NOT IN ('quota', 'auth') OR (status = 'success' AND failures > 0))
+        AND (terminal_at IS NULL OR status = 'success') AND NOT {exhausted} THEN 'retry'
     WHEN status = 'success' AND held_at IS NULL AND {restatement_due} THEN 'restate'
     ELSE status
 END"""
