@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
-TIERS = ("tests/unit", "tests/contract", "tests/laws")
+TIERS = ("tests/unit/test_*.py", "tests/contract/test_*.py", "tests/laws/test_*.py", "tests/crash/test_publish_gaps.py")
 _PROTOCOL = ("batch", "compare", "consistency", "delta_log", "due", "lease", "pointers", "publish", "readiness",
              "rebuild", "served", "snapshots", "tables", "vacuum", "versions", "withdrawn")  # fmt: skip
 
@@ -40,7 +40,7 @@ def record(target: Path, share: int, shares: int) -> None:
     from covering import ELSEWHERE, Recorder
     from running import pytest_in
 
-    files = [path for tier in TIERS for path in sorted((ROOT / tier).glob("test_*.py")) if path.name not in ELSEWHERE]
+    files = [path for tier in TIERS for path in sorted(ROOT.glob(tier)) if path.name not in ELSEWHERE]
     recorder = Recorder(SRC)
     code = pytest_in(ROOT, SRC, [str(path) for path in files[share::shares]], [recorder])
     if failed := [name for name, found in recorder.tests.items() if found["failed"]]:
@@ -87,6 +87,10 @@ def _examine(options: argparse.Namespace, target: Path) -> int:
         files = [path for path in package_files()[name] if options.match in str(path)]
         found = [mutant for path in files for mutant in mutants(name, path, SRC)]
         totals[name] = len(found)
+        if options.survivors:
+            alive = set(json.loads(_survivors().read_text()))
+            chosen += [mutant for mutant in found if _name(mutant) in alive]
+            continue
         share = len(found) if options.all else min(len(found), -(-options.sample // len(packages)))
         chosen += random.Random(options.seed).sample(found, share)
     random.Random(options.seed).shuffle(chosen)
@@ -138,11 +142,20 @@ def _report(
         print(f"{name:12} {totals[name]:9,} {counts} {score:6.1f} %")
         below += [name] if score < options.minimum else []
     alive = [n for n in sorted(results) if results[n] in ("survived", "no test")]
+    _survivors().write_text(json.dumps([_name(chosen[n]) for n in alive]))
     for number in sorted(alive, key=lambda n: (chosen[n].path, chosen[n].line)):
         mutant = chosen[number]
         print(f"\n{mutant.path}:{mutant.line} {mutant.operator} {mutant.occurrence} ({results[number]})")
         print("\n".join(mutant.diff((SRC / mutant.path).read_text())[:8]))
     return int(bool(below))
+
+
+def _survivors() -> Path:
+    return ROOT / ".mutation" / "survivors.json"
+
+
+def _name(mutant: Mutant) -> str:
+    return f"{mutant.path}:{mutant.line}:{mutant.operator}:{mutant.occurrence}"
 
 
 def _options() -> argparse.Namespace:
@@ -156,6 +169,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=30, help="seconds of tests for one mutant, the quickest first")
     parser.add_argument("--minimum", type=float, default=0, help="exit code 1 when a package has a lower score")
     parser.add_argument("--reuse", action="store_true", help="what the tests call was recorded before")
+    parser.add_argument("--survivors", action="store_true", help="those that survived the last time")
     parser.add_argument("--record", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -797,12 +797,11 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
 
     chosen = Selection(until=date(2024, 6, 4))
     for without_raw, wanted, refused in ((False, [1, 2], [3]), (True, [1, 2, 3], [])):
-        page = ws.backfill_failures(old.backfill_id, without_raw=without_raw)
-        assert [one.logical_date.day for one in page.wanted] == wanted
-        assert [one.logical_date.day for one in page.refused[NotRetried.NO_RAW]] == refused
-        assert page.refused[NotRetried.TERMINAL] == [key(4)]
-        preview = ws.retry_candidates(chosen, without_raw=without_raw)
-        assert (page.wanted, page.refused) == (preview.keys, preview.refused)
+        found = ws.backfill_failures(old.backfill_id, without_raw=without_raw)
+        assert [one.logical_date.day for one in found.keys] == wanted
+        assert [one.logical_date.day for one in found.refused[NotRetried.NO_RAW]] == refused
+        assert found.refused[NotRetried.TERMINAL] == [key(4)]
+        assert found == ws.retry_candidates(chosen, without_raw=without_raw)
 
     shown = answer("backfill", "retry-failed", old.backfill_id, "--dry-run", workspace=folder)
     assert (shown["total"], shown["refused"], shown["terminal"]) == (2, [str(key(3))], [str(key(4))])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, new_run_id, new_ulid
+from penstock.state.backfills import Backfill
 from penstock.state.control import ControlStore
+from penstock.state.records import Planned
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.snapshots import demoted_since
@@ -37,16 +40,23 @@ def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
     if request.param == "postgresql":
         state = {"state": request.getfixturevalue("postgres_url"), "schema": f"t_{new_ulid().lower()}"}
     opened = open_at(write_workspace(tmp_path, customers=10, **state))
-    control, workers = ControlStore(opened.database, opened.now), WorkerStore(opened.database, opened.now)
-    today, token = opened.contracts["campaign_daily"], workers.register()
-    control.keep_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
+    today = opened.contracts["campaign_daily"]
+    kept = (today.fingerprint, "demo", "campaign_daily", "v1", today.body())
+    ControlStore(opened.database, opened.now).keep_contracts([kept])
     chosen = Selection(customers=tuple(customer_id(number) for number in range(1, FAILED + 1)))
-    issued, _ = control.issue(new_run_id(), token, 0, opened.plan(chosen).items)
-    verdicts = [builders.rejected(item.attempt, token, payload_digest="x") for item in issued]
-    ValidatorStore(opened.database, opened.now).reject(verdicts)
-    workers.stop(token)
+    reject(opened, opened.plan(chosen).items)
     yield opened
     opened.database.close()
+
+
+def reject(ws: Workspace, items: Sequence[Planned]) -> None:
+    """Attempt these partitions once; each attempt leaves a payload and fails."""
+    workers = WorkerStore(ws.database, ws.now)
+    token = workers.register()
+    issued, _ = ControlStore(ws.database, ws.now).issue(new_run_id(), token, 0, items)
+    verdicts = [builders.rejected(item.attempt, token, payload_digest="x") for item in issued]
+    ValidatorStore(ws.database, ws.now).reject(verdicts)
+    workers.stop(token)
 
 
 def status(ws: Workspace, wanted: PartitionStatus) -> list[PartitionKey]:
@@ -88,6 +98,51 @@ def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
     assert log(ws) == [(14, "begun"), (10, "begun"), (10, "done")]
 
 
+def failed_backfill(ws: Workspace) -> Backfill:
+    """A backfill in which all fourteen partitions failed."""
+    shape = {"chunk_size": 10, "priority": 3, "max_chunks": 2}
+    made = ws.new_backfill(ALL, reprocess=False, actor="ada", **shape)
+    ws.backfills.create(made, audit_entry())
+    ws.retry(status(ws, PartitionStatus.FAILED), RETRY)
+    chosen = [item for item in ws.plan(ALL).items if item.reason == "requeued"]
+    reject(ws, [replace(item, reason="backfill", backfill_id=made.backfill_id) for item in chosen])
+    return made
+
+
+def test_a_retry_of_a_backfill_reads_and_moves_its_failures_in_pages(ws: Workspace) -> None:
+    old, before = failed_backfill(ws), len(log(ws))
+    failed = status(ws, PartitionStatus.FAILED)
+    found = ws.backfill_failures(old.backfill_id, without_raw=False, listed=3)
+    assert (found.total, found.keys) == (14, failed[:3])
+    new = ws.retry_backfill(old, "kim", without_raw=False, total=14)
+    assert status(ws, PartitionStatus.PENDING) == failed
+    assert log(ws)[before:] == [(14, "begun"), (14, "done"), (14, "done")]
+    made = ws.backfills.get(new)
+    assert (made.selector, made.total, made.priority, made.created_by) == ({"retry_of": old.backfill_id}, 14, 3, "kim")
+    assert ws.retry_backfill(old, "kim", without_raw=False, total=14) == new
+
+
+def test_a_retry_of_a_backfill_that_is_killed_is_finished_by_the_next(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = failed_backfill(ws)
+    failed = status(ws, PartitionStatus.FAILED)
+
+    def die(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    for place, name, moved in ((acting, "reach", 4), (type(ws.backfills), "create", 14)):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, die)
+            with pytest.raises(KeyboardInterrupt):
+                ws.retry_backfill(old, "kim", without_raw=False, total=14)
+        assert status(ws, PartitionStatus.PENDING) == failed[:moved]
+        assert len(ws.backfills.all()) == 1
+    assert ws.backfill_failures(old.backfill_id, without_raw=False).total == 14
+    new = ws.retry_backfill(old, "kim", without_raw=False, total=14)
+    assert ws.backfills.get(new).total == 14
+
+
 def test_one_page_is_one_transaction_with_its_line(ws: Workspace) -> None:
     some = Selection(customers=(customer_id(1), customer_id(2)))
     assert ws.retry_selected(some, RETRY, without_raw=False, total=4) == 4
@@ -107,6 +162,9 @@ def test_terminal_partitions_and_what_waits_are_found_in_pages(ws: Workspace, mo
     ws.marks.mark_terminal(marked, None, audit_entry(command="state mark-terminal"))
     monkeypatch.setattr(ws.reader, "views", counted)
     assert [view.key for view, _ in ws.terminal(ALL)] == marked
+    assert [view.key for view, _ in ws.terminal(ALL, after=marked[1], limit=3)] == marked[2:5]
+    assert ws.terminal_count(ALL) == len(marked)
+    held.clear()
     assert ws.held_up(ALL)["terminal"] + ws.held_up(ALL)["operator"] == 14
     assert max(held) <= 5
 

@@ -117,6 +117,39 @@ def test_a_backfill_is_worked_off_and_ends_with_its_numbers(loop: Loop) -> None:
     assert [key.logical_date.day for key in failed] == [5, 5, 5]
 
 
+def test_a_retry_of_a_backfill_attempts_exactly_what_failed_in_it(loop: Loop) -> None:
+    """Day 5 fails in the backfill, day 20 in another attempt. Of day 5 one partition is fetched in the meantime, and
+    another belongs to a customer that leaves the configuration."""
+    first, second, third = (
+        PartitionKey("demo", str(1_000_000_001 + n), "campaign_daily", date(2024, 6, 5)) for n in range(3)
+    )
+    loop.fate = lambda attempt: "reject" if attempt.partition.logical_date.day in (5, 20) else "accept"
+    old = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"})
+    while loop.tick().items:
+        pass
+    assert loop.backfills.failed(old.backfill_id) == [first, second, third]
+    assert loop.backfills.failed(old.backfill_id, after=first, limit=1) == [second]
+    assert loop.backfills.failed(old.backfill_id, since=second, until=second) == [second]
+    assert loop.backfills.failed_count(old.backfill_id, after=first) == 2
+    assert loop.backfills.failed_sources(old.backfill_id) == {"demo"}
+    elsewhere = [PartitionKey("demo", first.customer_id, "campaign_daily", date(2024, 6, 20))]
+    loop.actors.control.requeue([first, second, third, *elsewhere], audit_entry())
+    loop.actors.accept(third)
+    loop.actors.clock.now += timedelta(minutes=1)
+    loop.attempted.clear()
+    retry = loop.backfill(2, selector={"retry_of": old.backfill_id}, chunk_size=1)
+    loop.settings = loop.settings.model_copy(update={"customers": loop.settings.customers[:1]})
+    loop.fate = lambda attempt: "accept"
+    for _ in range(5):
+        loop.actors.clock.now += timedelta(minutes=1)
+        loop.tick()
+    assert loop.status(retry) == "finished"
+    progress = loop.backfills.progress(retry.backfill_id)
+    assert (progress.done, progress.accepted, progress.skipped) == (2, 1, 1)
+    assert set(loop.attempted) == {first, *elsewhere}
+    assert loop.backfills.failed(old.backfill_id) == [second]
+
+
 def test_what_could_not_be_attempted_is_not_done(loop: Loop) -> None:
     """Every request is asked for a pause at first; nothing may be passed over, not even by a reprocessing backfill."""
     while loop.tick().items:

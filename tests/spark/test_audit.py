@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,12 @@ def moved(act: AuditedAct, before: str | None, after: str) -> Callable[[Shop], l
 def retry_backfill(shop: Shop) -> list[Line]:
     old = shop.ws.backfills.get(shop.backfill())
     shop.filters = {"backfill_id": old.backfill_id}
-    shop.ws.retry_backfill(old, [shop.failed(key(1))], "kim")
+    actors = builders.Actors.on(shop.ws.database)
+    item = replace(actors.plan(key(1))[0], reason="backfill", backfill_id=old.backfill_id)
+    [issued], _ = actors.try_to_issue(item)
+    actors.validator.reject([builders.rejected(issued.attempt, actors.token, payload_digest="x")])
+    shop.failed(key(1))
+    shop.ws.retry_backfill(old, "kim", without_raw=False, total=1)
     return [(1, "done"), (1, "done")]
 
 

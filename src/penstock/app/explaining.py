@@ -124,15 +124,24 @@ class Explaining(Keeping):
             days
         )
 
-    def terminal(self, selection: Selection) -> list[tuple[PartitionView, str]]:
-        """The failed partitions that nothing will try again, each with why."""
-        ranges = self.ranges(selection)
+    def terminal(
+        self, selection: Selection, *, after: PartitionKey | None = None, limit: int | None = None
+    ) -> list[tuple[PartitionView, str]]:
+        """The failed partitions that nothing will try again, each with why, in key order: at most `limit` after a
+        key."""
+        ranges, now = self.ranges(selection), self.now()
         if selection.status not in (None, PartitionStatus.FAILED):
             return []
-        pages = spans.pages(ranges, SCANNED)
-        found = (view for some in pages for view in self.reader.views(some, terminal_at=self.now()))
+        found = self.reader.views(ranges, terminal_at=now, after=after, limit=limit)
         judged = ((view, self.is_terminal(view)) for view in found)
         return [(view, why) for view, why in judged if why is not None]
+
+    def terminal_count(self, selection: Selection) -> int:
+        """The number of partitions that `terminal` lists."""
+        ranges = self.ranges(selection)
+        if selection.status not in (None, PartitionStatus.FAILED):
+            return 0
+        return self.reader.count(ranges, terminal_at=self.now())
 
     def held_up(self, selection: Selection) -> dict[str, int]:
         """How many partitions are not attempted, by what stands in their way."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.control.models import ModelPlan, ModelPlanner, TodaysModels
     from penstock.control.plan import Plan
-    from penstock.control.requeue import RetryPage
+    from penstock.control.requeue import RetryPage, RetryPreview
     from penstock.flow.graph import FanIn
     from penstock.state.backfills import Backfill
     from penstock.state.records import Planned
@@ -252,40 +252,70 @@ class Planning(Acting):
             raise UsageError(f"{wanted} is the schema version that is fetched today: change it in the workspace file")
         return versions[wanted]
 
-    def backfill_failures(self, backfill_id: str, *, without_raw: bool) -> RetryPage:
-        """The partitions that failed in a backfill and have not succeeded since: those that can be retried, and those
-        that are refused. `retry_candidates` applies the same rule."""
-        from penstock.control.requeue import sort_out
+    def backfill_failures(self, backfill_id: str, *, without_raw: bool, listed: int = 100) -> RetryPreview:
+        """How many partitions `retry_backfill` would retry, how many it refuses and why, and the first of each.
+        `retry_candidates` applies the same rule."""
+        from penstock.control.requeue import RetryPreview
+
+        found = RetryPreview(listed)
+        for page in self._failure_pages(backfill_id, without_raw):
+            found.add(page)
+        return found
+
+    def _failure_pages(self, backfill_id: str, without_raw: bool) -> Iterator[RetryPage]:
+        """The partitions that failed in a backfill and that nobody attempted since, in key order, sorted out page by
+        page. Partitions that left the configuration are not among them."""
+        from penstock.control.requeue import MOVED, sort_out
         from penstock.control.spans import within
         from penstock.state.records import FailedPartition
 
-        failed = self.backfills.failed(backfill_id)
-        known = {found.key: found for found in self.reader.failed(within(self.ranges(Selection()), failed))}
-        # The failed re-fetch of a success partition is none of these, and nothing refuses its retry.
-        found = [known.get(key, FailedPartition(key, marked=False, left_nothing=False)) for key in failed]
-        return sort_out(found, self.frozen(failed), without_raw=without_raw)
+        self.backfills.get(backfill_id)  # refuses an unknown one
+        due = {(span.source, span.customer_id, span.query_name): span for span in self.ranges(Selection())}
+        after: PartitionKey | None = None
+        while keys := self.backfills.failed(backfill_id, after=after, limit=MOVED):
+            after = keys[-1]
+            spans = {key: due[key[:3]] for key in keys if key[:3] in due}
+            failed = [key for key, span in spans.items() if span.first <= key.logical_date <= span.last]
+            known = {found.key: found for found in self.reader.failed(within(due.values(), failed))}
+            # The failed re-fetch of a success partition is none of these, and nothing refuses its retry.
+            found = [known.get(key, FailedPartition(key, marked=False, left_nothing=False)) for key in failed]
+            frozen = {key for key in failed if spans[key].is_frozen(key.logical_date)}
+            yield sort_out(found, frozen, without_raw=without_raw)
 
     def retry_backfill(
-        self, old: Backfill, failed: Sequence[PartitionKey], actor: str, flags: Mapping[str, Any] | None = None
+        self,
+        old: Backfill,
+        actor: str,
+        *,
+        without_raw: bool,
+        total: int,
+        flags: Mapping[str, Any] | None = None,
+        report: Callable[[float], None] = lambda share: None,
     ) -> str:
-        """A new backfill of these partitions, with the manners of the old one; those that are failed become pending.
-        While one is under way, that is the one."""
+        """Requeue what `backfill_failures` counted as `total`, and create a backfill that attempts it, with the chunk
+        size and the priority of the old one. While such a backfill is active or paused, that one is returned.
+
+        A crash between the two loses nothing: the partitions are pending then, and a repeated call creates the
+        backfill for them."""
         started = next(
             (b for b in self.backfills.all("active", "paused") if b.selector.get("retry_of") == old.backfill_id), None
         )
         if started is not None:
             return started.backfill_id
-        selection = Selection(keys=tuple(failed))
-        new = self.new_backfill(
-            selection,
-            reprocess=old.reprocess,
-            chunk_size=old.chunk_size,
-            priority=old.priority,
-            max_chunks=old.max_chunks,
-            actor=actor,
-        )
+        now = self.now()
         entry = AuditEntry(actor, AuditedAct.BACKFILL_RETRY_FAILED, {"backfill_id": old.backfill_id}, flags or {})
-        # In this order a crash in between loses nothing: the new backfill takes what is pending whenever it becomes so.
-        self.backfills.create(replace(new, selector={**new.selector, "retry_of": old.backfill_id}), entry)
-        self.retry(failed, entry)
+        keys = (key for page in self._failure_pages(old.backfill_id, without_raw) for key in page.wanted)
+        self._requeue(keys, total, entry, report)
+        new = replace(
+            old,
+            backfill_id=new_ulid(),
+            status="active",
+            selector={"retry_of": old.backfill_id},
+            total=self.backfills.failed_count(old.backfill_id, before=now),
+            cursor=None,
+            created_at=now,
+            created_by=actor,
+            finished_at=None,
+        )
+        self.backfills.create(new, entry)
         return new.backfill_id

@@ -60,10 +60,10 @@ def terminal(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    found = ws.terminal(opt.selection(keys, source, customer, query, date, since, until, status))
-    begin = opt.after_key(after)
-    rest = [(view, why) for view, why in found if begin is None or view.key > begin]
-    shown, following = cut(rest, limit, lambda item: item[0].key)
+    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    found = ws.terminal(chosen, after=opt.after_key(after), limit=limit + 1)
+    shown, following = cut(found, limit, lambda item: item[0].key)
+    total = ws.terminal_count(chosen)
     items = [
         {
             **key_fields(view.key),
@@ -75,9 +75,9 @@ def terminal(
         for view, why in shown
     ]
     show(
-        page(items, len(found), following),
+        page(items, total, following),
         as_json,
-        lambda console: _draw_terminal(console, shown, len(found), following),
+        lambda console: _draw_terminal(console, shown, total, following),
     )
 
 
@@ -340,18 +340,26 @@ def _one(
 
 
 def _unmarked(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
+    from penstock.control.requeue import SCANNED
+    from penstock.control.spans import pages
+
     ranges = ws.ranges(chosen)  # refuses unknown names
     if chosen.status not in (None, PartitionStatus.FAILED):
         return [], 0
-    failed = ws.reader.views(ranges, status=PartitionStatus.FAILED)
-    keys = [view.key for view in failed if view.control.terminal_at is None]
+    failed = (ws.reader.views(some, status=PartitionStatus.FAILED) for some in pages(ranges, SCANNED))
+    keys = [view.key for some in failed for view in some if view.control.terminal_at is None]
     return keys, len(keys)
 
 
 def _terminal(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
     """Those that have something to clear: a mark, or failures that count."""
-    found = (view for view, _ in ws.terminal(chosen))
-    keys = [view.key for view in found if view.control.terminal_at is not None or view.control.failures]
+    from penstock.control.requeue import MOVED
+
+    keys: list[PartitionKey] = []
+    after = None
+    while found := ws.terminal(chosen, after=after, limit=MOVED):
+        after = found[-1][0].key
+        keys += [view.key for view, _ in found if view.control.terminal_at is not None or view.control.failures]
     return keys, len(keys)
 
 

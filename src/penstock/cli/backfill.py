@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
+from penstock.cli.progress import RunProgress
 from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
 from penstock.cli.tables import table
 from penstock.errors import ExitCode, UsageError
@@ -201,31 +202,38 @@ def retry_failed(
     from penstock.control.requeue import NotRetried
 
     ws = open_workspace(workspace)
-    sorted_out = ws.backfill_failures(backfill_id, without_raw=without_raw)
-    failed, refused = sorted_out.wanted, sorted_out.refused
-    counts = {why: len(keys) for why, keys in refused.items()}
+    found = ws.backfill_failures(backfill_id, without_raw=without_raw)
     document: dict[str, Any] = {
-        **listing([key_fields(key) for key in failed], len(failed)),
+        **listing([key_fields(key) for key in found.keys], found.total),
         "dry_run": dry_run,
-        "refused": [str(key) for key in refused[NotRetried.NO_RAW]],
-        "terminal": [str(key) for key in refused[NotRetried.TERMINAL]],
-        "frozen": [str(key) for key in refused[NotRetried.FROZEN]],
+        "refused": [str(key) for key in found.refused[NotRetried.NO_RAW]],
+        "terminal": [str(key) for key in found.refused[NotRetried.TERMINAL]],
+        "frozen": [str(key) for key in found.refused[NotRetried.FROZEN]],
+        "refusals": {str(why): count for why, count in found.refusals.items()},
     }
-    if failed and not dry_run:
-        confirm("retrying", len(failed), yes=yes, force=force)
+    if found.total and not dry_run:
+        confirm("retrying", found.total, yes=yes, force=force)
         flags = {"without_raw": without_raw, "yes": yes, "force": force}
-        document["backfill_id"] = ws.retry_backfill(ws.backfills.get(backfill_id), failed, actor or os_user(), flags)
+        with RunProgress() as progress:
+            document["backfill_id"] = ws.retry_backfill(
+                ws.backfills.get(backfill_id),
+                actor or os_user(),
+                without_raw=without_raw,
+                total=found.total,
+                flags=flags,
+                report=progress.stage("retry", found.total),
+            )
     new = document.get("backfill_id")
 
     def draw(console: Console) -> None:
-        words = f"{counted(len(failed), 'failed partition')} can be tried again"
-        console.print(words + (f"; backfill {new} does" if new else ""))
+        message = f"{counted(found.total, 'failed partition')} can be tried again"
+        console.print(message + (f"; backfill {new} does" if new else ""))
         if dry_run:
-            draw_keys(console, failed)
-        draw_refused(console, refused, counts)
+            draw_keys(console, found.keys, found.total)
+        draw_refused(console, found.refused, found.refusals)
 
     show(document, as_json, draw)
-    if any(counts.values()) and not failed:
+    if any(found.refusals.values()) and not found.total:
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from penstock.contract.contract import Contract
 from penstock.control import spans
+from penstock.control.backfill_partitions import BackfillPartitions, fetched, partitions_of
 from penstock.control.plan import DUE, make_plan
 from penstock.control.restate import schedules
-from penstock.control.select import Selection, due_range, expected
+from penstock.control.select import Selection, expected
 from penstock.control.share import allocate
 from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.partition import PartitionKey, RunId
 from penstock.settings import Settings
 from penstock.state.backfills import Backfill, BackfillStore, Chunk
 from penstock.state.reader import StateReader
@@ -70,7 +70,7 @@ class Planner:
         """
         size, share = self.settings.control.round, self.settings.control.backfill_share
         gates = {source: self.gate(source) for source in self.settings.sources}
-        everything = spans.in_order(spans.thawed(_fetched(expected(self.settings, Selection(), now))))
+        everything = spans.in_order(spans.thawed(fetched(expected(self.settings, Selection(), now))))
         probes = [
             item
             for source, found in gates.items()
@@ -80,7 +80,8 @@ class Planner:
         everything = [span for span in everything if gates[span.source] is Gate.OPEN]
         recent = [_recent(span, self.settings.control.fresh_days) for span in everything]
         active = self.backfills.all("active")
-        covered = [s for b in (*active, *self.backfills.all("paused")) for s in self._ranges(b, now)]
+        under_way = (*active, *self.backfills.all("paused"))
+        covered = [span for backfill in under_way for span in self._partitions(backfill, now).covered()]
         fresh = [
             *self._due(everything, [r for r in DUE if r != "missing"], now, size),
             *self._due(spans.in_order(recent), ["missing"], now, size),
@@ -99,12 +100,13 @@ class Planner:
     def conclude(self, stretches: Sequence[Stretch], now: datetime) -> None:
         """Finish the chunks in which nothing is left, by what the state says and not by what we meant to do."""
         for stretch in stretches:
-            inside = spans.between(self._ranges(stretch.backfill, now), stretch.chunk.first, stretch.chunk.last)
+            partitions = self._partitions(stretch.backfill, now)
+            inside = partitions.between(stretch.chunk.first, stretch.chunk.last)
             if self._items(stretch.backfill, inside, now, ("waiting", "open")):
                 self.backfills.stall(stretch.chunk, now + _STALL)
             else:
                 self.backfills.finish(stretch.chunk)
-            if not spans.page(self._ranges(stretch.backfill, now), self._cursor(stretch.backfill), 1):
+            if partitions.page(self._cursor(stretch.backfill), 1) is None:
                 self.backfills.end(stretch.backfill.backfill_id)
 
     def _due(self, ranges: Sequence[ExpectedRange], reasons: Sequence[str], now: datetime, limit: int) -> list[Planned]:
@@ -116,8 +118,8 @@ class Planner:
 
     def _remaining(self, backfill: Backfill, now: datetime) -> int:
         """Partitions after the cursor, and those of chunks that are not finished."""
-        after = spans.page(self._ranges(backfill, now), backfill.cursor, backfill.total)
-        return spans.count(after) + self.backfills.progress(backfill.backfill_id).claimed
+        after = self._partitions(backfill, now).count(backfill.cursor)
+        return after + self.backfills.progress(backfill.backfill_id).claimed
 
     def _stretches(
         self, active: Sequence[Backfill], gates: Mapping[str, Gate], run_id: RunId, now: datetime, budget: int
@@ -125,13 +127,13 @@ class Planner:
         """Chunks for the budget, of the most urgent backfills first."""
         found: list[Stretch] = []
         for backfill in active:
-            ranges = self._ranges(backfill, now)
-            if any(gates.get(span.source, Gate.SHUT) is not Gate.OPEN for span in ranges):
+            partitions = self._partitions(backfill, now)
+            if any(gates.get(source, Gate.SHUT) is not Gate.OPEN for source in partitions.sources()):
                 continue
-            if not spans.page(ranges, backfill.cursor, 1):
+            if partitions.page(backfill.cursor, 1) is None:
                 self.backfills.end(backfill.backfill_id)  # which it does once no chunk is open any more
             while budget > 0:
-                stretch = self._stretch(backfill, ranges, run_id, now, budget)
+                stretch = self._stretch(backfill, partitions, run_id, now, budget)
                 if stretch is None:
                     break
                 found.append(stretch)
@@ -140,19 +142,17 @@ class Planner:
         return found
 
     def _stretch(
-        self, backfill: Backfill, ranges: Sequence[ExpectedRange], run_id: RunId, now: datetime, budget: int
+        self, backfill: Backfill, partitions: BackfillPartitions, run_id: RunId, now: datetime, budget: int
     ) -> Stretch | None:
         chunk = self.backfills.take_over(backfill.backfill_id, self.worker_token, run_id)
         if chunk is None:
-            page = spans.page(ranges, backfill.cursor, min(backfill.chunk_size, budget))
-            if not page:
+            page = partitions.page(backfill.cursor, min(backfill.chunk_size, budget))
+            if page is None:
                 return None
-            chunk = self.backfills.claim(
-                backfill, self.worker_token, run_id, spans.first_key(page), spans.last_key(page), spans.count(page)
-            )
+            chunk = self.backfills.claim(backfill, self.worker_token, run_id, page.first, page.last, page.partitions)
             if chunk is None:  # paused, full, or another worker was faster
                 return None
-        return Stretch(backfill, chunk, self._items(backfill, spans.between(ranges, chunk.first, chunk.last), now))
+        return Stretch(backfill, chunk, self._items(backfill, partitions.between(chunk.first, chunk.last), now))
 
     def _items(
         self, backfill: Backfill, ranges: Sequence[ExpectedRange], now: datetime, also: Sequence[str] = ()
@@ -176,42 +176,8 @@ class Planner:
     def _cursor(self, backfill: Backfill) -> PartitionKey | None:
         return self.backfills.get(backfill.backfill_id).cursor
 
-    def _ranges(self, backfill: Backfill, now: datetime) -> list[ExpectedRange]:
-        return ranges_of(self.settings, backfill.selector, now)
-
-
-def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) -> list[ExpectedRange]:
-    """The partitions that a stored selector means today: what left the configuration or is frozen is left out, and days
-    that are not over are not meant yet."""
-    chosen = Selection.from_dict(selector)
-    if chosen.keys:
-        known = [key for key in chosen.keys if _is_known(settings, key)]
-        dues = [(key, due_range(settings, key, now)) for key in known]
-        keys = tuple(key for key, due in dues if due.first <= key.logical_date <= due.last)
-        return spans.in_order(spans.thawed(_fetched(expected(settings, Selection(keys=keys), now)))) if keys else []
-    customers = tuple(name for name in chosen.customers if name in {customer.id for customer in settings.customers})
-    queries = tuple(name for name in chosen.queries if name in settings.queries)
-    gone = (chosen.customers and not customers) or (chosen.queries and not queries)
-    if gone or (chosen.source and chosen.source not in settings.sources):
-        return []
-    meant = _fetched(expected(settings, replace(chosen, customers=customers, queries=queries), now))
-    return spans.in_order(spans.thawed(meant))
-
-
-def _fetched(ranges: Sequence[ExpectedRange]) -> list[ExpectedRange]:
-    """Without models: they are made when their inputs are there, not in their turn."""
-    return [span for span in ranges if span.source != MODELS]
-
-
-def _is_known(settings: Settings, key: PartitionKey) -> bool:
-    query = settings.queries.get(key.query_name)
-    known = any(customer.id == key.customer_id for customer in settings.customers)
-    return (
-        known
-        and query is not None
-        and query.source == key.source
-        and (query.customers is None or key.customer_id in query.customers)
-    )
+    def _partitions(self, backfill: Backfill, now: datetime) -> BackfillPartitions:
+        return partitions_of(self.backfills, self.settings, backfill, now)
 
 
 def _recent(span: ExpectedRange, days: int) -> ExpectedRange:

@@ -13,7 +13,7 @@ from penstock.db.engine import Database
 from penstock.errors import ConfigError
 from penstock.partition import new_ulid
 
-HEAD = "0007"
+HEAD = "0008"
 _SCRIPTS = Path(__file__).with_name("migrations")
 # Events with transaction numbers that this cluster has not given out yet: they came with a dump of another one.
 STRANGERS = sa.text(

@@ -170,6 +170,7 @@ partition_attempt = sa.Table(
     sa.Index(
         "attempts_by_backfill",
         "backfill_id",
+        *KEY,
         sqlite_where=sa.text("backfill_id IS NOT NULL"),
         postgresql_where=sa.text("backfill_id IS NOT NULL"),
     ),

@@ -122,7 +122,7 @@ class BackfillStore:
             sa.func.coalesce(sa.func.sum(sa.case((done, 0), else_=1)), 0).label("open_chunks"),
             sa.func.min(_CHUNK.c.started_at, type_=_CHUNK.c.started_at.type).label("began_at"),
         ).where(_CHUNK.c.backfill_id == backfill_id)
-        mine = _last_words(backfill_id).subquery()
+        mine = _last_verdicts(backfill_id).subquery()
         outcomes = sa.select(
             sa.func.count().filter(mine.c.outcome == "SUCCEEDED"), sa.func.count().filter(mine.c.outcome == "FAILED")
         )
@@ -261,19 +261,64 @@ class BackfillStore:
 
         self._database.transact(work)
 
-    def failed(self, backfill_id: str) -> list[PartitionKey]:
-        """Exactly the partitions whose last word in this backfill was a rejection, and that nothing mended since."""
-        self.get(backfill_id)
-        mine, newer = _last_words(backfill_id).subquery(), schema.partition_attempt
-        same = [newer.c[name] == mine.c[name] for name in schema.KEY]
-        mended = sa.exists().where(*same, newer.c.attempt_no > mine.c.attempt_no, newer.c.outcome != "CANCELLED")
-        key = [mine.c[name] for name in schema.KEY]
-        select = sa.select(*key).where(mine.c.outcome == "FAILED", ~mended).order_by(*key)
+    def failed(
+        self,
+        backfill_id: str,
+        *,
+        before: datetime | None = None,
+        after: PartitionKey | None = None,
+        since: PartitionKey | None = None,
+        until: PartitionKey | None = None,
+        limit: int | None = None,
+    ) -> list[PartitionKey]:
+        """The partitions whose last verdict in this backfill was a rejection, and that nobody attempted again since, in
+        key order. With `before`, attempts that were issued then or later do not count. `after`, `since` and `until`
+        are limits of keys; the last two are included."""
+        failed, key = _failed(backfill_id, before)
+        if after is not None:
+            failed = failed.where(sa.tuple_(*key) > _bound(after))
+        if since is not None:
+            failed = failed.where(sa.tuple_(*key) >= _bound(since))
+        if until is not None:
+            failed = failed.where(sa.tuple_(*key) <= _bound(until))
         with self._database.snapshot() as connection:
-            return [PartitionKey(*row) for row in connection.execute(select)]
+            return [PartitionKey(*row) for row in connection.execute(failed.order_by(*key).limit(limit))]
+
+    def failed_count(
+        self, backfill_id: str, *, before: datetime | None = None, after: PartitionKey | None = None
+    ) -> int:
+        """The number of partitions that `failed` lists."""
+        failed, key = _failed(backfill_id, before)
+        if after is not None:
+            failed = failed.where(sa.tuple_(*key) > _bound(after))
+        with self._database.snapshot() as connection:
+            return connection.scalar(sa.select(sa.func.count()).select_from(failed.subquery())) or 0
+
+    def failed_sources(self, backfill_id: str, *, before: datetime | None = None) -> set[str]:
+        """The sources of the partitions that `failed` lists."""
+        failed = _failed(backfill_id, before)[0].subquery()
+        with self._database.snapshot() as connection:
+            return set(connection.scalars(sa.select(failed.c.source).distinct()))
 
 
-def _last_words(backfill_id: str) -> sa.Select[Any]:
+def _failed(backfill_id: str, before: datetime | None) -> tuple[sa.Select[Any], list[sa.ColumnElement[Any]]]:
+    """The keys that `BackfillStore.failed` means, and their columns."""
+    attempt, newer = schema.partition_attempt, schema.partition_attempt.alias("newer")
+    same = [newer.c[name] == attempt.c[name] for name in schema.KEY]
+    conditions = [*same, newer.c.attempt_no > attempt.c.attempt_no, newer.c.outcome != "CANCELLED"]
+    if before is not None:
+        conditions.append(newer.c.issued_at < before)
+    key: list[sa.ColumnElement[Any]] = [attempt.c[name] for name in schema.KEY]
+    again = sa.exists().where(*conditions)
+    select = _last_verdicts(backfill_id).with_only_columns(*key).where(attempt.c.outcome == "FAILED", ~again)
+    return select, key
+
+
+def _bound(key: PartitionKey) -> sa.Tuple:
+    return sa.tuple_(*(sa.literal(getattr(key, name), schema.partition_attempt.c[name].type) for name in schema.KEY))
+
+
+def _last_verdicts(backfill_id: str) -> sa.Select[Any]:
     """The last verdict on each partition that was attempted for this backfill."""
     attempt, later = schema.partition_attempt, schema.partition_attempt.alias("later")
     same = [later.c[name] == attempt.c[name] for name in schema.KEY]

@@ -161,9 +161,8 @@ class StateReader:
         """The expected partitions of `ranges` in key order; those without a row are implicit pending, unless only
         `explicit` ones are asked for, or only those `marked` by an operator as paused or held, or only failed ones that
         are terminal at a moment."""
-        given_up = f"status = 'failed' AND (terminal_at IS NOT NULL OR {self._exhausted()})"
-        also = None if terminal_at is None else (given_up, terminal_at)
-        where, parameters = _filters(status, explicit, last_failed, after, marked, paused, also)
+        terminal = self._terminal(terminal_at)
+        where, parameters = _filters(status, explicit, last_failed, after, marked, paused, terminal)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         expires = _EXPIRES[self._database.dialect]
         order = "source, customer_id, query_name, logical_date"
@@ -178,11 +177,13 @@ class StateReader:
         explicit: bool = False,
         last_failed: bool = False,
         marked: bool = False,
+        terminal_at: datetime | None = None,
         paused: bool | None = None,
         within: Connection | None = None,
     ) -> int:
         """How many partitions `views` would list; `within` a transaction as that sees them."""
-        where, parameters = _filters(status, explicit, last_failed, None, marked, paused)
+        terminal = self._terminal(terminal_at)
+        where, parameters = _filters(status, explicit, last_failed, None, marked, paused, terminal)
         return int(self._query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {}, within)[0].n)
 
     def day_ranges(
@@ -289,6 +290,11 @@ class StateReader:
     def _reasoned(self, restated: Mapping[str, Sequence[int]]) -> str:
         due = _restatement_due(self._database.dialect, restated)
         return f"SELECT *, {_REASON.format(restatement_due=due, exhausted=self._exhausted())} AS reason FROM view"
+
+    def _terminal(self, moment: datetime | None) -> tuple[str, datetime] | None:
+        """The SQL condition that a partition is terminal, as `control.retry.terminal` says it; and the moment."""
+        condition = f"status = 'failed' AND (terminal_at IS NOT NULL OR {self._exhausted()})"
+        return None if moment is None else (condition, moment)
 
     def _exhausted(self) -> str:
         """The SQL condition that the policy retries the partition no more at `:now`, as `control.retry` says it."""
