@@ -50,7 +50,7 @@ class Annals:
         return found
 
     def another_projector(self) -> Projector:
-        return replace(self.projector, _runs={}, _at=None)
+        return replace(self.projector, _runs={}, _at=None, _verified=None)
 
     def start(self, *days: int) -> RunId:
         """A run of these days, planned, issued and extracted."""

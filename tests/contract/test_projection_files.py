@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -13,12 +14,17 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 
 import builders
 from annals import Annals, attempt
 from builders import BACKENDS, key
 from penstock.lake import open_lake
-from penstock.projections import files, publish_status
+from penstock.ledger.append import append
+from penstock.ledger.events import AuthorityChanged
+from penstock.lifecycle import Act
+from penstock.partition import AttemptKey
+from penstock.projections import files, projector, publish_status
 from penstock.projections.manifest import PARTITION_STATUS, Manifest, RowsFile, edges_path
 from penstock.projections.rows import DEP_SATISFACTION
 from penstock.projections.run_files import _MOST_ALIKE, read_runs, with_rows
@@ -110,6 +116,91 @@ def test_a_publication_that_breaks_leaves_the_old_file_and_the_next_pass_repairs
     annals.projector.advance()
     assert rows(published(annals)) == whole(annals)
     assert len(published(annals)) == 2
+
+
+def test_an_older_file_of_a_process_that_died_is_replaced(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow process writes its file when another one has published newer events, and dies before it finds out."""
+    slow, quick = annals.projector, annals.another_projector()
+    tell(annals, 1)
+
+    def overtaken(point: str) -> None:
+        patch.setattr(projector, "reach", lambda point: None)
+        older = annals.lake.read(PARTITION_STATUS)
+        tell(annals, 2)
+        quick.advance()
+        with annals.lake.writer(PARTITION_STATUS) as again:
+            again.write(older)
+            again.commit()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(projector, "reach", overtaken)
+        with pytest.raises(KeyboardInterrupt):
+            slow.advance()
+    assert len(published(annals)) == 1
+    annals.another_projector().advance()
+    assert rows(published(annals)) == whole(annals)
+    assert len(published(annals)) == 2
+
+
+def test_a_process_that_lives_replaces_an_older_file_within_a_minute(annals: Annals) -> None:
+    tell(annals, 1)
+    annals.projector.advance()
+    older = annals.lake.read(PARTITION_STATUS)
+    tell(annals, 2)
+    annals.projector.advance()
+    for spoilt in (older, b"no Parquet"):
+        with annals.lake.writer(PARTITION_STATUS) as again:
+            again.write(spoilt)
+            again.commit()
+        annals.actors.clock.now += timedelta(minutes=1)
+        annals.projector.advance()
+        assert len(published(annals)) == 2
+    annals.lake.delete([PARTITION_STATUS])
+    annals.actors.clock.now += timedelta(minutes=1)
+    annals.projector.advance()
+    assert rows(published(annals)) == whole(annals)
+
+
+def test_an_event_of_an_older_position_that_is_committed_later_is_published(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Only PostgreSQL gives out positions before transactions commit."""
+    database = builders.open_database("postgresql", str(tmp_path), lambda: request.getfixturevalue("postgres_url"))
+    began, taken, seen = threading.Event(), threading.Event(), threading.Event()
+    with Annals.on(database, str(tmp_path)) as annals:
+        attempts = [annals.actors.accept(key(day)) for day in (1, 2)]
+        annals.projector.advance()
+
+        def older(connection: sa.Connection) -> None:
+            connection.execute(sa.text("SELECT pg_current_xact_id()"))
+            began.set()
+            assert taken.wait(20)
+            demote(connection, attempts[0])  # an older transaction, a newer position
+
+        def newer(connection: sa.Connection) -> None:
+            assert began.wait(20)
+            demote(connection, attempts[1])
+            taken.set()
+            assert seen.wait(20)
+
+        threads = [threading.Thread(target=database.transact, args=(work,)) for work in (older, newer)]
+        for thread in threads:
+            thread.start()
+        threads[0].join()
+        annals.projector.advance()
+        assert [row["available"] for row in rows(published(annals))] == [False, True]
+        seen.set()
+        threads[1].join()
+        annals.projector.advance()
+        assert [row["available"] for row in rows(published(annals))] == [False, False]
+        assert rows(published(annals)) == whole(annals)
+
+
+def demote(connection: sa.Connection, demoted: AttemptKey) -> None:
+    """Only the event: two demotions would wait for each other's rows."""
+    event = AuthorityChanged(demoted.run_id, demoted.partition, 2, Act.DEMOTE)
+    append(connection, [event], "operator", builders.NOW)
 
 
 def test_a_sweep_is_published_at_once(annals: Annals) -> None:

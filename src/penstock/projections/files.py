@@ -17,6 +17,7 @@ from penstock.lake.protocol import LakeObjectMissing
 from penstock.projections.manifest import ProjectionsLost
 
 _ROW_GROUP = 100_000
+_TOKEN = "penstock.token"  # in the metadata of a file: tells which writer's it is
 LOOKED_UP = 5_000  # rows of a group in tables of which one key is looked for: readers skip the other groups
 _DISTINCT = {"task_key", "partition_key", "upstream_task_key", "downstream_task_key", "row_version"}
 
@@ -35,11 +36,15 @@ def write_sorted(lake: Lake, path: str, table: pa.Table) -> None:
     lake.create(path, buffer.getvalue())
 
 
-def write_pieces(lake: Lake, path: str, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
-    """The pieces as one file, of which no more than a row group is in memory."""
+def write_pieces(
+    lake: Lake, path: str, schema: pa.Schema, pieces: Iterable[pa.Table], token: str | None = None
+) -> None:
+    """The pieces as one file, of which no more than a row group is in memory. `token` is stored in its metadata."""
     held: list[pa.Table] = []
     with lake.writer(path) as out:
         with pq.ParquetWriter(Passage(out.write), schema, compression="zstd") as parquet:
+            if token is not None:
+                parquet.add_key_value_metadata({_TOKEN: token})
             for piece in pieces:
                 held.append(piece)
                 if sum(map(len, held)) >= _ROW_GROUP:
@@ -113,6 +118,16 @@ def newest(parts: Sequence[pa.Table], key: str) -> pa.Table:
         kept.append(mine)
         seen = part[key] if seen is None else pa.chunked_array([*seen.chunks, *part[key].chunks], part[key].type)
     return pa.concat_tables(reversed(kept))
+
+
+def token_of(lake: Lake, path: str) -> str | None:
+    """The token that a file was written with; None without one, and for a missing or damaged file."""
+    try:
+        with named(path), lake.open(path) as file:
+            token = (pq.read_metadata(file).metadata or {}).get(_TOKEN.encode())
+    except ProjectionsLost:
+        return None
+    return None if token is None else token.decode()
 
 
 def rows(lake: Lake, path: str) -> int:

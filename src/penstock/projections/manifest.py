@@ -45,10 +45,11 @@ class RowsFile(NamedTuple):
 
 
 class Published(NamedTuple):
-    """When `partition_status.parquet` was written last, and which events went into it."""
+    """When `partition_status.parquet` was written last, the last event that went into it, and the token of the file."""
 
     at: str
-    position: int
+    cursor: Cursor
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class Manifest:
     def dumps(self) -> bytes:
         written = {field.name: getattr(self, field.name) for field in fields(self)}
         written |= {"cursor": list(self.cursor), "runs": [list(file) for file in self.runs]}
-        written["published"] = None if self.published is None else list(self.published)
+        last = self.published
+        written["published"] = None if last is None else [last.at, *last.cursor, last.token]
         return orjson.dumps({"format": _FORMAT, **written})
 
     @classmethod
@@ -145,10 +147,11 @@ def _runs(value: object) -> tuple[RowsFile, ...]:
 
 
 def _published(value: object) -> Published | None:
-    if not isinstance(value, list):
+    """None for manifests of earlier releases, which record less: the file is written again then."""
+    if not isinstance(value, list) or len(value) != 4:
         return None
-    at, position = value
-    return Published(_path(at), int(position))
+    at, transaction, position, token = value
+    return Published(_path(at), Cursor(int(transaction), int(position)), _path(token))
 
 
 def tasks_path(run_id: str, name: str) -> str:

@@ -35,6 +35,7 @@ _MOST_DELTAS = 16
 _MOST_PARTS = 16
 _SMALLEST_COMPACTION, _LARGEST_WAIT = 50_000, 200_000  # rows of deltas: too few to be worth it, too many to hold
 _LEFT_OVER = timedelta(days=1)
+_VERIFY_EVERY = timedelta(minutes=1)  # the published file is compared with the manifest
 
 Pieces = Iterator[tuple[list[Fact], Cursor]]
 
@@ -53,7 +54,7 @@ class Projector:
     _runs: dict[str, FoldedRun] = field(default_factory=dict)
     _at: str | None = None  # the manifest that the runs in memory belong to
     _manifest: Manifest = field(default_factory=Manifest)  # the same, read
-    _came_second: bool = False  # we published, and somebody else swapped: the file may be older than theirs
+    _verified: datetime | None = None  # when the published file was last compared with the manifest
 
     def advance(self, lent: Lent | None = None) -> int:
         """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do. A run that
@@ -71,21 +72,20 @@ class Projector:
                     page.take(piece, cursor)
                     if page.size >= PAGE:
                         break
-                if page is None and not self._may_publish(manifest):
-                    self._at, self._manifest = seen, manifest
-                    return done
                 new = manifest if page is None else self._without_expired(self._with(manifest, page), self.clock())
                 if self._may_publish(new):
                     new = publish(self.lake, new, self.owner, self.clock())
+                elif page is None:
+                    self._at, self._manifest = seen, manifest
+                    return done
                 reach("project.written")
                 self._at = self._swap(seen, manifest, new)
                 reach("project.advanced")
                 if self._at is None:  # somebody was first: theirs has the same events, ours is not needed
                     self._runs.clear()
                     self.lake.delete(new.files() - manifest.files())
-                    self._came_second = new.published != manifest.published
+                    self._verified = None  # our published file may have replaced theirs
                 else:
-                    self._came_second = False
                     done += 0 if page is None else page.size
         except BaseException:  # the runs in memory may be ahead of the files now
             self._runs.clear()
@@ -120,8 +120,13 @@ class Projector:
 
     def _may_publish(self, manifest: Manifest) -> bool:
         """Whether `partition_status.parquet` is to be written from what this manifest holds."""
-        has_rows = manifest.status_base is not None or bool(manifest.status_deltas)
-        return has_rows and (self._came_second or is_due(self.lake, manifest, self.clock()))
+        if manifest.status_base is None and not manifest.status_deltas:
+            return False
+        now = self.clock()
+        verify = self._verified is None or now - self._verified >= _VERIFY_EVERY
+        if verify:
+            self._verified = now
+        return is_due(self.lake, manifest, now, verify=verify)
 
     def _swap(self, seen: str | None, old: Manifest, new: Manifest) -> str | None:
         """Make `new` the manifest if the old one still is; files that nobody can stand on any more are deleted."""
@@ -235,7 +240,8 @@ class Projector:
         """One file of whole rows instead of a base, its deltas and what was said last."""
         parts = [files.read_all(self.lake, manifest.status_deltas, PARTIAL), *([] if said is None else [said])]
         path, news = new_path("partition_status"), joined(pa.concat_tables(parts))
-        files.write_pieces(self.lake, path, FILE, merged(self.lake, manifest.status_base, news, self.owner, stale))
+        rows = merged(self.lake, manifest.status_base, news, self.owner, stale)
+        files.write_pieces(self.lake, path, FILE, rows, token=path)
         return replace(manifest, status_base=path, status_deltas=())
 
     def with_consumed(self, manifest: Manifest, consumed: Sequence[pa.Table]) -> Manifest:

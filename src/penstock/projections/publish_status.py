@@ -1,9 +1,12 @@
 """`partition_status.parquet`: one whole row for each partition, which any Parquet reader can read directly.
 
-The file is replaced as a whole, so a reader finds the old one or the new one. It is written before the manifest that
-says so is swapped in: a process that dies in between, or comes second, leaves a file that is as correct, and the next
-pass writes it again. A small table is published by every pass; a larger one costs as much as all its rows, so it is
-left alone for a time that grows with them, ten minutes at most.
+The file is replaced as a whole, so a reader finds the old one or the new one. A pass writes the file first, and then
+replaces the manifest that records it. If the process dies in between, the record is older than the file, and the next
+pass writes the file again. A slow process can also replace a newer file by its older one and die. Each file therefore
+carries a token, which the manifest records: a pass that finds another token writes the file again.
+
+A small table is published by every pass. A larger one costs as much as all its rows, so it is left alone for a time
+that grows with them, ten minutes at most.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from datetime import datetime, timedelta
 
 from penstock.clock import iso
 from penstock.lake import Lake
+from penstock.partition import new_ulid
 from penstock.projections import files
 from penstock.projections.manifest import PARTITION_STATUS, Manifest, Published
 from penstock.projections.status import PARTIAL, joined
@@ -25,13 +29,14 @@ _ROWS_PER_SECOND = 1_500  # of larger tables: one of 90,000 rows is written at m
 _LONGEST = timedelta(minutes=10)
 
 
-def is_due(lake: Lake, manifest: Manifest, now: datetime) -> bool:
-    """Whether the published file is behind the manifest, and may be written again."""
+def is_due(lake: Lake, manifest: Manifest, now: datetime, *, verify: bool) -> bool:
+    """True if the published file is behind the manifest and may be written again; with `verify`, also if the file is
+    not the one that the manifest records."""
     last = manifest.published
     if last is None:
         return True
-    if last.position >= manifest.cursor.position:
-        return False
+    if last.cursor == manifest.cursor:
+        return verify and files.token_of(lake, PARTITION_STATUS) != last.token
     if last.at <= iso(now - _LONGEST):
         return True
     rows = sum(files.rows(lake, path) for path in (manifest.status_base, *manifest.status_deltas) if path)
@@ -45,13 +50,15 @@ def interval(rows: int) -> timedelta:
 
 
 def publish(lake: Lake, manifest: Manifest, owner: tuple[str, str], now: datetime) -> Manifest:
-    """Write what the manifest holds in place of the file. Returns the manifest that says so."""
-    if manifest.status_base is not None and not manifest.status_deltas:
-        _copy(lake, manifest.status_base)
+    """Write what the manifest holds in place of the file. Returns the manifest that records it."""
+    base, token = manifest.status_base, new_ulid()
+    if base is not None and not manifest.status_deltas and (own := files.token_of(lake, base)) is not None:
+        token = own
+        _copy(lake, base)
     else:
         news = joined(files.read_all(lake, manifest.status_deltas, PARTIAL))
-        files.write_pieces(lake, PARTITION_STATUS, FILE, merged(lake, manifest.status_base, news, owner))
-    return replace(manifest, published=Published(iso(now), manifest.cursor.position))
+        files.write_pieces(lake, PARTITION_STATUS, FILE, merged(lake, base, news, owner), token)
+    return replace(manifest, published=Published(iso(now), manifest.cursor, token))
 
 
 def _copy(lake: Lake, base: str) -> None:
