@@ -678,6 +678,50 @@ def test_a_pause_of_the_source_does_not_end_the_retries_of_a_refetch(actors: Act
     assert (state.status, state.current_run_id) == (PartitionStatus.SUCCESS, trusted.run_id)
 
 
+@pytest.mark.parametrize("strategy", ["quota", "auth"])
+def test_a_refetch_that_only_met_a_pause_is_due_when_the_pause_ends(actors: Actors, strategy: str) -> None:
+    """Nothing failed: the attempt was closed without a verdict, and what was asked for is not done."""
+    trusted = actors.accept(key(1))
+    actors.cancel(key(1))
+    actors.control.postpone({key(1): NOW + timedelta(hours=1)}, strategy)
+    assert due(actors) == []
+    if strategy == "auth":
+        store, opened = (
+            BreakerStore(actors.database, actors.clock),
+            Breaker("demo", 3, NOW, NOW, error_class="auth", error_message="refused"),
+        )
+        store.change("demo", lambda _: opened)
+        store.close("demo", audit_entry())
+    else:
+        actors.clock.now += timedelta(hours=1)
+    assert due(actors) == [(1, "retry")]
+    [again], _ = actors.try_to_issue(builders.planned(key(1), 2, "retry"))
+    actors.validator.accept([builders.accepted(again.attempt, actors.token)])
+    assert due(actors) == []
+    assert control(actors) == PartitionControl()
+    state = actors.reader.state(key(1))
+    assert state is not None
+    assert state.current_run_id == again.attempt.run_id != trusted.run_id
+
+
+@pytest.mark.parametrize(("failures", "is_due"), [(0, True), (4, True), (5, False)])
+def test_the_next_retry_of_a_refetch_is_that_of_the_planner(tmp_path: Path, failures: int, is_due: bool) -> None:
+    """Five attempts are allowed; the last one met a pause of the source."""
+    fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
+    query = {"start_date": "2024-06-01", "fields": fields, "checks": [], "retry": {"max_attempts": 5}}
+    folder = write_workspace(tmp_path, rows=1, query=query)
+    actors = Actors.on(open_at(folder, NOW).database)
+    actors.accept(key(1))
+    actors.cancel(key(1))
+    actors.control.postpone({key(1): NOW + timedelta(hours=1)})
+    actors.execute(sa.text("UPDATE partition_control SET failures = :failures"), failures=failures)
+    ws, chosen = open_at(folder, NOW + timedelta(hours=2)), Selection(keys=(key(1),))
+    assert ws.plan(chosen).reasons == ({"retry": 1} if is_due else {})
+    [view] = ws.reader.views(ws.ranges(chosen))
+    assert (ws.next_run_at(view) is not None) == is_due
+    assert ("retried after" in ws.why(key(1)).next) == is_due
+
+
 def test_a_held_partition_that_was_demoted_and_requeued_is_retried_like_any_other(actors: Actors) -> None:
     first = actors.accept(key(1))
     actors.accept(key(1))

@@ -59,12 +59,21 @@ def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: H
     expects = r"\(it expects 2024-06-09 to 2024-06-10\)"
     for limits, words in {
         ("2031-01-01", None): "expects nothing from 2031-01-01 on: later days are not over yet",
-        ("2024-06-11", "2024-06-12"): "expects nothing from 2024-06-11 to 2024-06-12: later days are not over",
         (None, "2024-06-08"): "expects nothing until 2024-06-08: its start_date or the active_from of customers is lat",
     }.items():
         for ask in (ws.ready, ws.coverage, lambda *a, **o: ws.wait_for(*a, patience=timedelta(0), **o)):
             with pytest.raises(UsageError, match=f"{words}.*{expects}"):
                 ask(TABLE, since=limits[0], until=limits[1])
+
+    # A day that is named and lies in the future is not ready, and the reason is given.
+    for since, until in (("2024-06-11", "2024-06-12"), ("2024-06-11", "2024-06-11"), ("2031-01-01", "9999-12-31")):
+        assert ws.ready(TABLE, since=since, until=until) is False
+        [day] = ws.wait_for(TABLE, since=since, until=until, patience=timedelta(0))
+        assert (str(day.day), day.expected, day.available, day.not_over) == (since, 9, 0, 9)
+        asked = ws.asked_days(TABLE, since=since, until=until)
+        days = since if since == until else f"{since} to {until}"
+        assert (asked.last, asked.notes) == (None, [f"{days}: not over yet, so nothing is there"])
+    assert ws.ready(TABLE, date="2024-06-11") is False
 
     # A range that reaches beyond the last day that is over is not ready, by any rule; the first such day is listed.
     assert ws.ready(TABLE, until="2024-06-11") is False
@@ -167,6 +176,9 @@ def test_the_command_refuses_empty_ranges_and_says_what_it_clipped(tmp_path: Pat
     refused = penstock("ready", TABLE, "--since", "2131-01-01", workspace=tmp_path)
     assert refused.returncode == 2
     assert "expects nothing from 2131-01-01 on: later days are not over yet (it expects 2024-06-09 to" in refused.stderr
+    named = answer("ready", TABLE, "--date", "2131-01-01", "--wait", "1s", workspace=tmp_path, code=1)
+    assert named["tables"][0]["last_expected"] is None
+    assert named["tables"][0]["notes"] == ["2131-01-01: not over yet, so nothing is there"]
     asked = ("--since", "2024-06-01", "--until", "2131-01-01", "--customer", key().customer_id)
     [found] = answer("ready", TABLE, *asked, workspace=tmp_path, code=1)["tables"]
     assert (found["since"], found["until"], found["first_expected"]) == ("2024-06-01", "2131-01-01", "2024-06-09")

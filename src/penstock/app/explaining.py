@@ -182,7 +182,7 @@ class Explaining(Keeping):
         from penstock.control.retry import next_retry
 
         policy = self.settings.asset(view.key.query_name).retry
-        return next_retry(policy, view.control, view.expires_at, self.now())
+        return next_retry(policy, view.state.status, view.control, view.expires_at, self.now())
 
     def maturity(self, view: PartitionView) -> str | None:
         """Whether the source may still change this day (provisional or settled); None while no run is trusted, and for

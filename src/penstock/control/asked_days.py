@@ -14,6 +14,7 @@ from penstock.settings import Settings
 
 _DAY = timedelta(days=1)
 _AHEAD = 3 * _DAY  # accounts on the other side of the earth are at most so far ahead
+_LAST_DAY, _END = date.max - 3 * _DAY, datetime.combine(date.max - _DAY, time(12), UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,42 +33,54 @@ class AskedDays:
 
     @property
     def first(self) -> date:
-        return min(span.first for span in self.due)
+        return min(span.first for span in self.ranges)
 
     @property
-    def last(self) -> date:
-        """The last day that has ended for any account."""
-        return max(span.last for span in self.due)
+    def last(self) -> date | None:
+        """The last day that has ended for any account; None if no day has."""
+        return max((span.last for span in self.due), default=None)
 
     @property
     def notes(self) -> list[str]:
         """How the expected days differ from those that were asked for, and why."""
         found = []
+        last = self.last
         if self.since and self.since < self.first:
             found.append(f"nothing is expected before {self.first}, where start_date and active_from begin")
-        if self.until and self.until > self.last and self.ended:
-            found.append(f"nothing is expected after {self.last}, where active_to ends")
-        elif self.until and self.until > self.last:
-            days = f"{self.last + _DAY}" + ("" if self.until == self.last + _DAY else f" to {self.until}")
-            found.append(f"{days}: not over yet, so nothing is there; the last day that is over is {self.last}")
+        if self.until and last is None:
+            found.append(f"{_days(self.first, self.until)}: not over yet, so nothing is there")
+        elif self.until and last and self.until > last and self.ended:
+            found.append(f"nothing is expected after {last}, where active_to ends")
+        elif self.until and last and self.until > last:
+            days = _days(last + _DAY, self.until)
+            found.append(f"{days}: not over yet, so nothing is there; the last day that is over is {last}")
         elif spans.count(self.ranges) > spans.count(self.due):
-            found.append(f"{self.last} is not over yet for all accounts")
+            found.append(f"{last} is not over yet for all accounts")
         return found
 
 
 def asked_days(settings: Settings, table: str, selection: Selection, now: datetime) -> AskedDays:
-    """The days of a table that were asked for. Raises UsageError if nothing is expected on any of them yet."""
-    due = expected(settings, selection, now)
-    if not due:
-        raise UsageError(_nothing(settings, table, selection, now))
-    until, last = selection.until, max(span.last for span in due)
+    """The days of a table that were asked for. A day that is named and has not ended yet is one of them. Raises
+    UsageError if nothing is expected on any of the named days, now or later."""
+    due, until = expected(settings, selection, now), selection.until
+    last = max((span.last for span in due), default=None)
     if until is None:
+        if last is None:
+            raise UsageError(_nothing(settings, table, selection, now))
         return AskedDays(table, selection.since, None, due, due, ended=False)
-    moment = datetime.combine(min(until, last + _AHEAD) + 2 * _DAY, time(12), UTC)  # over everywhere
+    reach = until if last is None else min(until, last + _AHEAD)
+    moment = datetime.combine(reach, time(12), UTC) + 2 * _DAY if reach < _LAST_DAY else _END  # over everywhere
     later = expected(settings, selection, max(now, moment))
-    ranges = spans.clipped(later, min(span.first for span in later), last + _DAY)
-    ended = max(span.last for span in later) <= last
+    if not later:
+        raise UsageError(_nothing(settings, table, selection, now))
+    first = min(span.first for span in later)
+    ranges = spans.clipped(later, first, first if last is None else last + _DAY)
+    ended = last is not None and max(span.last for span in later) <= last
     return AskedDays(table, selection.since, until, ranges, due, ended)
+
+
+def _days(first: date, last: date) -> str:
+    return f"{first}" if first >= last else f"{first} to {last}"
 
 
 def _nothing(settings: Settings, table: str, selection: Selection, now: datetime) -> str:
@@ -77,6 +90,8 @@ def _nothing(settings: Settings, table: str, selection: Selection, now: datetime
     else:
         asked = f"from {since} on" if since else f"until {until}" if until else "yet"
     whole = expected(settings, replace(selection, since=None, until=None), now)
+    if not whole and selection.customers and expected(settings, replace(selection, customers=()), now):
+        return f"{table} has no partitions of {', '.join(selection.customers)}"
     if not whole:
         return f"{table} expects nothing {asked}: no day is over since its start_date and the active_from of customers"
     first, last = min(span.first for span in whole), max(span.last for span in whole)

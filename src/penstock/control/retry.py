@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from penstock.errors import ErrorClass
+from penstock.lifecycle import PartitionStatus
 from penstock.settings import Retry
 from penstock.state.records import PartitionControl
 
@@ -56,10 +57,13 @@ def terminal(policy: Retry, control: PartitionControl, expires_at: datetime | No
     return _exhausted(policy, control, expires_at, now)
 
 
-def next_retry(policy: Retry, control: PartitionControl, expires_at: datetime | None, now: datetime) -> datetime | None:
+def next_retry(
+    policy: Retry, status: PartitionStatus, control: PartitionControl, expires_at: datetime | None, now: datetime
+) -> datetime | None:
     """When the partition is attempted again by itself; None if it is not. An appointment lapses when the policy was
-    made stricter since, or the day became too old. The end of a pause that the source asked for never lapses."""
-    if control.strategy in _PAUSES:
+    made stricter since, or the day became too old. A pending partition stays due, so the end of a pause that the source
+    asked for does not lapse."""
+    if control.strategy in _PAUSES and status is PartitionStatus.PENDING:
         return control.next_run_at
     return None if _exhausted(policy, control, expires_at, now) is not None else control.next_run_at
 

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.clock import Clock
 from penstock.db import schema
+from penstock.db.bulk import same_key, timed
 from penstock.db.engine import Database
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.records import Breaker
 
 _TABLE = schema.source_breaker
+
+_IS_SUCCESS = f"EXISTS (SELECT 1 FROM partition_state s WHERE {same_key('s', 'k')} AND s.status = 'success')"
+_RETRY_NOW = f"""
+UPDATE partition_control AS k SET next_run_at = :now
+WHERE k.source = :source AND k.strategy = 'auth' AND {_IS_SUCCESS}
+"""
+_END_WAITING = f"""
+UPDATE partition_control AS k SET next_run_at = NULL, strategy = NULL
+WHERE k.source = :source AND k.strategy = 'auth' AND NOT {_IS_SUCCESS}
+"""
 
 
 class BreakerStore:
@@ -39,7 +51,7 @@ class BreakerStore:
             if after != before:
                 _write(connection, after)
             if before.opened_at is not None and after.opened_at is None:
-                _wait_no_longer(connection, source)
+                _wait_no_longer(connection, source, self._clock())
             return after
 
         return self._database.transact(work)
@@ -53,7 +65,7 @@ class BreakerStore:
             if before == Breaker(source):
                 return False
             _write(connection, Breaker(source))
-            _wait_no_longer(connection, source)
+            _wait_no_longer(connection, source, now)
             record_audit(connection, entry, 1, "done", now)
             return True
 
@@ -76,12 +88,8 @@ def _write(connection: Connection, breaker: Breaker) -> None:
     connection.execute(sa.update(_TABLE).where(_TABLE.c.source == breaker.source).values(**asdict(breaker)))
 
 
-def _wait_no_longer(connection: Connection, source: str) -> None:
-    """The source lets us in again: what was postponed because it did not is due at once."""
-    connection.execute(
-        sa.text(
-            "UPDATE partition_control SET next_run_at = NULL, strategy = NULL"
-            " WHERE source = :source AND strategy = 'auth'"
-        ),
-        {"source": source},
-    )
+def _wait_no_longer(connection: Connection, source: str, now: datetime) -> None:
+    """The source lets us in again: what was postponed because it did not is due at once. A pending partition is due by
+    itself; the re-fetch of a success partition needs an appointment."""
+    connection.execute(timed(_RETRY_NOW), {"source": source, "now": now})
+    connection.execute(sa.text(_END_WAITING), {"source": source})

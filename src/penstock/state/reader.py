@@ -89,7 +89,7 @@ _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
 }
 
 # Why a partition would be attempted now, or why it is not. An open attempt or a pause comes before everything else. A
-# pause that the source asked for ends in a retry if a re-fetch of a success partition had failed before it.
+# re-fetch of a success partition that met a pause of its source is due when the pause ends, as a retry.
 _REASON = """
 CASE
     WHEN open_run_id IS NOT NULL THEN 'open'
@@ -97,7 +97,7 @@ CASE
     WHEN next_run_at > :now AND strategy IN ('quota', 'auth') THEN 'waiting'
     WHEN status = 'pending' AND explicit THEN 'requeued'
     WHEN status = 'pending' THEN 'missing'
-    WHEN next_run_at <= :now AND (strategy NOT IN ('quota', 'auth') OR (status = 'success' AND failures > 0))
+    WHEN next_run_at <= :now AND (strategy NOT IN ('quota', 'auth') OR status = 'success')
         AND (terminal_at IS NULL OR status = 'success') AND NOT {exhausted} THEN 'retry'
     WHEN status = 'success' AND held_at IS NULL AND {restatement_due} THEN 'restate'
     ELSE status
