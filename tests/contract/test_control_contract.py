@@ -704,15 +704,21 @@ def test_a_refetch_that_only_met_a_pause_is_due_when_the_pause_ends(actors: Acto
     assert state.current_run_id == again.attempt.run_id != trusted.run_id
 
 
-@pytest.mark.parametrize(("failures", "is_due"), [(0, True), (4, True), (5, False)])
-def test_the_next_retry_of_a_refetch_is_that_of_the_planner(tmp_path: Path, failures: int, is_due: bool) -> None:
-    """Five attempts are allowed; the last one met a pause of the source."""
+@pytest.mark.parametrize(
+    ("failures", "backfill", "is_due"),
+    [(0, None, True), (4, None, True), (5, None, False), (0, "B", False), (1, "B", True)],
+)
+def test_the_next_retry_of_a_refetch_is_that_of_the_planner(
+    tmp_path: Path, failures: int, backfill: str | None, is_due: bool
+) -> None:
+    """Five attempts are allowed; the last one met a pause of the source. A backfill looks after its own attempts."""
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     query = {"start_date": "2024-06-01", "fields": fields, "checks": [], "retry": {"max_attempts": 5}}
     folder = write_workspace(tmp_path, rows=1, query=query)
     actors = Actors.on(open_at(folder, NOW).database)
     actors.accept(key(1))
-    actors.cancel(key(1))
+    [issued], _ = actors.try_to_issue(replace(builders.planned(key(1), 1, "backfill"), backfill_id=backfill))
+    actors.control.cancel([cancelled(issued.attempt, actors.token)])
     actors.control.postpone({key(1): NOW + timedelta(hours=1)})
     actors.execute(sa.text("UPDATE partition_control SET failures = :failures"), failures=failures)
     ws, chosen = open_at(folder, NOW + timedelta(hours=2)), Selection(keys=(key(1),))
@@ -852,12 +858,16 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
     done = answer("backfill", "retry-failed", old.backfill_id, "--yes", workspace=folder)
     statuses = [view.state.status for view in ws.reader.views([days(1, 4)])]
     assert (done["total"], statuses) == (2, ["pending", "pending", "failed", "failed"])
+    lines = len(ws.reader.audit())
     again = answer("backfill", "retry-failed", old.backfill_id, workspace=folder)
-    assert again["backfill_id"] == done["backfill_id"]
+    assert (again["backfill_id"], len(ws.reader.audit())) == (done["backfill_id"], lines)
     for day in (1, 2):
         actors.accept(key(day))
     nothing = answer("backfill", "retry-failed", old.backfill_id, workspace=folder, code=1)
     assert (nothing["total"], nothing["refused"]) == (0, [str(key(3))])
+    more = answer("backfill", "retry-failed", old.backfill_id, "--without-raw", workspace=folder)
+    statuses = [view.state.status for view in ws.reader.views([days(1, 4)])]
+    assert (more["backfill_id"], statuses) == (done["backfill_id"], ["success", "success", "pending", "failed"])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,20 @@ def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
     assert ws.retry_selected(ALL, RETRY, without_raw=False, total=10) == 10
     assert status(ws, PartitionStatus.PENDING) == failed
     assert log(ws) == [(14, "begun"), (10, "begun"), (10, "done")]
+
+
+def test_a_retry_moves_only_what_was_counted_before_the_confirmation(ws: Workspace) -> None:
+    """More partitions fail, and one is retried by somebody else, while the operator reads the preview."""
+    failed = status(ws, PartitionStatus.FAILED)
+    found = ws.retry_candidates(ALL, without_raw=False)
+    later = open_at(ws.settings.root, ws.now() + timedelta(seconds=1))
+    reject(later, [item for item in later.plan(ALL).items if item.key not in failed][:3])
+    assert later.retry(failed[:1], RETRY) == 1
+    assert later.retry_selected(ALL, RETRY, without_raw=False, total=found.total, until=found.moment) == 13
+    assert status(ws, PartitionStatus.PENDING) == failed
+    assert len(status(ws, PartitionStatus.FAILED)) == 3
+    assert later.retry_selected(ALL, RETRY, without_raw=False, total=2, until=ws.now() + timedelta(days=1)) == 2
+    later.database.close()
 
 
 def failed_backfill(ws: Workspace) -> Backfill:

@@ -17,6 +17,9 @@ from penstock.flow.guard import Gate
 from penstock.partition import AttemptKey, PartitionKey, new_run_id, new_ulid
 from penstock.settings import ControlSettings, Customer, Settings, SourceSettings, StateSettings
 from penstock.state.backfills import Backfill, BackfillStore
+from penstock.state.marks import MarkStore
+from penstock.state.pause_scope import Scope
+from penstock.state.pauses import PauseStore
 from penstock.state.schedule import RetryStore
 
 NOW = datetime(2024, 7, 1, 12, tzinfo=UTC)
@@ -148,6 +151,32 @@ def test_a_retry_of_a_backfill_attempts_exactly_what_failed_in_it(loop: Loop) ->
     assert (progress.done, progress.accepted, progress.skipped) == (2, 1, 1)
     assert set(loop.attempted) == {first, *elsewhere}
     assert loop.backfills.failed(old.backfill_id) == [second]
+
+
+@pytest.mark.parametrize("reprocess", [False, True])
+def test_a_backfill_waits_for_paused_partitions_until_they_are_resumed(loop: Loop, reprocess: bool) -> None:
+    """Of ten days, day 1 is paused by a mark, days 4 and 5 by a selector. Day 10 is success and paused: only a backfill
+    that fetches again waits for it."""
+    customer = loop.settings.customers[0].id
+    days = [PartitionKey("demo", customer, "campaign_daily", date(2024, 6, day)) for day in range(1, 11)]
+    for partition in days if reprocess else days[9:]:
+        loop.actors.accept(partition)
+    loop.actors.clock.now += timedelta(minutes=1)
+    store = PauseStore(loop.actors.database, loop.actors.clock)
+    MarkStore(loop.actors.database, loop.actors.clock).pause([days[0], days[9]], "look", audit_entry())
+    store.pause([Scope("demo", customer, None, date(2024, 6, 4), date(2024, 6, 5))], "look", audit_entry(), lambda _: 2)
+    made = loop.backfill(10, selector={"customers": [customer], "until": "2024-06-10"}, reprocess=reprocess)
+
+    def rounds() -> tuple[str, int, int]:
+        for _ in range(4):
+            loop.actors.clock.now += timedelta(minutes=2)
+            loop.tick()
+        progress = loop.backfills.progress(made.backfill_id)
+        return loop.status(made), progress.accepted, progress.open_chunks
+
+    assert rounds() == ("active", 6, 2 if reprocess else 1)
+    store.resume([Scope()], audit_entry(), lambda _: 4)
+    assert rounds() == ("finished", 10 if reprocess else 9, 0)
 
 
 def test_what_could_not_be_attempted_is_not_done(loop: Loop) -> None:

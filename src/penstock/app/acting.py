@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,14 @@ class Acting(Explaining):
         """How many partitions `retry_selected` would requeue, how many it refuses and why, and the first of each."""
         from penstock.control.requeue import RetryPreview
 
-        found = RetryPreview(listed)
-        for page in self._retry_pages(selection, without_raw):
+        found = RetryPreview(listed, self.now())
+        for page in self._retry_pages(selection, without_raw, None):
             found.add(page)
         return found
 
-    def _retry_pages(self, selection: Selection, without_raw: bool) -> Iterator[RetryPage]:
-        """The failed partitions of a selection, in key order, sorted out page by page."""
+    def _retry_pages(self, selection: Selection, without_raw: bool, until: datetime | None) -> Iterator[RetryPage]:
+        """The failed partitions of a selection, in key order, sorted out page by page; with `until`, only those whose
+        last attempt ended no later."""
         from penstock.control.requeue import SCANNED, sort_out
         from penstock.control.spans import pages
 
@@ -55,7 +57,7 @@ class Acting(Explaining):
             return
         for some in pages(ranges, SCANNED):
             due = {(span.source, span.customer_id, span.query_name): span for span in some}
-            failed = self.reader.failed(some)
+            failed = self.reader.failed(some, until)
             frozen = {f.key for f in failed if due[f.key[:3]].is_frozen(f.key.logical_date)}
             yield sort_out(failed, frozen, without_raw=without_raw)
 
@@ -66,11 +68,13 @@ class Acting(Explaining):
         *,
         without_raw: bool,
         total: int,
+        until: datetime | None = None,
         report: Callable[[float], None] = lambda share: None,
     ) -> int:
-        """failed -> pending for what `retry_candidates` counted as `total`. Says how many moved."""
-        keys = (key for page in self._retry_pages(selection, without_raw) for key in page.wanted)
-        return self._requeue(keys, total, entry, report)
+        """failed -> pending for what `retry_candidates` counted as `total` at the moment `until`: what failed since
+        then stays failed. Says how many moved."""
+        keys = (key for page in self._retry_pages(selection, without_raw, until) for key in page.wanted)
+        return self._requeue(islice(keys, total), total, entry, report)
 
     def retry(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
         """failed -> pending, in the audit log. Says how many moved."""

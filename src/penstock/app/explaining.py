@@ -181,8 +181,7 @@ class Explaining(Keeping):
         """When this partition is attempted again by itself, by the policy of today; None if it is not."""
         from penstock.control.retry import next_retry
 
-        policy = self.settings.asset(view.key.query_name).retry
-        return next_retry(policy, view.state.status, view.control, view.expires_at, self.now())
+        return next_retry(self.settings.asset(view.key.query_name).retry, view, self.now())
 
     def maturity(self, view: PartitionView) -> str | None:
         """Whether the source may still change this day (provisional or settled); None while no run is trusted, and for

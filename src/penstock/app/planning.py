@@ -257,7 +257,7 @@ class Planning(Acting):
         `retry_candidates` applies the same rule."""
         from penstock.control.requeue import RetryPreview
 
-        found = RetryPreview(listed)
+        found = RetryPreview(listed, self.now())
         for page in self._failure_pages(backfill_id, without_raw):
             found.add(page)
         return found
@@ -282,6 +282,14 @@ class Planning(Acting):
             frozen = {key for key in failed if spans[key].is_frozen(key.logical_date)}
             yield sort_out(found, frozen, without_raw=without_raw)
 
+    def _failed(self, page: RetryPage) -> list[PartitionKey]:
+        """Those that a retry of the page would move."""
+        from penstock.control.spans import within
+
+        wanted = set(page.wanted)
+        found = self.reader.failed(within(self.ranges(Selection()), page.wanted)) if wanted else []
+        return [one.key for one in found if one.key in wanted]
+
     def retry_backfill(
         self,
         old: Backfill,
@@ -300,10 +308,14 @@ class Planning(Acting):
         started = next(
             (b for b in self.backfills.all("active", "paused") if b.selector.get("retry_of") == old.backfill_id), None
         )
-        if started is not None:
-            return started.backfill_id
         now = self.now()
         entry = AuditEntry(actor, AuditedAct.BACKFILL_RETRY_FAILED, {"backfill_id": old.backfill_id}, flags or {})
+        if started is not None:
+            # It attempts these, too, unless they are failed: an earlier call refused them then.
+            refused = [key for page in self._failure_pages(old.backfill_id, without_raw) for key in self._failed(page)]
+            if refused:
+                self._requeue(iter(refused), len(refused), entry, report)
+            return started.backfill_id
         keys = (key for page in self._failure_pages(old.backfill_id, without_raw) for key in page.wanted)
         self._requeue(keys, total, entry, report)
         new = replace(

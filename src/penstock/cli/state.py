@@ -130,7 +130,9 @@ def retry(
         entry = AuditEntry(actor or os_user(), AuditedAct.STATE_RETRY, chosen.as_dict(), flags)
         with RunProgress() as progress:
             report = progress.stage("retry", found.total)
-            moved = ws.retry_selected(chosen, entry, without_raw=without_raw, total=found.total, report=report)
+            moved = ws.retry_selected(
+                chosen, entry, without_raw=without_raw, total=found.total, until=found.moment, report=report
+            )
     document = {
         **listing([key_fields(key) for key in found.keys], found.total),
         "requeued": moved,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
@@ -48,9 +49,11 @@ def sort_out(failed: Iterable[FailedPartition], frozen: Container[PartitionKey],
 
 @dataclass(slots=True)
 class RetryPreview:
-    """How many partitions a retry would move and refuses, and the first of each."""
+    """How many partitions a retry would move and refuses, and the first of each. The retry moves no partition whose
+    last attempt ended after `moment`, so it moves nothing that was not counted here."""
 
     listed: int
+    moment: datetime
     total: int = 0
     keys: list[PartitionKey] = field(default_factory=list)
     refused: dict[NotRetried, list[PartitionKey]] = field(default_factory=lambda: {why: [] for why in NotRetried})

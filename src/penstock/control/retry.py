@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from penstock.errors import ErrorClass
 from penstock.lifecycle import PartitionStatus
 from penstock.settings import Retry
-from penstock.state.records import PartitionControl
+from penstock.state.records import PartitionControl, PartitionView
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,17 @@ def terminal(policy: Retry, control: PartitionControl, expires_at: datetime | No
     return _exhausted(policy, control, expires_at, now)
 
 
-def next_retry(
-    policy: Retry, status: PartitionStatus, control: PartitionControl, expires_at: datetime | None, now: datetime
-) -> datetime | None:
+def next_retry(policy: Retry, view: PartitionView, now: datetime) -> datetime | None:
     """When the partition is attempted again by itself; None if it is not. An appointment lapses when the policy was
     made stricter since, or the day became too old. A pending partition stays due, so the end of a pause that the source
-    asked for does not lapse."""
-    if control.strategy in _PAUSES and status is PartitionStatus.PENDING:
-        return control.next_run_at
-    return None if _exhausted(policy, control, expires_at, now) is not None else control.next_run_at
+    asked for does not lapse. A backfill attempts its re-fetches again by itself."""
+    control, status = view.control, view.state.status
+    if control.strategy in _PAUSES:
+        if status is PartitionStatus.PENDING:
+            return control.next_run_at
+        if not control.failures and view.last_backfill_id is not None:
+            return None
+    return None if _exhausted(policy, control, view.expires_at, now) is not None else control.next_run_at
 
 
 _PAUSES = (ErrorClass.QUOTA, ErrorClass.AUTH)

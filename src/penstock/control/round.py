@@ -15,6 +15,7 @@ from penstock.control.select import Selection, expected
 from penstock.control.share import allocate
 from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
+from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, RunId
 from penstock.settings import Settings
 from penstock.state.backfills import Backfill, BackfillStore, Chunk
@@ -102,7 +103,9 @@ class Planner:
         for stretch in stretches:
             partitions = self._partitions(stretch.backfill, now)
             inside = partitions.between(stretch.chunk.first, stretch.chunk.last)
-            if self._items(stretch.backfill, inside, now, ("waiting", "open")):
+            if self._items(stretch.backfill, inside, now, ("waiting", "open")) or self._paused(
+                stretch.backfill, inside, now
+            ):
                 self.backfills.stall(stretch.chunk, now + _STALL)
             else:
                 self.backfills.finish(stretch.chunk)
@@ -172,6 +175,27 @@ class Planner:
             schema_version=version,
         )
         return [replace(item, reason="backfill", backfill_id=backfill.backfill_id) for item in plan.items]
+
+    def _paused(self, backfill: Backfill, ranges: Sequence[ExpectedRange], now: datetime) -> bool:
+        """True if an operator paused a partition that is to be attempted for the backfill: it waits for `resume`."""
+        version = backfill.selector.get("schema_version")
+        statuses = [] if version else [PartitionStatus.PENDING]
+        statuses += [PartitionStatus.SUCCESS] if backfill.reprocess else []
+        return any(
+            make_plan(
+                self.reader,
+                ranges,
+                self.contracts,
+                now,
+                restated={},
+                reasons=["paused"],
+                status=status,
+                judged_before=backfill.created_at,
+                schema_version=version,
+                limit=1,
+            ).items
+            for status in statuses
+        )
 
     def _cursor(self, backfill: Backfill) -> PartitionKey | None:
         return self.backfills.get(backfill.backfill_id).cursor

@@ -60,7 +60,7 @@ _CLOSE = (
 _CONTENT = ("contract_fingerprint", "content_digest")  # of attempts whose events, by the first releases, lack them
 _DISPLAY = (
     *schema.KEY, "run_id", "attempt_no", "outcome", "error_class", "error_message", "finished_at", "demoted_at",
-    *_CONTENT,
+    "backfill_id", *_CONTENT,
 )  # fmt: skip
 _RETRY = ("failures", "failing_since", "next_run_at", "strategy")
 

@@ -65,7 +65,7 @@ view AS (
         COALESCE(s.authority_version, 0) AS authority_version,
         l.attempt_no AS last_attempt_no, l.run_id AS last_attempt_run_id, l.outcome AS last_attempt_outcome,
         l.error_class AS last_attempt_error_class, l.error_message AS last_attempt_error,
-        l.finished_at AS last_attempt_at, o.run_id AS open_run_id,
+        l.finished_at AS last_attempt_at, l.backfill_id AS last_backfill_id, o.run_id AS open_run_id,
         {", ".join(f"{_PAUSED.get(name, f'k.{name}')} AS {name}" for name in _CONTROL)},
         -- nothing that came after the failure has settled it: no acceptance, no rollback, no approval
         COALESCE(l.outcome = 'FAILED' AND l.attempt_no > COALESCE(k.cleared_attempt_no, 0)
@@ -89,7 +89,8 @@ _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
 }
 
 # Why a partition would be attempted now, or why it is not. An open attempt or a pause comes before everything else. A
-# re-fetch of a success partition that met a pause of its source is due when the pause ends, as a retry.
+# re-fetch of a success partition that met a pause of its source is a retry when the pause ends, unless it is part of a
+# backfill, which attempts it again by itself.
 _REASON = """
 CASE
     WHEN open_run_id IS NOT NULL THEN 'open'
@@ -97,7 +98,8 @@ CASE
     WHEN next_run_at > :now AND strategy IN ('quota', 'auth') THEN 'waiting'
     WHEN status = 'pending' AND explicit THEN 'requeued'
     WHEN status = 'pending' THEN 'missing'
-    WHEN next_run_at <= :now AND (strategy NOT IN ('quota', 'auth') OR status = 'success')
+    WHEN next_run_at <= :now
+        AND (strategy NOT IN ('quota', 'auth') OR (status = 'success' AND (failures > 0 OR last_backfill_id IS NULL)))
         AND (terminal_at IS NULL OR status = 'success') AND NOT {exhausted} THEN 'retry'
     WHEN status = 'success' AND held_at IS NULL AND {restatement_due} THEN 'restate'
     ELSE status
@@ -340,15 +342,18 @@ class StateReader:
             rows = connection.execute(sa.select(table).where(*_is(table, key)).order_by(table.c.attempt_no.desc()))
             return [_attempt(row) for row in rows]
 
-    def failed(self, ranges: Sequence[ExpectedRange]) -> list[FailedPartition]:
-        """The failed partitions of `ranges` in key order, with what an operator's retry asks about each."""
+    def failed(self, ranges: Sequence[ExpectedRange], until: datetime | None = None) -> list[FailedPartition]:
+        """The failed partitions of `ranges` in key order, with what an operator's retry asks about each. With `until`,
+        only those whose last attempt ended no later."""
+        in_time = "" if until is None else " AND (v.last_attempt_at IS NULL OR v.last_attempt_at <= :until)"
         select = f"""
             SELECT v.source, v.customer_id, v.query_name, v.logical_date, v.terminal_at IS NOT NULL AS marked,
                 NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "v")} AND {_LEFT_SOMETHING})
                     AS left_nothing
-            FROM view v WHERE v.status = 'failed'
+            FROM view v WHERE v.status = 'failed'{in_time}
             ORDER BY v.source, v.customer_id, v.query_name, v.logical_date"""
-        rows = self._query(select, ranges, {}, {"logical_date": sa.Date()})
+        parameters = {} if until is None else {"until": until}
+        rows = self._query(select, ranges, parameters, {"logical_date": sa.Date()})
         return [FailedPartition(_key(row), bool(row.marked), bool(row.left_nothing)) for row in rows]
 
     def run(self, run_id: str) -> Row[Any] | None:
@@ -551,6 +556,7 @@ def _view(row: Any) -> PartitionView:
         last_attempt_error_class=_maybe(ErrorClass, row.last_attempt_error_class),
         last_attempt_error=row.last_attempt_error,
         last_attempt_at=row.last_attempt_at,
+        last_backfill_id=row.last_backfill_id,
         open_run_id=row.open_run_id,
         control=PartitionControl(row.failures or 0, *(getattr(row, name) for name in _CONTROL[1:])),
         expires_at=row.expires_at,

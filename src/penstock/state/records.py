@@ -110,6 +110,7 @@ class PartitionView:
     open_run_id: RunId | None
     control: PartitionControl = PartitionControl()
     expires_at: datetime | None = None  # from then on its retry policy retries it no more, because of its age
+    last_backfill_id: str | None = None  # the backfill that the last attempt was issued for
 
     @property
     def key(self) -> PartitionKey:
