@@ -36,50 +36,48 @@ def package_files() -> dict[str, list[Path]]:
 
 
 def record(target: Path, share: int, shares: int) -> None:
-    """Run a share of the fast tests once and note what each of them calls."""
+    """Run a share of the fast tests once and note which lines each of them executes."""
     from covering import ELSEWHERE, Recorder
     from running import pytest_in
 
     files = [path for tier in TIERS for path in sorted(ROOT.glob(tier)) if path.name not in ELSEWHERE]
-    recorder = Recorder(SRC)
+    recorder = Recorder(SRC, list(package_files()))
     code = pytest_in(ROOT, SRC, [str(path) for path in files[share::shares]], [recorder])
-    if failed := [name for name, found in recorder.tests.items() if found["failed"]]:
-        print(f"left out, because they fail without a mutant: {', '.join(failed)}", file=sys.stderr)
-    if not recorder.tests:
+    found = recorder.recorded()
+    if found["failed"]:
+        print(f"left out, because they fail without a mutant: {', '.join(found['failed'])}", file=sys.stderr)
+    if not found["seconds"]:
         sys.exit(code or 1)
-    target.write_text(json.dumps(recorder.tests))
+    target.write_text(json.dumps(found))
 
 
 def main() -> None:
     options = _options()
-    target = ROOT / ".mutation" / "coverage.json"
+    home = ROOT / ".mutation"
     if options.record is not None:
-        record(target.with_name(f"coverage-{options.record}.json"), options.record, options.jobs)
+        record(home / f"coverage-{options.record}.json", options.record, options.jobs)
         return
-    if not (options.reuse and target.exists()):
-        _record_all(target, options.jobs)
-    sys.exit(_examine(options, target))
+    recorded = [home / f"coverage-{share}.json" for share in range(options.jobs)]
+    if not (options.reuse and all(path.exists() for path in recorded)):
+        _record_all(home, options.jobs)
+    sys.exit(_examine(options, recorded))
 
 
-def _record_all(target: Path, shares: int) -> None:
-    print("recording which tests call which functions", file=sys.stderr)
-    target.parent.mkdir(exist_ok=True)
+def _record_all(home: Path, shares: int) -> None:
+    print("recording which tests execute which lines", file=sys.stderr)
+    home.mkdir(exist_ok=True)
     command = [sys.executable, str(Path(__file__).parent), "--jobs", str(shares), "--record"]
     started = [subprocess.Popen([*command, str(share)], stdout=subprocess.DEVNULL) for share in range(shares)]
     if any(process.wait() for process in started):
         sys.exit("the tests could not be recorded")
-    found: dict[str, object] = {}
-    for share in range(shares):
-        found |= json.loads(target.with_name(f"coverage-{share}.json").read_text())
-    target.write_text(json.dumps(found))
 
 
-def _examine(options: argparse.Namespace, target: Path) -> int:
+def _examine(options: argparse.Namespace, recorded: Sequence[Path]) -> int:
     from covering import Coverage
     from mutants import mutants
     from running import Job, copies, run, warm_up
 
-    coverage = Coverage(target, SRC)
+    coverage = Coverage(recorded, SRC)
     chosen: list[Mutant] = []
     totals = {}
     packages = [name for name in package_files() if options.package in (None, name)]

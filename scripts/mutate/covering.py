@@ -1,18 +1,17 @@
-"""Which tests call which functions, as a plugin of pytest; and which of them are worth running for a mutant."""
+"""Which tests execute which lines, as a plugin of pytest; and which of them are worth running for a mutant."""
 
 from __future__ import annotations
 
 import ast
 import json
 import os
-import sys
-import threading
 import time
-from collections.abc import Generator, Iterable
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
+import coverage
 import pytest
 
 OUT_OF_REACH = {"postgres_url", "s3_url", "spark"}  # fixtures of servers
@@ -31,13 +30,13 @@ ELSEWHERE = {
 
 
 class Recorder:
-    """Notes for each test the functions below `src` that it calls, and how long it takes."""
+    """Notes for each test the lines below `src` that it executes, and how long it takes."""
 
-    def __init__(self, src: Path) -> None:
+    def __init__(self, src: Path, packages: Sequence[str]) -> None:
         self._src = f"{src}{os.sep}"
-        self._codes: set[CodeType] = set()
+        self._measured = coverage.Coverage(data_file=None, include=[f"{src}/penstock/{name}/*" for name in packages])
         self._failed: set[str] = set()
-        self.tests: dict[str, dict[str, Any]] = {}
+        self._seconds: dict[str, float] = {}
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         return True if collection_path.name in ELSEWHERE else None
@@ -45,29 +44,38 @@ class Recorder:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         keep_fast(items)
 
+    def pytest_sessionstart(self) -> None:
+        self._measured.start()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        self._codes = set()
+        self._measured.switch_context(item.nodeid)
         began = time.monotonic()
-        sys.settrace(self._trace)
-        threading.settrace(self._trace)
         try:
             return (yield)
         finally:
-            sys.settrace(None)
-            threading.settrace(None)
-            seconds = time.monotonic() - began
-            called = sorted({(c.co_filename.removeprefix(self._src), c.co_firstlineno) for c in self._codes})
-            self.tests[item.nodeid] = {"seconds": seconds, "called": called, "failed": item.nodeid in self._failed}
-
-    def _trace(self, frame: FrameType, event: str, argument: Any) -> None:
-        if frame.f_code.co_filename.startswith(self._src):
-            self._codes.add(frame.f_code)
+            self._seconds[item.nodeid] = time.monotonic() - began
+            self._measured.switch_context("")
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed.add(report.nodeid)
+
+    def recorded(self) -> dict[str, Any]:
+        """The durations of the tests that passed, and by file and line which of them execute it."""
+        self._measured.stop()
+        data = self._measured.get_data()
+        seconds = {name: taken for name, taken in self._seconds.items() if name not in self._failed}
+        numbers = {name: number for number, name in enumerate(seconds)}
+        lines = {
+            file.removeprefix(self._src): {
+                line: [numbers[name] for name in tests if name in numbers]
+                for line, tests in data.contexts_by_lineno(file).items()
+            }
+            for file in data.measured_files()
+        }
+        return {"seconds": seconds, "failed": sorted(self._failed), "lines": lines}
 
 
 def keep_fast(items: list[pytest.Item]) -> None:
@@ -82,73 +90,100 @@ def keep_fast(items: list[pytest.Item]) -> None:
 
 
 class Coverage:
-    """The tests of each function, from what was recorded."""
+    """The tests of each line, from what was recorded."""
 
-    def __init__(self, recorded: Path, root: Path) -> None:
-        tests = json.loads(recorded.read_text())
-        self._seconds = {name: found["seconds"] for name, found in tests.items() if not found["failed"]}
+    def __init__(self, recorded: Sequence[Path], root: Path) -> None:
         self._root = root
+        self._seconds: dict[str, float] = {}
+        self._lines: dict[str, dict[int, set[str]]] = {}
+        for path in recorded:
+            found = json.loads(path.read_text())
+            names = list(found["seconds"])
+            self._seconds |= found["seconds"]
+            for file, lines in found["lines"].items():
+                mine = self._lines.setdefault(file, {})
+                for line, tests in lines.items():
+                    mine.setdefault(int(line), set()).update(names[number] for number in tests)
         self._functions: dict[str, list[tuple[str, int, int]]] = {}
         self._constants: dict[str, dict[str, tuple[int, int]]] = {}
-        self._users: dict[str, dict[str, set[tuple[str, int]]]] = {}
-        self._tests: dict[tuple[str, int], set[str]] = {}
-        for name, found in tests.items():
-            for path, line in found["called"]:
-                self._tests.setdefault((path, self._innermost(path, line)), set()).add(name)
+        self._users: dict[str, dict[str, set[int]]] = {}
+        self._reach: dict[str, dict[str, int]] = {}
 
     def seconds(self, tests: Iterable[str]) -> float:
         return float(sum(self._seconds[test] for test in tests))
 
     def tests(self, path: str, line: int, budget: float) -> list[str]:
-        """Tests that execute a line, the quickest first, as many as fit into the budget (at least three)."""
-        found = self._tests_of(path, line)
-        ordered = sorted((test for test in found if test in self._seconds), key=self._seconds.__getitem__)
+        """Tests that execute a line, as many as fit into the budget (at least three): first quick ones that together
+        execute as much of the file as all of them do, then those that execute the most of it in their time."""
+        found = sorted(self._tests_of(path, line), key=self._seconds.__getitem__)
+        first, covered = list[str](), set[int]()
+        for test in found:
+            mine = {number for number, tests in self._lines[path].items() if test in tests}
+            if not mine <= covered:
+                covered |= mine
+                first.append(test)
+        reach = self._reach_of(path)
+        rest = sorted(set(found).difference(first), key=lambda test: -reach[test] / (self._seconds[test] + 0.05))
         chosen: list[str] = []
-        for test in ordered:
-            if len(chosen) >= 3 and self.seconds(chosen) + self._seconds[test] > budget:
+        spent = 0.0
+        for test in (*first, *rest):
+            spent += self._seconds[test]
+            if len(chosen) >= 3 and spent > budget:
                 break
             chosen.append(test)
         return chosen
 
+    def _reach_of(self, path: str) -> dict[str, int]:
+        """How many lines of a file each test executes."""
+        if path not in self._reach:
+            counted: Counter[str] = Counter()
+            for tests in self._lines[path].values():
+                counted.update(tests)
+            self._reach[path] = dict(counted)
+        return self._reach[path]
+
     def _tests_of(self, path: str, line: int) -> set[str]:
-        inside = self._innermost(path, line)
-        if inside:
-            return self._tests.get((path, inside), set())
-        for name, (first, last) in self._constants[path].items():
-            if first <= line <= last and (used := self._tests_of_constant(path, name, {name})):
+        self._read(path)
+        lines = self._lines.get(path, {})
+        if first := self._innermost(path, line):
+            # A statement of several lines may be known by its first one.
+            known = next((number for number in range(line, first, -1) if lines.get(number)), 0)
+            return lines.get(known, set())
+        for name, (begin, end) in self._constants[path].items():
+            if begin <= line <= end and (used := self._tests_of_constant(path, name, {name})):
                 return used
-        return set().union(*(tests for (where, _), tests in self._tests.items() if where == path), set())
+        return set().union(*lines.values())
 
     def _tests_of_constant(self, path: str, name: str, seen: set[str]) -> set[str]:
-        """Tests of the functions that read a constant of a module, also through other constants."""
+        """Tests of the lines that read a constant of a module, also through other constants."""
         found: set[str] = set()
-        for where, line in self._names(path).get(name, set()):
-            if function := self._innermost(where, line):
-                found |= self._tests.get((where, function), set())
+        for line in self._names(path).get(name, set()):
+            if self._innermost(path, line):
+                found |= self._tests_of(path, line)
                 continue
-            for other, (first, last) in self._constants[where].items():
+            for other, (first, last) in self._constants[path].items():
                 if first <= line <= last and other not in seen:
-                    found |= self._tests_of_constant(where, other, seen | {other})
+                    found |= self._tests_of_constant(path, other, seen | {other})
         return found
 
-    def _names(self, path: str) -> dict[str, set[tuple[str, int]]]:
+    def _names(self, path: str) -> dict[str, set[int]]:
         if path not in self._users:
             tree = ast.parse((self._root / path).read_text())
-            users: dict[str, set[tuple[str, int]]] = {}
+            users: dict[str, set[int]] = {}
             for node in ast.walk(tree):
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                    users.setdefault(node.id, set()).add((path, node.lineno))
+                    users.setdefault(node.id, set()).add(node.lineno)
             self._users[path] = users
         return self._users[path]
 
     def _innermost(self, path: str, line: int) -> int:
         """The first line of the innermost function around a line; 0 outside of all."""
-        if path not in self._functions:
-            self._read(path)
         around = [(first, last) for _, first, last in self._functions[path] if first <= line <= last]
         return max((first for first, _ in around), default=0)
 
     def _read(self, path: str) -> None:
+        if path in self._functions:
+            return
         file = self._root / path
         functions, constants = [], {}
         tree = ast.parse(file.read_text() if file.exists() else "")

@@ -45,7 +45,7 @@ def mutants(package: str, path: Path, root: Path) -> Iterator[Mutant]:
         for node in ast_nodes(tree):
             for (line, column), _ in operator.mutation_positions(node):
                 occurrence += 1
-                if not _is_excluded(excluded, line, column) and not _is_size(name, node):
+                if not (_is_excluded(excluded, line, column) or _is_size(name, node) or _is_separator(node)):
                     yield Mutant(package, str(path.relative_to(root)), name, occurrence, line)
 
 
@@ -54,6 +54,11 @@ def _is_size(operator: str, node: Any) -> bool:
         return False
     value = ast.literal_eval(node.value)
     return bool(abs(value) > _LARGEST_NUMBER)
+
+
+def _is_separator(node: Any) -> bool:
+    """The star between positional and keyword parameters, which is no multiplication."""
+    return node.type == "operator" and node.parent.type in ("parameters", "param")
 
 
 Range = tuple[tuple[int, int], tuple[int, int]]
