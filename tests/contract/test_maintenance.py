@@ -66,14 +66,19 @@ def files(house: House) -> list[str]:
 
 
 def test_the_comparison_says_what_is_to_be_loaded_replaced_and_hidden(house: House) -> None:
-    house.deliver(days(1, 2, 3))
+    first = house.deliver(days(1, 2, 3))
     house.publish()
     assert house.workspace.differences() == ([], {})
-    house.deliver(days(2, clicks=5))
-    house.deliver(days(4))
+    replaced, added = house.deliver(days(2, clicks=5)), house.deliver(days(4))
     demote(house, key(3))
     found, counts = house.workspace.differences()
     assert {d.key: d.act for d in found} == {key(2): "replace", key(3): "hide", key(4): "load"}
+    wanted = {d.key: (d.run_id, d.schema_version, d.served_run_id, d.served_schema_version) for d in found}
+    assert wanted == {
+        key(2): (replaced, "v1", first, "v1"),
+        key(3): (None, None, first, "v1"),
+        key(4): (added, "v1", None, None),
+    }
     assert counts == {"hide": 1, "load": 1, "replace": 1}
 
 
@@ -407,15 +412,31 @@ def test_a_slice_is_ready_when_its_pointers_are_there(house: House) -> None:
         ws.ready("demo.nothing")
     with pytest.raises(UsageError, match="use all, any"):
         ws.ready(TABLE, require="most")
-    with pytest.raises(UsageError, match="expects nothing on 2031-01-01"):
-        ws.ready(TABLE, date="2031-01-01")
+    assert ws.ready(TABLE, date="2031-01-01") is False
 
 
 @pytest.mark.parametrize(
-    ("text", "expected", "needed"), [("all", 7, 7), ("any", 7, 1), ("3", 7, 3), ("95%", 7, 7), ("50%", 7, 4)]
+    ("text", "expected", "needed"),
+    [
+        ("all", 7, 7),
+        ("any", 7, 1),
+        ("3", 7, 3),
+        ("95%", 7, 7),
+        ("50%", 7, 4),
+        ("1", 7, 1),
+        ("99%", 200, 198),
+        ("1%", 200, 2),
+        ("100%", 7, 7),
+    ],
 )
 def test_a_rule_says_how_many_it_needs(text: str, expected: int, needed: int) -> None:
     assert Rule(text).needed(expected) == needed
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "101%", "-1", "1.5", "", "%"])
+def test_a_rule_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="use all, any, a number, or a share such as 95%"):
+        Rule(text)
 
 
 def test_waiting_ends_when_it_is_ready_or_patience_does() -> None:
