@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,11 +24,13 @@ from penstock.state.records import Planned
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.snapshots import demoted_since
-from workspaces import NOW, customer_id, open_at, write_workspace
+from workspaces import NOW, customer_id, key, open_at, write_workspace
 
 FAILED = 7  # customers, each with two failed days
 ALL = Selection()
+DAYS = ("2024-06-09", "2024-06-10")
 RETRY = audit_entry(command="state retry", actor="kim")
+PAUSE, RESUME = audit_entry(command="state pause"), audit_entry(command="state resume")
 
 
 @pytest.fixture(params=BACKENDS)
@@ -111,6 +113,51 @@ def test_a_retry_moves_only_what_was_counted_before_the_confirmation(ws: Workspa
     assert len(status(ws, PartitionStatus.FAILED)) == 3
     assert later.retry_selected(ALL, RETRY, without_raw=False, total=2, until=ws.now() + timedelta(days=1)) == 2
     later.database.close()
+
+
+BY_STATUS = Selection(status=PartitionStatus.FAILED)
+BY_KEYS = Selection(keys=tuple(key(number, day) for number in range(1, FAILED + 1) for day in DAYS))
+
+
+def paused(ws: Workspace) -> list[PartitionKey]:
+    return [view.key for view in ws.reader.views(ws.ranges(ALL), paused=True)]
+
+
+@pytest.mark.parametrize("chosen", [BY_STATUS, BY_KEYS], ids=["status", "keys"])
+def test_many_partitions_are_paused_and_resumed_in_pages_under_one_act(ws: Workspace, chosen: Selection) -> None:
+    failed = status(ws, PartitionStatus.FAILED)
+    assert ws.pause_partitions(chosen, "why", PAUSE) == 14
+    assert paused(ws) == failed
+    assert ws.pause_partitions(chosen, "why", PAUSE) is None
+    ws.pause_partitions(ALL, None, PAUSE)
+    assert ws.resume_partitions(chosen, RESUME) == 14
+    assert set(paused(ws)) == {view.key for view in ws.reader.views(ws.ranges(ALL))} - set(failed)
+    assert ws.resume_partitions(chosen, RESUME) is None
+    assert log(ws) == [(14, "begun"), (14, "done"), (6, "done"), (14, "begun"), (14, "done")]
+
+
+def test_a_pause_or_resume_that_is_killed_between_pages_is_finished_by_the_next(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = status(ws, PartitionStatus.FAILED)
+
+    def die(point: str) -> None:
+        raise KeyboardInterrupt
+
+    def killed(act: Callable[[], object]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(acting, "reach", die)
+            with pytest.raises(KeyboardInterrupt):
+                act()
+
+    killed(lambda: ws.pause_partitions(BY_STATUS, None, PAUSE))
+    assert paused(ws) == failed[:4]
+    assert ws.pause_partitions(BY_STATUS, None, PAUSE) == 10
+    killed(lambda: ws.resume_partitions(BY_STATUS, RESUME))
+    assert paused(ws) == failed[4:]
+    assert ws.resume_partitions(BY_STATUS, RESUME) == 10
+    assert paused(ws) == []
+    assert log(ws) == [(14, "begun"), (10, "begun"), (10, "done")] * 2
 
 
 def failed_backfill(ws: Workspace) -> Backfill:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from penstock.db import schema
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import new_run_id, new_ulid
 from penstock.state.control import ControlStore
+from penstock.state.pause_selectors import read_selectors
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from workspaces import NOW, customer_id, key, open_at, write_workspace
@@ -47,6 +49,14 @@ def reasons(ws: Workspace, selection: Selection = ALL) -> dict[str, int]:
 def rows(ws: Workspace, table: sa.Table) -> int:
     with ws.database.snapshot() as connection:
         return int(connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0)
+
+
+def marked(ws: Workspace) -> int:
+    """How many partitions have a mark of their own."""
+    table = schema.partition_control
+    with ws.database.snapshot() as connection:
+        found = sa.select(sa.func.count()).select_from(table).where(table.c.paused_at.is_not(None))
+        return int(connection.scalar(found) or 0)
 
 
 def fail(ws: Workspace, *numbers: int) -> None:
@@ -134,6 +144,34 @@ def test_a_pause_by_status_names_the_partitions_that_have_it_now(ws: Workspace) 
     assert reasons(ws)["paused"] == 2
     pending = Selection(status=PartitionStatus.PENDING, customers=(customer_id(1),))
     assert ws.pause_partitions(pending, None, PAUSE) == DAYS - 1
-    assert rows(ws, schema.pause_selector) == 3
+    assert (rows(ws, schema.pause_selector), marked(ws)) == (1, 2)
+    assert ws.pause_partitions(pending, None, PAUSE) is None
     assert ws.resume_partitions(failed, RESUME) == 2
     assert reasons(ws) == {"paused": DAYS - 1, "failed": 3, "missing": 36_500 - DAYS - 2}
+    assert marked(ws) == 0
+    assert ws.resume_partitions(failed, RESUME) is None
+    assert [line["affected"] for line in ws.reader.audit()] == [2, DAYS - 1, 2]
+
+
+def test_a_resume_by_status_inside_a_pause_leaves_the_rest_paused(ws: Workspace) -> None:
+    fail(ws, 1, 2, 3)
+    failed = Selection(status=PartitionStatus.FAILED)
+    assert ws.pause_partitions(Selection(customers=(customer_id(1),), status=failed.status), None, PAUSE) == 1
+    assert ws.pause_partitions(ALL, None, PAUSE) == 36_499
+    assert ws.resume_partitions(failed, RESUME) == 3
+    assert (reasons(ws), marked(ws)) == ({"failed": 3, "paused": 36_497}, 0)
+    assert ws.resume_partitions(failed, RESUME) is None
+    assert ws.resume_partitions(ALL, RESUME) == 36_497
+    with ws.database.snapshot() as connection:
+        assert read_selectors(connection) == []
+
+
+def test_a_repeated_resume_of_a_part_is_no_act(ws: Workspace) -> None:
+    ws.pause_partitions(Selection(queries=("campaign_daily",)), None, PAUSE)
+    day = Selection(queries=("campaign_daily",), since=FIRST, until=FIRST)
+    assert ws.resume_partitions(day, RESUME) == CUSTOMERS
+    before = rows(ws, schema.pause_selector)
+    for again in (day, day, replace(day, customers=(customer_id(1),))):
+        assert ws.resume_partitions(again, RESUME) is None
+    assert (rows(ws, schema.pause_selector), len(ws.reader.audit())) == (before, 2)
+    assert reasons(ws) == {"missing": CUSTOMERS, "paused": 36_500 - CUSTOMERS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.control.customers import CustomerPlan
     from penstock.control.requeue import RetryPage, RetryPreview
     from penstock.control.unfinished import Unfinished
+    from penstock.expected import ExpectedRange
     from penstock.flow.recheck import Rechecked
     from penstock.flow.summary import Watcher
     from penstock.state.recheck import FoundWanting
@@ -101,22 +103,26 @@ class Acting(Explaining):
 
     def pause_partitions(self, selection: Selection, reason: str | None, entry: AuditEntry) -> int | None:
         """Stop all attempts of the selected partitions. Filters are kept as a selector, which also holds for days and
-        customers that come later; keys, and what has a status now, are paused one by one. Says how many partitions
-        that are expected today it paused; None if all were paused."""
-        from penstock.control.pause import scopes, scopes_of
+        customers that come later. Partitions that are pending now have no rows, so their ranges of days are kept as
+        selectors; keys, and partitions with another status, are marked one by one. Returns how many partitions that are
+        expected today it paused; None if all were paused."""
+        from penstock.control import spans
+        from penstock.control.pause import keys_of, scopes, scopes_of
 
         ranges, status = self.ranges(selection), selection.status
-        if selection.keys:
-            keys = [view.key for view in self.reader.views(ranges, status=status, paused=False)]
-            return self.marks.pause(keys, reason, entry) if keys else None
-        chosen = scopes(selection)
-        if status is not None:
-            chosen = scopes_of(self.reader.day_ranges(ranges, status=status, paused=False))
 
         def count(connection: Connection) -> int:
-            return self.reader.count(ranges, status=status, paused=False, within=connection)
+            return self.reader.count(ranges, paused=False, within=connection)
 
-        return self.pauses.pause(chosen, reason, entry, count)
+        def mark(page: Sequence[ExpectedRange], audited: bool) -> int:
+            return self.marks.pause(keys_of(page), reason, entry, audited=audited)
+
+        if selection.keys or status not in (None, PartitionStatus.PENDING):
+            return self._in_pages(self.reader.day_ranges(ranges, status=status, paused=False), mark, entry)
+        if status is None:
+            return self.pauses.pause(scopes(selection), reason, entry, count)
+        pending = self.reader.day_ranges(ranges, status=status, paused=False)
+        return self.pauses.pause(scopes_of(pending), reason, entry, lambda _: spans.count(pending)) if pending else None
 
     def resume_partitions(self, selection: Selection, entry: AuditEntry) -> int | None:
         """Take back pauses and holds of the selected partitions, also inside a selector that is paused otherwise. Says
@@ -124,14 +130,37 @@ class Acting(Explaining):
         from penstock.control.pause import scopes, scopes_of
 
         ranges, status = self.ranges(selection), selection.status
-        chosen = scopes(selection)
-        if selection.keys or status is not None:
-            chosen = scopes_of(self.reader.day_ranges(ranges, status=status, marked=True))
 
-        def count(connection: Connection) -> int:
-            return self.reader.count(ranges, status=status, marked=True, within=connection)
+        def resume(page: Sequence[ExpectedRange], audited: bool) -> int | None:
+            return self.pauses.resume(scopes_of(page), entry, partial(count, page), audited=audited)
 
-        return self.pauses.resume(chosen, entry, count)
+        def count(counted: Sequence[ExpectedRange], connection: Connection) -> int:
+            return self.reader.count(counted, marked=True, within=connection)
+
+        if not selection.keys and status is None:
+            return self.pauses.resume(scopes(selection), entry, partial(count, ranges))
+        return self._in_pages(self.reader.day_ranges(ranges, status=status, marked=True), resume, entry)
+
+    def _in_pages(
+        self,
+        ranges: Sequence[ExpectedRange],
+        change: Callable[[Sequence[ExpectedRange], bool], int | None],
+        entry: AuditEntry,
+    ) -> int | None:
+        """Change exactly these partitions, in transactions that hold up other writers for a moment only. More than one
+        page is more than one transaction: a kill leaves the pages that were changed, the line `begun` in the audit log,
+        and the rest for the next call."""
+        from penstock.control.requeue import MOVED
+        from penstock.control.spans import count, pages
+
+        total = count(ranges)
+        if total <= MOVED:
+            return change(ranges, True) if total else None
+        with self.audited(entry, total) as act:
+            for page in pages(ranges, MOVED):
+                act.affected += change(page, False) or 0
+                reach("marks.page")
+        return act.affected
 
     def demote(self, key: PartitionKey, reason: str, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
         """Withdraw the trusted run of a partition; False if it was withdrawn before."""

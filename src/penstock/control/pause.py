@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from itertools import product
 
 from penstock.control.select import Selection
 from penstock.expected import ExpectedRange
+from penstock.partition import PartitionKey
 from penstock.state.pause_scope import Scope
 
 
@@ -19,3 +21,12 @@ def scopes(selection: Selection) -> list[Scope]:
 def scopes_of(ranges: Iterable[ExpectedRange]) -> list[Scope]:
     """Exactly these partitions."""
     return [Scope(span.source, span.customer_id, span.query_name, span.first, span.last) for span in ranges]
+
+
+def keys_of(ranges: Iterable[ExpectedRange]) -> list[PartitionKey]:
+    """The same partitions, one by one."""
+    return [
+        PartitionKey(span.source, span.customer_id, span.query_name, span.first + timedelta(days=number))
+        for span in ranges
+        for number in range(len(span))
+    ]

@@ -59,9 +59,12 @@ class MarkStore:
     def clear_terminal(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
         return self._act(_CLEAR_TERMINAL, keys, None, entry, forgives=True)
 
-    def pause(self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry) -> int:
-        """Nothing attempts these partitions until they are resumed."""
-        return self._act(_PAUSE, keys, reason, entry, creates=True)
+    def pause(
+        self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry, *, audited: bool = True
+    ) -> int:
+        """Nothing attempts these partitions until they are resumed. Without `audited`, this is a page of an act that is
+        in the log as begun."""
+        return self._act(_PAUSE, keys, reason, entry, creates=True, audited=audited)
 
     def _act(
         self,
@@ -72,6 +75,7 @@ class MarkStore:
         *,
         creates: bool = False,
         forgives: bool = False,
+        audited: bool = True,
     ) -> int:
         now = self._clock()
 
@@ -87,7 +91,8 @@ class MarkStore:
                 changed = connection.execute(text, wanted).rowcount
                 if forgives:
                     connection.execute(sa.text(NOTHING_TO_DECIDE))
-            record_audit(connection, entry, changed, "done", now)
+            if audited:
+                record_audit(connection, entry, changed, "done", now)
             return changed
 
         return self._database.transact(work)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from penstock.clock import Clock
 from penstock.db import schema
-from penstock.db.bulk import Columns, staged
+from penstock.db.bulk import Columns, staged, timed
 from penstock.db.engine import Database
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.pause_scope import Change, PauseSelector, Scope, paused_by, resumed_by
@@ -26,23 +27,34 @@ _SCOPE: Columns = {
     "last_date": sa.Date(),
 }
 
-_MARKED = """
-(c.paused_at IS NOT NULL OR c.held_at IS NOT NULL) AND EXISTS (SELECT 1 FROM incoming_scope i
+_MARKED = "(c.paused_at IS NOT NULL OR c.held_at IS NOT NULL)"
+_KEY_ORDER = "c.source, c.customer_id, c.query_name, c.logical_date"
+_NO_MARKS = (
+    """paused_at = NULL, paused_by = NULL, paused_reason = NULL, held_at = NULL, held_by = NULL, held_reason = NULL"""
+)
+
+# Few scopes, with whatever they leave open.
+_NAMED = """EXISTS (SELECT 1 FROM incoming_scope i
     WHERE (i.source IS NULL OR i.source = c.source) AND (i.customer_id IS NULL OR i.customer_id = c.customer_id)
     AND (i.query_name IS NULL OR i.query_name = c.query_name)
     AND (i.first_date IS NULL OR i.first_date <= c.logical_date)
     AND (i.last_date IS NULL OR i.last_date >= c.logical_date))
 """
+_LOCK = f"SELECT 1 FROM partition_control c WHERE {_MARKED} AND {_NAMED} ORDER BY {_KEY_ORDER} FOR UPDATE OF c"
+_CLEAR = f"UPDATE partition_control AS c SET {_NO_MARKS} WHERE {_MARKED} AND {_NAMED}"
 
-_LOCK = f"""
-SELECT 1 FROM partition_control c WHERE {_MARKED}
-ORDER BY c.source, c.customer_id, c.query_name, c.logical_date FOR UPDATE OF c
+# Thousands of scopes that leave nothing open: each finds its rows by their key.
+_INSIDE = """i.source = c.source AND i.customer_id = c.customer_id AND i.query_name = c.query_name
+    AND c.logical_date BETWEEN i.first_date AND i.last_date
 """
+_LOCK_INSIDE = f"""
+SELECT 1 FROM partition_control c JOIN incoming_scope i ON {_INSIDE} WHERE {_MARKED}
+ORDER BY {_KEY_ORDER} FOR UPDATE OF c
+"""
+_CLEAR_INSIDE = f"UPDATE partition_control AS c SET {_NO_MARKS} FROM incoming_scope i WHERE {_INSIDE} AND {_MARKED}"
 
-_CLEAR = f"""
-UPDATE partition_control AS c SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, held_at = NULL,
-    held_by = NULL, held_reason = NULL
-WHERE {_MARKED}
+_END = """
+UPDATE pause_selector SET ended_at = :now WHERE selector_no IN (SELECT e.selector_no FROM incoming_ended e)
 """
 
 Count = Callable[[Connection], int]
@@ -69,8 +81,9 @@ class PauseStore:
 
         return self._database.transact(work)
 
-    def resume(self, scopes: Sequence[Scope], entry: AuditEntry, count: Count) -> int | None:
-        """Takes back pauses as far as they lie in these scopes, and the holds that rollback and approve leave."""
+    def resume(self, scopes: Sequence[Scope], entry: AuditEntry, count: Count, *, audited: bool = True) -> int | None:
+        """Takes back pauses as far as they lie in these scopes, and the holds that rollback and approve leave. Without
+        `audited`, this is a page of an act that is in the log as begun."""
 
         def work(connection: Connection) -> int | None:
             _one_at_a_time(connection)
@@ -78,7 +91,8 @@ class PauseStore:
             cut = _apply(connection, resumed_by, scopes, {"paused": False, "since": now, "actor": entry.actor}, None)
             if not _clear_marks(connection, scopes) and not cut:
                 return None
-            record_audit(connection, entry, affected, "done", now)
+            if audited:
+                record_audit(connection, entry, affected, "done", now)
             return affected
 
         return self._database.transact(work)
@@ -86,26 +100,23 @@ class PauseStore:
 
 def _apply(
     connection: Connection,
-    change_for: Callable[[Sequence[PauseSelector], Scope], Change],
+    change_for: Callable[[Sequence[PauseSelector], Iterable[Scope]], Change],
     scopes: Sequence[Scope],
     mark: Mapping[str, Any],
     reason: str | None,
 ) -> bool:
     """Write what is needed; False if nothing is."""
-    existing = read_selectors(connection)
-    changes = [(scope, change_for(existing, scope)) for scope in scopes]
-    obsolete = sorted({number for _, change in changes for number in change.obsolete})
-    rows = [
-        {**dict(zip(_SCOPE, (*scope.owner, scope.first, scope.last), strict=True)), **mark, "reason": reason}
-        for scope, change in changes
-        if change.inserts
-    ]
-    if obsolete:
-        gone = _SELECTOR.c.selector_no.in_(obsolete)
-        connection.execute(sa.update(_SELECTOR).where(gone).values(ended_at=mark["since"]))
-    if rows:
+    change = change_for(read_selectors(connection), scopes)
+    if change.obsolete:
+        ended = [(number,) for number in change.obsolete]
+        with staged(connection, "incoming_ended", {"selector_no": sa.BigInteger()}, ended):
+            connection.execute(timed(_END), {"now": mark["since"]})
+    if change.inserts:
+        rows = [
+            {**dict(zip(_SCOPE, _values(scope), strict=True)), **mark, "reason": reason} for scope in change.inserts
+        ]
         connection.execute(sa.insert(_SELECTOR), rows)
-    return bool(obsolete or rows)
+    return bool(change)
 
 
 def _one_at_a_time(connection: Connection) -> None:
@@ -115,8 +126,13 @@ def _one_at_a_time(connection: Connection) -> None:
 
 
 def _clear_marks(connection: Connection, scopes: Sequence[Scope]) -> int:
-    rows = [(*scope.owner, scope.first, scope.last) for scope in scopes]
+    rows = [_values(scope) for scope in scopes]
+    lock, clear = (_LOCK, _CLEAR) if any(None in row for row in rows) else (_LOCK_INSIDE, _CLEAR_INSIDE)
     with staged(connection, "incoming_scope", _SCOPE, rows):
         if connection.dialect.name == "postgresql":
-            connection.execute(sa.text(_LOCK))
-        return connection.execute(sa.text(_CLEAR)).rowcount
+            connection.execute(sa.text(lock))
+        return connection.execute(sa.text(clear)).rowcount
+
+
+def _values(scope: Scope) -> tuple[str | date | None, ...]:
+    return (*scope.owner, scope.first, scope.last)
