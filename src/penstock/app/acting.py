@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from penstock import interrupts
 from penstock.app.explaining import Explaining
 from penstock.app.opened import os_user
 from penstock.control.select import Selection
@@ -320,6 +321,7 @@ class Acting(Explaining):
         """Write the list of customers anew. The audit log knows of it before the file changes, and when it has."""
         from penstock.control.customers import write_customers
 
+        interrupts.begin_work()
         self.note(entry, len(plan.changes), "begun")
         write_customers(plan)
         self.note(entry, len(plan.changes), "done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,16 +195,22 @@ class Keeping(Reading):
         """A consistent copy of the state database in a new or empty folder, with a description in `backup.json`."""
         import orjson
 
-        from penstock import __version__
+        from penstock import __version__, interrupts
         from penstock.db.backup import copy_database
 
         place = Path(folder)
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UsageError(f"{place} is not an empty folder: name a new one for each backup")
-        place.mkdir(parents=True, exist_ok=True)
-        file, facts = copy_database(self.database, place)
-        facts |= {"format": 1, "penstock": __version__, "made_at": iso(self.now()), "lake": self.lake.url}
-        (place / "backup.json").write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+        address, is_new = self.lake.url, not place.exists()
+        interrupts.begin_work()
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            file, facts = copy_database(self.database, place)
+            facts |= {"format": 1, "penstock": __version__, "made_at": iso(self.now()), "lake": address}
+            (place / "backup.json").write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+        except BaseException:
+            _take_back(place, is_new)
+            raise
         return {"file": str(file), **facts}
 
     @property
@@ -230,3 +237,15 @@ class Keeping(Reading):
         marked = store.mark(list(found), now - older_than, entry)
         reach("garbage.marked")
         return marked, RawReader(self.lake).delete(store.marked_since(now - timedelta(days=7)))
+
+
+def _take_back(folder: Path, is_new: bool) -> None:
+    """Remove the files of an unfinished backup, so that it can be made again in the same folder."""
+    from penstock.db.backup import POSTGRES_FILE, SQLITE_FILE
+
+    with suppress(OSError):
+        for name in (SQLITE_FILE, POSTGRES_FILE, "backup.json"):
+            for left in (*folder.glob(name), *folder.glob(f".{name}.unfinished*")):
+                left.unlink()
+        if is_new:
+            folder.rmdir()
