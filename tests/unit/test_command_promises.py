@@ -276,3 +276,11 @@ def test_compaction_is_previewed_without_spark(names: LongNames) -> None:
     [item] = answer(names, "warehouse", "compact", "--dry-run")["items"]
     assert item["table"] == f"google_ads.{QUERY}.v1"
     assert item["files_before"] >= item["files_after"]
+
+
+def test_a_run_names_what_takes_up_again_what_an_operator_gave_up(names: LongNames) -> None:
+    said = " ".join(invoke(names, "run", str(names.terminal)).split())
+    assert "1 partition failed for good: `penstock state terminal`, then `penstock state retry`" in said
+    assert "those that an operator marked need `penstock state clear-terminal` before it" in said
+    refused = answer(names, "state", "retry", str(names.terminal), "--dry-run", code=1)
+    assert refused["terminal"] == [str(names.terminal)]
