@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.opened import os_user
 from penstock.app.reading import Reading
 from penstock.clock import iso
-from penstock.errors import UsageError, WarehouseError
+from penstock.errors import LakeMismatch, UsageError, WarehouseError
 from penstock.failpoint import reach
 from penstock.partition import AttemptKey, RunId, new_run_id
 from penstock.state.audited import AuditedAct
@@ -169,10 +169,12 @@ class Keeping(Reading):
         return found
 
     def vacuum(self, assets: Sequence[str], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
-        """Delete data files that no head, no snapshot, no prepared publication and no recent version needs."""
+        """Delete data files that no head, no snapshot, no prepared publication and no recent version needs. A dry run
+        lists them and changes nothing."""
         from penstock.flow.heartbeat import Heartbeat
-        from penstock.warehouse.vacuum import vacuum_table
+        from penstock.warehouse.vacuum import preview_vacuum, vacuum_table
 
+        self.check_vacuum(assets, retention)
         self.require_own_lake()
         now = self.now()
         live = [s for s in self.snapshots.all() if s.expires_at > now]
@@ -180,16 +182,31 @@ class Keeping(Reading):
         for snapshot in live:
             for _, head in snapshot.tables:
                 kept.setdefault(head.name, set()).add((head.version, head.publication))
-        found = {}
-        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
-            for _, head in self.warehouse_tables(assets):
-                keep = {(head.version, head.publication), *kept.get(head.name, ())}
-                found[head.name] = vacuum_table(
-                    self.database, self.lake, heart.token, head, keep, retention, dry_run=dry_run
-                )
-        if not dry_run:
-            self.snapshots.forget_expired(now)
+        heads = [head for _, head in self.warehouse_tables(assets)]
+        keep = {head.name: {(head.version, head.publication), *kept.get(head.name, ())} for head in heads}
+        database, lake = self.database, self.lake
+        if dry_run:
+            self._refuse_mismatched({head.name for head in heads})
+            return {head.name: preview_vacuum(database, lake, head, keep[head.name], retention) for head in heads}
+        with Heartbeat(WorkerStore(database, self._clock)) as heart:
+            found = {
+                head.name: vacuum_table(database, lake, heart.token, head, keep[head.name], retention) for head in heads
+            }
+        self.snapshots.forget_expired(now)
         return found
+
+    def check_vacuum(self, assets: Sequence[str], retention: timedelta) -> None:
+        """Raise UsageError if a table is unknown or the retention is too short."""
+        from penstock.warehouse.vacuum import require_retention
+
+        self.warehouse_tables(assets)
+        require_retention(retention)
+
+    def _refuse_mismatched(self, tables: Collection[str]) -> None:
+        """Raise LakeMismatch if one of these tables disagrees with the database. Needs no lease."""
+        for mismatch in self.mismatches(everything=True):
+            if mismatch.table in tables:
+                raise LakeMismatch(mismatch.message)
 
     def backup(self, folder: str | Path) -> dict[str, Any]:
         """A consistent copy of the state database in a new or empty folder, with a description in `backup.json`."""
