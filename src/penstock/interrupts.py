@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 from penstock.errors import ExitCode
 
@@ -23,6 +24,7 @@ class _State:
     working = False
     held = 0
     pending = False
+    raised = False
     said = False
 
 
@@ -33,7 +35,7 @@ def install() -> None:
 
 
 def begin_work() -> None:
-    """From now on the process has something to close: a worker, open attempts or a JVM."""
+    """From now on the process has something to clean up: a worker, open attempts, a JVM or unfinished files."""
     _State.working = True
 
 
@@ -52,7 +54,13 @@ def interrupt(_number: int, _frame: FrameType | None) -> None:
     # py4j logs the interrupt with its stack; the command says one line. The module may be half imported at this moment.
     if disable := getattr(sys.modules.get("logging"), "disable", None):
         disable()
-    raise KeyboardInterrupt
+    _raise()
+
+
+def was_raised() -> bool:
+    """Whether an interrupt was raised. An error that comes after it may be the interrupt itself: a library that was
+    calling back turns it into an error of its own."""
+    return _State.raised
 
 
 @contextmanager
@@ -65,7 +73,7 @@ def held() -> Iterator[None]:
         _State.held -= 1
     if _State.pending and not _State.held:
         _State.pending = False
-        raise KeyboardInterrupt
+        _raise()
 
 
 @contextmanager
@@ -77,6 +85,11 @@ def kept() -> Iterator[None]:
     finally:
         if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
+
+
+def _raise() -> NoReturn:
+    _State.raised = True
+    raise KeyboardInterrupt
 
 
 def say(message: str) -> None:

@@ -87,6 +87,9 @@ def test_an_older_database_publishes_nothing_to_a_table_that_is_ahead(house: Hou
     # Readers keep the version of the head: what was there when the backup was made.
     assert old.clicks() == {k: {1} for k in slices(1, 2)}
     assert not any(row["_run_id"] == run for row in table_of(old).to_pyarrow_table().to_pylist())
+    for dry_run in (True, False):
+        with pytest.raises(LakeMismatch, match="recover --from lake"):
+            old.workspace.vacuum((), timedelta(hours=1), dry_run=dry_run)
     assert table_of(old).version() == ahead  # not even a fence was written
 
 

@@ -14,17 +14,19 @@ import sqlalchemy as sa
 
 import builders
 from builders import audit_entry
+from cli import penstock
 from house import House
 from penstock.db import schema
 from penstock.errors import ActRefused, LeaseLost, UsageError, WarehouseError
 from penstock.partition import PartitionKey, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse.compare import queue_differences
+from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.publish import Compaction
 from penstock.warehouse.reader import Head
 from penstock.warehouse.readiness import Coverage, Rule, wait_for
 from penstock.warehouse.tables import Table
-from penstock.warehouse.vacuum import vacuum_table
+from penstock.warehouse.vacuum import preview_vacuum
 from workspaces import key
 
 TABLE = "demo.campaign_daily"
@@ -155,10 +157,9 @@ def test_a_reader_that_took_its_snapshot_before_reads_on_through_compaction(
 
 def vacuum(house: House, keep: set[int], retention: timedelta = timedelta(hours=1)) -> list[str]:
     [(_, head)] = house.workspace.warehouse_tables()
-    token = house.workers.register()
     versions: set[tuple[int, str | None]] = {(version, None) for version in (head.version, *keep)}
     database, lake = house.workspace.database, house.workspace.lake
-    return vacuum_table(database, lake, token, head, versions, retention, dry_run=True)
+    return preview_vacuum(database, lake, head, versions, retention)
 
 
 def test_vacuum_refuses_a_retention_that_readers_could_notice(house: House) -> None:
@@ -183,6 +184,47 @@ def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: House) 
     assert {path.rsplit("/", 1)[-1] for path in vacuum(house, {then.version})} == {second[0].rsplit("/", 1)[-1]}
     gone = {path.rsplit("/", 1)[-1] for path in vacuum(house, set())}
     assert gone == {path.rsplit("/", 1)[-1] for path in (*first, *second)}
+
+
+def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: House) -> None:
+    long_ago = house.now() - timedelta(days=30)
+    house.now = lambda: long_ago  # type: ignore[method-assign]
+    house.deliver(days(1))
+    house.publish()
+    replaced = {path.rsplit("/", 1)[-1] for path in files(house)}
+    house.deliver(days(1, clicks=2))
+    house.publish()
+    house.grow_old()
+    database = house.workspace.database
+    leases = TableLeases(database, house.workers.register())
+    leases.acquire(["demo.campaign_daily.v1"])  # somebody publishes: the preview does not wait
+    before = builders.everything(database)
+    [listed] = house.workspace.vacuum((), timedelta(hours=1), dry_run=True).values()
+    assert builders.everything(database) == before
+    leases.release()
+    assert {path.rsplit("/", 1)[-1] for path in listed} == replaced
+    assert list(house.workspace.vacuum((), timedelta(hours=1), dry_run=False).values()) == [listed]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("runs", "resume", "01JZZZZZZZZZZZZZZZZZZZZZZZ"),
+        ("warehouse", "vacuum", "nope.table"),
+        ("warehouse", "vacuum", "--retention", "5m"),
+        ("warehouse", "vacuum", "nope.table", "--dry-run"),
+        ("snapshot", "a/b"),
+        ("snapshot", "then"),
+    ],
+    ids=" ".join,
+)
+def test_a_usage_mistake_leaves_no_line_in_the_audit_log(house: House, command: tuple[str, ...]) -> None:
+    publish_each(house, 1)
+    house.workspace.snapshot("then", actor="kim")
+    before = builders.everything(house.workspace.database)
+    ended = penstock(*command, workspace=house.folder)
+    assert ended.returncode == 2, ended
+    assert builders.everything(house.workspace.database) == before
 
 
 def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_commit(

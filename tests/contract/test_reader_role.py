@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -172,29 +176,150 @@ def test_it_is_typed_and_exported() -> None:
         assert inspect.signature(getattr(Reader, name)).return_annotation is not inspect.Signature.empty, name
 
 
+# --- without write access to the folder -------------------------------------------------------------------------------
+
 _READ = """
-import penstock, sys
-reader = penstock.reader(sys.argv[1])
-print(reader.read("demo.campaign_daily").arrow().num_rows, reader.why(sys.argv[2]).headline[:9])
+import os, penstock, sys
+folder, warm, key = sys.argv[1:]
+def read(place):
+    reader = penstock.reader(place)
+    return reader.read("demo.campaign_daily").arrow().num_rows, reader.why(key).headline[:9]
+read(warm)  # imports everything: another user may not read the modules
+if os.environ["AS"] == "nobody":
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+"""
+_ANSWER = """
+print(*read(folder))
 try:
-    open(sys.argv[1] + "/probe", "w")
+    open(folder + "/probe", "w")
 except OSError as error:
     print(error.errno)
 """
+_READ_IN_TWO_STEPS = """
+from penstock.db.engine import Database
+from penstock.errors import TransientError
+database = Database(f"sqlite:///{folder}/state.db", read_only=True)
+try:
+    with database.snapshot() as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM partition_state").scalar()
+        print("reading", flush=True)
+        sys.stdin.readline()
+except TransientError as error:
+    print(error)
+print(*read(folder))
+"""
+_EROFS, _EACCES = "30", "13"
 
 
-def test_a_workspace_on_a_read_only_file_system_is_read(tmp_path: Path) -> None:
-    house = House(tmp_path / "house")
-    house.deliver({key(1): 1, key(2): 2})
-    house.publish()
-    house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
-    house.workspace.database.close()
-    mounted = f"mount --bind {house.folder} {house.folder} && mount -o remount,bind,ro {house.folder}"
-    if subprocess.run(["unshare", "-m", "sh", "-c", mounted], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount a file system")
-    command = f'{mounted} && exec "{sys.executable}" -c "$READ" {house.folder} {key(1)}'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command],
-        capture_output=True, text=True, check=False, env={**os.environ, "READ": _READ},
-    )  # fmt: skip
-    assert done.stdout.split("\n")[:2] == ["3 withdrawn", "30"], done.stderr
+@pytest.fixture
+def open_house() -> Iterator[House]:
+    """In a folder that every user may read; nobody but its owner may write."""
+    with TemporaryDirectory(prefix="penstock-") as made:
+        Path(made).chmod(0o755)
+        house = House(Path(made) / "house")
+        house.deliver({key(1): 1, key(2): 2})
+        house.publish()
+        for path in house.folder.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        house.folder.chmod(0o755)
+        shutil.copytree(house.folder, Path(made) / "warm")
+        yield house
+        house.workspace.database.close()
+
+
+@contextmanager
+def without_write_access(house: House, way: str, script: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs the script in a process that cannot write to the folder: on a read-only mount of it, or by permission."""
+    folder, warm = house.folder, house.folder.with_name("warm")
+    is_root = os.geteuid() == 0
+    command = [sys.executable, "-c", _READ + script, str(folder), str(warm), str(key(1))]
+    if way == "mount":
+        mounted = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}"
+        if subprocess.run(["unshare", "-m", "sh", "-c", mounted], capture_output=True, check=False).returncode:
+            pytest.skip("this machine lets nobody mount a file system")
+        command = ["unshare", "-m", "sh", "-c", f'{mounted} && exec "$@"', "sh", *command]
+    elif not is_root:
+        folder.chmod(0o555)
+    user = "nobody" if way == "permission" and is_root else "self"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ, "AS": user}
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            folder.chmod(0o755)
+
+
+def answer_of(house: House, way: str, script: str = _ANSWER) -> list[str]:
+    with without_write_access(house, way, script) as process:
+        words, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return words.splitlines()
+
+
+WAYS = [("mount", _EROFS), ("permission", _EACCES)]
+
+
+@pytest.mark.parametrize(("way", "refusal"), WAYS)
+def test_a_folder_that_cannot_be_written_to_is_read_while_nobody_writes(
+    way: str, refusal: str, open_house: House
+) -> None:
+    open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+    open_house.workspace.database.close()
+    assert {path.name for path in open_house.folder.glob("state.db*")} == {"state.db"}
+    assert answer_of(open_house, way) == ["3 withdrawn", refusal]
+
+
+@pytest.mark.parametrize(("way", "refusal"), WAYS)
+def test_a_demotion_that_is_still_in_the_wal_is_seen(way: str, refusal: str, open_house: House) -> None:
+    with closing(sqlite3.connect(open_house.folder / "state.db")) as writer:  # another process that has it open
+        writer.execute("SELECT count(*) FROM partition_state").fetchone()
+        open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+        assert (open_house.folder / "state.db-wal").stat().st_size > 0
+        assert answer_of(open_house, way) == ["3 withdrawn", refusal]
+
+
+@pytest.mark.parametrize("way", ["mount", "permission"])
+@pytest.mark.parametrize("is_in_wal", [True, False])
+def test_a_snapshot_without_locks_ends_in_an_error_if_somebody_wrote(
+    way: str, is_in_wal: bool, open_house: House
+) -> None:
+    with without_write_access(open_house, way, _READ_IN_TWO_STEPS) as process, ExitStack() as others:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reading\n", process.communicate()
+        if is_in_wal:
+            writer = others.enter_context(closing(sqlite3.connect(open_house.folder / "state.db")))
+            writer.execute("SELECT count(*) FROM partition_state").fetchone()
+        open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+        assert (open_house.folder / "state.db-wal").exists() is is_in_wal
+        words, errors = process.communicate("\n", timeout=60)
+    problem, after = words.splitlines()
+    assert "was changed while it was read" in problem, errors
+    assert f"allow this process to write to {open_house.folder}" in problem
+    assert after == "3 withdrawn"
+
+
+@pytest.mark.parametrize("way", ["mount", "permission"])
+def test_a_wal_that_cannot_be_read_names_the_missing_permission(way: str, open_house: House) -> None:
+    folder = open_house.folder
+    with closing(sqlite3.connect(folder / "state.db")) as writer:
+        writer.execute("SELECT count(*) FROM partition_state").fetchone()
+        open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+        kept = (folder / "state.db-wal").read_bytes()
+    (folder / "state.db-wal").write_bytes(kept)  # as a copy of the folder has it that left out the other file
+    with without_write_access(open_house, way, _ANSWER) as process:
+        _, errors = process.communicate(timeout=60)
+    assert "penstock.errors.ConfigError" in errors
+    assert f"allow it to read state.db* and to write to {folder}" in errors
+
+
+def test_a_state_file_that_cannot_be_read_names_the_missing_permission(open_house: House) -> None:
+    (open_house.folder / "state.db").chmod(0o000)
+    with without_write_access(open_house, "permission", _ANSWER) as process:
+        _, errors = process.communicate(timeout=60)
+    assert "cannot be read: allow this process to read the file" in errors

@@ -15,15 +15,17 @@ from pathlib import Path
 import pytest
 
 from cli import penstock
+from house import House
 from penstock.app import load_workspace
 from penstock.lifecycle import Outcome
+from penstock.partition import new_ulid
 from workspaces import key, write_workspace
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 YESTERDAY = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
 
 
-def start(folder: Path, *command: str) -> subprocess.Popen[str]:
+def start(folder: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "penstock", *command, "--workspace", str(folder)],
         stdin=subprocess.DEVNULL,
@@ -31,7 +33,7 @@ def start(folder: Path, *command: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PENSTOCK_TEST": str(folder)},  # by which whatever it starts is found again
+        env={**os.environ, **environment, "PENSTOCK_TEST": str(folder)},  # by which whatever it starts is found again
     )
 
 
@@ -144,3 +146,86 @@ def test_other_commands_end_in_the_same_way(command: tuple[str, ...], folder: Pa
     assert run.returncode == 130, words
     assert words == "penstock: interrupted\n"
     assert list(started_by(folder)) == []
+
+
+# More rows than are written in a minute, from no table at all.
+MANY_ROWS = "WITH t AS (SELECT * FROM (VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)) v(n)) SELECT {} FROM {}".format(
+    ", ".join(f"t{i}.n AS n{i}" for i in range(10)), ", ".join(f"t t{i}" for i in range(10))
+)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow", "json"])
+def test_an_interrupted_answer_leaves_no_unfinished_file(
+    number: signal.Signals, kind: str, folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "answers"
+    place.mkdir()
+    asked = start(folder, "sql", MANY_ROWS, "--format", kind, "--output", str(place / "out"))
+    unfinished = place / ".out.part"
+    wait_until(lambda: unfinished.exists() and unfinished.stat().st_size > 100_000, asked)
+    os.kill(asked.pid, number)
+    _, words = asked.communicate(timeout=90)
+    assert (asked.returncode, words) == (130, "penstock: interrupted\n")
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupted_read_leaves_no_unfinished_file(number: signal.Signals, tmp_path: Path) -> None:
+    house = House(tmp_path / "house")
+    house.deliver({key(customer): 1 for customer in range(1, 10)}, rows=20_000)
+    house.publish()
+    house.workspace.database.close()
+    place = tmp_path / "answers"
+    place.mkdir()
+    asked = start(house.folder, "read", "demo.campaign_daily", "--format", "json", "--output", str(place / "out"))
+    unfinished = place / ".out.part"
+    wait_until(unfinished.exists, asked)
+    os.kill(asked.pid, number)
+    _, words = asked.communicate(timeout=90)
+    assert (asked.returncode, words) == (130, "penstock: interrupted\n")
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupted_preview_of_a_recovery_leaves_no_temporary_database(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    house = House(tmp_path / "house")
+    house.deliver({key(1): 1})
+    house.publish()
+    house.workspace.database.close()
+    (house.folder / "state.db").unlink()
+    place = tmp_path / "temporary"
+    place.mkdir()
+    asked = start(house.folder, "recover", "--from", "lake", "--dry-run", TMPDIR=str(place))
+    wait_until(lambda: list(place.glob("penstock-*/state.db")), asked)
+    os.kill(asked.pid, number)
+    _, words = asked.communicate(timeout=90)
+    assert (asked.returncode, words.splitlines()) == (130, ["read: 1 partition", "penstock: interrupted"])
+    assert list(place.glob("penstock-*")) == []
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_an_interrupted_backup_can_be_made_again_in_the_same_folder(
+    existed: bool, postgres_url: str, tmp_path: Path
+) -> None:
+    folder = write_workspace(tmp_path / "ws", state=postgres_url, schema=f"t_{new_ulid().lower()}")
+    assert penstock("db", "migrate", workspace=folder).returncode == 0
+    slow = tmp_path / "bin" / "pg_dump"  # writes half a dump and then waits
+    slow.parent.mkdir()
+    slow.write_text(
+        '#!/bin/sh\nfor o in "$@"; do case $o in --file=*) echo > "${o#--file=}";; esac; done\nexec sleep 90\n'
+    )
+    slow.chmod(0o755)
+    place = tmp_path / "backup"
+    if existed:
+        place.mkdir()
+    asked = start(folder, "backup", str(place), PATH=f"{slow.parent}:{os.environ['PATH']}")
+    wait_until((place / ".state.dump.unfinished").exists, asked)
+    os.kill(asked.pid, signal.SIGTERM)
+    _, words = asked.communicate(timeout=90)
+    assert (asked.returncode, words) == (130, "penstock: interrupted\n")
+    assert place.exists() is existed
+    assert list(started_by(folder)) == []
+    assert penstock("backup", str(place), workspace=folder).returncode == 0

@@ -212,6 +212,7 @@ PREVIEWS = (
     "control close-breaker google_ads",
     "warehouse reconcile",
     "warehouse compact",
+    "warehouse vacuum",
     "raw gc",
     "ledger export",
 )
@@ -219,7 +220,7 @@ PREVIEWS = (
 
 def test_every_preview_is_tried() -> None:
     tried = {" ".join(command.split()[:2]) for command in PREVIEWS} | {command.split()[0] for command in PREVIEWS}
-    others = {"customers sync", "state approve", "backfill resume", "warehouse vacuum", "recover", "db roles"}
+    others = {"customers sync", "state approve", "backfill resume", "recover", "db roles"}
     assert {path for path, promises in COMMANDS.items() if "previews" in promises} - tried == others
 
 
@@ -276,3 +277,11 @@ def test_compaction_is_previewed_without_spark(names: LongNames) -> None:
     [item] = answer(names, "warehouse", "compact", "--dry-run")["items"]
     assert item["table"] == f"google_ads.{QUERY}.v1"
     assert item["files_before"] >= item["files_after"]
+
+
+def test_a_run_names_what_takes_up_again_what_an_operator_gave_up(names: LongNames) -> None:
+    said = " ".join(invoke(names, "run", str(names.terminal)).split())
+    assert "1 partition failed for good: `penstock state terminal`, then `penstock state retry`" in said
+    assert "those that an operator marked need `penstock state clear-terminal` before it" in said
+    refused = answer(names, "state", "retry", str(names.terminal), "--dry-run", code=1)
+    assert refused["terminal"] == [str(names.terminal)]

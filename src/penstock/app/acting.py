@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from penstock import interrupts
 from penstock.app.explaining import Explaining
 from penstock.app.opened import os_user
 from penstock.control.select import Selection
@@ -353,6 +354,7 @@ class Acting(Explaining):
         """Write the list of customers anew. The audit log knows of it before the file changes, and when it has."""
         from penstock.control.customers import write_customers
 
+        interrupts.begin_work()
         self.note(entry, len(plan.changes), "begun")
         write_customers(plan)
         self.note(entry, len(plan.changes), "done")

@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from penstock import interrupts
 from penstock.app.opened import Opened
 from penstock.control.select import Selection
 from penstock.errors import UsageError
@@ -52,7 +53,9 @@ class Chronicle(Opened):
     def rebuild_projections(self, engine: str = "embedded", spark: SparkSession | None = None) -> int:
         """Make all projections anew from the ledger alone. Says how many events went in."""
         if engine == "embedded":
-            return self.projector.rebuild()
+            projector = self.projector
+            interrupts.begin_work()
+            return projector.rebuild()
         from penstock.pipeline.project import spark_maker
         from penstock.pipeline.session import start_session
 
@@ -63,7 +66,9 @@ class Chronicle(Opened):
         from penstock.control.export import export_before
 
         self.require_own_lake()
-        self.projector.advance()
+        projector = self.projector
+        interrupts.begin_work()
+        projector.advance()
         before = self.now() - timedelta(days=older_than_days)
         folded = self.projector.head.read()[1].cursor
         return export_before(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.opened import os_user
 from penstock.app.reading import Reading
 from penstock.clock import iso
-from penstock.errors import UsageError, WarehouseError
+from penstock.errors import LakeMismatch, UsageError, WarehouseError
 from penstock.failpoint import reach
 from penstock.partition import AttemptKey, RunId, new_run_id
 from penstock.state.audited import AuditedAct
@@ -168,10 +169,12 @@ class Keeping(Reading):
         return found
 
     def vacuum(self, assets: Sequence[str], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
-        """Delete data files that no head, no snapshot, no prepared publication and no recent version needs."""
+        """Delete data files that no head, no snapshot, no prepared publication and no recent version needs. A dry run
+        lists them and changes nothing."""
         from penstock.flow.heartbeat import Heartbeat
-        from penstock.warehouse.vacuum import vacuum_table
+        from penstock.warehouse.vacuum import preview_vacuum, vacuum_table
 
+        self.check_vacuum(assets, retention)
         self.require_own_lake()
         now = self.now()
         live = [s for s in self.snapshots.all() if s.expires_at > now]
@@ -179,31 +182,52 @@ class Keeping(Reading):
         for snapshot in live:
             for _, head in snapshot.tables:
                 kept.setdefault(head.name, set()).add((head.version, head.publication))
-        found = {}
-        with Heartbeat(WorkerStore(self.database, self._clock)) as heart:
-            for _, head in self.warehouse_tables(assets):
-                keep = {(head.version, head.publication), *kept.get(head.name, ())}
-                found[head.name] = vacuum_table(
-                    self.database, self.lake, heart.token, head, keep, retention, dry_run=dry_run
-                )
-        if not dry_run:
-            self.snapshots.forget_expired(now)
+        heads = [head for _, head in self.warehouse_tables(assets)]
+        keep = {head.name: {(head.version, head.publication), *kept.get(head.name, ())} for head in heads}
+        database, lake = self.database, self.lake
+        if dry_run:
+            self._refuse_mismatched({head.name for head in heads})
+            return {head.name: preview_vacuum(database, lake, head, keep[head.name], retention) for head in heads}
+        with Heartbeat(WorkerStore(database, self._clock)) as heart:
+            found = {
+                head.name: vacuum_table(database, lake, heart.token, head, keep[head.name], retention) for head in heads
+            }
+        self.snapshots.forget_expired(now)
         return found
+
+    def check_vacuum(self, assets: Sequence[str], retention: timedelta) -> None:
+        """Raise UsageError if a table is unknown or the retention is too short."""
+        from penstock.warehouse.vacuum import require_retention
+
+        self.warehouse_tables(assets)
+        require_retention(retention)
+
+    def _refuse_mismatched(self, tables: Collection[str]) -> None:
+        """Raise LakeMismatch if one of these tables disagrees with the database. Needs no lease."""
+        for mismatch in self.mismatches(everything=True):
+            if mismatch.table in tables:
+                raise LakeMismatch(mismatch.message)
 
     def backup(self, folder: str | Path) -> dict[str, Any]:
         """A consistent copy of the state database in a new or empty folder, with a description in `backup.json`."""
         import orjson
 
-        from penstock import __version__
+        from penstock import __version__, interrupts
         from penstock.db.backup import copy_database
 
         place = Path(folder)
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UsageError(f"{place} is not an empty folder: name a new one for each backup")
-        place.mkdir(parents=True, exist_ok=True)
-        file, facts = copy_database(self.database, place)
-        facts |= {"format": 1, "penstock": __version__, "made_at": iso(self.now()), "lake": self.lake.url}
-        (place / "backup.json").write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+        address, is_new = self.lake.url, not place.exists()
+        interrupts.begin_work()
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            file, facts = copy_database(self.database, place)
+            facts |= {"format": 1, "penstock": __version__, "made_at": iso(self.now()), "lake": address}
+            (place / "backup.json").write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+        except BaseException:
+            _take_back(place, is_new)
+            raise
         return {"file": str(file), **facts}
 
     @property
@@ -230,3 +254,15 @@ class Keeping(Reading):
         marked = store.mark(list(found), now - older_than, entry)
         reach("garbage.marked")
         return marked, RawReader(self.lake).delete(store.marked_since(now - timedelta(days=7)))
+
+
+def _take_back(folder: Path, is_new: bool) -> None:
+    """Remove the files of an unfinished backup, so that it can be made again in the same folder."""
+    from penstock.db.backup import POSTGRES_FILE, SQLITE_FILE
+
+    with suppress(OSError):
+        for name in (SQLITE_FILE, POSTGRES_FILE, "backup.json"):
+            for left in (*folder.glob(name), *folder.glob(f".{name}.unfinished*")):
+                left.unlink()
+        if is_new:
+            folder.rmdir()

@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from penstock import interrupts
 from penstock.clock import Clock, utc_now
 from penstock.control.select import Selection, derived, expected
 from penstock.errors import PenstockError, UsageError
@@ -190,6 +191,7 @@ class Opened:
     def audited(self, entry: AuditEntry, affected: int = 0) -> Iterator[Audited]:
         """Wraps an act that is more than one transaction: `begun` is in the audit log before it, its outcome after it.
         A line `begun` without a later one belongs to an act that was killed."""
+        interrupts.begin_work()
         self.note(entry, affected, "begun")
         act = Audited()
         try:

@@ -121,6 +121,7 @@ class Reading(Chronicle):
 
     def snapshot(self, name: str, keep: timedelta = timedelta(days=30), *, actor: str | None = None) -> Snapshot:
         """Name the present state of the whole warehouse, to read it `as_of` later. In the audit log."""
+        self.snapshots.require_new(name)
         assets = sorted({(c.source, c.query_name) for c in self.contracts.values()})
         entry = AuditEntry(actor or os_user(), AuditedAct.SNAPSHOT, {"snapshot": name}, {"keep": str(keep)})
         with self.audited(entry) as act:

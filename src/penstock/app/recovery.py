@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from ulid import ULID
 
+from penstock import interrupts
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
 from penstock.contract.stored import stored_contracts
@@ -108,6 +109,7 @@ class Recovery:
         if self._has_schema():
             self._refuse_other_identity()
             return self._previewed(self._workspace.database, False, report)
+        interrupts.begin_work()
         with TemporaryDirectory(prefix="penstock-") as folder:
             empty = Database(f"sqlite:///{folder}/state.db")
             migrate(empty, self._settings.tenant, self._settings.workspace)
@@ -119,6 +121,7 @@ class Recovery:
     def from_lake(self, entry: AuditEntry, report: Report, spark: SparkSession | None = None) -> LakeRecovery:
         """Rebuild the state of every asset whose tables are ahead of the database, then all projections."""
         ws, is_new = self._workspace, not self._has_schema()
+        interrupts.begin_work()
         self._create_database(is_new)
         facts = exported_facts(ws.lake)
         done: list[AssetRecovery] = []

@@ -216,6 +216,7 @@ class Workspace(Planning):
     ) -> RunSummary:
         """Go on with a run whose worker died, without repeating what it finished. What is left of a run that is over
         already, because a later one found it dead, is done by a new run. In the audit log."""
+        self.run_filters(run_id)  # refuses an unknown run
         entry = AuditEntry(actor or os_user(), AuditedAct.RUNS_RESUME, {"run_id": run_id}, {})
         with self.audited(entry) as act:
             summary = self._resume(run_id, watcher, spark, entry.actor)

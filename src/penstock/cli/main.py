@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -76,6 +76,8 @@ def main() -> None:
     try:
         app()  # ends in SystemExit; usage errors are shown by Typer itself, with exit code 2
     except PenstockError as error:
+        if interrupts.was_raised():
+            _interrupted()
         if "--debug" in sys.argv:
             raise
         later = " (try again later)" if isinstance(error, TransientError) else ""
@@ -84,6 +86,8 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at exit
     except OSError as error:
+        if interrupts.was_raised():
+            _interrupted()
         if "--debug" in sys.argv:
             raise
         typer.echo(f"penstock: {error}", err=True)
@@ -94,9 +98,13 @@ def main() -> None:
         if ended.code == ExitCode.INTERRUPTED:  # Typer's answer to KeyboardInterrupt, without a word
             _interrupted()
         raise
+    except Exception:
+        if interrupts.was_raised():
+            _interrupted()
+        raise
 
 
-def _interrupted() -> None:
+def _interrupted() -> NoReturn:
     """One line, no JVM left behind, ExitCode.INTERRUPTED."""
     interrupts.ignore()
     if session := sys.modules.get("penstock.pipeline.session"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from penstock import interrupts
 from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.values import beyond_python, json_value, python_values
@@ -229,6 +230,8 @@ def _write_file(reader: pa.RecordBatchReader, kind: str, output: Path, facts: Ma
     output = output.resolve()  # what a link points to is written, the link stays
     special = output.exists() and not output.is_file()  # a pipe or a device cannot be replaced, only written to
     unfinished = output if special else output.with_name(f".{output.name}.part")
+    _import_writer(kind)
+    interrupts.begin_work()
     try:
         target = unfinished.open("wb")
     except OSError as error:
@@ -243,6 +246,13 @@ def _write_file(reader: pa.RecordBatchReader, kind: str, output: Path, facts: Ma
     finally:
         if not special:
             unfinished.unlink(missing_ok=True)
+
+
+def _import_writer(kind: str) -> None:
+    """An interrupt in the middle of an import may be lost: what the writer needs is imported before work begins."""
+    import importlib
+
+    importlib.import_module({"csv": "pyarrow.csv", "parquet": "pyarrow.parquet", "json": "orjson"}.get(kind, "pyarrow"))
 
 
 def _limited(reader: pa.RecordBatchReader, limit: int | None) -> pa.RecordBatchReader:

@@ -169,7 +169,12 @@ _WAITING = {
         "failed and wait",
         "for an operator: `penstock failed`, then `penstock state retry`",
     ),
-    "terminal": ("failed", "failed", "for good: `penstock state terminal`, then `penstock state retry`"),
+    "terminal": (
+        "failed",
+        "failed",
+        "for good: `penstock state terminal`, then `penstock state retry`; those that an operator marked need"
+        " `penstock state clear-terminal` before it",
+    ),
     "paused": ("is", "are", "paused: `penstock state resume`"),
     "blocked": ("waits", "wait", "for the source: `penstock control breakers`"),
     "model_inputs": ("of a model waits", "of models wait", "for inputs: `penstock why KEY`"),

@@ -231,6 +231,7 @@ def vacuum(
     from penstock.state.control import AuditEntry
 
     ws, age = open_workspace(workspace), duration(retention)
+    ws.check_vacuum(tables or (), age)
     if dry_run:
         found = ws.vacuum(tables or (), age, dry_run=True)
     else:
@@ -245,7 +246,7 @@ def vacuum(
         console.print(table(None, ("table", "files"), [(name, len(paths)) for name, paths in found.items()]))
         console.print(f"{'would delete' if dry_run else 'deleted'} {counted(total, 'file')}")
 
-    show({**listing(items, len(items)), "files": total}, as_json, draw)
+    show({**listing(items, len(items)), "files": total, "dry_run": dry_run}, as_json, draw)
 
 
 @warehouse.command()

@@ -6,12 +6,14 @@ import os
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from penstock import interrupts
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import HEAD
@@ -91,23 +93,35 @@ def _dump_postgresql(database: Database, folder: Path) -> tuple[Path, dict[str, 
         name = connection.scalar(sa.text("SELECT current_schema()"))
         places = {"--host": url.host, "--port": url.port, "--username": url.username, "--dbname": url.database}
         options = [f"{option}={value}" for option, value in places.items() if value is not None]
-        done = subprocess.run(
-            [
-                program,
-                "--format=custom",
-                "--no-owner",
-                f"--schema={name}",
-                f"--snapshot={snapshot}",
-                f"--file={unfinished}",
-                *options,
-            ],
-            env={**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode != 0:
+        command = [
+            program,
+            "--format=custom",
+            "--no-owner",
+            f"--schema={name}",
+            f"--snapshot={snapshot}",
+            f"--file={unfinished}",
+            *options,
+        ]
+        code, errors = _run(command, {"PGPASSWORD": str(url.password)} if url.password else {})
+    if code != 0:
         unfinished.unlink(missing_ok=True)
-        raise DatabaseUnavailable(f"pg_dump of {database} failed: {done.stderr.strip()}")
+        raise DatabaseUnavailable(f"pg_dump of {database} failed: {errors.strip()}")
     unfinished.replace(target)
     return target, facts
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """The exit code of a program and what it said on stderr. It does not outlive an interrupt."""
+    process = None
+    try:
+        with interrupts.held():
+            process = subprocess.Popen(
+                command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+        errors = process.communicate()[1]
+    except BaseException:
+        if process is not None:
+            process.kill()
+            process.wait()
+        raise
+    return process.returncode, errors

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -17,6 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from penstock.db import sqlite_read_only
 from penstock.errors import ActRefused, ConfigError, DatabaseUnavailable, PenstockError
 
 T = TypeVar("T")
@@ -69,7 +68,8 @@ class Database:
     def snapshot(self) -> Iterator[Connection]:
         """One consistent view of everything, for reading only."""
         try:
-            with self.engine.connect().execution_options(**self._reading()) as connection, connection.begin():
+            reading = self.engine.connect().execution_options(**self._reading())
+            with reading as connection, connection.begin(), _unchanged(connection):
                 yield connection
         except (DBAPIError, self._driver_error) as error:
             raise translated(error, self) from error
@@ -129,16 +129,10 @@ def _sqlite(url: sa.URL) -> Engine:
 
 
 def _sqlite_to_read(url: sa.URL) -> Engine:
-    """No statement on these connections can change the file. On a read-only file system SQLite cannot make the files
-    beside it that it shares with writers, and needs none, because there is no writer."""
-    path = Path(str(url.database)).absolute()
+    """No statement on these connections can change the file."""
 
     def connect() -> sqlite3.Connection:
-        folder = path.parent
-        is_fixed = folder.exists() and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
-        mode = "mode=ro&immutable=1" if is_fixed else "mode=ro"
-        connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False)
-        connection.isolation_level = None
+        connection = sqlite_read_only.connect(Path(str(url.database)).absolute())
         for pragma in (f"busy_timeout = {_BUSY_TIMEOUT_MS}", "temp_store = MEMORY", "cache_size = -65536"):
             connection.execute(f"PRAGMA {pragma}")
         return connection
@@ -150,6 +144,21 @@ def _sqlite_to_read(url: sa.URL) -> Engine:
         connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+@contextmanager
+def _unchanged(connection: Connection) -> Iterator[None]:
+    """Raises DatabaseUnavailable at the end of a snapshot without locks if the file was changed meanwhile."""
+    driver: object = connection.connection.dbapi_connection
+    if not isinstance(driver, sqlite_read_only.UnlockedConnection):
+        yield
+        return
+    try:
+        yield
+    except Exception:
+        driver.require_unchanged()  # half of a change may end as any error
+        raise
+    driver.require_unchanged()
 
 
 def _switch_to_wal(connection: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Self
@@ -77,14 +78,20 @@ class SnapshotStore:
         hiding: Collection[str] = (),
     ) -> Snapshot:
         """Name the present state of these tables (source and query), all of them at one moment."""
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not a name for a snapshot: use lower-case letters, digits, - and _")
+        _require_name(name)
         found = heads_of_all(self._database, assets, hiding)
         snapshot = Snapshot(name, now, now + keep, tuple(found))
         if not self._lake.create(_path(name), snapshot.dumps()):
-            raise UsageError(f"there is a snapshot {name!r} already: a name is given once")
+            raise _taken(name)
         self._lake.sync()
         return snapshot
+
+    def require_new(self, name: str) -> None:
+        """Raise UsageError if `take` would refuse this name."""
+        _require_name(name)
+        with suppress(LakeObjectMissing):
+            self._lake.read(_path(name))
+            raise _taken(name)
 
     def get(self, name: str, now: datetime) -> Snapshot:
         try:
@@ -164,6 +171,15 @@ def _head(table: dict[str, Any]) -> Head:
         withdrawn_inputs=_read(table.get("withdrawn_inputs", ())),  # snapshots of earlier releases name none
         publication=table.get("publication"),
     )
+
+
+def _require_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is not a name for a snapshot: use lower-case letters, digits, - and _")
+
+
+def _taken(name: str) -> UsageError:
+    return UsageError(f"there is a snapshot {name!r} already: a name is given once")
 
 
 def _path(name: str) -> str:

@@ -17,6 +17,12 @@ from penstock.warehouse.tables import Table
 LEAST = timedelta(hours=1)  # readers that took their heads before the last publication need the files of those
 
 
+def require_retention(retention: timedelta) -> None:
+    """Raise UsageError if readers could notice what is deleted."""
+    if retention < LEAST:
+        raise UsageError(f"--retention must be at least {LEAST}: readers may still be reading what was replaced")
+
+
 def vacuum_table(
     database: Database,
     lake: Lake,
@@ -24,29 +30,44 @@ def vacuum_table(
     head: Head,
     keep: Collection[tuple[int, str | None]],
     retention: timedelta,
-    *,
-    dry_run: bool,
 ) -> list[str]:
     """Under the table's lease, so that no publication is staging files meanwhile, and behind the fence, so that one
     that slept through its lease cannot commit files that are deleted here. An unfinished publication is left to the
     next publisher: until then nothing is deleted, for it may need the files that it staged."""
-    if retention < LEAST:
-        raise UsageError(f"--retention must be at least {LEAST}: readers may still be reading what was replaced")
+    require_retention(retention)
     leases = TableLeases(database, worker_token)
     try:
         leases.acquire([head.name])
         refuse_mismatch(database, lake, head.name)
-        table = Table(lake, head.name, head.location)
-        if not dry_run:
-            table = table.fence()
+        table = Table(lake, head.name, head.location).fence()
         with database.snapshot() as connection:
             if batches.prepared_batches(connection, [head.name]):
-                raise UsageError(
-                    f"a publication to {head.name} was interrupted: run `penstock warehouse reconcile` first"
-                )
-        hours = int(retention.total_seconds() // 3600)
-        # A version of a snapshot from before the table was created again is gone: its number means another one now.
-        there = {v for v, batch in keep if v <= table.version and (batch is None or table.has_published(batch))}
-        return table.vacuum(sorted(there), hours, dry_run=dry_run)
+                raise _interrupted(head)
+        return _vacuum(table, keep, retention, dry_run=False)
     finally:
         leases.release()
+
+
+def preview_vacuum(
+    database: Database, lake: Lake, head: Head, keep: Collection[tuple[int, str | None]], retention: timedelta
+) -> list[str]:
+    """The files that `vacuum_table` would delete now. Takes no lease and changes nothing: what a publication under way
+    has staged is too young to be listed."""
+    require_retention(retention)
+    with database.snapshot() as connection:
+        if head.name in batches.abandoned_tables(connection):
+            raise _interrupted(head)
+    return _vacuum(Table(lake, head.name, head.location), keep, retention, dry_run=True)
+
+
+def _vacuum(
+    table: Table, keep: Collection[tuple[int, str | None]], retention: timedelta, *, dry_run: bool
+) -> list[str]:
+    hours = int(retention.total_seconds() // 3600)
+    # A version of a snapshot from before the table was created again is gone: its number means another one now.
+    there = {v for v, batch in keep if v <= table.version and (batch is None or table.has_published(batch))}
+    return table.vacuum(sorted(there), hours, dry_run=dry_run)
+
+
+def _interrupted(head: Head) -> UsageError:
+    return UsageError(f"a publication to {head.name} was interrupted: run `penstock warehouse reconcile` first")
