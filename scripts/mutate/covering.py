@@ -118,7 +118,7 @@ class Coverage:
         found = sorted(self._tests_of(path, line), key=self._seconds.__getitem__)
         first, covered = list[str](), set[int]()
         for test in found:
-            mine = {number for number, tests in self._lines[path].items() if test in tests}
+            mine = {number for number, tests in self._lines.get(path, {}).items() if test in tests}
             if not mine <= covered:
                 covered |= mine
                 first.append(test)
@@ -137,7 +137,7 @@ class Coverage:
         """How many lines of a file each test executes."""
         if path not in self._reach:
             counted: Counter[str] = Counter()
-            for tests in self._lines[path].values():
+            for tests in self._lines.get(path, {}).values():
                 counted.update(tests)
             self._reach[path] = dict(counted)
         return self._reach[path]
