@@ -151,6 +151,22 @@ def test_an_expression_that_names_no_field_is_found_without_spark(tmp_path: Path
     assert "'clics <= impressions' names clics, which is no field of the query (fields: campaign_id" in found["detail"]
 
 
+def test_expressions_that_no_run_could_use_are_found_without_spark(tmp_path: Path) -> None:
+    """Each with its query: the ones that cannot be parsed, and the ones that cannot be true or false."""
+    checks = [{"expression": text} for text in ("clicks >", "clicks + 1", "clicks <= impressions", "campaign_name")]
+    model: dict[str, Any] = {"code": "SELECT 1 AS n", "depends_on": ["demo.campaign_daily"], "per": "date"}
+    model["checks"] = [{"expression": "n >"}]
+    load_workspace(write_workspace(tmp_path, query={"checks": checks}, models={"daily": model})).migrate()
+    found = findings(tmp_path)["checks"]
+    assert found["detail"].split("; ") == [
+        "queries.campaign_daily: the expression 'clicks >' cannot be parsed: an operand is missing",
+        "queries.campaign_daily: the expression 'clicks + 1' must be true or false, it is a number",
+        "queries.campaign_daily: the expression 'campaign_name' must be true or false, it is string",
+        "models.daily: the expression 'n >' cannot be parsed: an operand is missing",
+    ]
+    assert not found["ok"]
+
+
 def test_every_bad_model_is_named_at_once(tmp_path: Path) -> None:
     models = {
         name: {"code": f"SELECT * FROM demo.{name}", "depends_on": ["demo.campaign_daily"], "per": "date"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.app import Workspace
+    from penstock.checks import Check
     from penstock.settings import Query, SourceSettings
     from penstock.source.protocol import Source
 
@@ -52,8 +53,18 @@ def source_places(ws: Workspace) -> str:
 
 
 def check_expressions(ws: Workspace) -> str:
-    """Expressions name fields of their query. Whether Spark takes their types shows in the next run."""
-    together(lambda query=query: _expressions(query) for query in ws.settings.queries.values())  # type: ignore[misc]
+    """Expressions can be parsed, name fields of their query, and can be boolean. Whether Spark takes the types inside
+    them shows in the next run; so do the columns of models."""
+    from penstock.contract.contract import Contract
+
+    problems = []
+    for query in ws.settings.queries.values():
+        fields = {field.name: str(field.type) for field in Contract.of(query).columns}
+        problems += _expression_problems(f"queries.{query.name}", query.checks, fields)
+    for model in ws.settings.models.values():
+        problems += _expression_problems(f"models.{model.name}", model.checks, None)
+    if problems:
+        raise ConfigError("; ".join(problems))
     return "every expression names fields of its query"
 
 
@@ -112,17 +123,13 @@ def _refused(source: Source, queries: Sequence[Query]) -> dict[str, str]:
     return found
 
 
-def _expressions(query: Query) -> None:
+def _expression_problems(place: str, checks: Sequence[Check], fields: Mapping[str, str] | None) -> list[str]:
     from penstock.checks import Expression
-    from penstock.contract.contract import Contract
-    from penstock.sql_guard import columns_of_expression
+    from penstock.sql_guard import expression_problems
 
-    fields = {field.name.lower() for field in Contract.of(query).columns}
-    for check in query.checks:
-        if isinstance(check, Expression):
-            named = columns_of_expression(check.expression)
-            if unknown := sorted({name for name in named if name.lower() not in fields}):
-                raise ConfigError(
-                    f"queries.{query.name}: the expression {check.expression!r} names {', '.join(unknown)}, which is no"
-                    f" field of the query (fields: {', '.join(field.name for field in query.fields)})"
-                )
+    return [
+        f"{place}: the expression {check.expression!r} {problem}"
+        for check in checks
+        if isinstance(check, Expression)
+        for problem in expression_problems(check.expression, fields)
+    ]
