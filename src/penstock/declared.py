@@ -147,6 +147,20 @@ def spelled(length: timedelta) -> str:
     return f"{seconds // size}{unit}"
 
 
+def time_span(value: timedelta | float | str, name: str) -> timedelta:
+    """A length of time as Python programs write it: a timedelta, a number of seconds, or text that `duration` reads."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        return duration(value)
+    try:
+        return timedelta(seconds=value)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(
+            f"{name} {value!r} is not a length of time: use a timedelta, seconds, or text such as 10m"
+        ) from None
+
+
 def _rate(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)

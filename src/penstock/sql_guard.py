@@ -60,6 +60,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_SPARK_OPERATORS = {"!>": "<=", "!<": ">=", ">>>": ">>"}  # operators that sqlglot cannot parse, as others like them
 _ANY_TEXT = "'01'"  # valid as text, in a date, in an interval and as hexadecimal digits
 
 
@@ -139,20 +140,84 @@ def check_spark_expression(text: str) -> None:
             raise SqlRefused("an expression cannot contain ';'")
 
 
-def columns_of_expression(text: str) -> list[str]:
-    """The columns that an expression names; of a field of a struct, the struct. None if it cannot be parsed here: Spark
-    knows more than we do."""
+def expression_problems(text: str, fields: Mapping[str, str] | None) -> list[str]:
+    """What is known to be wrong with a check expression without Spark: it cannot be parsed, names a column that is no
+    field, or cannot be boolean. `fields` are types by name; None if they are not known. Spark has the last word: it
+    also knows the types of functions and of what they are given."""
+    from sqlglot import exp
+
+    try:
+        tree = _parsed_expression(text)
+    except SqlRefused as error:
+        return [f"cannot be parsed: {error}"]
+    except RecursionError:
+        return []
+    if fields is None:
+        kind = _not_boolean(tree, {})
+        return [f"must be true or false, it is {kind}"] if kind else []
+    variables = {name.name.lower() for found in tree.find_all(exp.Lambda) for name in found.expressions}
+    columns = {column.parts[0].name for column in tree.find_all(exp.Column)}
+    types = {name.lower(): type_ for name, type_ in fields.items()}
+    if unknown := sorted(name for name in columns if name.lower() not in variables and name.lower() not in types):
+        return [f"names {', '.join(unknown)}, which is no field of the query (fields: {', '.join(fields)})"]
+    kind = _not_boolean(tree, types)
+    return [f"must be true or false, it is {kind}"] if kind else []
+
+
+def _parsed_expression(text: str) -> exp.Expr:
+    """The expression as Spark gets it: in brackets. Raises SqlRefused if it is none."""
+    import logging
+
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
+    logging.getLogger("sqlglot").setLevel(logging.CRITICAL + 1)
+    for ours, known in _SPARK_OPERATORS.items():
+        text = text.replace(ours, known)
     try:
-        tree = sqlglot.parse_one(text, dialect="spark")
-    except SqlglotError:
-        return []
-    variables = {name.name.lower() for found in tree.find_all(exp.Lambda) for name in found.expressions}
-    columns = (column.parts[0].name for column in tree.find_all(exp.Column))
-    return [name for name in columns if name.lower() not in variables]
+        tree = sqlglot.parse_one(f"({text})", dialect="spark").unnest()
+    except SqlglotError as error:
+        raise SqlRefused(_where(error)) from error
+    if isinstance(tree, exp.Alias):  # as in `SELECT a b`, which an expression cannot be
+        raise SqlRefused(f"{tree.alias!r} is not expected after {tree.this.sql('spark')!r}")
+    return tree
+
+
+def _where(error: Exception) -> str:
+    """The place of a syntax error, in the text without the brackets that were put around it."""
+    problems = getattr(error, "errors", None)
+    if not problems:
+        return "a text or a quoted name does not end"
+    [first, *_] = problems
+    if first["end_context"] or first["description"].startswith("Invalid expression"):
+        before = first["start_context"].removeprefix("(").strip()
+        return f"{first['highlight']!r} is not expected" + (f" after {before!r}" if before else "")
+    return "a bracket is not closed" if first["description"] == "Expecting )" else "an operand is missing"
+
+
+def _not_boolean(tree: exp.Expr, types: Mapping[str, str]) -> str | None:
+    """What an expression is, if that is certainly not true or false. Only its outermost operator is considered."""
+    from sqlglot import exp
+
+    match tree:
+        case exp.Column() if len(tree.parts) == 1:
+            type_ = types.get(tree.name.lower(), "boolean")
+            return None if type_ == "boolean" else type_
+        case exp.Literal():
+            return "text" if tree.is_string else "a number"
+        case exp.Cast():
+            return None if tree.to.is_type("boolean") else tree.to.sql("spark").lower()
+        case exp.Add() | exp.Sub() | exp.Mul() | exp.Div() | exp.IntDiv() | exp.Mod() | exp.Neg():
+            return "a number"  # or a date, an interval: never boolean
+        case exp.BitwiseAnd() | exp.BitwiseOr() | exp.BitwiseXor() | exp.BitwiseNot() | exp.Length() | exp.Abs():
+            return "a number"
+        case exp.DPipe() | exp.Lower() | exp.Upper():
+            return "text"
+        case exp.Tuple():
+            return "a list"
+        case _:
+            return None
 
 
 def _tokens(text: str) -> list[_Token]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import pytest
 
 import builders
 import penstock
+from cli import in_process
 from house import House
 from penstock.app import Workspace
+from penstock.errors import UsageError
 from penstock.partition import new_run_id
 from penstock.settings import Customer, SourceSettings
 from penstock.source.protocol import RunContext
@@ -63,6 +65,92 @@ def test_readiness_is_asked_for_a_day_and_by_a_rule(ws: Workspace) -> None:
     assert ws.ready(TABLE, date="2024-06-09", require="2") is True
     assert ws.ready(TABLE, date="2024-06-09", require="all") is False
     assert ws.ready(TABLE, date="2024-06-09", require="all", customers=(one,)) is True
+
+
+@pytest.fixture(params=["open", "reader"])
+def asked(request: pytest.FixtureRequest, house: House) -> Iterator[Any]:
+    """A workspace and its reader: both are asked in the same words."""
+    found = getattr(penstock, request.param)(str(house.folder))
+    yield found
+    (found.database if request.param == "open" else found).close()
+
+
+def customers_of(read: Any) -> set[str]:
+    return set(read.arrow()["customer_id"].to_pylist())
+
+
+def test_one_customer_is_named_by_text_or_by_a_list(asked: Any) -> None:
+    one, two = key(1).customer_id, key(2).customer_id
+    for filters in ({"customers": one}, {"customers": [one]}, {"customer": one}, {"customer": "100-000-0001"}):
+        assert customers_of(asked.read(TABLE, **filters)) == {one}, filters
+        assert asked.ready(TABLE, date="2024-06-09", **filters), filters
+        assert [day.expected for day in asked.coverage(TABLE, date="2024-06-09", **filters)] == [1], filters
+    assert customers_of(asked.read(TABLE, customers=(one, two))) == {one, two}
+    assert customers_of(asked.read(TABLE)) == customers_of(asked.read(TABLE, customers=None)) == {one, two}
+    assert customers_of(asked.vouched(TABLE, customers=one)) == {one}
+
+
+REFUSED: list[tuple[dict[str, Any], list[str]]] = [
+    ({"customers": ["typo"]}, ["--customer", "typo"]),
+    ({"customers": "typo"}, ["--customer", "typo"]),
+    ({"customer": ""}, ["--customer", ""]),
+    ({"since": "2024-06-10", "until": date(2024, 6, 9)}, ["--since", "2024-06-10", "--until", "2024-06-09"]),
+    ({"date": "2024-06-10", "since": "2024-06-09"}, ["--date", "2024-06-10", "--since", "2024-06-09"]),
+    ({"date": "2024-06-10", "until": "2024-06-10"}, ["--date", "2024-06-10", "--until", "2024-06-10"]),
+    ({"since": "2024-6-1"}, ["--since", "2024-6-1"]),
+]
+
+
+@pytest.mark.parametrize(("filters", "options"), REFUSED)
+def test_filters_that_commands_refuse_are_refused_in_the_same_words(
+    asked: Any, house: House, filters: dict[str, Any], options: list[str]
+) -> None:
+    said = in_process("read", TABLE, *options, workspace=house.folder)
+    assert said == in_process("ready", TABLE, *options, workspace=house.folder)
+    assert said.code == 2
+    for ask in (asked.read, asked.coverage, asked.ready, lambda *a, **o: asked.wait_for(*a, patience=0, **o)):
+        with pytest.raises(UsageError) as refused:
+            ask(TABLE, **filters)
+        assert said.stderr == f"penstock: {refused.value}\n"
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"since": datetime(2024, 6, 9, 12)}, "since 2024-06-09 12:00:00 is a date with a time: use a date"),  # noqa: DTZ001
+        ({"date": 20240609}, "date 20240609 is not a date: use a date, or text such as 2024-06-01"),
+        ({"customers": 1000000001}, "customer 1000000001 is not text: write the id in quotes"),
+        ({"customers": [1000000001]}, "customer 1000000001 is not text: write the id in quotes"),
+        ({"customer": "a", "customers": ["b"]}, "customer and customers are the same filter: use one of them"),
+    ],
+)
+def test_filters_that_only_python_can_write_are_refused(asked: Any, filters: dict[str, Any], message: str) -> None:
+    for ask in (asked.read, asked.coverage, asked.ready, lambda *a, **o: asked.wait_for(*a, patience=0, **o)):
+        with pytest.raises(UsageError) as refused:
+            ask(TABLE, **filters)
+        assert str(refused.value).startswith(message)
+
+
+def test_a_rule_may_be_a_number(asked: Any) -> None:
+    for require, expected in ((1, True), (2, True), (3, False), ("3", False)):
+        assert asked.ready(TABLE, date="2024-06-09", require=require) is expected
+    assert [day.available for day in asked.wait_for(TABLE, date="2024-06-09", require=2, patience=60)] == [2]
+    for wrong in (0, -1, True, 0.5):
+        with pytest.raises(UsageError, match=f"--require '{wrong}' is unknown: use all, any, a number, or a share"):
+            asked.ready(TABLE, date="2024-06-09", require=wrong)
+
+
+def test_patience_is_a_timedelta_seconds_or_text(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.monotonic", lambda: sum(waited))
+    monkeypatch.setattr("time.sleep", waited.append)
+    for patience, seconds in ((timedelta(seconds=90), 90), (90, 90), (1.5, 1.5), ("90s", 90), ("10m", 600), (0, 0)):
+        waited.clear()
+        assert [day.available for day in asked.wait_for(TABLE, date="2024-06-09", patience=patience)] == [2]
+        assert sum(waited) == pytest.approx(seconds)
+    for wrong in ("soon", "", None, float("inf"), float("nan")):
+        with pytest.raises(UsageError, match=r"is not a (duration: write 30s|length of time: use a timedelta)"):
+            asked.wait_for(TABLE, date="2024-06-09", patience=wrong)
 
 
 def test_a_partition_says_why_it_is_as_it_is(ws: Workspace) -> None:

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import builders
 from builders import audit_entry
+from cli import in_process
 from house import House
 from loaders import start
 from penstock.app import Workspace, load_workspace
@@ -31,7 +32,7 @@ from penstock.raw.reader import RawReader
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Planned
 from penstock.warehouse.consistency import lake_identity
-from workspaces import key, rows_by_partition
+from workspaces import key, rows_by_partition, write_workspace
 
 TABLE = "demo.campaign_daily"
 
@@ -174,6 +175,36 @@ def test_a_lost_database_is_rebuilt_and_readers_see_the_same_rows(house: House) 
     # The run that was replaced is known, and nothing vouches for it.
     [newer, older] = again.workspace.reader.attempts(one(2))
     assert (older.outcome, newer.outcome) == ("CANCELLED", "SUCCEEDED")
+
+
+def test_the_report_about_a_lost_database_names_the_command_that_rebuilds_it(house: House) -> None:
+    """Whatever was tried before: `db migrate` names the same command, and leaves nothing behind."""
+    lost(house).database.close()
+    for tried in ("nothing", "db migrate"):
+        if tried == "db migrate":
+            refused = in_process("db", "migrate", workspace=house.folder)
+            assert refused.code == 1
+            assert "`penstock recover --from lake` rebuilds it" in refused.stderr
+        told = in_process("recover", workspace=house.folder)
+        assert told.code == 1
+        assert "db migrate" not in told.stdout + told.stderr
+        assert "is empty or does not exist" in " ".join(told.stdout.split())
+        assert "`penstock recover --from lake` rebuilds it" in " ".join(told.stdout.split())
+        [item] = in_process("recover", "--json", workspace=house.folder).document["items"]
+        assert (item["kind"], item["table"]) == ("foreign_lake", None)
+    (Path(house.workspace.lake.url) / "penstock.json").unlink()  # a lake from before identities
+    items = in_process("recover", "--json", workspace=house.folder).document["items"]
+    assert [(item["kind"], item["table"]) for item in items] == [("unknown_table", "demo.campaign_daily.v1")]
+    assert "`penstock recover --from lake`" in items[0]["message"]
+    done = in_process("recover", "--from", "lake", "--yes", workspace=house.folder)
+    assert (done.code, in_process("recover", workspace=house.folder).code) == (0, 0)
+
+
+def test_a_new_workspace_is_not_taken_for_one_with_a_lost_database(tmp_path: Path) -> None:
+    told = in_process("recover", workspace=write_workspace(tmp_path))
+    assert told.code == 1
+    assert "there is no state database" in told.stderr
+    assert "run `penstock db migrate`" in told.stderr
 
 
 def test_an_older_database_is_brought_forward_and_goes_on(house: House) -> None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 
+from cli import penstock
 from penstock.app import Workspace
 from penstock.db import schema
 from penstock.errors import (
@@ -24,6 +25,7 @@ from penstock.errors import (
     UsageError,
     WarehouseError,
 )
+from penstock.flow.heartbeat import Heartbeat
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
@@ -32,7 +34,8 @@ from penstock.projections.fact import START, Cursor
 from penstock.settings import Customer
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
-from workspaces import NOW, customer_id, key, open_at, rows_by_partition, run, write_workspace
+from penstock.state.worker import WorkerStore
+from workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
 
 
 def state_of(workspace: Workspace, partition: PartitionKey) -> tuple[PartitionStatus, int]:
@@ -286,6 +289,79 @@ def test_a_check_that_spark_does_not_understand_is_refused_before_anything_is_is
     with pytest.raises(ConfigError, match="clickz"):
         run(ws, spark)
     assert ws.reader.attempts(key()) == []
+
+
+BROKEN = {**CAMPAIGNS, "checks": [{"expression": "clicks + 1"}]}
+PER_DAY = "SELECT logical_date, count(*) AS n FROM {table} GROUP BY ALL"
+
+
+def per_day(*tables: str) -> dict[str, Any]:
+    return {"code": PER_DAY.format(table=tables[0]), "depends_on": list(tables), "per": "date"}
+
+
+def test_a_query_with_a_check_that_spark_refuses_holds_up_itself_and_its_models_only(
+    tmp_path: Path, spark: Any
+) -> None:
+    """In a run and in a round; it stays due, and is fetched when the check is valid."""
+    models = {
+        "fine": per_day("demo.good_daily"),
+        "above": per_day("demo.good_daily", "demo.campaign_daily"),
+    }
+    queries = {"good_daily": CAMPAIGNS, "campaign_daily": BROKEN}
+    ws = open_at(write_workspace(tmp_path, queries=queries, models={name: {**one} for name, one in models.items()}))
+    good = key(1, "2024-06-09", "good_daily")
+    reason = "queries.campaign_daily: the check expression(clicks + 1) is not valid: [DATATYPE_MISMATCH"
+
+    def slice_of(name: str, day: str) -> PartitionKey:
+        return PartitionKey.parse(f"models/all/{name}/{day}")
+
+    first = "2024-06-09"
+    summary = run(ws, spark, good, key(1, first), slice_of("fine", first), slice_of("above", first))
+    assert (summary.planned, summary.accepted, summary.loaded, summary.blocked) == (4, 2, 2, 1)
+    assert summary.end == "done"
+    [trouble] = summary.troubles
+    assert trouble.startswith(reason)
+    assert ws.reader.attempts(key(1, first)) == []
+    assert set(rows_by_partition(ws, "demo.good_daily")) == {good}
+    assert [row["n"] for row in ws.vouched("models.fine").arrow().to_pylist()] == [5]
+    assert ws.vouched("models.above").arrow().num_rows == 0
+
+    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
+        facts = ws.tick(lambda: spark, heart.token, Silent())
+    assert (facts["accepted"], facts["blocked"], facts["waiting"]) == (2, 2, 0)
+    assert facts["troubles"][0].startswith(reason)
+
+    whole = {"good_daily": CAMPAIGNS, "campaign_daily": CAMPAIGNS}
+    ws = open_at(write_workspace(tmp_path, queries=whole, models={name: {**one} for name, one in models.items()}))
+    summary = run(ws, spark)
+    assert (summary.planned, summary.accepted, summary.blocked, summary.troubles) == (4, 4, 0, [])
+
+
+def test_a_portion_with_nothing_but_refused_checks_does_not_stop_the_others(tmp_path: Path, spark: Any) -> None:
+    queries = {
+        "good_daily": {**CAMPAIGNS, "start_date": "2024-05-30"},
+        "campaign_daily": {**BROKEN, "start_date": "2024-06-01"},
+    }
+    ws = open_at(write_workspace(tmp_path, queries=queries, control={"largest_run": 10}))
+    days = [date(2024, 6, number) for number in range(1, 11)]
+    run(ws, spark, *(key(1, f"{day}", "good_daily") for day in days))
+    summary = run(ws, spark)  # of June only the refused query is left, of May the other
+    assert (summary.accepted, summary.blocked, summary.end) == (2, 10, "done")
+    [trouble] = summary.troubles
+    assert "the check expression(clicks + 1) is not valid" in trouble
+    with pytest.raises(ConfigError, match="the check expression"):
+        run(ws, spark)  # nothing else is due
+
+
+def test_a_check_that_spark_refuses_is_reported_in_one_line_without_its_stack(tmp_path: Path) -> None:
+    queries = {"campaign_daily": {**BROKEN, "start_date": "2024-06-10"}}
+    folder = write_workspace(tmp_path, queries=queries)
+    open_at(folder).database.close()
+    done = penstock("run", "demo/1000000001/campaign_daily/2024-06-10", workspace=folder)
+    assert (done.returncode, done.stdout) == (ExitCode.FAILED, "")
+    assert [line.partition(": [")[0] for line in done.stderr.splitlines() if line != "planning"] == [
+        "penstock: queries.campaign_daily: the check expression(clicks + 1) is not valid"
+    ]
 
 
 def test_a_withdrawn_partition_is_gone_at_once_and_leaves_the_table_at_the_next_publish(

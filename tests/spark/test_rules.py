@@ -14,7 +14,10 @@ from penstock.contract.checks import broken
 from penstock.contract.plain import plain, spark_fields
 from penstock.contract.rules import row_rules
 from penstock.contract.schema import arrow_schema, spark_ddl
+from penstock.errors import ConfigError
+from penstock.pipeline.validate import check_expressions
 from penstock.settings import Field, check_from_mapping
+from penstock.sql_guard import expression_problems
 
 FIELDS = (
     Field(name="a", type="long", required=True),
@@ -91,3 +94,40 @@ def test_what_is_not_surely_the_same_is_left_to_spark(check: dict[str, Any]) -> 
 def test_spark_gets_every_field_that_an_expression_may_name() -> None:
     checked = of({"expression": "`A` + WORD > length(share)"})
     assert set(spark_fields(row_rules(checked)[-1], checked)) >= {"a", "word", "share"}
+
+
+# Expressions that Spark takes and other dialects do not, and expressions that Spark refuses.
+SPARK_ONLY = """
+a !> 1; a !< 1; a >>> 1 > 0; !(a > 1); a == 1; a <=> b; a div 2 > 1; 1L < a; 1.0BD < a; r'x' = word; word = "x"
+word = 'it\\'s'; word like any ('a', 'b'); word not like all ('a'); word ilike some ('a'); word rlike 'x'
+word like 'a!%' escape '!'; date'2024-01-01' < current_date; interval '1-2' year to month is not null
+current_date + interval 1 day > current_date; trim(both 'x' from word) = 'a'; substring(word from 1 for 2) = 'a'
+overlay(word placing 'a' from 1) = 'a'; word::long > 1; exists(array(a), x -> x > 1)
+transform(array(a), (x, i) -> x + i)[0] > 1; map('a', 1)['a'] = 1; struct(1, 2).col1 = 1
+case when a > 1 then true end; if(a > 1, true, false); coalesce(a > 1, true); nullif(true, a > 1)
+a is distinct from b; cast(a as boolean); boolean(a); null; true; isnull(a); startswith(word, 'a'); `a` > 1
+A > 1; a > .5; word > 5; a > 1 /* x */
+""".strip()
+REFUSED = """
+a >; a + 1; a; word; 'true'; 1; (a); a b; a > 1 b; a > 1 -- x; (a > 1; a > 1); a = = 1; a mod 2 = 0
+a > 1 xor b > 1; a => 1; a =< 1; a > 1 and; and a > 1; abs(a; abs(a); length(word); -a; a % 2; a & 1
+word || 'x'; cast(a as string); int(a); a > 1, b; a ** 2 > 1; a // 2 > 1; cast(a boolean); a > 1 limit 1
+a > 1 as x; word ~ 'a'; upper(word)
+""".strip()
+
+
+def texts(written: str) -> list[str]:
+    return [text.strip() for line in written.splitlines() for text in line.split(";")]
+
+
+def test_doctor_refuses_no_expression_that_spark_takes_and_knows_common_mistakes(spark: Any) -> None:
+    """`expression_problems` reads expressions without Spark; Spark's word counts."""
+    types = {field.name: field.type for field in FIELDS}
+    for text in (*texts(SPARK_ONLY), *texts(REFUSED)):
+        try:
+            check_expressions(spark, of({"expression": text}))
+            is_good = True
+        except ConfigError:
+            is_good = False
+        assert (expression_problems(text, types) == []) is is_good, text
+        assert is_good is (text in texts(SPARK_ONLY)), text

@@ -106,12 +106,65 @@ def test_every_bad_kind_and_option_is_named_at_once(tmp_path: Path) -> None:
     assert "foo" in found["sources"]["detail"]
 
 
+def test_a_source_that_could_not_be_tried_is_named(tmp_path: Path) -> None:
+    """Its line says neither that it can be reached nor that it reads nothing."""
+    sources = {
+        "drop": {"kind": "files", "folder": str(tmp_path / "absent")},
+        "far": {"kind": "files", "folder": "s3://", "path": "{date}.jsonl"},
+        "what": {"kind": "nonsense"},
+        "made": {"kind": "demo", "rows": "many"},  # reads no folder, broken or not
+    }
+    folder = workspace(tmp_path / "w", sources, {"drop": {"path": "{nope}/{date}.jsonl"}})
+    found = findings(folder)
+    assert found["places"]["detail"].split("; ") == [
+        "queries.drop_daily: not tried, because its options are wrong: see `sources` above",
+        "sources.far: not tried, because its settings are wrong: see `sources` above",
+        "sources.what: not tried, because its settings are wrong: see `sources` above",
+    ]
+    assert not found["places"]["ok"]
+    assert (
+        "sources.far: folder: must be a folder, or s3://bucket/prefix without credentials" in found["sources"]["detail"]
+    )
+    assert "queries.far_daily" not in found["sources"]["detail"]
+
+
+def test_the_sound_queries_of_a_source_are_tried_beside_a_broken_one(tmp_path: Path) -> None:
+    folder = workspace(tmp_path / "w", {"drop": {"kind": "files", "folder": str(tmp_path / "absent")}}, {})
+    path = folder / "penstock.yaml"
+    body = yaml.safe_load(path.read_text())
+    [query] = body["queries"].values()
+    paths = {"sound": "{date}.jsonl", "worse": "{nope}/{date}.jsonl", "worst": "{date}.xls"}
+    body["queries"] = {name: {**query, "options": {"path": text}} for name, text in paths.items()}
+    path.write_text(yaml.safe_dump(body, sort_keys=False))
+    found = findings(folder)
+    assert f"sources.drop: there is no folder {tmp_path}/absent: create it" in found["places"]["detail"]
+    for name in ("worse", "worst"):
+        assert f"queries.{name}: not tried" in found["places"]["detail"]
+        assert f"queries.{name}.options: " in found["sources"]["detail"]
+
+
 def test_an_expression_that_names_no_field_is_found_without_spark(tmp_path: Path) -> None:
     query = {"checks": [{"expression": "clics <= impressions"}, {"expression": "exists(array(1), x -> x > clicks)"}]}
     load_workspace(write_workspace(tmp_path, query=query)).migrate()
     found = findings(tmp_path)["checks"]
     assert not found["ok"]
     assert "'clics <= impressions' names clics, which is no field of the query (fields: campaign_id" in found["detail"]
+
+
+def test_expressions_that_no_run_could_use_are_found_without_spark(tmp_path: Path) -> None:
+    """Each with its query: the ones that cannot be parsed, and the ones that cannot be true or false."""
+    checks = [{"expression": text} for text in ("clicks >", "clicks + 1", "clicks <= impressions", "campaign_name")]
+    model: dict[str, Any] = {"code": "SELECT 1 AS n", "depends_on": ["demo.campaign_daily"], "per": "date"}
+    model["checks"] = [{"expression": "n >"}]
+    load_workspace(write_workspace(tmp_path, query={"checks": checks}, models={"daily": model})).migrate()
+    found = findings(tmp_path)["checks"]
+    assert found["detail"].split("; ") == [
+        "queries.campaign_daily: the expression 'clicks >' cannot be parsed: an operand is missing",
+        "queries.campaign_daily: the expression 'clicks + 1' must be true or false, it is a number",
+        "queries.campaign_daily: the expression 'campaign_name' must be true or false, it is string",
+        "models.daily: the expression 'n >' cannot be parsed: an operand is missing",
+    ]
+    assert not found["ok"]
 
 
 def test_every_bad_model_is_named_at_once(tmp_path: Path) -> None:

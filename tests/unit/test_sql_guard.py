@@ -14,7 +14,7 @@ from penstock.contract.rules import row_rules
 from penstock.errors import ConfigError, UsageError
 from penstock.pipeline.model import checked_sql
 from penstock.settings import Model, check_from_mapping, load_queries
-from penstock.sql_guard import SqlRefused, check_spark_expression, spark_statement
+from penstock.sql_guard import SqlRefused, check_spark_expression, expression_problems, spark_statement
 from penstock.warehouse.sql import query
 
 TABLES = {"demo.daily", "models.spend"}
@@ -135,6 +135,33 @@ def test_an_expression_that_reaches_further_is_refused_with_its_line(tmp_path: P
         load_queries(file, {})
     assert "query.yaml:4: checks[0]: " in str(refused.value)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a >", "cannot be parsed: an operand is missing"),
+        ("a = = 1", "cannot be parsed: '=' is not expected after 'a ='"),
+        ("(a > 1", "cannot be parsed: a bracket is not closed"),
+        ("a > 1)", "cannot be parsed: ')' is not expected after 'a > 1)'"),
+        ("a > 1 a < 5", "cannot be parsed: '<' is not expected after 'a > 1 a'"),
+        ("a > 1 s", "cannot be parsed: 's' is not expected after 'a > 1'"),
+        ("s = 'x", "cannot be parsed: a text or a quoted name does not end"),
+        ("drop table a", "cannot be parsed: 'drop' is not expected"),
+        ("x > 1 and y > 1", "names x, y, which is no field of the query (fields: a, s, ok)"),
+        ("a", "must be true or false, it is long"),
+        ("((S))", "must be true or false, it is string"),
+        ("cast(ok as string)", "must be true or false, it is string"),
+        ("a > 1, ok", "must be true or false, it is a list"),
+        ("s || 'x'", "must be true or false, it is text"),
+        ("length(s)", "must be true or false, it is a number"),
+    ],
+)
+def test_what_is_wrong_with_an_expression_is_known_without_spark(text: str, problem: str) -> None:
+    fields = {"a": "long", "s": "string", "ok": "boolean"}
+    assert expression_problems(text, fields) == [problem]
+    if not problem.startswith("names"):
+        assert expression_problems(text, None) in ([problem], [])  # types of columns are not known then
 
 
 def test_an_expression_that_an_older_release_kept_stays_readable_and_is_not_run() -> None:

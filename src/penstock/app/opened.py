@@ -143,6 +143,14 @@ class Opened:
 
         return mismatches(self.database, self.lake, everything=everything)
 
+    def lost_database(self) -> list[Mismatch]:
+        """What the lake holds of a state database that is lost: the one of the workspace does not exist or has no
+        schema. Nothing if it has one, or if the lake is new as well."""
+        from penstock.db.migrate import version_of
+        from penstock.warehouse.consistency import lake_without_database
+
+        return [] if version_of(self.database) else lake_without_database(self.lake, str(self.database))
+
     def ranges(self, selection: Selection) -> list[ExpectedRange]:
         return expected(self.settings, selection, self.now())
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date as Day
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from penstock.app.explaining import Explaining, PartitionHandle
 from penstock.clock import Clock, utc_now
+from penstock.control.filters import AnyCustomers, AnyDay, SliceFilters
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey, RunId
 from penstock.settings import find_workspace, load_settings
@@ -68,16 +69,18 @@ class Reader:
         self,
         table: str,
         *,
-        since: str | Day | None = None,
-        until: str | Day | None = None,
-        date: str | Day | None = None,
-        customers: Sequence[str] = (),
+        since: AnyDay | None = None,
+        until: AnyDay | None = None,
+        date: AnyDay | None = None,
+        customers: AnyCustomers | None = None,
         columns: Sequence[str] = (),
         as_of: str | None = None,
         schema_version: str | None = None,
         spark: SparkSession | None = None,
+        customer: AnyCustomers | None = None,
     ) -> Vouched | DataFrame:
-        """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb()."""
+        """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb().
+        Raises UsageError for the filters that `penstock read` refuses; see `SliceFilters`."""
         return self._workspace.read(
             table,
             since=since,
@@ -88,6 +91,7 @@ class Reader:
             as_of=as_of,
             schema_version=schema_version,
             spark=spark,
+            customer=customer,
         )
 
     def vouched(
@@ -96,12 +100,13 @@ class Reader:
         *,
         since: Day | None = None,
         until: Day | None = None,
-        customers: Sequence[str] = (),
+        customers: AnyCustomers | None = None,
         columns: Sequence[str] = (),
         as_of: str | None = None,
         schema_version: str | None = None,
     ) -> Vouched:
-        """The vouched rows of a table at this moment: reading them twice gives the same rows."""
+        """The vouched rows of a table at this moment: reading them twice gives the same rows. A customer or a range of
+        days without rows is no error here, as in the filters of a query."""
         return self._workspace.vouched(
             table,
             since=since,
@@ -139,23 +144,29 @@ class Reader:
 
         return start_session(self._workspace.settings.spark)
 
-    def coverage(self, table: str, **slice_of: Any) -> list[Coverage]:
+    def coverage(self, table: str, **filters: Unpack[SliceFilters]) -> list[Coverage]:
         """Day by day how much of what is expected is ready."""
-        return self._workspace.coverage(table, **slice_of)
+        return self._workspace.coverage(table, **filters)
 
-    def ready(self, table: str, *, require: str = "all", **slice_of: Any) -> bool:
+    def ready(self, table: str, *, require: str | int = "all", **filters: Unpack[SliceFilters]) -> bool:
         """Whether every day of a slice can be read, by a rule: all, any, a number of partitions, or a share (95%)."""
-        return self._workspace.ready(table, require=require, **slice_of)
+        return self._workspace.ready(table, require=require, **filters)
 
     def wait_for(
-        self, table: str | Sequence[str], *, require: str = "all", patience: timedelta, **slice_of: Any
+        self,
+        table: str | Sequence[str],
+        *,
+        require: str | int = "all",
+        patience: timedelta | float | str,
+        **filters: Unpack[SliceFilters],
     ) -> list[Coverage]:
-        """Wait until a slice of a table, or of each of several, is ready, or patience ends. Returns how it stands."""
-        return self._workspace.wait_for(table, require=require, patience=patience, **slice_of)
+        """Wait until a slice of a table, or of each of several, is ready, or patience ends: a timedelta, seconds, or
+        text such as 10m. Returns the coverage at that moment."""
+        return self._workspace.wait_for(table, require=require, patience=patience, **filters)
 
-    def asked_days(self, table: str, **slice_of: Any) -> AskedDays:
+    def asked_days(self, table: str, **filters: Unpack[SliceFilters]) -> AskedDays:
         """Which days a question about readiness asks for, and which of them are expected."""
-        return self._workspace.asked_days(table, **slice_of)
+        return self._workspace.asked_days(table, **filters)
 
     def partitions(
         self, selection: Selection | None = None, *, after: PartitionKey | None = None, limit: int | None = None

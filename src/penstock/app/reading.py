@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date as Day
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from penstock.app.chronicle import Chronicle
 from penstock.app.opened import os_user
-from penstock.control.select import Selection
+from penstock.control.filters import AnyCustomers, AnyDay, SliceFilters, customer_ids, day_range
+from penstock.control.select import Selection, refuse_unknown
+from penstock.declared import time_span
 from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import AttemptKey, PartitionKey, RunId, day
+from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 
@@ -37,22 +39,27 @@ class Reading(Chronicle):
         self,
         table: str,
         *,
-        since: str | Day | None = None,
-        until: str | Day | None = None,
-        date: str | Day | None = None,
-        customers: Sequence[str] = (),
+        since: AnyDay | None = None,
+        until: AnyDay | None = None,
+        date: AnyDay | None = None,
+        customers: AnyCustomers | None = None,
         columns: Sequence[str] = (),
         as_of: str | None = None,
         schema_version: str | None = None,
         spark: SparkSession | None = None,
+        customer: AnyCustomers | None = None,
     ) -> Vouched | DataFrame:
         """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb().
-        Versions whose types do not fit are read one by one: `schema_version` names one, `.versions` has all."""
+        Versions whose types do not fit are read one by one: `schema_version` names one, `.versions` has all. Raises
+        UsageError for the filters that `penstock read` refuses; see `SliceFilters`."""
+        first, last = day_range(date, since, until)
+        named = customer_ids(customers, customer)
+        refuse_unknown(self.settings, Selection(customers=named))
         vouched = self.vouched(
             table,
-            since=_day(date or since),
-            until=_day(date or until),
-            customers=customers,
+            since=first,
+            until=last,
+            customers=named,
             columns=columns,
             as_of=as_of,
             schema_version=schema_version,
@@ -65,13 +72,14 @@ class Reading(Chronicle):
         *,
         since: Day | None = None,
         until: Day | None = None,
-        customers: Sequence[str] = (),
+        customers: AnyCustomers | None = None,
         columns: Sequence[str] = (),
         as_of: str | None = None,
         schema_version: str | None = None,
     ) -> Vouched:
         """The vouched rows of `source.query_name` at this moment: reading them twice gives the same rows. `as_of` names
-        a snapshot: what was demoted since it was taken is left out. With `schema_version`, only its rows."""
+        a snapshot: what was demoted since it was taken is left out. With `schema_version`, only its rows. A customer or
+        a range of days without rows is no error here, as in the filters of a query."""
         from penstock.contract.schema import arrow_schema
         from penstock.warehouse.reader import Filter, Vouched
         from penstock.warehouse.tables import file_schema
@@ -83,7 +91,7 @@ class Reading(Chronicle):
         found = self._heads(table, as_of)
         if schema_version is not None:
             found = _only_version(table, found, schema_version, contract.schema_version)
-        wanted = Filter(since, until, tuple(customers), tuple(columns))
+        wanted = Filter(since, until, customer_ids(customers), tuple(columns))
         return Vouched(
             self.versions, file_schema(arrow_schema(contract.columns)), found, wanted, self._explained_by(found)
         )
@@ -266,32 +274,16 @@ class Reading(Chronicle):
             except PySparkException as error:
                 raise UsageError(f"the SQL failed: {refusal(error)}") from error
 
-    def coverage(
-        self,
-        table: str,
-        *,
-        since: str | Day | None = None,
-        until: str | Day | None = None,
-        date: str | Day | None = None,
-        customers: Sequence[str] = (),
-    ) -> list[Coverage]:
+    def coverage(self, table: str, **filters: Unpack[SliceFilters]) -> list[Coverage]:
         """Day by day how much of what is expected is ready: it can be read, and no demoted run went into it. Days that
         have not ended yet are part of it if they are named: they are not ready. Raises UsageError if nothing is
-        expected on any of the days yet."""
+        expected on any of the days yet, and for the filters that `penstock ready` refuses."""
         from penstock.warehouse.readiness import coverage
 
-        asked = self.asked_days(table, since=since, until=until, date=date, customers=customers)
+        asked = self.asked_days(table, **filters)
         return coverage(self.database, asked.ranges, asked.due)
 
-    def asked_days(
-        self,
-        table: str,
-        *,
-        since: str | Day | None = None,
-        until: str | Day | None = None,
-        date: str | Day | None = None,
-        customers: Sequence[str] = (),
-    ) -> AskedDays:
+    def asked_days(self, table: str, **filters: Unpack[SliceFilters]) -> AskedDays:
         """The days that `coverage`, `ready` and `wait_for` are about: what is expected on them, and how they differ
         from those that were asked for."""
         from penstock.control.asked_days import asked_days
@@ -300,37 +292,44 @@ class Reading(Chronicle):
         if query is None:
             known = ", ".join(sorted(c.asset for c in self.contracts.values()))
             raise UsageError(f"unknown table {table} (tables: {known})")
-        first, last = _day(date or since), _day(date or until)
-        selection = Selection((), query.source, tuple(customers), (query.name,), first, last)
+        first, last = day_range(filters.get("date"), filters.get("since"), filters.get("until"))
+        customers = customer_ids(filters.get("customers"), filters.get("customer"))
+        selection = Selection((), query.source, customers, (query.name,), first, last)
         return asked_days(self.settings, table, selection, self.now())
 
-    def ready(self, table: str, *, require: str = "all", **slice_of: Any) -> bool:
+    def ready(self, table: str, *, require: str | int = "all", **filters: Unpack[SliceFilters]) -> bool:
         """Whether every day of a slice can be read, by a rule: all, any, a number of partitions, or a share (95%).
-        A day that was named and has not ended yet is not ready. Raises UsageError if nothing is expected yet."""
+        A day that was named and has not ended yet is not ready. Raises UsageError if nothing is expected yet, and for
+        the filters that `penstock ready` refuses."""
         from penstock.warehouse.readiness import Rule
 
-        rule = Rule(require)
-        return all(rule.holds(day) for day in self._day_counts([table], slice_of))
+        rule = Rule(str(require))
+        return all(rule.holds(day) for day in self._day_counts([table], filters))
 
     def wait_for(
-        self, table: str | Sequence[str], *, require: str = "all", patience: timedelta, **slice_of: Any
+        self,
+        table: str | Sequence[str],
+        *,
+        require: str | int = "all",
+        patience: timedelta | float | str,
+        **filters: Unpack[SliceFilters],
     ) -> list[Coverage]:
-        """Wait until a slice of a table, or of each of several, is ready, or patience ends: that long in total. Returns
-        how it stands then."""
+        """Wait until a slice of a table, or of each of several, is ready, or patience ends: that long in total, as a
+        timedelta, in seconds, or as text such as 10m. Returns the coverage at that moment."""
         from penstock.warehouse.readiness import Rule, wait_for
 
         tables = [table] if isinstance(table, str) else list(table)
         return wait_for(
-            lambda: [day for name in tables for day in self.coverage(name, **slice_of)],
-            Rule(require),
-            patience,
-            glance=lambda: self._day_counts(tables, slice_of),
+            lambda: [day for name in tables for day in self.coverage(name, **filters)],
+            Rule(str(require)),
+            time_span(patience, "patience"),
+            glance=lambda: self._day_counts(tables, filters),
         )
 
-    def _day_counts(self, tables: Sequence[str], slice_of: Mapping[str, Any]) -> list[DayCount]:
+    def _day_counts(self, tables: Sequence[str], filters: SliceFilters) -> list[DayCount]:
         from penstock.warehouse.readiness import day_counts
 
-        asked = [self.asked_days(name, **slice_of) for name in tables]
+        asked = [self.asked_days(name, **filters) for name in tables]
         return [count for one in asked for count in day_counts(self.database, one.ranges)]
 
     def raw_runs(self, key: PartitionKey) -> tuple[list[RawRun], RunId | None]:
@@ -370,7 +369,3 @@ def _only_version(table: str, heads: Sequence[Head], version: str, current: str)
         known = ", ".join(head.schema_version for head in heads) or "none"
         raise UsageError(f"{table} has no partition of schema version {version} (versions: {known})")
     return found
-
-
-def _day(value: str | Day | None) -> Day | None:
-    return day(value) if isinstance(value, str) else value

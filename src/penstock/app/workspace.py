@@ -71,6 +71,7 @@ class Workspace(Planning):
         from penstock.control.plan import Plan
         from penstock.flow.guard import Gate
         from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.runner import ChecksRefused
         from penstock.flow.summary import RunSummary, as_one
         from penstock.pipeline.session import start_session
 
@@ -106,9 +107,10 @@ class Workspace(Planning):
         if resumes:
             filters = {**self.run_filters(resumes), "resumes": resumes}
         every: list[RunSummary] = []
+        refused: list[tuple[int, ChecksRefused]] = []  # plans with nothing to issue, and why
         with self._reprocessing(reprocess and not resumes, selection, actor, whole, every), Heartbeat(workers) as heart:
             for plan in chain([first], plans):
-                for source, count in plan.blocked.items():
+                for source, count in plan.blocked.items() if every else ():
                     every[-1].count(blocked=count)
                     every[-1].trouble([guard.trouble(source)])
                 if plan.blocked:
@@ -117,7 +119,11 @@ class Workspace(Planning):
                     watcher.say(f"run {len(every) + 1}: {counted(len(plan.items))}, then {plan.later:,} more to fetch")
                 run_id, today = new_run_id(), self._under_todays_models(session, plan.items, plan.fan_ins)
                 runner = self._runner(session, heart.token, watcher, by_hand=True)
-                done = runner.run(run_id, today.items, actor=actor, filters=filters, fan_ins=today.fan_ins)
+                try:
+                    done = runner.run(run_id, today.items, actor=actor, filters=filters, fan_ins=today.fan_ins)
+                except ChecksRefused as error:
+                    refused.append((len(today.items), error))
+                    continue
                 done.count(blocked=today.left_out)
                 done.trouble(today.troubles)
                 every.append(done)
@@ -125,6 +131,11 @@ class Workspace(Planning):
                 self._tell_lineage(run_id)
                 if done.end != "done":
                     break
+            for count, refusal in refused:
+                if not every:
+                    raise refusal
+                every[-1].count(blocked=count)
+                every[-1].trouble([str(refusal)])
         summary = as_one([*published, *every])
         summary.skipped += whole.held
         summary.is_divided = whole.is_divided and len(every) > 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.app import Workspace
+    from penstock.checks import Check
     from penstock.settings import Query, SourceSettings
     from penstock.source.protocol import Source
 
@@ -18,32 +19,52 @@ _NAMED = 5
 
 def source_kinds(ws: Workspace) -> str:
     """Kinds, options and queries of all sources; names every mistake, not only the first."""
-    together(lambda settings=settings: _made(ws, settings) for settings in ws.settings.sources.values())  # type: ignore[misc]
+    together(lambda settings=settings: _refuse(ws, settings) for settings in ws.settings.sources.values())  # type: ignore[misc]
     return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
 
 
 def source_places(ws: Workspace) -> str:
-    """Folders exist, and addresses answer."""
+    """Folders exist, and addresses answer. Names sources and queries that cannot be tried because of their settings."""
     from penstock.source.protocol import Probed
+    from penstock.source.registry import reads_places
 
     probed = []
     problems = []
     for name, settings in ws.settings.sources.items():
         try:
-            source = _made(ws, settings)
+            if not reads_places(settings):
+                continue
+            source = _made(settings)
         except PenstockError:
-            continue  # has a line of its own
+            problems.append(f"sources.{name}: not tried, because its settings are wrong: see `sources` above")
+            continue
         if isinstance(source, Probed):
             probed.append(name)
-            problems += [f"sources.{name}: {text}" for text in source.probe(ws.settings.queries_of(name), SECONDS)]
+            queries = ws.settings.queries_of(name)
+            refused = _refused(source, queries)
+            sound = [query for query in queries if query.name not in refused]
+            problems += [f"sources.{name}: {text}" for text in source.probe(sound, SECONDS)]
+            problems += [
+                f"queries.{one}: not tried, because its options are wrong: see `sources` above" for one in refused
+            ]
     if problems:
         raise ConfigError("; ".join(dict.fromkeys(problems)))
     return f"{', '.join(probed)}: can be reached" if probed else "no source reads folders or addresses"
 
 
 def check_expressions(ws: Workspace) -> str:
-    """Expressions name fields of their query. Whether Spark takes their types shows in the next run."""
-    together(lambda query=query: _expressions(query) for query in ws.settings.queries.values())  # type: ignore[misc]
+    """Expressions can be parsed, name fields of their query, and can be boolean. Whether Spark takes the types inside
+    them shows in the next run; so do the columns of models."""
+    from penstock.contract.contract import Contract
+
+    problems = []
+    for query in ws.settings.queries.values():
+        fields = {field.name: str(field.type) for field in Contract.of(query).columns}
+        problems += _expression_problems(f"queries.{query.name}", query.checks, fields)
+    for model in ws.settings.models.values():
+        problems += _expression_problems(f"models.{model.name}", model.checks, None)
+    if problems:
+        raise ConfigError("; ".join(problems))
     return "every expression names fields of its query"
 
 
@@ -76,27 +97,39 @@ def together(checks: Iterator[Callable[[], object]]) -> None:
         raise ConfigError("; ".join(mistakes))
 
 
-def _made(ws: Workspace, settings: SourceSettings) -> Source:
+def _refuse(ws: Workspace, settings: SourceSettings) -> None:
+    if refused := _refused(_made(settings), ws.settings.queries_of(settings.name)):
+        raise ConfigError("; ".join(refused.values()))
+
+
+def _made(settings: SourceSettings) -> Source:
     from penstock.partition import new_run_id
     from penstock.source.protocol import RunContext
-    from penstock.source.registry import make_source, refuse_queries
+    from penstock.source.registry import make_source
 
-    source = make_source(settings, RunContext(new_run_id()))
-    refuse_queries(source, ws.settings.queries_of(settings.name))
-    return source
+    return make_source(settings, RunContext(new_run_id()))
 
 
-def _expressions(query: Query) -> None:
+def _refused(source: Source, queries: Sequence[Query]) -> dict[str, str]:
+    """The queries that the source cannot answer, and why."""
+    from penstock.source.registry import refuse_queries
+
+    found = {}
+    for query in queries:
+        try:
+            refuse_queries(source, [query])
+        except PenstockError as error:
+            found[query.name] = str(error)
+    return found
+
+
+def _expression_problems(place: str, checks: Sequence[Check], fields: Mapping[str, str] | None) -> list[str]:
     from penstock.checks import Expression
-    from penstock.contract.contract import Contract
-    from penstock.sql_guard import columns_of_expression
+    from penstock.sql_guard import expression_problems
 
-    fields = {field.name.lower() for field in Contract.of(query).columns}
-    for check in query.checks:
-        if isinstance(check, Expression):
-            named = columns_of_expression(check.expression)
-            if unknown := sorted({name for name in named if name.lower() not in fields}):
-                raise ConfigError(
-                    f"queries.{query.name}: the expression {check.expression!r} names {', '.join(unknown)}, which is no"
-                    f" field of the query (fields: {', '.join(field.name for field in query.fields)})"
-                )
+    return [
+        f"{place}: the expression {check.expression!r} {problem}"
+        for check in checks
+        if isinstance(check, Expression)
+        for problem in expression_problems(check.expression, fields)
+    ]

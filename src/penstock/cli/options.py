@@ -9,7 +9,7 @@ import typer
 from penstock.cli import completion
 from penstock.errors import UsageError
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import PartitionKey, account_id, day
+from penstock.partition import PartitionKey
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
@@ -73,6 +73,7 @@ def selection(
     status: str | None = None,
 ) -> Selection:
     """The filters of a command as a value. Keys and filters exclude each other."""
+    from penstock.control.filters import customer_ids, day_range
     from penstock.control.select import Selection
 
     named = {"--source": source, "--date": date, "--since": since, "--until": until, "--status": status}
@@ -80,15 +81,11 @@ def selection(
         raise UsageError(f"{', '.join(empty)} is empty: leave it out, or give it a value")
     if keys and any((source, customers, queries, date, since, until)):
         raise UsageError("name partitions either by key or by filters, not both")
-    if date and (since or until):
-        raise UsageError("--date is one day; use it without --since and --until")
-    first, last = (day(text) if text else None for text in (date or since, date or until))
-    if first and last and first > last:
-        raise UsageError(f"--since {first} is after --until {last}")
+    first, last = day_range(date, since, until)
     return Selection(
         tuple(sorted({PartitionKey.parse(key) for key in keys or ()})),
         source,
-        tuple(account_id(text) for text in customers or ()),
+        customer_ids(customers),
         tuple(queries or ()),
         first,
         last,

@@ -117,8 +117,10 @@ def recover(
 
 
 def _report(ws: Workspace, as_json: bool) -> None:
-    ws.require_schema()
-    found = ws.mismatches(everything=True)
+    found = ws.lost_database()
+    if not found:
+        ws.require_schema()
+        found = ws.mismatches(everything=True)
 
     def draw(console: Console) -> None:
         draw_mismatches(console, found)

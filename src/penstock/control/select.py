@@ -54,7 +54,7 @@ class Selection:
 
 def expected(settings: Settings, selection: Selection, now: datetime) -> list[ExpectedRange]:
     """The partitions that the configuration expects to exist by `now`, as far as they are selected."""
-    _refuse_unknown(settings, selection)
+    refuse_unknown(settings, selection)
     models = derived(settings, now)
     if selection.keys:
         return [_only(settings, models, key, now) for key in sorted(set(selection.keys))]
@@ -164,7 +164,8 @@ def _asks(query: Query, customer: Customer) -> bool:
     return query.customers is None or customer.id in query.customers
 
 
-def _refuse_unknown(settings: Settings, selection: Selection) -> None:
+def refuse_unknown(settings: Settings, selection: Selection) -> None:
+    """Raise UsageError if a selection names a source, customer, query or key that the configuration does not have."""
     named_sources = {selection.source} if selection.source else set()
     sources = {*settings.sources, MODELS} if settings.models else set(settings.sources)
     _known("source", named_sources | {key.source for key in selection.keys}, sources)

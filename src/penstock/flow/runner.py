@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.contract.contract import Contract
 from penstock.contract.stored import store_contracts
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import ConfigError, PenstockError, TransientError
 from penstock.failpoint import reach
 from penstock.flow.desk import Desk, News
 from penstock.flow.graph import STAGES, FanIn, Graph
@@ -33,6 +33,10 @@ _SMALLEST_BATCH = 2_500  # below this a second batch costs more than working on 
 _LOOK_SECONDS = 2.0  # how often a waiting run looks whether it was cancelled
 
 
+class ChecksRefused(ConfigError):
+    """Spark refuses a check of every query in a plan: nothing was issued."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runner:
     """Carries plans through their stages."""
@@ -50,9 +54,13 @@ class Runner:
         filters: Mapping[str, Any],
         fan_ins: Sequence[FanIn] = (),
     ) -> RunSummary:
-        """Work through the plan, newest months first. What cannot be finished is cancelled, never left open."""
+        """Work through the plan, newest months first. What cannot be finished is cancelled, never left open. A query
+        with a check that Spark refuses is left out and reported. Raises ChecksRefused, before anything is recorded, if
+        that leaves nothing of the plan."""
         bench = self.bench
-        self._prepare(plan)
+        refused = self._prepare(plan)
+        if refused and all(item.key.query_name in refused for item in plan):
+            raise ChecksRefused("; ".join(refused.values()))
         reasons: dict[str, int] = {}
         for item in plan:
             reasons[item.reason] = reasons.get(item.reason, 0) + 1
@@ -60,25 +68,31 @@ class Runner:
         graph = Graph(keys, [*fan_ins, *waiting_for_references(keys, bench.contracts)], reasons)
         bench.control.start_run(run_id, bench.worker_token, actor, filters, len(plan), graph.event(run_id))
         reach("run.started")
-        return self._go(run_id, plan, {}, {})
+        return self._go(run_id, plan, {}, {}, refused)
 
     def resume(
         self, run_id: RunId, plan: Sequence[Planned], adopted: Sequence[Issued], sizes: Mapping[PartitionKey, int]
     ) -> RunSummary:
         """Go on with a run whose worker died: what it finished is not done again. The plan is for what it had not
         issued, the sizes are of the payloads that it had fetched."""
-        self._prepare(plan)
-        return self._go(run_id, plan, {item.attempt.partition: item for item in adopted}, dict(sizes))
+        refused = self._prepare(plan)
+        return self._go(run_id, plan, {item.attempt.partition: item for item in adopted}, dict(sizes), refused)
 
-    def _prepare(self, plan: Sequence[Planned]) -> None:
-        """Before anything is issued: checks that Spark cannot understand, contracts that attempts will name."""
-        used = sorted({item.key.query_name for item in plan})
-        for name in used:
-            check_expressions(self.bench.spark, self.bench.contracts[name])
-        if used:
-            contracts = [self.bench.contracts[name] for name in used]
+    def _prepare(self, plan: Sequence[Planned]) -> dict[str, str]:
+        """Keep the contracts that attempts will name. Returns, by query, why Spark refuses a check: nothing of such a
+        query may be issued."""
+        refused: dict[str, str] = {}
+        contracts = []
+        for name in sorted({item.key.query_name for item in plan}):
+            try:
+                check_expressions(self.bench.spark, self.bench.contracts[name])
+                contracts.append(self.bench.contracts[name])
+            except ConfigError as error:
+                refused[name] = str(error)
+        if contracts:
             store_contracts(open_lake(self.bench.settings.lake), contracts)
             self.bench.control.keep_contracts([_contract_row(contract) for contract in contracts])
+        return refused
 
     def _go(
         self,
@@ -86,15 +100,17 @@ class Runner:
         plan: Sequence[Planned],
         adopted: dict[PartitionKey, Issued],
         sizes: dict[PartitionKey, int],
+        refused: Mapping[str, str],
     ) -> RunSummary:
         started = time.monotonic()
         done = RunSummary(run_id, planned=len(plan) + len(adopted))
         ordered = sorted(plan, key=_newest_month_first)
-        stages = Stages(self.bench, done, {item.key: item for item in ordered}, adopted, sizes)
+        stages = Stages(self.bench, done, {item.key: item for item in ordered}, adopted, sizes, refused)
         token, desk = self.bench.worker_token, Desk(run_id, self.news)
         try:
             with set_aside(self.bench.spark) as stages.aside:
-                _Lanes(self, stages, desk, self._probes(ordered)).work_through()
+                probes = self._probes([item for item in ordered if item.key.query_name not in refused])
+                _Lanes(self, stages, desk, probes).work_through()
         except BaseException as error:
             stages.give_up()
             end = "cancelled" if isinstance(error, KeyboardInterrupt) else "broken"

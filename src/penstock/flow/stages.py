@@ -76,6 +76,7 @@ class Stages:
     planned: dict[PartitionKey, Planned] = field(default_factory=dict)
     open: dict[PartitionKey, Issued] = field(default_factory=dict)  # issued (or adopted) and not closed
     sizes: dict[PartitionKey, int] = field(default_factory=dict)  # of fetched payloads
+    refused: Mapping[str, str] = field(default_factory=dict)  # queries of which nothing is issued, and why
     aside: Asides | None = None
     unpublishable: set[PartitionKey] = field(default_factory=set)  # reported: each publication finds them again
     stopped: Flag = field(default_factory=Flag)
@@ -128,7 +129,13 @@ class Stages:
         return issued
 
     def _allowed(self, planned: Sequence[Planned]) -> Sequence[Planned]:
-        """What may be issued now. Behind an open breaker that is a single probe; the rest is dropped from the run."""
+        """What may be issued now: nothing of refused queries, and behind an open breaker a single probe. The rest is
+        dropped from the run."""
+        if refused := [item.key for item in planned if item.key.query_name in self.refused]:
+            reasons = [self.refused[name] for name in sorted({key.query_name for key in refused})]
+            self.done.trouble(reasons)
+            self._drop(refused, "; ".join(reasons))
+            planned = [item for item in planned if item.key.query_name not in self.refused]
         guard = self.bench.guard
         gates = {source: guard.gate(source) for source in sorted({item.key.source for item in planned})}
         alone = len(planned) == 1
@@ -139,12 +146,15 @@ class Stages:
         ]
         if len(allowed) < len(planned):
             inside = {item.key for item in allowed}
-            left = [item.key for item in planned if item.key not in inside]
-            self.done.count(blocked=len(left))
             self.done.trouble(guard.trouble(source) for source in gates)
             why = "; ".join(self.done.troubles) or "the source is in trouble"
-            self._tell(TasksDropped(self.run_id, Stage.EXTRACT, brief(left), 1, why, new_ulid()))
+            self._drop([item.key for item in planned if item.key not in inside], why)
         return allowed
+
+    def _drop(self, keys: Sequence[PartitionKey], why: str) -> None:
+        """Give up tasks of this run before they are issued: the partitions stay due."""
+        self.done.count(blocked=len(keys))
+        self._tell(TasksDropped(self.run_id, Stage.EXTRACT, brief(keys), 1, why, new_ulid()))
 
     def _fetch(self, issued: Sequence[Issued]) -> list[Extracted]:
         bench = self.bench

@@ -47,7 +47,7 @@ class RunSummary:
     loaded: int = 0
     hidden: int = 0
     skipped: int = 0
-    blocked: int = 0  # not issued, because the source is in trouble
+    blocked: int = 0  # not issued: the source is in trouble, a model cannot be made, or a check is not valid
     cancelled: int = 0
     unchanged: int = 0  # planned because its inputs might change, and they did not
     warnings: int = 0  # complaints about accepted slices
@@ -56,7 +56,7 @@ class RunSummary:
     failures: list[Failure] = field(default_factory=list)  # rejected, or not publishable
     cancelled_items: list[Failure] = field(default_factory=list)  # closed without a verdict: they stay due
     waiting: dict[str, int] | None = None  # what stands in the way of partitions; counted when nothing was planned
-    troubles: list[str] = field(default_factory=list)  # of sources, in words
+    troubles: list[str] = field(default_factory=list)  # of sources, models and checks, in words
     unfinished: list[str] = field(default_factory=list)  # killed runs that have partitions left, in words
     runs: list[RunId] = field(default_factory=list)  # those that one command made, in their order
     is_divided: bool = False  # the plan was too large for one run

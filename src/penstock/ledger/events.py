@@ -102,7 +102,8 @@ class SlicesUnchanged:
 
 @dataclass(frozen=True, slots=True)
 class TasksDropped:
-    """Tasks were given up before anybody worked on them: another run was first, or the source is in trouble."""
+    """Tasks were given up before anybody worked on them: another run was first, the source is in trouble, or Spark
+    refuses a check of the query."""
 
     type: ClassVar[str] = "TasksDropped"
     version: ClassVar[int] = 1

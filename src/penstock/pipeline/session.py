@@ -44,6 +44,7 @@ _OURS = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
 }
+_QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _ON_CONNECT = (
     "spark.sql.session.timeZone",
     "spark.sql.ansi.enabled",
@@ -57,8 +58,9 @@ def start_session(settings: SparkSettings) -> SparkSession:
     from pyspark.sql import SparkSession
 
     interrupts.begin_work()
-    # PySpark writes every refusal of SQL to stderr, with its stack; we say it in one line.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    # PySpark writes every refusal of SQL and of columns to stderr, with its stack; we say it in one line.
+    for name in _QUERY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     share_arenas()
     if settings.remote:
         return _connect(settings)

@@ -65,6 +65,16 @@ class FilesOptions(Delivery):
 
     folder: str | None = None
 
+    @pydantic.field_validator("folder")
+    @classmethod
+    def _address(cls, folder: str | None) -> str | None:
+        try:
+            if folder is not None:
+                _split(folder)
+        except PenstockError:  # its text may repeat the address, and with it credentials
+            raise ValueError("must be a folder, or s3://bucket/prefix without credentials") from None
+        return folder
+
 
 class FilesSource:
     """Implements the source protocol over a folder that it only reads."""
@@ -130,13 +140,10 @@ class _Place:
             if folder is None:
                 raise ConfigError("path: must be absolute, or the source must say in which folder it is")
             path = f"{folder.rstrip('/')}/{path}"
-        start = "s3://" if path.startswith("s3://") else ""
-        parts = os.path.normpath(path.removeprefix(start)).split("/")
-        fixed = next(number for number, part in enumerate(parts) if "{" in part or "*" in part)
-        lake = open_lake(start + "/".join(parts[:fixed]) or "/")
+        lake, template = _split(path)
         # a path that the workspace file itself leads out of the folder has a folder of its own
         inside = folder is not None and f"{lake.url}/".startswith(f"{os.path.normpath(folder)}/")
-        return cls(lake, "/".join(parts[fixed:]), delivery, folder if folder and inside else lake.url)
+        return cls(lake, template, delivery, folder if folder and inside else lake.url)
 
     def problems(self, seconds: float) -> list[str]:
         """Why nothing can be read here."""
@@ -223,6 +230,14 @@ class _Place:
             raise kind(f"{path} cannot be read: {error}") from error
         except (LakeUnavailable, OSError) as error:
             raise SourceUnavailable(f"{path} cannot be read: {error}") from error
+
+
+def _split(path: str) -> tuple[Lake, str]:
+    """The part of a path without names to fill in, and the rest. Raises ConfigError if the first is no address."""
+    start = "s3://" if path.startswith("s3://") else ""
+    parts = os.path.normpath(path.removeprefix(start)).split("/")
+    fixed = next((number for number, part in enumerate(parts) if "{" in part or "*" in part), len(parts))
+    return open_lake(start + "/".join(parts[:fixed]) or "/"), "/".join(parts[fixed:])
 
 
 def _names(customer_id: str, query: Query, day: date) -> dict[str, str]:

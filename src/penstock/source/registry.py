@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from penstock.errors import ConfigError
 from penstock.settings import Query, SourceSettings
-from penstock.source.protocol import Lister, RunContext, Source
+from penstock.source.protocol import Lister, Probed, RunContext, Source
 
 GROUP = "penstock.sources"
 
@@ -33,6 +33,11 @@ def make_source(settings: SourceSettings, context: RunContext) -> Source:
 def lists_accounts(settings: SourceSettings) -> bool:
     """Whether the source can say which customers it serves."""
     return issubclass(_kind(settings), Lister)
+
+
+def reads_places(settings: SourceSettings) -> bool:
+    """Whether the source reads folders or addresses that can be probed. Raises ConfigError for an unknown kind."""
+    return issubclass(_kind(settings), Probed)
 
 
 def _kind(settings: SourceSettings) -> type[Source]:

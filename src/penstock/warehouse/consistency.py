@@ -162,6 +162,17 @@ def mismatches(database: Database, lake: Lake, *, everything: bool = False) -> l
     return found
 
 
+def lake_without_database(lake: Lake, database: str) -> list[Mismatch]:
+    """What a lake holds of a database that does not exist or has no schema; nothing if the lake is new."""
+    if identity := lake_identity(lake):
+        detail = (
+            f"the lake {lake.url} belongs to a state database with the identity {identity}, and {database} is empty"
+            " or does not exist"
+        )
+        return [Mismatch(MismatchKind.FOREIGN_LAKE, None, detail)]
+    return unknown_tables(lake, ())
+
+
 def refuse_mismatch(database: Database, lake: Lake, table: str) -> None:
     """Raise LakeMismatch if this table disagrees with the database. The caller holds the table's lease."""
     with database.snapshot() as connection:
