@@ -228,6 +228,38 @@ def test_only_guards_are_overruled(shop: Shop) -> None:
     assert shop.current(key())[0] == "failed"
 
 
+def test_history_marks_no_demoted_run_as_the_one_that_consumers_read(shop: Shop) -> None:
+    run_id = shop.deliver({key(): 1})
+    [item] = shop.ask("state", "history", str(key()))["items"]
+    assert (item["run_id"], item["authoritative"], item["demoted_at"]) == (run_id, True, None)
+    assert attempt_line(shop).startswith("1 * ")
+    assert shop.run("state", "demote", str(key()), "--reason", "wrong").code == 0
+    for act in (None, "retry"):  # failed, then pending: the run is still on record
+        if act:
+            assert shop.run("state", act, str(key())).code == 0
+        [item] = shop.ask("state", "history", str(key()))["items"]
+        assert (item["authoritative"], item["demoted_at"] is not None) == (False, True)
+        line = attempt_line(shop)
+        assert line.startswith("1 ")
+        assert "*" not in line
+        assert line.endswith(f"demoted at {datetime.fromisoformat(item['demoted_at']):%Y-%m-%d %H:%M:%S} UTC")
+    newer = shop.deliver({key(): 2})
+    items = shop.ask("state", "history", str(key()))["items"]
+    assert [(item["run_id"], item["authoritative"]) for item in items] == [(newer, True), (run_id, False)]
+
+
+def attempt_line(shop: Shop) -> str:
+    """The line of the only attempt in the history of a partition."""
+    return shop.run("state", "history", str(key())).stdout.splitlines()[3].rstrip()
+
+
+def test_an_approved_and_demoted_run_shows_why_it_was_held_back_and_that_it_was_demoted(shop: Shop) -> None:
+    held = shop.hold_back(key())
+    assert shop.run("state", "approve", str(key()), "--run", held, "--reason", "a quiet day").code == 0
+    assert shop.run("state", "demote", str(key()), "--reason", "wrong").code == 0
+    assert " shrunk; demoted at " in attempt_line(shop)
+
+
 # --- raw -------------------------------------------------------------------------------------------------------------
 
 

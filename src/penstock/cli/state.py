@@ -12,8 +12,9 @@ from penstock.cli import acts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
-from penstock.cli.tables import table
+from penstock.cli.tables import shown, table
 from penstock.errors import ExitCode
+from penstock.lifecycle import PartitionStatus
 from penstock.plural import counted
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def history(
     chosen = opt.selection([key])
     [view] = ws.reader.views(ws.ranges(chosen))
     attempts = ws.reader.attempts(chosen.keys[0])
-    authority, coming = view.state.current_run_id, ws.next_run_at(view)
+    trusted = view.state.status is PartitionStatus.SUCCESS  # a demoted run holds no authority
+    authority, coming = view.state.current_run_id if trusted else None, ws.next_run_at(view)
     items = [_attempt_item(a, authority, coming if a is attempts[0] else None) for a in attempts]
 
     def draw(console: Console) -> None:
@@ -254,6 +256,11 @@ def _attempt_item(attempt: Attempt, authority: str | None, next_run_at: datetime
     }
 
 
+def _why(attempt: Attempt) -> str | None:
+    demoted = f"demoted at {shown(attempt.demoted_at)} UTC" if attempt.demoted_at else None
+    return "; ".join(filter(None, (attempt.error_message, demoted))) or None
+
+
 def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authority: str | None) -> None:
     if not attempts:
         console.print(f"{key} was never attempted")
@@ -268,7 +275,7 @@ def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authorit
             a.record_count,
             a.issued_at,
             a.finished_at,
-            a.error_message,
+            _why(a),
         )
         for a in attempts
     ]
