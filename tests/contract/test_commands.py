@@ -14,6 +14,7 @@ import sqlalchemy as sa
 import builders
 from cli import Ended, in_process
 from house import House
+from penstock.app import os_user
 from penstock.control.breaker import observed
 from penstock.db import schema
 from penstock.errors import ErrorClass
@@ -258,6 +259,17 @@ def test_an_approved_and_demoted_run_shows_why_it_was_held_back_and_that_it_was_
     assert shop.run("state", "approve", str(key()), "--run", held, "--reason", "a quiet day").code == 0
     assert shop.run("state", "demote", str(key()), "--reason", "wrong").code == 0
     assert " shrunk; demoted at " in attempt_line(shop)
+
+
+def test_why_shows_the_reason_of_a_rollback(shop: Shop) -> None:
+    older, newest = shop.deliver({key(): 1}), shop.deliver({key(): 2})
+    held = f"held back from restatement by {os_user()}"
+    assert shop.run("state", "rollback", str(key()), "--to", older, "--reason", "the new one is wrong").code == 0
+    assert f"{held}: the new one is wrong" in shop.ask("why", str(key()))["blocks"]
+    assert shop.workspace.rollback(key(), newest, builders.audit_entry(actor="ada"), reason="it was right")
+    assert "held back from restatement by ada: it was right" in shop.ask("why", str(key()))["blocks"]
+    assert shop.run("state", "rollback", str(key()), "--to", older).code == 0
+    assert f"{held}: rollback to {older}" in shop.ask("why", str(key()))["blocks"]
 
 
 # --- raw -------------------------------------------------------------------------------------------------------------

@@ -171,7 +171,9 @@ class Acting(Explaining):
         with self._refusals_noted(entry, rehearsal):
             return AuthorityStore(self.database, self._clock, rehearsal).demote(key, reason, entry)
 
-    def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
+    def rollback(
+        self, key: PartitionKey, to: RunId, entry: AuditEntry, *, reason: str | None = None, rehearsal: bool = False
+    ) -> bool:
         """Trust an earlier accepted run again; False if it is the trusted one."""
         from penstock.control.approval import refuse_without_raw
         from penstock.raw.reader import RawReader
@@ -181,7 +183,7 @@ class Acting(Explaining):
             attempt = self._attempt(key, to)
             if attempt.was_vouched_for:
                 refuse_without_raw(attempt, RawReader(self.lake))
-            return AuthorityStore(self.database, self._clock, rehearsal).rollback(key, to, entry)
+            return AuthorityStore(self.database, self._clock, rehearsal).rollback(key, to, entry, reason)
 
     def approve(
         self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry, *, rehearsal: bool = False

@@ -236,8 +236,8 @@ def rollback(
     round) publishes the older one. Restatement leaves the partition alone until `state resume`."""
     _one(
         "rollback", key, {"to": to, "reason": reason},
-        lambda ws, one, entry: ws.rollback(one, run_id(to), entry, rehearsal=dry_run), workspace, actor, dry_run,
-        as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
+        lambda ws, one, entry: ws.rollback(one, run_id(to), entry, reason=reason, rehearsal=dry_run), workspace,
+        actor, dry_run, as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
     )  # fmt: skip
 
 
