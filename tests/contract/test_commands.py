@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from cli import Ended, in_process
 from house import House
 from penstock.app import os_user
 from penstock.control.breaker import observed
+from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.errors import ErrorClass
+from penstock.errors import ErrorClass, UsageError
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.raw.layout import run_folder
@@ -270,6 +271,39 @@ def test_why_shows_the_reason_of_a_rollback(shop: Shop) -> None:
     assert "held back from restatement by ada: it was right" in shop.ask("why", str(key()))["blocks"]
     assert shop.run("state", "rollback", str(key()), "--to", older).code == 0
     assert f"{held}: rollback to {older}" in shop.ask("why", str(key()))["blocks"]
+
+
+@pytest.mark.parametrize("reason", ["", " ", "\t\n"])
+def test_a_reason_that_says_nothing_is_wrong_usage(shop: Shop, reason: str) -> None:
+    older, _ = shop.deliver({key(1): 1}), shop.deliver({key(1): 2})
+    held = shop.hold_back(key(2))
+    before = builders.everything(shop.workspace.database)
+    for act in (
+        ("demote", str(key(1))),
+        ("rollback", str(key(1)), "--to", older),
+        ("approve", str(key(2)), "--run", held),
+        ("pause", str(key(1))),
+        ("pause", "--customer", key(1).customer_id, "--yes"),
+        ("mark-terminal", str(key(2))),
+    ):
+        for dry_run in ([], ["--dry-run"]):
+            refused = shop.run("state", *act, "--reason", reason, *dry_run)
+            assert (refused.code, refused.stdout) == (2, "")
+            assert "the reason is empty" in refused.stderr
+    ws, entry = shop.workspace, builders.audit_entry()
+    acts: Sequence[Callable[[], object]] = (
+        lambda: ws.demote(key(1), reason, entry),
+        lambda: ws.rollback(key(1), older, entry, reason=reason),
+        lambda: ws.approve(key(2), held, reason, entry),
+        lambda: ws.pause_partitions(Selection(keys=(key(1),)), reason, entry),
+        lambda: ws.pause_partitions(Selection(), reason, entry),
+        lambda: ws.marks.mark_terminal([key(2)], reason, entry),
+        lambda: ws.marks.pause([key(2)], reason, entry),
+    )
+    for method in acts:
+        with pytest.raises(UsageError, match="the reason is empty"):
+            method()
+    assert builders.everything(ws.database) == before
 
 
 # --- raw -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from penstock.errors import ActRefused, PenstockError, TransientError, UsageErro
 from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_run_id
-from penstock.state.audited import AuditedAct
+from penstock.state.audited import AuditedAct, refuse_blank
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.records import Attempt
 from penstock.state.validator import ValidatorStore
@@ -110,6 +110,7 @@ class Acting(Explaining):
         from penstock.control import spans
         from penstock.control.pause import keys_of, scopes, scopes_of
 
+        refuse_blank(reason)
         ranges, status = self.ranges(selection), selection.status
 
         def count(connection: Connection) -> int:
@@ -167,6 +168,7 @@ class Acting(Explaining):
         """Withdraw the trusted run of a partition; False if it was withdrawn before."""
         from penstock.state.authority import AuthorityStore
 
+        refuse_blank(reason)
         self.ranges(Selection(keys=(key,)))
         with self._refusals_noted(entry, rehearsal):
             return AuthorityStore(self.database, self._clock, rehearsal).demote(key, reason, entry)
@@ -179,6 +181,7 @@ class Acting(Explaining):
         from penstock.raw.reader import RawReader
         from penstock.state.authority import AuthorityStore
 
+        refuse_blank(reason)
         with self._refusals_noted(entry, rehearsal):
             attempt = self._attempt(key, to)
             if attempt.was_vouched_for:
@@ -194,6 +197,7 @@ class Acting(Explaining):
         from penstock.raw.reader import RawReader
         from penstock.state.authority import AuthorityStore
 
+        refuse_blank(reason)
         with self._refusals_noted(entry, rehearsal):
             attempt = self._attempt(key, run_id)
             body = self.reader.contract(attempt.contract_fingerprint)

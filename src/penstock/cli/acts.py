@@ -23,8 +23,17 @@ if TYPE_CHECKING:
     from penstock.state.control import AuditEntry
     from penstock.state.records import PartitionView
 
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
-NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
+
+def _reason(text: str | None) -> str | None:
+    from penstock.state.audited import refuse_blank
+
+    refuse_blank(text)
+    return text
+
+
+_REASON = typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.", callback=_reason)
+Reason = Annotated[str | None, _REASON]
+NeededReason = Annotated[str, _REASON]
 
 
 def register(state: typer.Typer) -> None:
