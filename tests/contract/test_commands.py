@@ -419,6 +419,29 @@ def test_reading_as_of_a_snapshot_says_how_much_was_withdrawn_since(shop: Shop) 
         assert {row["customer_id"] for row in ended.document["items"]} == {key(2).customer_id}
 
 
+def test_a_status_that_no_partition_has_counts_nothing_and_says_so() -> None:
+    with builders.quick_folder() as folder:
+        first = (datetime.now(UTC) - timedelta(days=2)).date()  # one day, for 9 customers
+        shop = opened(folder, start_date=first.isoformat(), restate={"days": 3})
+        today = first.isoformat()
+        shop.deliver({key(number, today): 1 for number in range(1, 8)})
+        shop.publish()
+        chosen = ("--date", today)
+        assert shop.run("status", *chosen, "--status", "failed").stdout == "9 partitions expected: none is failed\n"
+        assert shop.ask("status", *chosen)["provisional"] == 7
+        assert shop.ask("status", *chosen, "--status", "success")["provisional"] == 7
+        shop.fail([key(8, today), key(9, today)])
+        for status, total in (("failed", 2), ("pending", 0)):
+            found = shop.ask("status", *chosen, "--status", status)
+            assert (found["total"], found["provisional"]) == (total, 0)
+            assert "provisional" not in shop.run("status", *chosen, "--status", status).stdout
+        nothing = "nothing is expected: check customers, start_date and the filters\n"
+        assert shop.run("status", "--date", "2024-05-01").stdout == nothing
+        assert shop.run("status", "--date", "2024-05-01", "--status", "failed").stdout == nothing
+        assert shop.run("status", *chosen, "--source", "nothing", "--status", "failed").code == 2
+        shop.workspace.database.close()
+
+
 # --- breaker and ledger ----------------------------------------------------------------------------------------------
 
 

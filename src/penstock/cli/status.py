@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.control.why import Named, Why
+    from penstock.lifecycle import PartitionStatus
     from penstock.projections.board import Standing
     from penstock.state.records import PartitionView
 
@@ -101,7 +102,10 @@ def status(
 
     def draw(console: Console) -> None:
         draw_mismatches(console, mismatches)
-        _draw_counts(console, groups, items, counts, waiting)
+        if not items:
+            console.print(_nothing(sum(len(span) for span in ws.ranges(chosen)), chosen.status))
+        else:
+            _draw_counts(console, groups, items, counts, waiting)
         if flags:
             console.print("flags: " + ", ".join(f"{n:,} {name}" for name, n in flags.items()))
         if provisional:
@@ -298,14 +302,17 @@ def _shown_of(shown: int, total: int) -> str:
     return f" (showing the first {shown:,}; --limit shows more)" if shown < total else ""
 
 
+def _nothing(expected: int, status: PartitionStatus | None) -> str:
+    if not expected or status is None:
+        return "nothing is expected: check customers, start_date and the filters"
+    return f"{counted(expected)} expected: none is {status}"
+
+
 def _draw_counts(
     console: Console, groups: Sequence[str], items: Sequence[dict[str, Any]], counts: dict[str, int], waiting: int
 ) -> None:
     from rich.text import Text
 
-    if not items:
-        console.print("nothing is expected: check customers, start_date and the filters")
-        return
     rows = [
         [
             *(item[group] for group in groups),
