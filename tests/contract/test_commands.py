@@ -442,6 +442,16 @@ def test_a_status_that_no_partition_has_counts_nothing_and_says_so() -> None:
         shop.workspace.database.close()
 
 
+def test_two_schema_versions_of_one_table_are_refused(shop: Shop) -> None:
+    shop.deliver({key(): 1})
+    shop.publish()
+    asked = ("sql", f"SELECT count(*) AS n FROM {TABLE}", "--schema-version", f"{TABLE}=v1")
+    refused = shop.run(*asked, "--schema-version", f"{TABLE}=v2")
+    assert (refused.code, refused.stdout) == (2, "")
+    assert refused.stderr == f"penstock: --schema-version names two versions of {TABLE}: v1 and v2; name one\n"
+    assert shop.ask(*asked)["items"] == shop.ask(*asked, *asked[2:])["items"] == [{"n": 3}]
+
+
 # --- breaker and ledger ----------------------------------------------------------------------------------------------
 
 
