@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -450,6 +451,39 @@ def test_two_schema_versions_of_one_table_are_refused(shop: Shop) -> None:
     assert (refused.code, refused.stdout) == (2, "")
     assert refused.stderr == f"penstock: --schema-version names two versions of {TABLE}: v1 and v2; name one\n"
     assert shop.ask(*asked)["items"] == shop.ask(*asked, *asked[2:])["items"] == [{"n": 3}]
+
+
+def test_backfills_show_when_they_ended_and_active_ones_when_they_will(shop: Shop) -> None:
+    store, partitions = shop.workspace.backfills, days(2)
+    made = shop.ask("backfill", "create", *map(str, partitions))["backfill_id"]
+    assert end_of(shop, made) == "-", "nothing is done, so nobody knows"
+    for at, partition in enumerate(partitions):
+        chunk = store.claim(store.get(made), shop.workers.register(), new_run_id(), partition, partition, 1)
+        assert chunk is not None
+        store.finish(chunk)
+        if at == 0:
+            estimate = datetime.fromisoformat(end_of(shop, made)).replace(tzinfo=UTC)
+            assert estimate >= datetime.now(UTC) - timedelta(minutes=1)
+            assert shop.ask("backfill", "show", made)["finished_at"] is None
+    store.end(made)
+    cancelled = shop.ask("backfill", "create", str(key()))["backfill_id"]
+    assert shop.run("backfill", "cancel", cancelled).code == 0
+    for backfill_id, status in ((made, "finished"), (cancelled, "cancelled")):
+        found = shop.ask("backfill", "show", backfill_id)
+        assert (found["status"], found["eta"]) == (status, None)
+        assert end_of(shop, backfill_id) == f"{datetime.fromisoformat(found['finished_at']):%Y-%m-%d %H:%M:%S}"
+
+
+def end_of(shop: Shop, backfill_id: str) -> str:
+    """The last column of a backfill, in the list and on its page."""
+    ends = set()
+    for command in (("list",), ("show", backfill_id)):
+        lines = shop.run("backfill", *command).stdout.splitlines()
+        assert lines[0].rstrip().endswith("done at (UTC)")
+        [line] = [line for line in lines if line.startswith(backfill_id)]
+        ends.add(re.split(r"  +", line.rstrip())[-1])
+    [end] = ends
+    return end
 
 
 # --- breaker and ledger ----------------------------------------------------------------------------------------------
