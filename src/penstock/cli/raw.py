@@ -56,7 +56,7 @@ def read(
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Another run than the trusted one; for operators.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many lines.")] = None,
+    limit: opt.LineLimit = None,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,

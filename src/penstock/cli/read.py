@@ -48,7 +48,7 @@ def read(
     since: opt.Since = None,
     until: opt.Until = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many rows.")] = None,
+    limit: opt.RowLimit = None,
     kind: Format = "table",
     output: Output = None,
     spark: UseSpark = False,
@@ -99,7 +99,7 @@ def read(
 
 def sql(
     statement: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT; tables are source.query_name.")],
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many rows.")] = None,
+    limit: opt.RowLimit = None,
     kind: Format = "table",
     output: Output = None,
     spark: UseSpark = False,
