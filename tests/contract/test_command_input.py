@@ -1,4 +1,4 @@
-"""What a person may type and a command must answer: numbers without end, bytes that are no text."""
+"""What a person may type and a command must answer: numbers without end, bytes that are no text, text like markup."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from cli import in_process, penstock
 from house import House
 from penstock.cli.options import LAST_ID, MOST_LINES
 from penstock.clock import LONGEST
+from penstock.control.breaker import observed
 from penstock.control.select import Selection
 from penstock.declared import duration
 from penstock.errors import UsageError
 from penstock.partition import new_ulid
+from penstock.state.records import Observation
 from workspaces import key
 
 TABLE = "demo.campaign_daily"
@@ -142,3 +144,26 @@ def test_a_process_refuses_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
     ended = penstock("status", "--source", os.fsdecode(b"\xff"), workspace=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "penstock: the argument \\xff is not valid UTF-8\n"
+
+
+@pytest.mark.parametrize("name", ["[/]", "[bold]a", "[red]a[/red]", ":smile:", "a\\", "[link=http://x]"])
+def test_a_column_is_shown_by_the_name_that_the_statement_gives_it(house: House, name: str) -> None:
+    shown = in_process("sql", f'SELECT count(*) AS "{name}" FROM {TABLE}', workspace=house.folder)
+    assert shown.code == 0
+    assert shown.stdout.split() == [name, "─" * max(len(name), 1), "6"]
+
+
+MARKUP = "[/] [bold]renew[/bold] :key: C:\\"
+
+
+def test_reasons_and_errors_are_shown_as_they_are(house: House) -> None:
+    ws = house.workspace
+    ws.breakers.change(
+        "demo", lambda breaker: observed(breaker, Observation(refused=3, message=MARKUP), datetime.now(UTC))
+    )
+    assert in_process("state", "pause", KEY, "--reason", MARKUP, workspace=house.folder).code == 0
+    assert in_process("state", "demote", str(key(2)), "--reason", MARKUP, workspace=house.folder).code == 0
+    for command in (("status",), ("control", "breakers"), ("why", KEY), ("why", str(key(2))), ("state", "inspect")):
+        ended = in_process(*command, workspace=house.folder)
+        assert ended.code == 0
+        assert MARKUP in ended.stdout, command

@@ -38,6 +38,8 @@ def list_runs(
     items = [_item(chosen, run, trusted) for run in found]
 
     def draw(console: Console) -> None:
+        from rich.text import Text
+
         if not items:
             console.print(f"nothing of {chosen} was ever received")
             return
@@ -45,7 +47,7 @@ def list_runs(
         console.print(table(None, names, [[item[name] for name in names] for item in items]))
         for item in items:
             if item["error"]:
-                console.print(f"[red]{item['run_id']}[/]: {item['error']}")
+                console.print(Text.assemble((item["run_id"], "red"), f": {item['error']}"))
 
     show(listing(items, len(items)), as_json, draw)
 

@@ -165,24 +165,31 @@ def draw_refused(
     console: Console, first: Mapping[NotRetried, Sequence[PartitionKey]], counts: Mapping[NotRetried, int]
 ) -> None:
     """Say how many failed partitions are not retried, which is the first of each kind, and what to do about it."""
+    from rich.text import Text
+
     from penstock.control.requeue import NotRetried
 
     no_raw, marked, frozen = (first[why] for why in NotRetried)
     if marked:
         console.print(
-            f"[yellow]refused {counted(counts[NotRetried.TERMINAL])} given up for good[/], as {marked[0]};"
-            " take that back with `penstock state clear-terminal`"
+            Text.assemble(
+                (f"refused {counted(counts[NotRetried.TERMINAL])} given up for good", "yellow"),
+                f", as {marked[0]}; take that back with `penstock state clear-terminal`",
+            )
         )
     if frozen:
         console.print(
-            f"[yellow]refused {counted(counts[NotRetried.FROZEN], 'frozen partition')}[/], as {frozen[0]}: the source"
-            " no longer has the day"
+            Text.assemble(
+                (f"refused {counted(counts[NotRetried.FROZEN], 'frozen partition')}", "yellow"),
+                f", as {frozen[0]}: the source no longer has the day",
+            )
         )
     if no_raw:
         console.print(
-            f"[yellow]refused {counted(counts[NotRetried.NO_RAW])} whose attempts left nothing in the raw sink[/], as"
-            f" {no_raw[0]};"
-            " look with `penstock state history`, or add --without-raw"
+            Text.assemble(
+                (f"refused {counted(counts[NotRetried.NO_RAW])} whose attempts left nothing in the raw sink", "yellow"),
+                f", as {no_raw[0]}; look with `penstock state history`, or add --without-raw",
+            )
         )
 
 
@@ -283,7 +290,7 @@ def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authorit
     console.print(table(f"{key}   (* = the run that consumers read)", columns, rows))
     for attempt in attempts:
         for warning in attempt.warnings:
-            console.print(f"  attempt {attempt.attempt_no}, warning: {warning['message']}", markup=False)
+            console.print(f"  attempt {attempt.attempt_no}, warning: {warning['message']}")
     for complaint in attempts[0].complaints or []:
         if complaint.get("example"):
-            console.print(f"  {complaint['check']}: line {complaint['line']}: {complaint['example']}", markup=False)
+            console.print(f"  {complaint['check']}: line {complaint['line']}: {complaint['example']}")
