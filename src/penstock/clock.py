@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 Clock = Callable[[], datetime]
+LONGEST = timedelta(days=365_000)  # of a command: 1,000 years before and after today are in the calendar
 
 
 def utc_now() -> datetime:

@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from penstock import partition
+from penstock.clock import LONGEST
 from penstock.errors import UsageError
 
 _DURATION = re.compile(r"(\d+)([smhd])")
@@ -125,7 +126,7 @@ def _duration(value: object) -> timedelta:
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     try:
         length = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta()
-    except OverflowError:
+    except (OverflowError, ValueError):  # beyond timedelta, or thousands of digits
         length = timedelta()
     if length <= timedelta():
         raise ValueError(f"{value!r} is not a duration: write 30s, 5m, 2h or 30d")
@@ -133,11 +134,15 @@ def _duration(value: object) -> timedelta:
 
 
 def duration(text: str) -> timedelta:
-    """A length of time as people write it: 30s, 5m, 2h, 30d."""
+    """A length of time as people write it: 30s, 5m, 2h, 30d. At most LONGEST, so that it can be added to the time of
+    today and subtracted from it."""
     try:
-        return _duration(text)
+        length = _duration(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if length > LONGEST:
+        raise UsageError(f"{text!r} is too long: at most {spelled(LONGEST)}")
+    return length
 
 
 def spelled(length: timedelta) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import sqlalchemy as sa
 import builders
 from cli import Ended, in_process
 from house import House
+from penstock.app import os_user
 from penstock.control.breaker import observed
+from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.errors import ErrorClass
+from penstock.errors import ErrorClass, UsageError
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.raw.layout import run_folder
@@ -228,6 +231,82 @@ def test_only_guards_are_overruled(shop: Shop) -> None:
     assert shop.current(key())[0] == "failed"
 
 
+def test_history_marks_no_demoted_run_as_the_one_that_consumers_read(shop: Shop) -> None:
+    run_id = shop.deliver({key(): 1})
+    [item] = shop.ask("state", "history", str(key()))["items"]
+    assert (item["run_id"], item["authoritative"], item["demoted_at"]) == (run_id, True, None)
+    assert attempt_line(shop).startswith("1 * ")
+    assert shop.run("state", "demote", str(key()), "--reason", "wrong").code == 0
+    for act in (None, "retry"):  # failed, then pending: the run is still on record
+        if act:
+            assert shop.run("state", act, str(key())).code == 0
+        [item] = shop.ask("state", "history", str(key()))["items"]
+        assert (item["authoritative"], item["demoted_at"] is not None) == (False, True)
+        line = attempt_line(shop)
+        assert line.startswith("1 ")
+        assert "*" not in line
+        assert line.endswith(f"demoted at {datetime.fromisoformat(item['demoted_at']):%Y-%m-%d %H:%M:%S} UTC")
+    newer = shop.deliver({key(): 2})
+    items = shop.ask("state", "history", str(key()))["items"]
+    assert [(item["run_id"], item["authoritative"]) for item in items] == [(newer, True), (run_id, False)]
+
+
+def attempt_line(shop: Shop) -> str:
+    """The line of the only attempt in the history of a partition."""
+    return shop.run("state", "history", str(key())).stdout.splitlines()[3].rstrip()
+
+
+def test_an_approved_and_demoted_run_shows_why_it_was_held_back_and_that_it_was_demoted(shop: Shop) -> None:
+    held = shop.hold_back(key())
+    assert shop.run("state", "approve", str(key()), "--run", held, "--reason", "a quiet day").code == 0
+    assert shop.run("state", "demote", str(key()), "--reason", "wrong").code == 0
+    assert " shrunk; demoted at " in attempt_line(shop)
+
+
+def test_why_shows_the_reason_of_a_rollback(shop: Shop) -> None:
+    older, newest = shop.deliver({key(): 1}), shop.deliver({key(): 2})
+    held = f"held back from restatement by {os_user()}"
+    assert shop.run("state", "rollback", str(key()), "--to", older, "--reason", "the new one is wrong").code == 0
+    assert f"{held}: the new one is wrong" in shop.ask("why", str(key()))["blocks"]
+    assert shop.workspace.rollback(key(), newest, builders.audit_entry(actor="ada"), reason="it was right")
+    assert "held back from restatement by ada: it was right" in shop.ask("why", str(key()))["blocks"]
+    assert shop.run("state", "rollback", str(key()), "--to", older).code == 0
+    assert f"{held}: rollback to {older}" in shop.ask("why", str(key()))["blocks"]
+
+
+@pytest.mark.parametrize("reason", ["", " ", "\t\n"])
+def test_a_reason_that_says_nothing_is_wrong_usage(shop: Shop, reason: str) -> None:
+    older, _ = shop.deliver({key(1): 1}), shop.deliver({key(1): 2})
+    held = shop.hold_back(key(2))
+    before = builders.everything(shop.workspace.database)
+    for act in (
+        ("demote", str(key(1))),
+        ("rollback", str(key(1)), "--to", older),
+        ("approve", str(key(2)), "--run", held),
+        ("pause", str(key(1))),
+        ("pause", "--customer", key(1).customer_id, "--yes"),
+        ("mark-terminal", str(key(2))),
+    ):
+        for dry_run in ([], ["--dry-run"]):
+            refused = shop.run("state", *act, "--reason", reason, *dry_run)
+            assert (refused.code, refused.stdout) == (2, "")
+            assert "the reason is empty" in refused.stderr
+    ws, entry = shop.workspace, builders.audit_entry()
+    acts: Sequence[Callable[[], object]] = (
+        lambda: ws.demote(key(1), reason, entry),
+        lambda: ws.rollback(key(1), older, entry, reason=reason),
+        lambda: ws.approve(key(2), held, reason, entry),
+        lambda: ws.pause_partitions(Selection(keys=(key(1),)), reason, entry),
+        lambda: ws.pause_partitions(Selection(), reason, entry),
+        lambda: ws.marks.mark_terminal([key(2)], reason, entry),
+        lambda: ws.marks.pause([key(2)], reason, entry),
+    )
+    for method in acts:
+        with pytest.raises(UsageError, match="the reason is empty"):
+            method()
+    assert builders.everything(ws.database) == before
+
+
 # --- raw -------------------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +418,72 @@ def test_reading_as_of_a_snapshot_says_how_much_was_withdrawn_since(shop: Shop) 
         assert "1 partition" in ended.stderr
         assert "june" in ended.stderr
         assert {row["customer_id"] for row in ended.document["items"]} == {key(2).customer_id}
+
+
+def test_a_status_that_no_partition_has_counts_nothing_and_says_so() -> None:
+    with builders.quick_folder() as folder:
+        first = (datetime.now(UTC) - timedelta(days=2)).date()  # one day, for 9 customers
+        shop = opened(folder, start_date=first.isoformat(), restate={"days": 3})
+        today = first.isoformat()
+        shop.deliver({key(number, today): 1 for number in range(1, 8)})
+        shop.publish()
+        chosen = ("--date", today)
+        assert shop.run("status", *chosen, "--status", "failed").stdout == "9 partitions expected: none is failed\n"
+        assert shop.ask("status", *chosen)["provisional"] == 7
+        assert shop.ask("status", *chosen, "--status", "success")["provisional"] == 7
+        shop.fail([key(8, today), key(9, today)])
+        for status, total in (("failed", 2), ("pending", 0)):
+            found = shop.ask("status", *chosen, "--status", status)
+            assert (found["total"], found["provisional"]) == (total, 0)
+            assert "provisional" not in shop.run("status", *chosen, "--status", status).stdout
+        nothing = "nothing is expected: check customers, start_date and the filters\n"
+        assert shop.run("status", "--date", "2024-05-01").stdout == nothing
+        assert shop.run("status", "--date", "2024-05-01", "--status", "failed").stdout == nothing
+        assert shop.run("status", *chosen, "--source", "nothing", "--status", "failed").code == 2
+        shop.workspace.database.close()
+
+
+def test_two_schema_versions_of_one_table_are_refused(shop: Shop) -> None:
+    shop.deliver({key(): 1})
+    shop.publish()
+    asked = ("sql", f"SELECT count(*) AS n FROM {TABLE}", "--schema-version", f"{TABLE}=v1")
+    refused = shop.run(*asked, "--schema-version", f"{TABLE}=v2")
+    assert (refused.code, refused.stdout) == (2, "")
+    assert refused.stderr == f"penstock: --schema-version names two versions of {TABLE}: v1 and v2; name one\n"
+    assert shop.ask(*asked)["items"] == shop.ask(*asked, *asked[2:])["items"] == [{"n": 3}]
+
+
+def test_backfills_show_when_they_ended_and_active_ones_when_they_will(shop: Shop) -> None:
+    store, partitions = shop.workspace.backfills, days(2)
+    made = shop.ask("backfill", "create", *map(str, partitions))["backfill_id"]
+    assert end_of(shop, made) == "-", "nothing is done, so nobody knows"
+    for at, partition in enumerate(partitions):
+        chunk = store.claim(store.get(made), shop.workers.register(), new_run_id(), partition, partition, 1)
+        assert chunk is not None
+        store.finish(chunk)
+        if at == 0:
+            estimate = datetime.fromisoformat(end_of(shop, made)).replace(tzinfo=UTC)
+            assert estimate >= datetime.now(UTC) - timedelta(minutes=1)
+            assert shop.ask("backfill", "show", made)["finished_at"] is None
+    store.end(made)
+    cancelled = shop.ask("backfill", "create", str(key()))["backfill_id"]
+    assert shop.run("backfill", "cancel", cancelled).code == 0
+    for backfill_id, status in ((made, "finished"), (cancelled, "cancelled")):
+        found = shop.ask("backfill", "show", backfill_id)
+        assert (found["status"], found["eta"]) == (status, None)
+        assert end_of(shop, backfill_id) == f"{datetime.fromisoformat(found['finished_at']):%Y-%m-%d %H:%M:%S}"
+
+
+def end_of(shop: Shop, backfill_id: str) -> str:
+    """The last column of a backfill, in the list and on its page."""
+    ends = set()
+    for command in (("list",), ("show", backfill_id)):
+        lines = shop.run("backfill", *command).stdout.splitlines()
+        assert lines[0].rstrip().endswith("done at (UTC)")
+        [line] = [line for line in lines if line.startswith(backfill_id)]
+        ends.add(re.split(r"  +", line.rstrip())[-1])
+    [end] = ends
+    return end
 
 
 # --- breaker and ledger ----------------------------------------------------------------------------------------------

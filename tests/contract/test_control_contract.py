@@ -382,6 +382,14 @@ def test_rollback_returns_to_an_accepted_run_and_holds_it_there(actors: Actors) 
     assert not acts(actors).rollback(key(), first.run_id, audit_entry())
 
 
+def test_a_rollback_holds_the_partition_for_the_reason_that_was_given(actors: Actors) -> None:
+    first, second = actors.accept(), actors.accept()
+    assert acts(actors).rollback(key(), first.run_id, audit_entry(), "the new one is wrong")
+    assert control(actors).held_reason == "the new one is wrong"
+    assert acts(actors).rollback(key(), second.run_id, audit_entry())
+    assert control(actors).held_reason == f"rollback to {second.run_id}"
+
+
 def test_rollback_refuses_what_is_not_an_accepted_run_of_this_schema(actors: Actors) -> None:
     good = actors.accept()
     bad = fail(actors)

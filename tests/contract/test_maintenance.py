@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -410,10 +409,15 @@ def garble(path: Path) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
 
 
-@pytest.mark.parametrize("spoil", [lose, truncate, garble])
+# The log tells which files are missing or have another size, so all four are named. A file of the right size shows its
+# damage only when it is read, and the first one ends the reading.
+@pytest.mark.parametrize(
+    ("spoil", "concerned"),
+    [(lose, "4 partitions are"), (truncate, "4 partitions are"), (garble, "1 partition is")],
+)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_damaged_data_file_is_named_with_its_table_its_partitions_and_the_command(
-    tmp_path: Path, reader: str, spoil: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reader: str, spoil: Callable[[Path], None], concerned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = House(tmp_path)
     split(house, monkeypatch)
@@ -424,9 +428,7 @@ def test_a_damaged_data_file_is_named_with_its_table_its_partitions_and_the_comm
         READERS[reader](house)
     words = str(raised.value)
     assert words.startswith("table demo.campaign_daily.v1: its data file _month=2024-06/part-")
-    assert re.search(
-        r"(1 partition is|[2-9] partitions are) concerned \(demo/1000000001/campaign_daily/2024-06-09", words
-    )
+    assert f"; {concerned} concerned (demo/1000000001/campaign_daily/2024-06-09" in words
     assert "`penstock recover --from database --table demo.campaign_daily` rebuilds it from raw" in words
     assert raised.value.exit_code == 1
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 import builders
 from builders import audit_entry
-from cli import answer, penstock
+from cli import answer, in_process, penstock
 from house import House
 from penstock.control.asked_days import asked_days
 from penstock.control.select import Selection
@@ -23,7 +23,7 @@ from penstock.partition import PartitionKey, new_ulid
 from penstock.settings import load_settings
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse import readiness
-from workspaces import key
+from workspaces import customer_id, key, open_at, write_workspace
 
 TABLE, OTHER = "demo.campaign_daily", "demo.network_daily"
 DAYS = ("2024-06-09", "2024-06-10")
@@ -168,6 +168,23 @@ class Clock:
         for at, act in [one for one in self._plan if one[0] <= self.now]:
             self._plan.remove((at, act))
             act()
+
+
+def test_a_model_that_is_made_per_date_has_no_partitions_of_a_customer(tmp_path: Path) -> None:
+    sql = "SELECT logical_date, count(*) AS n FROM demo.campaign_daily GROUP BY logical_date"
+    spend: dict[str, Any] = {"code": sql, "depends_on": ["demo.campaign_daily"], "per": "date"}
+    ws = open_at(write_workspace(tmp_path, customers=2, models={"spend": spend}))
+    mine = [customer_id(1), customer_id(2)]
+    for names in (mine[:1], mine):
+        for limits in ({}, {"date": "2024-06-09"}, {"since": "2024-06-09", "until": "2031-01-01"}):
+            with pytest.raises(UsageError, match=f"^models.spend has no partitions of {', '.join(names)}$"):
+                ws.ready("models.spend", customers=names, **limits)
+    assert ws.ready("models.spend") is False
+    assert ws.ready("demo.campaign_daily", customers=mine) is False
+    ws.database.close()
+    refused = in_process("ready", "models.spend", "--customer", mine[0], workspace=tmp_path)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert refused.stderr == f"penstock: models.spend has no partitions of {mine[0]}\n"
 
 
 def test_the_command_refuses_empty_ranges_and_says_what_it_clipped(tmp_path: Path) -> None:

@@ -133,6 +133,12 @@ def test_every_command_has_the_options_that_it_promises(path: str) -> None:
     assert [p.name for p in command.params if not p.help and p.name != "help"] == []
 
 
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_number_has_a_smallest_and_a_largest_value(path: str) -> None:
+    numbers = [p for p in dict(commands())[path].params if p.type_descriptor.annotation in (int, float)]
+    assert [p.name for p in numbers if p.min is None or p.max is None] == []
+
+
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
@@ -39,3 +40,13 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
     assert "━" in terminal.getvalue()
     assert "100%" in terminal.getvalue()
     assert capsys.readouterr().out == ""
+
+
+def test_on_a_terminal_a_message_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    message = "[/] [bold]renew[/bold] :key:"
+    with RunProgress() as progress:
+        progress.say(message)
+    assert message in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())

@@ -17,7 +17,7 @@ from penstock.errors import ActRefused, PenstockError, TransientError, UsageErro
 from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_run_id
-from penstock.state.audited import AuditedAct
+from penstock.state.audited import AuditedAct, refuse_blank
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.records import Attempt
 from penstock.state.validator import ValidatorStore
@@ -110,6 +110,7 @@ class Acting(Explaining):
         from penstock.control import spans
         from penstock.control.pause import keys_of, scopes, scopes_of
 
+        refuse_blank(reason)
         ranges, status = self.ranges(selection), selection.status
 
         def count(connection: Connection) -> int:
@@ -167,21 +168,25 @@ class Acting(Explaining):
         """Withdraw the trusted run of a partition; False if it was withdrawn before."""
         from penstock.state.authority import AuthorityStore
 
+        refuse_blank(reason)
         self.ranges(Selection(keys=(key,)))
         with self._refusals_noted(entry, rehearsal):
             return AuthorityStore(self.database, self._clock, rehearsal).demote(key, reason, entry)
 
-    def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
+    def rollback(
+        self, key: PartitionKey, to: RunId, entry: AuditEntry, *, reason: str | None = None, rehearsal: bool = False
+    ) -> bool:
         """Trust an earlier accepted run again; False if it is the trusted one."""
         from penstock.control.approval import refuse_without_raw
         from penstock.raw.reader import RawReader
         from penstock.state.authority import AuthorityStore
 
+        refuse_blank(reason)
         with self._refusals_noted(entry, rehearsal):
             attempt = self._attempt(key, to)
             if attempt.was_vouched_for:
                 refuse_without_raw(attempt, RawReader(self.lake))
-            return AuthorityStore(self.database, self._clock, rehearsal).rollback(key, to, entry)
+            return AuthorityStore(self.database, self._clock, rehearsal).rollback(key, to, entry, reason)
 
     def approve(
         self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry, *, rehearsal: bool = False
@@ -192,6 +197,7 @@ class Acting(Explaining):
         from penstock.raw.reader import RawReader
         from penstock.state.authority import AuthorityStore
 
+        refuse_blank(reason)
         with self._refusals_noted(entry, rehearsal):
             attempt = self._attempt(key, run_id)
             body = self.reader.contract(attempt.contract_fingerprint)

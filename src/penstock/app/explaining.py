@@ -107,8 +107,11 @@ class Explaining(Keeping):
 
     def provisional(self, selection: Selection) -> int:
         """How many trusted partitions their sources may still change."""
+        ranges = self.ranges(selection)  # refuses unknown names
+        if selection.status not in (None, PartitionStatus.SUCCESS):
+            return 0
         recent = []
-        for span in self.ranges(selection):
+        for span in ranges:
             restate = self.settings.asset(span.query_name).restate
             if restate is not None and span.over is not None:
                 recent.append(replace(span, first=max(span.first, span.over - timedelta(days=restate.days - 1))))

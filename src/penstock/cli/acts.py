@@ -23,8 +23,17 @@ if TYPE_CHECKING:
     from penstock.state.control import AuditEntry
     from penstock.state.records import PartitionView
 
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
-NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.")]
+
+def _reason(text: str | None) -> str | None:
+    from penstock.state.audited import refuse_blank
+
+    refuse_blank(text)
+    return text
+
+
+_REASON = typer.Option("--reason", metavar="TEXT", help="Why, for the audit log and for `why`.", callback=_reason)
+Reason = Annotated[str | None, _REASON]
+NeededReason = Annotated[str, _REASON]
 
 
 def register(state: typer.Typer) -> None:
@@ -236,8 +245,8 @@ def rollback(
     round) publishes the older one. Restatement leaves the partition alone until `state resume`."""
     _one(
         "rollback", key, {"to": to, "reason": reason},
-        lambda ws, one, entry: ws.rollback(one, run_id(to), entry, rehearsal=dry_run), workspace, actor, dry_run,
-        as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
+        lambda ws, one, entry: ws.rollback(one, run_id(to), entry, reason=reason, rehearsal=dry_run), workspace,
+        actor, dry_run, as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
     )  # fmt: skip
 
 

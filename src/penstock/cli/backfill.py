@@ -288,7 +288,7 @@ def _draw(console: Console, items: list[dict[str, Any]]) -> None:
     rows = [
         (
             i["backfill_id"], i["status"], i["priority"], f"{i['done']:,} of {i['total']:,}", i["accepted"],
-            i["rejected"], i["skipped"], _soon(i["eta"]),
+            i["rejected"], i["skipped"], _end(i),
         )
         for i in items
     ]  # fmt: skip
@@ -296,5 +296,8 @@ def _draw(console: Console, items: list[dict[str, Any]]) -> None:
     console.print(table(None, columns, rows) if rows else "there is no backfill")
 
 
-def _soon(eta: datetime | None) -> datetime | None:
-    return None if eta is None else eta.replace(microsecond=0) + timedelta(seconds=1)
+def _end(item: dict[str, Any]) -> datetime | None:
+    """When a backfill ended; of an active one the estimate, in whole seconds."""
+    eta: datetime | None = item["eta"]
+    ended: datetime | None = item["finished_at"]
+    return ended if eta is None else eta.replace(microsecond=0) + timedelta(seconds=1)

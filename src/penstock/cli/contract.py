@@ -83,13 +83,15 @@ def _session() -> Any:
 
 
 def _draw_trial(console: Console, name: str, trial: Trial) -> None:
+    from rich.text import Text
+
     if trial.complaints:
         rows = [(c.check, c.severity, c.count, c.line, c.message, c.example) for c in trial.complaints]
         console.print(table(None, ("check", "severity", "rows", "line", "what is wrong", "example"), rows))
     for words in trial.skipped:
-        console.print(f"not tried: {words}", markup=False)
-    verdict = "[green]would be accepted[/]" if trial.is_acceptable else "[red]would be rejected[/]"
-    console.print(f"{counted(trial.rows, 'row')} of {name} {verdict}")
+        console.print(f"not tried: {words}")
+    verdict = ("would be accepted", "green") if trial.is_acceptable else ("would be rejected", "red")
+    console.print(Text.assemble(f"{counted(trial.rows, 'row')} of {name} ", verdict))
 
 
 @contract.command("infer")

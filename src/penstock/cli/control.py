@@ -58,7 +58,9 @@ def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: 
 
 @control.command()
 def serve(
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Stop after so many rounds.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, max=1_000_000_000, help="Stop after so many rounds.")
+    ] = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document for each round, a line each, on stdout.")

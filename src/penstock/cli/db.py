@@ -70,11 +70,13 @@ def _draw_script(console: Console, plan: RolePlan) -> None:
 
 
 def _draw_roles(console: Console, plan: RolePlan) -> None:
+    from rich.text import Text
+
     from penstock.db.roles import PURPOSES
 
     for role, name in plan.names.items():
-        console.print(f"[bold]{name}[/]: {PURPOSES[role]}")
-    console.print(f"Give a login its role with: {_usage(plan)}", markup=False)
+        console.print(Text.assemble((name, "bold"), f": {PURPOSES[role]}"))
+    console.print(f"Give a login its role with: {_usage(plan)}")
 
 
 def _usage(plan: RolePlan) -> str:

@@ -9,6 +9,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import cut, draw_more, note, page, show
 from penstock.cli.tables import table
+from penstock.clock import LONGEST
 from penstock.errors import UsageError
 from penstock.plural import counted
 
@@ -27,9 +28,7 @@ def register(app: typer.Typer) -> None:
 def tail(
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only events of this run.")] = None,
     kind: Annotated[str | None, typer.Option("--type", metavar="T", help="Only events of this type.")] = None,
-    after: Annotated[
-        int | None, typer.Option("--after", metavar="POSITION", help="The next events after this one.")
-    ] = None,
+    after: opt.AfterPosition = None,
     limit: opt.Limit = 20,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
@@ -72,7 +71,14 @@ def rebuild(
 
 def export(
     older_than: Annotated[
-        int, typer.Option("--older-than", min=1, metavar="DAYS", help="Only events of runs that are over and this old.")
+        int,
+        typer.Option(
+            "--older-than",
+            min=1,
+            max=LONGEST.days,
+            metavar="DAYS",
+            help="Only events of runs that are over and this old.",
+        ),
     ] = 90,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,

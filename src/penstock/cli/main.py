@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -32,7 +33,7 @@ from penstock.cli import (
     validate,
     warehouse,
 )
-from penstock.errors import ExitCode, PenstockError, TransientError
+from penstock.errors import ExitCode, PenstockError, TransientError, UsageError
 
 app = typer.Typer(
     name="penstock",
@@ -74,6 +75,7 @@ for _module in (*_WORK, *_DATA, ledger, lineage, audit, db, spark):
 def main() -> None:
     """Run the command line; each error becomes one line on stderr and one of the ExitCodes."""
     try:
+        _refuse_undecodable(sys.argv[1:])
         app()  # ends in SystemExit; usage errors are shown by Typer itself, with exit code 2
     except PenstockError as error:
         if interrupts.was_raised():
@@ -102,6 +104,16 @@ def main() -> None:
         if interrupts.was_raised():
             _interrupted()
         raise
+
+
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Bytes that are no UTF-8 could neither be stored nor shown."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(argument).decode(errors="backslashreplace")
+            raise UsageError(f"the argument {shown} is not valid UTF-8") from None
 
 
 def _interrupted() -> NoReturn:

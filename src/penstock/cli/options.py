@@ -14,6 +14,9 @@ from penstock.partition import PartitionKey
 if TYPE_CHECKING:
     from penstock.control.select import Selection
 
+MOST_LINES = 1_000_000_000
+LAST_ID = 2**63 - 1  # the largest number that the database holds
+
 WorkspaceDir = Annotated[
     str, typer.Option("--workspace", metavar="DIR", help="Where the workspace is (default: here or above).")
 ]
@@ -47,7 +50,9 @@ Status = Annotated[
     typer.Option("--status", metavar="S", help="pending, success or failed.", autocompletion=completion.statuses),
 ]
 Plan = Annotated[bool, typer.Option("--dry-run", "--plan", help="Only show what would be attempted, by reason.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many lines.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MOST_LINES, help="At most this many lines.")]
+RowLimit = Annotated[int | None, typer.Option("--limit", min=0, max=MOST_LINES, help="At most this many rows.")]
+LineLimit = Annotated[int | None, typer.Option("--limit", min=0, max=MOST_LINES, help="At most this many lines.")]
 After = Annotated[str | None, typer.Option("--after", metavar="KEY", help="Continue after this partition key.")]
 WithoutRaw = Annotated[
     bool, typer.Option("--without-raw", help="Also partitions whose attempts left nothing in the raw sink.")
@@ -58,7 +63,12 @@ AfterLoad = Annotated[
 ]
 AfterId = Annotated[str | None, typer.Option("--after", metavar="ID", help="Continue after this one.")]
 AfterEntry = Annotated[
-    int | None, typer.Option("--after", metavar="ID", min=1, help="Continue after this audit_id: older entries.")
+    int | None,
+    typer.Option("--after", metavar="ID", min=1, max=LAST_ID, help="Continue after this audit_id: older entries."),
+]
+AfterPosition = Annotated[
+    int | None,
+    typer.Option("--after", metavar="POSITION", min=0, max=LAST_ID, help="The next events after this one."),
 ]
 
 

@@ -33,7 +33,7 @@ class RunProgress:
                 TaskProgressColumn(),
                 TextColumn("{task.fields[count]}"),
                 TimeElapsedColumn(),
-                console=Console(stderr=True),
+                console=Console(stderr=True, markup=False, emoji=False),
             )
             self._live.start()
         return self

@@ -38,6 +38,8 @@ def list_runs(
     items = [_item(chosen, run, trusted) for run in found]
 
     def draw(console: Console) -> None:
+        from rich.text import Text
+
         if not items:
             console.print(f"nothing of {chosen} was ever received")
             return
@@ -45,7 +47,7 @@ def list_runs(
         console.print(table(None, names, [[item[name] for name in names] for item in items]))
         for item in items:
             if item["error"]:
-                console.print(f"[red]{item['run_id']}[/]: {item['error']}")
+                console.print(Text.assemble((item["run_id"], "red"), f": {item['error']}"))
 
     show(listing(items, len(items)), as_json, draw)
 
@@ -56,7 +58,7 @@ def read(
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Another run than the trusted one; for operators.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many lines.")] = None,
+    limit: opt.LineLimit = None,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,

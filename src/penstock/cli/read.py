@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -48,7 +48,7 @@ def read(
     since: opt.Since = None,
     until: opt.Until = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many rows.")] = None,
+    limit: opt.RowLimit = None,
     kind: Format = "table",
     output: Output = None,
     spark: UseSpark = False,
@@ -99,7 +99,7 @@ def read(
 
 def sql(
     statement: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT; tables are source.query_name.")],
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most this many rows.")] = None,
+    limit: opt.RowLimit = None,
     kind: Format = "table",
     output: Output = None,
     spark: UseSpark = False,
@@ -119,7 +119,7 @@ def sql(
     if as_of:
         _say_withdrawn(ws.withdrawn_since(as_of, ws.tables), as_of)
     query = ws.spark_sql if spark else ws.sql
-    versions = dict(_table_version(text) for text in schema_version or ())
+    versions = _table_versions(schema_version or ())
     reader = query(statement, as_of=as_of, opened=_say_withdrawn_inputs, schema_versions=versions)
     _write(reader, _kind(kind, as_json), output, limit)
 
@@ -164,6 +164,14 @@ def snapshot(
     until = f"{made.expires_at:%Y-%m-%d %H:%M} UTC"
     words = f"snapshot {made.name}: {counted(len(tables), 'table')}, readable until {until}"
     show(document, as_json, lambda console: console.print(words))
+
+
+def _table_versions(texts: Iterable[str]) -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for name, version in map(_table_version, texts):
+        if versions.setdefault(name, version) != version:
+            raise UsageError(f"--schema-version names two versions of {name}: {versions[name]} and {version}; name one")
+    return versions
 
 
 def _table_version(text: str) -> tuple[str, str]:

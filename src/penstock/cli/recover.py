@@ -63,7 +63,7 @@ def backup(
     def draw(console: Console) -> None:
         tables = found["tables"]
         held = f"{counted(found['partitions'])}, {counted(len(tables), 'table')}"
-        console.print(f"{found['file']}: {held}", markup=False)
+        console.print(f"{found['file']}: {held}")
 
     show(found, as_json, draw)
 
@@ -202,9 +202,9 @@ def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
     where = "a new state database" if found.database_is_new else "the state database"
     console.print(f"{done} {counted(found.restored, 'accepted run')} in {where}")
     for path, reason in sorted(found.damaged_files.items())[:_LISTED]:
-        console.print(f"rebuilt from raw: {path} cannot be read: {reason}", style="yellow", markup=False)
+        console.print(f"rebuilt from raw: {path} cannot be read: {reason}", style="yellow")
     for attempt, reason in sorted(found.unusable.items())[:_LISTED]:
-        console.print(f"hidden: {attempt.partition} run {attempt.run_id}: {reason}", style="yellow", markup=False)
+        console.print(f"hidden: {attempt.partition} run {attempt.run_id}: {reason}", style="yellow")
     withdrawn = [key for one in found.assets for key in (*one.withdrawn, *one.demoted, *one.overtaken)]
     for key in withdrawn[:_LISTED]:
         console.print(f"withdrawn: {key}: its rows are not vouched for any more; `penstock state retry {key}`")
@@ -277,13 +277,11 @@ def _draw_database(
     console.print(table(None, ("table", "created again", "damaged files", "partitions"), rows))
     for name, found in sorted(damage.items()):
         for path, reason in sorted(found.files.items())[:_LISTED]:
-            console.print(f"{name}: {path}: {reason}", markup=False)
+            console.print(f"{name}: {path}: {reason}")
     if dry_run:
         console.print(f"would rebuild {', '.join(wanted)} from raw")
         return
     loaded, broken = sum(one.loaded for one in done), {k: v for one in done for k, v in one.broken.items()}
     console.print(f"rebuilt {', '.join(wanted)}: {counted(loaded)} loaded again from raw")
     for key, reason in sorted(broken.items()):
-        console.print(
-            f"hidden: {key}: {reason}; fetch it again with `penstock run {key} --reprocess`", style="red", markup=False
-        )
+        console.print(f"hidden: {key}: {reason}; fetch it again with `penstock run {key} --reprocess`", style="red")

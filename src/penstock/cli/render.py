@@ -63,7 +63,7 @@ def draw_mismatches(console: Console, found: Sequence[Mismatch]) -> None:
     from penstock.warehouse.consistency import messages
 
     for line in messages(found):
-        console.print(line, style="red", markup=False)
+        console.print(line, style="red")
 
 
 LISTED = 100  # so many partitions are named by a preview
@@ -97,20 +97,22 @@ def show_line(document: Mapping[str, Any]) -> None:
 
 
 def console() -> Console:
-    """Standard output. Lines are wrapped between words, and no word is cut or broken, however narrow the terminal."""
+    """Standard output. Lines are wrapped between words, and no word is cut or broken, however narrow the terminal. Text
+    is printed as it is: names, reasons and errors come from outside and may look like markup or emoji codes."""
     from rich.console import Console
+    from rich.text import Text
 
     from penstock.cli.tables import longest_word
 
     class WholeWords(Console):
         def print(self, *objects: Any, **options: Any) -> None:
-            lines = [line for text in objects if isinstance(text, str) for line in text.splitlines()]
+            lines = [line for text in objects if isinstance(text, str | Text) for line in str(text).splitlines()]
             fits = max(map(longest_word, lines), default=0) <= self.width and not options.get("soft_wrap")
             super().print(*objects, **{"crop": False, "overflow": "fold" if fits else "ignore", **options})
 
     # Without a terminal (pipes, CI) lines have room; whoever sets COLUMNS means it.
     narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return WholeWords(highlight=False, width=None if narrow else 200)
+    return WholeWords(highlight=False, markup=False, emoji=False, width=None if narrow else 200)
 
 
 def note(message: str) -> None:

@@ -122,12 +122,14 @@ def _items(found: Sequence[Failure]) -> list[dict[str, Any]]:
 
 
 def draw(console: Console, summary: RunSummary) -> None:
+    from rich.text import Text
+
     _draw_items(console, "Failures", summary.failures, "penstock failed")
     _draw_items(console, "Cancelled, without a verdict: they stay due", summary.cancelled_items, "penstock run --plan")
     for words in summary.unfinished:
-        console.print(words, style="yellow", markup=False, soft_wrap=True)
+        console.print(words, style="yellow", soft_wrap=True)
     for words in summary.troubles:
-        console.print(words, style="red", markup=False, soft_wrap=True)
+        console.print(words, style="red", soft_wrap=True)
     if summary.blocked:
         console.print(f"{counted(summary.blocked, 'partition was', 'partitions were')} not issued")
     if not summary.planned and not summary.loaded and summary.end == "done":
@@ -141,15 +143,20 @@ def draw(console: Console, summary: RunSummary) -> None:
     if summary.is_divided:
         console.print(f"more than one run should hold, so it was done in {len(summary.runs)}: the last is named here")
     console.print(
-        f"run {summary.run_id}: {summary.planned:,} planned, [green]{summary.accepted:,} accepted[/], "
-        f"[{'red' if summary.rejected else 'default'}]{summary.rejected:,} rejected[/], {summary.loaded:,} loaded, "
-        f"{summary.cancelled:,} cancelled, {summary.skipped:,} skipped, {summary.seconds:.1f} s"
+        Text.assemble(
+            f"run {summary.run_id}: {summary.planned:,} planned, ",
+            (f"{summary.accepted:,} accepted", "green"),
+            ", ",
+            (f"{summary.rejected:,} rejected", "red" if summary.rejected else "default"),
+            f", {summary.loaded:,} loaded, {summary.cancelled:,} cancelled, {summary.skipped:,} skipped, "
+            f"{summary.seconds:.1f} s",
+        )
     )
     if summary.unchanged:
         console.print(f"{counted(summary.unchanged, 'slice')} of models unchanged: no input changed")
     if summary.warnings:
         warnings = counted(summary.warnings, "warning")
-        console.print(f"[yellow]{warnings}[/] about accepted partitions: penstock state history KEY")
+        console.print(Text.assemble((warnings, "yellow"), " about accepted partitions: penstock state history KEY"))
 
 
 def _draw_items(console: Console, title: str, found: Sequence[Failure], more: str) -> None:

@@ -129,8 +129,10 @@ def cancel(
 
 
 def _draw_page(console: Console, page: RunPage) -> None:
+    from rich.text import Text
+
     run = page.run
-    console.print(f"[bold]run {run['run_id']}[/]  {run.get('state', 'unknown')}")
+    console.print(Text.assemble((f"run {run['run_id']}", "bold"), f"  {run.get('state', 'unknown')}"))
     if not page.kept:
         console.print(
             "its tasks are no longer kept (ledger.keep_runs)" if run.get("tasks_total") else "it has no tasks"

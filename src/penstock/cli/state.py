@@ -12,8 +12,9 @@ from penstock.cli import acts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
-from penstock.cli.tables import table
+from penstock.cli.tables import shown, table
 from penstock.errors import ExitCode
+from penstock.lifecycle import PartitionStatus
 from penstock.plural import counted
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def history(
     chosen = opt.selection([key])
     [view] = ws.reader.views(ws.ranges(chosen))
     attempts = ws.reader.attempts(chosen.keys[0])
-    authority, coming = view.state.current_run_id, ws.next_run_at(view)
+    trusted = view.state.status is PartitionStatus.SUCCESS  # a demoted run holds no authority
+    authority, coming = view.state.current_run_id if trusted else None, ws.next_run_at(view)
     items = [_attempt_item(a, authority, coming if a is attempts[0] else None) for a in attempts]
 
     def draw(console: Console) -> None:
@@ -163,24 +165,31 @@ def draw_refused(
     console: Console, first: Mapping[NotRetried, Sequence[PartitionKey]], counts: Mapping[NotRetried, int]
 ) -> None:
     """Say how many failed partitions are not retried, which is the first of each kind, and what to do about it."""
+    from rich.text import Text
+
     from penstock.control.requeue import NotRetried
 
     no_raw, marked, frozen = (first[why] for why in NotRetried)
     if marked:
         console.print(
-            f"[yellow]refused {counted(counts[NotRetried.TERMINAL])} given up for good[/], as {marked[0]};"
-            " take that back with `penstock state clear-terminal`"
+            Text.assemble(
+                (f"refused {counted(counts[NotRetried.TERMINAL])} given up for good", "yellow"),
+                f", as {marked[0]}; take that back with `penstock state clear-terminal`",
+            )
         )
     if frozen:
         console.print(
-            f"[yellow]refused {counted(counts[NotRetried.FROZEN], 'frozen partition')}[/], as {frozen[0]}: the source"
-            " no longer has the day"
+            Text.assemble(
+                (f"refused {counted(counts[NotRetried.FROZEN], 'frozen partition')}", "yellow"),
+                f", as {frozen[0]}: the source no longer has the day",
+            )
         )
     if no_raw:
         console.print(
-            f"[yellow]refused {counted(counts[NotRetried.NO_RAW])} whose attempts left nothing in the raw sink[/], as"
-            f" {no_raw[0]};"
-            " look with `penstock state history`, or add --without-raw"
+            Text.assemble(
+                (f"refused {counted(counts[NotRetried.NO_RAW])} whose attempts left nothing in the raw sink", "yellow"),
+                f", as {no_raw[0]}; look with `penstock state history`, or add --without-raw",
+            )
         )
 
 
@@ -254,6 +263,11 @@ def _attempt_item(attempt: Attempt, authority: str | None, next_run_at: datetime
     }
 
 
+def _why(attempt: Attempt) -> str | None:
+    demoted = f"demoted at {shown(attempt.demoted_at)} UTC" if attempt.demoted_at else None
+    return "; ".join(filter(None, (attempt.error_message, demoted))) or None
+
+
 def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authority: str | None) -> None:
     if not attempts:
         console.print(f"{key} was never attempted")
@@ -268,7 +282,7 @@ def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authorit
             a.record_count,
             a.issued_at,
             a.finished_at,
-            a.error_message,
+            _why(a),
         )
         for a in attempts
     ]
@@ -276,7 +290,7 @@ def _draw_attempts(console: Console, key: str, attempts: list[Attempt], authorit
     console.print(table(f"{key}   (* = the run that consumers read)", columns, rows))
     for attempt in attempts:
         for warning in attempt.warnings:
-            console.print(f"  attempt {attempt.attempt_no}, warning: {warning['message']}", markup=False)
+            console.print(f"  attempt {attempt.attempt_no}, warning: {warning['message']}")
     for complaint in attempts[0].complaints or []:
         if complaint.get("example"):
-            console.print(f"  {complaint['check']}: line {complaint['line']}: {complaint['example']}", markup=False)
+            console.print(f"  {complaint['check']}: line {complaint['line']}: {complaint['example']}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.control.why import Named, Why
+    from penstock.lifecycle import PartitionStatus
     from penstock.projections.board import Standing
     from penstock.state.records import PartitionView
 
@@ -101,15 +102,18 @@ def status(
 
     def draw(console: Console) -> None:
         draw_mismatches(console, mismatches)
-        _draw_counts(console, groups, items, counts, waiting)
+        if not items:
+            console.print(_nothing(sum(len(span) for span in ws.ranges(chosen)), chosen.status))
+        else:
+            _draw_counts(console, groups, items, counts, waiting)
         if flags:
             console.print("flags: " + ", ".join(f"{n:,} {name}" for name, n in flags.items()))
         if provisional:
             console.print(f"{provisional:,} of them provisional: the source may still change the day")
         for words in troubles:
-            console.print(f"[red]{words}[/]")
+            console.print(words, style="red")
         for words in unfinished:
-            console.print(f"[yellow]{words}[/]", soft_wrap=True)
+            console.print(words, style="yellow", soft_wrap=True)
 
     show(document, as_json, draw)
 
@@ -298,14 +302,17 @@ def _shown_of(shown: int, total: int) -> str:
     return f" (showing the first {shown:,}; --limit shows more)" if shown < total else ""
 
 
+def _nothing(expected: int, status: PartitionStatus | None) -> str:
+    if not expected or status is None:
+        return "nothing is expected: check customers, start_date and the filters"
+    return f"{counted(expected)} expected: none is {status}"
+
+
 def _draw_counts(
     console: Console, groups: Sequence[str], items: Sequence[dict[str, Any]], counts: dict[str, int], waiting: int
 ) -> None:
     from rich.text import Text
 
-    if not items:
-        console.print("nothing is expected: check customers, start_date and the filters")
-        return
     rows = [
         [
             *(item[group] for group in groups),
@@ -339,7 +346,7 @@ def _draw_grid(console: Console, found: Sequence[Standing]) -> None:
             for day in days:
                 mark, colour = _MARKS[marks[day]] if day in marks else (" ", "default")
                 line.append(mark, colour)
-            console.print(line)
+            console.print(line, overflow="fold")
     legend = Text("\n")
     for name, (mark, colour) in _MARKS.items():
         legend.append(f"{mark} ", colour)
@@ -408,9 +415,11 @@ def _named(run: Named | None) -> dict[str, Any]:
 
 
 def _draw_why(console: Console, found: Why) -> None:
+    from rich.text import Text
+
     view, state, pointer = found.view, found.view.state, found.pointer
-    console.print(f"[bold]{found.key}[/]  {found.display}")
-    console.print(f"  {found.headline}\n", markup=False)
+    console.print(Text.assemble((str(found.key), "bold"), f"  {found.display}"))
+    console.print(f"  {found.headline}\n")
     serves = "nothing"
     if pointer is not None:
         hidden = "" if found.serving else ", hidden from readers"
@@ -430,16 +439,16 @@ def _draw_why(console: Console, found: Why) -> None:
         ("warehouse", serves + (f", table {pointer.table} version {pointer.table_version}" if pointer else "")),
     ]
     for name, text in facts:
-        console.print(f"  {name:<10} {text}", markup=False)
+        console.print(f"  {name:<10} {text}")
     for attempt in found.attempts[:5]:
         reason = f": {attempt.error_message}" if attempt.error_message else ""
         when = shown(attempt.finished_at or attempt.issued_at)
-        console.print(f"  attempt {attempt.attempt_no:<2} {attempt.outcome or 'open':<10} {when}{reason}", markup=False)
+        console.print(f"  attempt {attempt.attempt_no:<2} {attempt.outcome or 'open':<10} {when}{reason}")
     console.print()
     for warning in found.warnings:
-        console.print(f"  warning: {warning['message']}", markup=False)
+        console.print(f"  warning: {warning['message']}")
     for reason in found.stale:
-        console.print(f"  stale: {reason}", markup=False)
+        console.print(f"  stale: {reason}")
     for block in found.blocks:
-        console.print(f"  blocked by: {block}", markup=False)
-    console.print(f"  next: {found.next}", markup=False)
+        console.print(f"  blocked by: {block}")
+    console.print(f"  next: {found.next}")

@@ -56,10 +56,11 @@ class Listing:
     def _table(self, widths: Sequence[int]) -> Table:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
+        from rich.text import Text
 
         drawn = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
         for name, width in zip(self.columns, widths, strict=True):
-            drawn.add_column(name, width=width, overflow="fold")
+            drawn.add_column(Text(name), width=width, overflow="fold")
         for row in self.rows:
             drawn.add_row(*row)
         return drawn

@@ -153,6 +153,8 @@ def reconcile(
         document |= {"loaded": done[0], "hidden": done[1], "broken": broken}
 
     def draw(console: Any) -> None:
+        from rich.text import Text
+
         draw_mismatches(console, mismatches)
         if not counts:
             if not mismatches:
@@ -164,7 +166,7 @@ def reconcile(
         if not dry_run:
             console.print(f"{document['loaded']:,} loaded, {document['hidden']:,} hidden")
             for key, words in document["broken"].items():
-                console.print(f"[red]{key}[/]: {words}")
+                console.print(Text.assemble((key, "red"), f": {words}"))
 
     show(document, as_json, draw)
     if document.get("broken") or mismatches:
@@ -281,7 +283,7 @@ def verify(
 
     def draw(console: Any) -> None:
         for name, path, words in ((name, path, word) for (name, path), found in done.files.items() for word in found):
-            console.print(f"[red]{name}: {path}: {words}[/]", soft_wrap=True)
+            console.print(f"{name}: {path}: {words}", style="red", soft_wrap=True)
         rows = [(key, words) for key, problems in sorted(done.wrong.items()) for words in problems]
         if rows:
             console.print(table(None, ("partition", "problem"), rows))
@@ -291,7 +293,7 @@ def verify(
         sound = "all as it should be" if not mismatches else "every recorded version is as it should be"
         console.print(f"{checked}: {' and '.join(wrong) or sound}")
         for name in sorted({name for name, _ in done.files}):
-            console.print(f"{name}: {rebuild_hint(name)}", soft_wrap=True, markup=False)
+            console.print(f"{name}: {rebuild_hint(name)}", soft_wrap=True)
 
     show({**listing(items, len(items)), **facts}, as_json, draw)
     if items or files or mismatches:

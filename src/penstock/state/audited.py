@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from penstock.errors import UsageError
+
 
 class AuditedAct(StrEnum):
     """An act of a person, by the command that carries it out."""
@@ -36,3 +38,9 @@ class AuditedAct(StrEnum):
     VACUUM = "warehouse vacuum"
     LEDGER_EXPORT = "ledger export"
     RECOVER = "recover"
+
+
+def refuse_blank(reason: str | None) -> None:
+    """Raises UsageError if a reason is given that says nothing."""
+    if reason is not None and not reason.strip():
+        raise UsageError("the reason is empty: say why, for the audit log and for `penstock why`")

@@ -43,10 +43,10 @@ class AuthorityStore:
         """Withdraw the trusted run: its rows are gone from readers before the failure shows."""
         return self.database.transact(lambda connection: self._demote(connection, key, reason, entry))
 
-    def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry) -> bool:
+    def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry, reason: str | None = None) -> bool:
         """Trust an earlier accepted run again. The abandoned one is gone from readers at once."""
         return self.database.transact(
-            lambda connection: self._return_to(connection, key, to, Act.ROLLBACK, None, entry)
+            lambda connection: self._return_to(connection, key, to, Act.ROLLBACK, reason, entry)
         )
 
     def approve(self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry) -> bool:

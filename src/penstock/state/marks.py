@@ -15,6 +15,7 @@ from penstock.clock import Clock
 from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged, timed
 from penstock.db.engine import Database
 from penstock.partition import PartitionKey
+from penstock.state.audited import refuse_blank
 from penstock.state.control import NOTHING_TO_DECIDE, AuditEntry, record_audit
 
 _ROWS = """
@@ -54,6 +55,7 @@ class MarkStore:
 
     def mark_terminal(self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry) -> int:
         """Give up failed partitions for good; others among `keys` are left alone."""
+        refuse_blank(reason)
         return self._act(_MARK_TERMINAL, keys, reason, entry, creates=True)
 
     def clear_terminal(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
@@ -64,6 +66,7 @@ class MarkStore:
     ) -> int:
         """Nothing attempts these partitions until they are resumed. Without `audited`, this is a page of an act that is
         in the log as begun."""
+        refuse_blank(reason)
         return self._act(_PAUSE, keys, reason, entry, creates=True, audited=audited)
 
     def _act(

@@ -1,0 +1,169 @@
+"""What a person may type and a command must answer: numbers without end, bytes that are no text, text like markup."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import builders
+from cli import in_process, penstock
+from house import House
+from penstock.cli.options import LAST_ID, MOST_LINES
+from penstock.clock import LONGEST
+from penstock.control.breaker import observed
+from penstock.control.select import Selection
+from penstock.declared import duration
+from penstock.errors import UsageError
+from penstock.partition import new_ulid
+from penstock.state.records import Observation
+from workspaces import key
+
+TABLE = "demo.campaign_daily"
+KEY = str(key(1))
+ENDLESS = "99999999999999999999"
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with builders.quick_folder() as folder:
+        made = House(Path(folder))
+        made.deliver({key(1): 1, key(2): 2})
+        made.publish()
+        yield made
+        made.workspace.database.close()
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+# Each command that takes a number, without the number, and the largest number that it takes.
+NUMBERS: dict[tuple[str, ...], int] = {
+    ("audit", "list", "--after"): LAST_ID,
+    ("audit", "list", "--limit"): MOST_LINES,
+    ("ledger", "tail", "--after"): LAST_ID,
+    ("ledger", "tail", "--limit"): MOST_LINES,
+    ("backfill", "list", "--limit"): MOST_LINES,
+    ("customers", "list", "--limit"): MOST_LINES,
+    ("runs", "list", "--limit"): MOST_LINES,
+    ("state", "inspect", "--limit"): MOST_LINES,
+    ("state", "terminal", "--limit"): MOST_LINES,
+    ("failed", "--limit"): MOST_LINES,
+    ("missing", "--limit"): MOST_LINES,
+    ("stale", "--limit"): MOST_LINES,
+    ("run", "--plan", "--limit"): MOST_LINES,
+    ("warehouse", "pointers", "--limit"): MOST_LINES,
+    ("warehouse", "loads", "--limit"): MOST_LINES,
+    ("warehouse", "reconcile", "--dry-run", "--limit"): MOST_LINES,
+    ("raw", "read", KEY, "--limit"): MOST_LINES,
+    ("read", TABLE, "--limit"): MOST_LINES,
+    ("read", TABLE, "--format", "csv", "--limit"): MOST_LINES,
+    ("sql", f"SELECT * FROM {TABLE}", "--limit"): MOST_LINES,
+    ("ledger", "export", "--dry-run", "--older-than"): LONGEST.days,
+}
+
+
+def test_a_number_beyond_its_range_is_refused_as_wrong_usage_and_the_largest_one_is_taken(house: House) -> None:
+    for command, largest in NUMBERS.items():
+        for number in (ENDLESS, f"{largest + 1}"):
+            refused = in_process(*command, number, workspace=house.folder)
+            assert (refused.code, refused.stdout) == (2, ""), command
+            message = " ".join(refused.stderr.replace("│", " ").split())
+            assert f"Invalid value for '{command[-1]}': Input should be less than or equal to {largest} " in message
+        taken = in_process(*command, f"{largest}", workspace=house.folder)
+        assert taken.code == 0, (command, taken.stderr)
+
+
+@pytest.mark.parametrize("backend", builders.BACKENDS)
+def test_both_databases_take_the_largest_numbers(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    state, schema = None, None
+    if backend == "postgresql":
+        state, schema = request.getfixturevalue("postgres_url"), f"t_{new_ulid().lower()}"
+    ws = House(tmp_path, state=state, schema=schema).workspace
+    ws.note(builders.audit_entry(), 1, "done")
+    assert len(ws.reader.audit(MOST_LINES + 1, after=LAST_ID)) == 1
+    assert ws.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
+    assert ws.backfills.page(MOST_LINES + 1, None) == ([], 0)
+    assert len(ws.reader.views(ws.ranges(Selection()), limit=MOST_LINES + 1)) == 18
+    assert ws.garbage(LONGEST) == []
+    assert ws.export_ledger(LONGEST.days, builders.audit_entry(), rehearsal=True)["events"] == 0
+    ws.snapshot("s", LONGEST)
+    assert [found.name for found in ws.snapshots.all()] == ["s"]
+    ws.database.close()
+
+
+LENGTHS: tuple[tuple[str, ...], ...] = (
+    ("snapshot", "s", "--expires"),
+    ("raw", "gc", "--dry-run", "--older-than"),
+    ("warehouse", "vacuum", "--dry-run", "--retention"),
+    ("ready", TABLE, "--date", "2024-06-09", "--customer", key(1).customer_id, "--wait"),
+)
+
+
+def test_a_length_of_time_that_leaves_the_calendar_is_refused_as_wrong_usage(house: House) -> None:
+    for command in LENGTHS:
+        for length in ("99999999d", "365001d", "99999999999999999999s", "9" * 5000 + "d"):
+            refused = in_process(*command, length, workspace=house.folder)
+            assert (refused.code, refused.stdout) == (2, ""), command
+            assert length in refused.stderr
+        taken = in_process(*command, "365000d", workspace=house.folder)
+        assert taken.code == 0, (command, taken.stderr)
+
+
+def test_the_longest_time_of_a_command_is_named_when_it_is_exceeded() -> None:
+    assert duration("365000d") == LONGEST
+    with pytest.raises(UsageError, match=r"^'365001d' is too long: at most 365000d$"):
+        duration("365001d")
+    assert datetime.now(UTC) - LONGEST < datetime.now(UTC) < datetime.now(UTC) + LONGEST
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_argument_that_is_no_utf_8_is_wrong_usage_and_changes_nothing(house: House) -> None:
+    before = builders.everything(house.workspace.database)
+    broken = os.fsdecode(b"nul\xff")
+    for command in (
+        ("state", "pause", "--customer", key(1).customer_id, "--reason", broken),
+        ("state", "pause", "--customer", key(1).customer_id, f"--reason={broken}"),
+        ("state", "demote", KEY, "--reason", "wrong", "--actor", broken),
+        ("status", "--source", broken),
+        ("sql", f"SELECT '{broken}'"),
+        ("why", broken),
+    ):
+        refused = in_process(*command, workspace=house.folder)
+        assert (refused.code, refused.stdout) == (2, "")
+        assert r"nul\xff" in refused.stderr
+        assert "is not valid UTF-8" in refused.stderr
+    assert builders.everything(house.workspace.database) == before
+
+
+def test_a_process_refuses_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
+    ended = penstock("status", "--source", os.fsdecode(b"\xff"), workspace=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "penstock: the argument \\xff is not valid UTF-8\n"
+
+
+@pytest.mark.parametrize("name", ["[/]", "[bold]a", "[red]a[/red]", ":smile:", "a\\", "[link=http://x]"])
+def test_a_column_is_shown_by_the_name_that_the_statement_gives_it(house: House, name: str) -> None:
+    shown = in_process("sql", f'SELECT count(*) AS "{name}" FROM {TABLE}', workspace=house.folder)
+    assert shown.code == 0
+    assert shown.stdout.split() == [name, "─" * max(len(name), 1), "6"]
+
+
+MARKUP = "[/] [bold]renew[/bold] :key: C:\\"
+
+
+def test_reasons_and_errors_are_shown_as_they_are(house: House) -> None:
+    ws = house.workspace
+    ws.breakers.change(
+        "demo", lambda breaker: observed(breaker, Observation(refused=3, message=MARKUP), datetime.now(UTC))
+    )
+    assert in_process("state", "pause", KEY, "--reason", MARKUP, workspace=house.folder).code == 0
+    assert in_process("state", "demote", str(key(2)), "--reason", MARKUP, workspace=house.folder).code == 0
+    for command in (("status",), ("control", "breakers"), ("why", KEY), ("why", str(key(2))), ("state", "inspect")):
+        ended = in_process(*command, workspace=house.folder)
+        assert ended.code == 0
+        assert MARKUP in ended.stdout, command
