@@ -130,6 +130,30 @@ def test_a_mark_that_no_partition_needs_changes_nothing_and_is_not_recorded(shop
     assert shop.commands() == []
 
 
+def test_pauses_in_force_are_listed_also_of_days_to_come(shop: Shop) -> None:
+    said = shop.run("state", "pause", "--since", "2031-01-01", "--reason", "the account moves", "--actor", "kim")
+    assert (said.code, said.stdout) == (0, "0 partitions are paused; customers and days that are added later, too\n")
+    again = shop.run("state", "pause", "--since", "2031-01-01")
+    assert (again.code, again.stdout) == (0, "nothing to do: all partitions that match are paused\n")
+    shop.ask("state", "pause", "--date", "2024-06-09", "--yes")
+    shop.ask("state", "resume", "--date", "2024-06-09", "--customer", key().customer_id)
+    found = shop.ask("state", "pauses")
+    names = ("paused", "customer_id", "first_date", "last_date", "actor", "reason")
+    assert [tuple(item[name] for name in names) for item in found["items"]] == [
+        (False, key().customer_id, "2024-06-09", "2024-06-09", found["items"][0]["actor"], None),
+        (True, None, "2024-06-09", "2024-06-09", found["items"][1]["actor"], None),
+        (True, None, "2031-01-01", None, "kim", "the account moves"),
+    ]
+    assert (found["total"], found["paused"]) == (3, 8)
+    text = shop.run("state", "pauses").stdout
+    assert "8 partitions are paused now" in text
+    assert "resumed" in text
+    shop.ask("state", "resume", "--yes")
+    assert shop.ask("state", "pauses")["items"] == []
+    over = shop.run("state", "resume", "--yes")
+    assert (over.code, over.stdout) == (0, "nothing to do: nothing that matches is paused or held\n")
+
+
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: " ".join(act[:2]))
 def test_more_than_20_partitions_are_changed_only_after_a_confirmation(shop: Shop, act: tuple[str, ...]) -> None:
     shop.fail(days(21))
@@ -462,8 +486,9 @@ def test_backfills_show_when_they_ended_and_active_ones_when_they_will(shop: Sho
         assert chunk is not None
         store.finish(chunk)
         if at == 0:
-            estimate = datetime.fromisoformat(end_of(shop, made)).replace(tzinfo=UTC)
-            assert estimate >= datetime.now(UTC) - timedelta(minutes=1)
+            for page in (("list",), ("show", made)):
+                estimate = datetime.fromisoformat(end_of(shop, made, *page)).replace(tzinfo=UTC)
+                assert estimate >= datetime.now(UTC) - timedelta(minutes=1)
             assert shop.ask("backfill", "show", made)["finished_at"] is None
     store.end(made)
     cancelled = shop.ask("backfill", "create", str(key()))["backfill_id"]
@@ -471,19 +496,16 @@ def test_backfills_show_when_they_ended_and_active_ones_when_they_will(shop: Sho
     for backfill_id, status in ((made, "finished"), (cancelled, "cancelled")):
         found = shop.ask("backfill", "show", backfill_id)
         assert (found["status"], found["eta"]) == (status, None)
-        assert end_of(shop, backfill_id) == f"{datetime.fromisoformat(found['finished_at']):%Y-%m-%d %H:%M:%S}"
+        end = f"{datetime.fromisoformat(found['finished_at']):%Y-%m-%d %H:%M:%S}"
+        assert end_of(shop, backfill_id) == end_of(shop, backfill_id, "show", backfill_id) == end
 
 
-def end_of(shop: Shop, backfill_id: str) -> str:
-    """The last column of a backfill, in the list and on its page."""
-    ends = set()
-    for command in (("list",), ("show", backfill_id)):
-        lines = shop.run("backfill", *command).stdout.splitlines()
-        assert lines[0].rstrip().endswith("done at (UTC)")
-        [line] = [line for line in lines if line.startswith(backfill_id)]
-        ends.add(re.split(r"  +", line.rstrip())[-1])
-    [end] = ends
-    return end
+def end_of(shop: Shop, backfill_id: str, *command: str) -> str:
+    """The last column of a backfill, in the list or on its page."""
+    lines = shop.run("backfill", *(command or ("list",))).stdout.splitlines()
+    assert lines[0].rstrip().endswith("done at (UTC)")
+    [line] = [line for line in lines if line.startswith(backfill_id)]
+    return re.split(r"  +", line.rstrip())[-1]
 
 
 # --- breaker and ledger ----------------------------------------------------------------------------------------------

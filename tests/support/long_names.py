@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import yaml
@@ -70,6 +70,9 @@ def make(folder: Path) -> LongNames:
     failed_run = fail(house, failed)
     house.workspace.marks.mark_terminal(terminal, "no longer sold", audit_entry(command="state mark-terminal"))
     house.workspace.marks.pause(missing, None, audit_entry(command="state pause"))
+    for year in (2031, 2032):
+        later = Selection(since=date(year, 1, 1), until=date(year, 1, 2))
+        house.workspace.pause_partitions(later, None, audit_entry(command="state pause"))
     resumed(house.workspace.database, house.now, *missing)
     open_run = new_run_id()
     house.control.start_run(open_run, house.workers.register(), "ada", {}, 0)

@@ -57,6 +57,7 @@ COMMANDS: dict[str, str] = {
     "state pause": "workspace answers filters previews audited confirms",
     "state resume": "workspace answers filters previews audited confirms",
     "state demote": "workspace answers previews audited",
+    "state pauses": "workspace answers pages",
     "state rollback": "workspace answers previews audited",
     "state approve": "workspace answers previews audited",
     "status": "workspace answers filters",

@@ -171,11 +171,14 @@ def pause(
 ) -> None:
     """Stop all attempts of these partitions until `resume`. Attempts that are already open are finished.
 
-    A pause by filters also covers days and customers that are added later. --until limits it.
+    A pause by filters also covers days and customers that are added later. --until limits it. `state pauses` lists the
+    pauses that are in force.
     """
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    is_lasting = not chosen.keys and chosen.status is None
+    done = "paused; customers and days that are added later, too" if is_lasting and chosen.until is None else "paused"
     _mark(
-        _Act("pause", "pausing", "paused", chosen, {"reason": reason}),
+        _Act("pause", "pausing", done, chosen, {"reason": reason}, "all partitions that match are paused"),
         workspace,
         _not_paused,
         lambda ws, _, entry: ws.pause_partitions(chosen, reason, entry),
@@ -206,7 +209,7 @@ def resume(
     """
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
     _mark(
-        _Act("resume", "resuming", "resumed", chosen, {}),
+        _Act("resume", "resuming", "resumed", chosen, {}, "nothing that matches is paused or held"),
         workspace,
         _marked,
         lambda ws, _, entry: ws.resume_partitions(chosen, entry),
@@ -275,6 +278,7 @@ class _Act:
     done: str
     chosen: Selection
     flags: dict[str, Any]
+    nothing: str = "no partition matches"  # why there is nothing to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +320,7 @@ def _mark(
             console.print(f"{counted(total)} would be {act.done}")
             draw_keys(console, found, total)
         elif changed is None:
-            console.print("nothing to do: no partition matches")
+            console.print(f"nothing to do: {act.nothing}")
         else:
             console.print(f"{counted(changed, 'partition is', 'partitions are')} {act.done}")
 

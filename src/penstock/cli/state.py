@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli import acts
+from penstock.cli import acts, pauses
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
@@ -31,6 +31,7 @@ state = typer.Typer(no_args_is_help=True, help="Inspect and steer the state of p
 
 def register(app: typer.Typer) -> None:
     acts.register(state)
+    pauses.register(state)
     app.add_typer(state, name="state")
 
 

@@ -404,6 +404,20 @@ class StateReader:
         with self._database.snapshot() as connection:
             return list(connection.execute(sa.select(schema.contract).order_by(schema.contract.c.first_used_at)))
 
+    def pauses(self, limit: int | None = None, *, after: int | None = None) -> tuple[list[dict[str, Any]], int]:
+        """The pauses by selector that are in force, newest first, and how many there are; those that are older than the
+        entry `after`, if it is given."""
+        table = schema.pause_selector
+        in_force = table.c.ended_at.is_(None)
+        others = [column for column in table.c if column.name not in ("selector_no", "ended_at")]
+        columns = [table.c.selector_no.label("pause_id"), *others]
+        select = sa.select(*columns).where(in_force).order_by(table.c.selector_no.desc()).limit(limit)
+        if after is not None:
+            select = select.where(table.c.selector_no < after)
+        with self._database.snapshot() as connection:
+            total = connection.scalar(sa.select(sa.func.count()).select_from(table).where(in_force)) or 0
+            return [dict(row._mapping) for row in connection.execute(select)], total
+
     def audit(self, limit: int | None = None, *, after: int | None = None) -> list[dict[str, Any]]:
         """The manual acts, newest first; those that are older than the entry `after`, if it is given."""
         table = schema.audit

@@ -1,0 +1,56 @@
+"""`penstock state pauses`: the pauses in force, also of days and customers that do not exist yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.cli import options as opt
+from penstock.cli.render import cut, draw_more, page, show
+from penstock.cli.tables import table
+from penstock.plural import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def register(state: typer.Typer) -> None:
+    state.command("pauses")(pauses)
+
+
+def pauses(
+    limit: opt.Limit = 100,
+    after: opt.AfterEntry = None,
+    workspace: opt.WorkspaceDir = ".",
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """The pauses by filters that are in force, newest first, and how many partitions are paused now.
+
+    For a partition that several entries name, the newest one decides. "resumed" is a part of an older pause that was
+    ended. `state resume` with the same filters ends a pause.
+    """
+    from penstock.app import open_workspace
+    from penstock.control.select import Selection
+
+    ws = open_workspace(workspace)
+    found, total = ws.reader.pauses(limit + 1, after=after)
+    entries, following = cut(found, limit, lambda entry: entry["pause_id"])
+    paused = ws.reader.count(ws.ranges(Selection()), paused=True)
+
+    def draw(console: Console) -> None:
+        columns = ("pause", "acts as", "source", "customer", "query", "from", "until", "since", "by", "reason")
+        if entries:
+            console.print(table(None, columns, [_row(entry) for entry in entries]))
+        console.print(f"{counted(paused)} {'is' if paused == 1 else 'are'} paused now")
+        draw_more(console, len(entries), total, following)
+
+    show({**page(entries, total, following), "paused": paused}, as_json, draw)
+
+
+def _row(entry: dict[str, Any]) -> tuple[Any, ...]:
+    names = (entry[name] or "all" for name in ("source", "customer_id", "query_name"))
+    days = (entry["first_date"] or "always", entry["last_date"] or "always")
+    acts_as = "paused" if entry["paused"] else "resumed"
+    return (str(entry["pause_id"]), acts_as, *names, *days, entry["since"], entry["actor"], entry["reason"])
