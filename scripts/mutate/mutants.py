@@ -61,6 +61,13 @@ def _is_separator(node: Any) -> bool:
     return node.type == "operator" and node.parent.type in ("parameters", "param")
 
 
+def _is_tuning(statement: ast.Assign) -> bool:
+    """A constant of a module that is a number: the size of a page, a pause, a ratio. No promise names it."""
+    names = [node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    values = [node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant)]
+    return all(name.isupper() for name in names) and all(isinstance(value, int | float) for value in values)
+
+
 Range = tuple[tuple[int, int], tuple[int, int]]
 
 
@@ -78,7 +85,11 @@ def _excluded(source: str) -> list[Range]:
             start = (node.lineno, node.col_offset)  # type: ignore[attr-defined]
             found.append((start, (node.end_lineno, node.end_col_offset)))  # type: ignore[attr-defined]
 
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and _is_tuning(statement):
+            leave_out(statement.value)
+    for node in ast.walk(tree):
         match node:
             case ast.arg() | ast.AnnAssign():
                 leave_out(node.annotation)
