@@ -162,13 +162,55 @@ def test_what_waited_before_keeps_its_moment_when_a_publication_is_recorded(
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "read"),
+    [
+        ("served", ["accept"], {2}),
+        ("served", ["accept", "accept"], {2}),
+        ("served", ["roll back"], set()),
+        ("served", ["roll back", "accept"], set()),
+        ("served", ["demote"], set()),
+        ("served", ["demote", "accept"], set()),
+        ("never served", ["accept"], set()),
+        ("withdrawn", ["accept"], set()),
+    ],
+)
+def test_a_run_is_read_after_its_publication_if_only_newer_ones_replaced_it(
+    house: House, monkeypatch: pytest.MonkeyPatch, before: str, meanwhile: list[str], read: set[int]
+) -> None:
+    """And if readers saw the run before it: then they see this one until a newer one is published."""
+    authority = AuthorityStore(house.workspace.database, house.now)
+    if before != "never served":
+        first = house.deliver({key(1): 1, key(2): 1})
+        house.publish()
+    if before == "withdrawn":
+        demote(house, key(1))
+    house.deliver({key(1): 2})
+    acts: dict[str, Callable[[], object]] = {
+        "accept": lambda: house.deliver({key(1): 3}),
+        "roll back": lambda: authority.rollback(key(1), first, audit_entry()),
+        "demote": lambda: demote(house, key(1)),
+    }
+    seen: list[set[int]] = []
+    at(
+        monkeypatch,
+        committed=lambda: [acts[name]() for name in meanwhile],
+        recorded=lambda: seen.append(house.clicks().get(key(1), set())),
+    )
+    house.publish()
+    assert seen == [read]
+
+
 def test_a_publication_records_nothing_of_another_that_is_prepared_at_the_same_time(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.deliver({network(1): 1, network(2): 1})
+    first = house.deliver({network(1): 1, network(2): 1, network(3): 1})
+    house.publish()
+    house.deliver({network(3): 2})
     house.publish()
     demote(house, network(1))
     house.deliver({network(2): 2})
+    AuthorityStore(house.workspace.database, house.now).rollback(network(3), first, audit_entry())
     forget_due(house)
     leases = TableLeases(house.workspace.database, house.workers.register())
     leases.acquire([NETWORK])
@@ -177,10 +219,10 @@ def test_a_publication_records_nothing_of_another_that_is_prepared_at_the_same_t
 
     def prepare_another() -> None:
         def work(connection: sa.Connection) -> None:
-            items = due_work.load_again(connection, [network(1), network(2)])
+            items = due_work.load_again(connection, [network(1), network(2), network(3)])
             loads = [item for item in items if isinstance(item, Load)]
             hides = [replace(item, authority_version=1) for item in items if isinstance(item, Hide)]
-            assert (len(loads), len(hides)) == (1, 1)
+            assert (len(loads), len(hides)) == (2, 1)
             other = Batch("other", {NETWORK: TableChange((), ())})
             batches.prepare(connection, other, leases.token, None, loads, hides, house.now())
 
@@ -198,10 +240,10 @@ def test_a_publication_records_nothing_of_another_that_is_prepared_at_the_same_t
     at(monkeypatch, prepared=prepare_another)
     assert house.publish().loaded == 1
     assert of_network(rows(house, *kept)) == before
-    assert [len(before[table.name]) for table in kept] == [2, 2, 2, 1]
+    assert [len(before[table.name]) for table in kept] == [3, 3, 4, 1]
     assert (due(house), house.clicks()) == ({}, {key(1): {1}})
-    [published] = [row for row in rows(house, schema.event)["event"] if row["type"] == "PartitionPublished"][2:]
-    assert published["payload"]["batch_id"] != "other"
+    told = [row["payload"] for row in rows(house, schema.event)["event"] if row["type"].startswith("Partition")]
+    assert not any(payload.get("batch_id") == "other" for payload in told)
 
 
 def test_a_publication_is_ended_once_and_only_by_the_one_it_belongs_to(house: House) -> None:
