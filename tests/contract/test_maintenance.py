@@ -19,6 +19,8 @@ from penstock.db import schema
 from penstock.errors import ActRefused, LeaseLost, UsageError, WarehouseError
 from penstock.partition import PartitionKey, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
+from penstock.warehouse import batch as batches
+from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.compare import differences, queue_differences
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.publish import Compaction
@@ -211,6 +213,26 @@ def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: House) 
     assert {path.rsplit("/", 1)[-1] for path in vacuum(house, {then.version})} == {second[0].rsplit("/", 1)[-1]}
     gone = {path.rsplit("/", 1)[-1] for path in vacuum(house, set())}
     assert gone == {path.rsplit("/", 1)[-1] for path in (*first, *second)}
+
+
+def test_vacuum_leaves_an_interrupted_publication_to_the_next_publisher(house: House) -> None:
+    publish_each(house, 1)
+    database, token = house.workspace.database, house.workers.register()
+    leases = TableLeases(database, token)
+    leases.acquire([f"{TABLE}.v1"])
+    left = Batch(new_ulid(), {f"{TABLE}.v1": TableChange((), ())})
+    database.transact(lambda c: batches.prepare(c, left, leases.token, None, (), (), house.now()))
+    assert house.workspace.vacuum((), timedelta(hours=1), dry_run=True) == {f"{TABLE}.v1": []}, "it is under way"
+    house.workers.stop(token)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="penstock warehouse reconcile"):
+            house.workspace.vacuum((), timedelta(hours=1), dry_run=dry_run)
+    assert house.unfinished() == {f"{TABLE}.v1"}
+    [table] = builders.everything(database, [schema.warehouse_table])["warehouse_table"]
+    assert table["lease_token"] is None
+    house.publish()
+    assert house.batches()[left.batch_id] == "discarded"
+    house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
 
 
 def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: House) -> None:

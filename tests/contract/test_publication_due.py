@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import sqlalchemy as sa
 
@@ -618,3 +619,32 @@ def test_a_table_that_disagrees_is_not_held(tables: House) -> None:
     with publisher.holding([NETWORK]) as (opened, leases):
         assert list(opened) == [NETWORK]
         assert holders(tables) == {CAMPAIGN: None, NETWORK: leases.token}
+
+
+def test_a_commit_says_when_files_came_and_went_and_of_which_month_they_are(tables: House) -> None:
+    tables.deliver({key(1): 2})
+    moment = tables.now().replace(microsecond=5000)
+    tables.now = lambda: moment  # type: ignore[method-assign]
+    log = tables.folder / "lake/warehouse/demo/campaign_daily/v1/_delta_log"
+    tables.publish()
+    actions = [orjson.loads(line) for line in sorted(log.glob("*.json"))[-1].read_bytes().splitlines()]
+    [added], [removed] = ([action[name] for action in actions if name in action] for name in ("add", "remove"))
+    milliseconds = int(moment.timestamp()) * 1000 + 5
+    assert (added["modificationTime"], removed["deletionTimestamp"]) == (milliseconds, milliseconds)
+    assert added["partitionValues"] == removed["partitionValues"] == {"_month": "2024-06"}
+    assert added["dataChange"] is removed["dataChange"] is True
+    marks = {action["txn"]["appId"].rpartition("/")[0] for action in actions if "txn" in action}
+    assert marks == {"penstock", "penstock/pub"}
+
+
+def test_who_opened_a_table_before_its_fence_cannot_commit_to_it(tables: House) -> None:
+    place = "warehouse/demo/campaign_daily/v1"
+    early, late = (Table(tables.workspace.lake, CAMPAIGN, place) for _ in range(2))
+    fenced = late.fence()
+    assert fenced.version == early.version + 1
+    for commit in (early.fence, lambda: early.publish("batch", (), (), tables.now())):
+        with pytest.raises(LeaseLost, match=f"table {CAMPAIGN} was changed by another process"):
+            commit()
+    assert not Table(tables.workspace.lake, CAMPAIGN, place).has_published("batch")
+    assert fenced.publish("batch", (), (), tables.now()) == fenced.version + 1
+    assert Table(tables.workspace.lake, CAMPAIGN, place).has_published("batch")

@@ -318,3 +318,27 @@ def test_runs_are_withdrawn_since_a_moment_if_they_were_demoted_after_it(actors:
     assert withdrawn_since(actors.database, "demo", "campaign_daily", NOW) == frozenset()
     assert withdrawn_since(actors.database, "demo", "network_daily", NOW - instant) == frozenset()
     assert withdrawn_since(actors.database, "other", "campaign_daily", NOW - instant) == frozenset()
+
+
+def test_usable_is_what_readers_see_of_the_authoritative_run_on_the_days_that_are_asked_for(actors: Actors) -> None:
+    one, two = fetched(actors, 1), fetched(actors, 2)
+    replaced, unpublished = fetched(actors, 3), actors.accept(key(1, customer="1000000004"))
+    demote(actors, fetched(actors, 5).partition)
+    actors.accept(replaced.partition)
+    later = [actors.accept(key(day)) for day in (2, 3, 4)]
+    network = actors.accept(key(1, query="network_daily"))
+    for attempt in (*later, network):
+        publish(actors, attempt.partition)
+
+    def on(first: int, last: int, query: str = "campaign_daily") -> ExpectedRange:
+        return builders.days(first, last, query=query)
+
+    def found(*ranges: ExpectedRange) -> set[PartitionKey]:
+        return usable(actors.database, ranges)
+
+    assert unpublished.partition not in found(on(1, 1))
+    assert found(on(1, 1)) == {one.partition, two.partition}, "of whichever customer"
+    assert found(on(2, 3)) == {key(2), key(3)}
+    assert found(on(3, 3), on(2, 2)) == {key(2), key(3)}
+    assert found(on(1, 1), on(1, 1, "network_daily")) == {one.partition, two.partition, network.partition}
+    assert found(on(5, 9)) == set()
