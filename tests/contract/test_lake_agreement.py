@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+import orjson
 import pytest
+import sqlalchemy as sa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import builders
@@ -16,10 +19,26 @@ from cli import penstock
 from house import House
 from loaders import start
 from penstock.app import load_workspace
+from penstock.db import schema
 from penstock.errors import LakeMismatch, WarehouseError
 from penstock.lake.local import LocalLake
+from penstock.lake.protocol import Blobs
 from penstock.partition import PartitionKey
-from penstock.warehouse.consistency import IDENTITY, MismatchKind, lake_identity
+from penstock.warehouse.consistency import (
+    IDENTITY,
+    Mismatch,
+    MismatchKind,
+    RecordedHead,
+    claim_lake,
+    known_publications,
+    lake_ahead,
+    lake_identity,
+    messages,
+    mismatches,
+    refuse_foreign_lake,
+    unknown_commits,
+)
+from penstock.warehouse.delta_log import Commit, commits_after, log_path, table_locations
 from workspaces import key, write_workspace
 
 TABLE = "demo.campaign_daily"
@@ -222,3 +241,225 @@ def test_a_damaged_identity_says_what_to_do(tmp_path: Path) -> None:
     lake.create(IDENTITY, b"{")
     with pytest.raises(LakeMismatch, match="delete it, then run `penstock db migrate`"):
         lake_identity(lake)
+
+
+def test_a_lake_of_another_database_is_refused_and_keeps_its_identity(house: House, tmp_path: Path) -> None:
+    lake = LocalLake(str(tmp_path))
+    lake.create(IDENTITY, b'{"format": 1, "identity": "another"}')
+    with pytest.raises(LakeMismatch, match=r"belongs to another database \(its identity is another"):
+        claim_lake(house.workspace.database, lake)
+    assert lake.read(IDENTITY) == b'{"format": 1, "identity": "another"}'
+    assert next(found.kind for found in mismatches(house.workspace.database, lake)) is MismatchKind.FOREIGN_LAKE
+
+
+def test_the_identity_is_written_with_its_format(house: House) -> None:
+    with house.workspace.database.snapshot() as connection:
+        identity = connection.scalar(sa.select(schema.workspace.c.identity))
+    assert orjson.loads(house.workspace.lake.read(IDENTITY)) == {"format": 1, "identity": identity}
+
+
+@pytest.mark.parametrize(
+    ("tables", "named"), [(1, "a0.q.v1"), (5, "a0.q.v1, .*, a4.q.v1"), (6, r".*, a4.q.v1, \.\.\.")]
+)
+def test_a_lake_with_unknown_tables_is_refused_and_a_few_are_named(
+    house: House, tmp_path: Path, tables: int, named: str
+) -> None:
+    lake = LocalLake(str(tmp_path))
+    for number in range(tables):
+        lake.create(f"warehouse/a{number}/q/v1/_delta_log/{0:020d}.json", b"{}")
+    with house.workspace.database.snapshot() as connection:
+        with pytest.raises(LakeMismatch, match=rf"tables that this database does not know \({named}\)"):
+            refuse_foreign_lake(connection, lake)
+        refuse_foreign_lake(connection, lake, unknown_tables_too=False)
+        refuse_foreign_lake(connection, house.workspace.lake)
+
+
+# --- what is said about disagreements --------------------------------------------------------------------------------
+
+
+def test_disagreements_of_one_kind_are_one_line_and_a_few_tables_are_named() -> None:
+    def of(kind: MismatchKind, count: int) -> list[Mismatch]:
+        return [Mismatch(kind, f"demo.q{number}.v1", f"detail {number}") for number in range(count)]
+
+    def said(*found: Mismatch) -> list[str]:
+        return [line.partition(";")[0] for line in messages(found)]
+
+    missing, behind = MismatchKind.TABLE_MISSING, MismatchKind.LAKE_BEHIND
+    assert said() == []
+    assert said(*of(missing, 1)) == ["table demo.q0.v1: detail 0"]
+    assert said(*of(missing, 2)) == ["2 tables (demo.q0.v1, demo.q1.v1): for example demo.q0.v1: detail 0"]
+    five = "demo.q0.v1, demo.q1.v1, demo.q2.v1, demo.q3.v1, demo.q4.v1"
+    assert said(*of(missing, 5)) == [f"5 tables ({five}): for example demo.q0.v1: detail 0"]
+    assert said(*of(missing, 6)) == [f"6 tables ({five}, ...): for example demo.q0.v1: detail 0"]
+    [first, second] = said(*of(missing, 2), *of(behind, 1))
+    assert (first.partition(" ")[0], second) == ("2", "table demo.q0.v1: detail 0")
+    assert said(Mismatch(MismatchKind.FOREIGN_LAKE, None, "of another")) == ["of another"]
+    assert said(*[Mismatch(MismatchKind.UNMARKED_LAKE, None, "no identity")] * 2) == ["no identity"]
+
+
+def test_a_disagreement_belongs_to_an_asset_or_to_the_whole_lake() -> None:
+    one = Mismatch(MismatchKind.LAKE_AHEAD, "demo.campaign_daily.v1", "")
+    assert (one.source, one.asset) == ("demo", "demo.campaign_daily")
+    whole = Mismatch(MismatchKind.FOREIGN_LAKE, None, "")
+    assert (whole.source, whole.asset) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        (range(7, 8), "its version 7 (readers see version 3)"),
+        (range(7, 9), "its versions 7, 8 (readers see version 3)"),
+        (range(5), "its versions 0, 1, 2, 3, 4 (readers see version 3)"),
+        (range(6), "its versions 0, 1, 2, 3, 4, ... (readers see version 3)"),
+    ],
+)
+def test_a_table_that_is_ahead_names_the_versions_and_what_readers_see(versions: range, words: str) -> None:
+    head = RecordedHead("demo.q.v1", "w", 3, None)
+    found = lake_ahead(head, [Commit(version, (), changes_files=True) for version in versions])
+    assert (found.kind, found.table) == (MismatchKind.LAKE_AHEAD, "demo.q.v1")
+    assert found.detail == f"this database did not write {words}"
+    new = lake_ahead(RecordedHead("demo.q.v1", "w", None, None), [Commit(0, (), changes_files=True)])
+    assert new.detail.endswith("its version 0 (readers see nothing of it)")
+
+
+def test_only_publications_that_were_prepared_or_published_are_known(house: House) -> None:
+    ends = {"prepared": None, "published": house.now(), "discarded": house.now()}
+    facts = {"lease_token": "t", "prepared_at": house.now(), "body": {}}
+    rows = [{**facts, "batch_id": status, "status": status, "finished_at": end} for status, end in ends.items()]
+    house.workspace.database.transact(lambda connection: connection.execute(sa.insert(schema.load_batch), rows))
+    commits = [
+        Commit(1, ("prepared",), changes_files=True),
+        Commit(2, ("discarded",), changes_files=True),
+        Commit(3, (), changes_files=False),
+        Commit(4, (), changes_files=True),
+        Commit(5, ("nobody", "published"), changes_files=True),
+        Commit(6, ("nobody",), changes_files=False),
+    ]
+    with house.workspace.database.snapshot() as connection:
+        names = ["prepared", "published", "discarded", "nobody"]
+        assert known_publications(connection, names) == {"prepared", "published"}
+        assert known_publications(connection, ["published"]) == {"published"}
+        assert known_publications(connection, []) == set()
+        assert [commit.version for commit in unknown_commits(connection, commits)] == [2, 4]
+
+
+@dataclass(frozen=True)
+class WatchedLake(LocalLake):
+    """A lake that notes which objects are requested together; something may happen before the first request."""
+
+    before: Callable[[], object] = lambda: None
+    requests: list[list[str]] = field(default_factory=list)
+
+    def read_many(self, paths: Sequence[str]) -> Blobs:
+        if not self.requests:
+            self.requests.append([])
+            self.before()
+        self.requests.append([path.rpartition("/")[2] for path in paths])
+        return super().read_many(paths)
+
+
+def test_a_table_that_is_published_to_meanwhile_agrees_and_the_others_are_examined_all_the_same(house: House) -> None:
+    house.deliver(slices(1, query="network_daily"))
+    house.publish()
+    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/network_daily")
+    house.deliver(slices(3))
+    lake = WatchedLake(house.workspace.lake.url, house.publish)
+    found = mismatches(house.workspace.database, lake)
+    assert [(one.table, one.kind) for one in found] == [("demo.network_daily.v1", MismatchKind.TABLE_MISSING)]
+    assert house.workspace.pointers.waiting() == 0
+
+
+def test_a_look_reads_two_log_entries_of_each_table_and_lists_no_unknown_ones(house: House) -> None:
+    lake = WatchedLake(house.workspace.lake.url)
+    shutil.copytree(f"{lake.url}/warehouse/demo/campaign_daily", f"{lake.url}/warehouse/demo/unknown_daily")
+    assert mismatches(house.workspace.database, lake) == []
+    head = table_of(house).version()
+    assert lake.requests == [[], [f"{head + 1:020d}.json"], [f"{head:020d}.json"]]
+    [unknown] = mismatches(house.workspace.database, lake, everything=True)
+    assert (unknown.table, unknown.kind) == ("demo.unknown_daily.v1", MismatchKind.UNKNOWN_TABLE)
+
+
+# --- the log of a table ----------------------------------------------------------------------------------------------
+
+
+def lake_with_log(folder: Path, *versions: int) -> WatchedLake:
+    lake = WatchedLake(str(folder))
+    lake.requests.append([])
+    for version in versions:
+        lake.create(log_path("w/t", version), b'{"txn": {"appId": "penstock/pub/p%d"}}\n' % version)
+    return lake
+
+
+def test_commits_are_read_in_order_after_a_version_up_to_the_end_or_to_another(tmp_path: Path) -> None:
+    lake = lake_with_log(tmp_path, *range(140))
+
+    def found(*bounds: int) -> list[int]:
+        commits = list(commits_after(lake, "w/t", *bounds))
+        assert [commit.publications for commit in commits] == [(f"p{commit.version}",) for commit in commits]
+        return [commit.version for commit in commits]
+
+    assert found(-1) == list(range(140))
+    assert found(137) == [138, 139]
+    assert found(139) == []
+    assert found(-1, 139) == list(range(140))
+    assert found(3, 5) == [4, 5]
+    assert found(4, 5) == [5]
+    assert found(5, 5) == []
+
+
+def test_few_commits_take_few_requests(tmp_path: Path) -> None:
+    lake = lake_with_log(tmp_path, 0, 1, 2, 3)
+    assert list(commits_after(lake, "w/t", 3)) == []
+    assert [len(paths) for paths in lake.requests[1:]] == [1]
+    lake.requests[1:] = []
+    assert len(list(commits_after(lake, "w/t", -1))) == 4
+    assert [len(paths) for paths in lake.requests[1:]] == [1, 2, 4]
+
+
+def test_a_missing_log_entry_ends_an_open_look_and_counts_as_a_change_in_a_bounded_one(tmp_path: Path) -> None:
+    lake = lake_with_log(tmp_path, 0, 1, 3)
+    assert [commit.version for commit in commits_after(lake, "w/t", -1)] == [0, 1]
+    found = list(commits_after(lake, "w/t", 0, 3))
+    assert [(one.version, one.publications, one.changes_files) for one in found] == [
+        (1, ("p1",), False),
+        (2, (), True),
+        (3, ("p3",), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "publications", "changes"),
+    [
+        ([], (), False),
+        ([{"commitInfo": {}}, {"txn": {"appId": "penstock/fence"}}], (), False),
+        ([{"txn": {"appId": "penstock/pub/A"}}, {"add": {}}], ("A",), True),
+        (
+            [{"remove": {}}, {"txn": {"appId": "penstock/pub/A"}}, {"txn": {"appId": "penstock/pub/B"}}],
+            ("A", "B"),
+            True,
+        ),
+        ([{"txn": {"appId": "another/penstock/pub/A"}}], (), False),
+    ],
+)
+def test_a_commit_says_which_publications_it_is_and_whether_it_changes_files(
+    lines: list[dict[str, object]], publications: tuple[str, ...], changes: bool
+) -> None:
+    data = b"\n\n".join(map(orjson.dumps, lines))
+    assert Commit.parse(4, data, "w/t") == Commit(4, publications, changes)
+
+
+def test_a_log_entry_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    lake = lake_with_log(tmp_path, 0)
+    for data in (b"{", b'{"txn": {}}', b'{"txn": 1}'):
+        lake.delete([log_path("w/t", 1)])
+        lake.create(log_path("w/t", 1), data)
+        with pytest.raises(WarehouseError, match=f"the Delta log entry {log_path('w/t', 1)} cannot be read"):
+            list(commits_after(lake, "w/t", -1))
+
+
+def test_tables_are_the_folders_with_a_log_in_the_warehouse(tmp_path: Path) -> None:
+    lake = LocalLake(str(tmp_path))
+    for path in ("warehouse/a/b/v1/_delta_log/0.json", "warehouse/a/b/v1/_delta_log/1.json", "warehouse/a/b/v2/x"):
+        lake.create(path, b"")
+    lake.create("elsewhere/a/b/v1/_delta_log/0.json", b"")
+    assert table_locations(lake) == {"warehouse/a/b/v1"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import date
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +15,7 @@ from penstock.db import schema
 from penstock.lake.local import LocalLake
 from penstock.ledger.read import LedgerReader
 from penstock.ledger.segments import SegmentReader
+from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, RunId, new_ulid
 from penstock.state.backfills import Backfill, BackfillStore
 from penstock.state.marks import MarkStore
@@ -98,3 +101,59 @@ def test_loads_continue_inside_a_partition(actors: Actors) -> None:
         after, run = seen[-1]
     assert seen == [(key(day), run) for day in (1, 2) for run in ("A", "B", "C")]
     assert [load.run_id for load in reader.loads(after=key(1))[0]] == ["A", "B", "C"]
+
+
+def test_pointers_and_load_records_are_found_by_each_limit_and_counted(actors: Actors) -> None:
+    every = [
+        key(day, customer, query, source)
+        for source in ("demo", "other")
+        for customer in ("1", "2")
+        for query in ("a", "b")
+        for day in (1, 2, 3)
+    ]
+    run = {"run_id": "A", "schema_version": "v1", "table_name": "t", "record_count": 7, "loaded_at": NOW}
+    loads = [{**builders.columns(one), **run} for one in reversed(every)]
+    pointers = [{**row, "table_version": 4, "available": False} for row in loads]
+    table = {"table_name": "t", "source": "demo", "query_name": "a", "schema_version": "v1", "location": "w"}
+    for target, rows in ((schema.warehouse_table, [table]), (schema.load_record, loads)):
+        actors.database.transact(lambda c, t=target, r=rows: c.execute(sa.insert(t), r))  # type: ignore[misc]
+    actors.database.transact(lambda connection: connection.execute(sa.insert(schema.warehouse_pointer), pointers))
+    actors.accept(every[0])
+    actors.reject(every[1])
+    reader = PointerReader(actors.database)
+
+    def found(**limits: Any) -> tuple[list[PartitionKey], int]:
+        pointers, total = reader.find(**limits)
+        keys = [pointer.key for pointer in pointers]
+        loads, records = reader.loads(**limits)
+        assert ([load.key for load in loads], records) == (keys, total)
+        return keys, total
+
+    cases: list[tuple[dict[str, Any], Callable[[PartitionKey], bool]]] = [
+        ({}, lambda one: True),
+        ({"keys": [every[3], every[20]]}, lambda one: one in (every[3], every[20])),
+        ({"source": "other"}, lambda one: one.source == "other"),
+        ({"customers": ["2"]}, lambda one: one.customer_id == "2"),
+        ({"customers": ["1", "2"]}, lambda one: True),
+        ({"queries": ["b"]}, lambda one: one.query_name == "b"),
+        ({"since": date(2024, 6, 2)}, lambda one: one.logical_date.day >= 2),
+        ({"until": date(2024, 6, 2)}, lambda one: one.logical_date.day <= 2),
+        ({"since": date(2024, 6, 2), "until": date(2024, 6, 2)}, lambda one: one.logical_date.day == 2),
+        ({"source": "demo", "queries": ["a"]}, lambda one: (one.source, one.query_name) == ("demo", "a")),
+        ({"status": PartitionStatus.SUCCESS}, lambda one: one == every[0]),
+        ({"status": PartitionStatus.FAILED}, lambda one: one == every[1]),
+        ({"keys": [every[0]], "status": PartitionStatus.FAILED}, lambda one: False),
+    ]
+    for limits, holds in cases:
+        wanted = [one for one in every if holds(one)]
+        assert found(**limits) == (wanted, len(wanted)), limits
+        assert found(**limits, limit=1) == (wanted[:1], len(wanted)), limits
+    assert found(after=every[3], limit=2) == (every[4:6], len(every))
+    assert found(after=every[-1]) == ([], len(every))
+    one = reader.pointer(every[5])
+    assert one is not None
+    assert (one.key, one.run_id, one.table, one.table_version, one.available) == (every[5], "A", "t", 4, False)
+    assert (one.schema_version, one.record_count, one.loaded_at) == ("v1", 7, NOW)
+    assert reader.pointer(key(4, "1", "a")) is None
+    assert reader.due_since(every[0]) == NOW
+    assert (reader.due_since(every[1]), reader.waiting()) == (None, 1)

@@ -19,7 +19,9 @@ from penstock.db import schema
 from penstock.errors import ActRefused, LeaseLost, UsageError, WarehouseError
 from penstock.partition import PartitionKey, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
-from penstock.warehouse.compare import queue_differences
+from penstock.warehouse import batch as batches
+from penstock.warehouse.batch import Batch, TableChange
+from penstock.warehouse.compare import differences, queue_differences
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.publish import Compaction
 from penstock.warehouse.reader import Head
@@ -81,6 +83,34 @@ def test_the_comparison_says_what_is_to_be_loaded_replaced_and_hidden(house: Hou
         key(4): (added, "v1", None, None),
     }
     assert counts == {"hide": 1, "load": 1, "replace": 1}
+
+
+def test_the_comparison_knows_what_is_hidden_unavailable_or_of_another_schema_version(house: House) -> None:
+    first = house.deliver(days(1, 2, 3, 4))
+    house.publish()
+    demote(house, key(3))
+    house.publish()
+    assert house.workspace.differences() == ([], {}), "hidden, as it should be"
+    again = house.deliver(days(3))
+    pointer = schema.warehouse_pointer
+
+    def spoil(number: int, **values: Any) -> None:
+        change = sa.update(pointer).where(*builders.is_key(pointer, key(number))).values(**values)
+        house.workspace.database.transact(lambda connection: connection.execute(change))
+
+    spoil(1, available=False)
+    spoil(2, schema_version="v0")
+    found, counts = differences(house.workspace.database, None)
+    assert [(d.key, d.act, d.run_id, d.served_run_id, d.served_schema_version) for d in found] == [
+        (key(1), "replace", first, first, "v1"),
+        (key(2), "replace", first, first, "v0"),
+        (key(3), "load", again, first, "v1"),
+    ]
+    assert counts == {"load": 1, "replace": 2}
+    assert differences(house.workspace.database, 2) == (found[:2], counts)
+    assert queue_differences(house.workspace.database, house.now()) == 2, "one waits already"
+    assert house.publish().loaded == 3
+    assert house.workspace.differences() == ([], {})
 
 
 def test_what_fell_off_the_list_of_due_work_is_found_and_published(house: House) -> None:
@@ -185,6 +215,26 @@ def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: House) 
     assert gone == {path.rsplit("/", 1)[-1] for path in (*first, *second)}
 
 
+def test_vacuum_leaves_an_interrupted_publication_to_the_next_publisher(house: House) -> None:
+    publish_each(house, 1)
+    database, token = house.workspace.database, house.workers.register()
+    leases = TableLeases(database, token)
+    leases.acquire([f"{TABLE}.v1"])
+    left = Batch(new_ulid(), {f"{TABLE}.v1": TableChange((), ())})
+    database.transact(lambda c: batches.prepare(c, left, leases.token, None, (), (), house.now()))
+    assert house.workspace.vacuum((), timedelta(hours=1), dry_run=True) == {f"{TABLE}.v1": []}, "it is under way"
+    house.workers.stop(token)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="penstock warehouse reconcile"):
+            house.workspace.vacuum((), timedelta(hours=1), dry_run=dry_run)
+    assert house.unfinished() == {f"{TABLE}.v1"}
+    [table] = builders.everything(database, [schema.warehouse_table])["warehouse_table"]
+    assert table["lease_token"] is None
+    house.publish()
+    assert house.batches()[left.batch_id] == "discarded"
+    house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
+
+
 def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: House) -> None:
     long_ago = house.now() - timedelta(days=30)
     house.now = lambda: long_ago  # type: ignore[method-assign]
@@ -287,6 +337,32 @@ def test_names_of_snapshots_are_given_once_and_expire(house: House) -> None:
         store.get("one", now + timedelta(hours=2))
     store.forget_expired(now + timedelta(hours=2))
     assert store.all() == []
+
+
+def test_a_snapshot_expires_at_its_moment_and_only_expired_ones_are_forgotten(house: House) -> None:
+    publish_each(house, 1)
+    store, now, instant = house.workspace.snapshots, house.now(), timedelta(microseconds=1)
+    asset, end = [("demo", "campaign_daily")], now + timedelta(hours=1)
+    store.take("first", asset, now, timedelta(hours=1))
+    store.take("a-later-one", asset, now + instant, timedelta(hours=1))
+    assert [taken.name for taken in store.all()] == ["first", "a-later-one"]
+    assert store.get("first", end - instant).expires_at == end
+    with pytest.raises(UsageError, match="expired"):
+        store.get("first", end)
+    store.forget_expired(end - instant)
+    assert len(store.all()) == 2
+    store.forget_expired(end)
+    assert [taken.name for taken in store.all()] == ["a-later-one"]
+    with pytest.raises(UsageError, match="already"):
+        store.require_new("a-later-one")
+    store.require_new("first")
+    store.require_new("n" * 63)
+    for name in ("n" * 64, "", "-a", "A"):
+        with pytest.raises(UsageError, match="not a name"):
+            store.require_new(name)
+    store.take("second", asset, now, timedelta(hours=1))
+    store.drop("a-later-one")
+    assert [taken.name for taken in store.all()] == ["second"]
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------
@@ -499,6 +575,32 @@ def test_waiting_ends_when_it_is_ready_or_patience_does() -> None:
     answers = iter([1] * 100)
     [day] = wait_for(ask, Rule("all"), timedelta(seconds=9), sleep, lambda: now[0])
     assert day.available == 2
+
+
+def test_the_whole_answer_is_asked_for_only_when_a_glance_is_enough_or_patience_ends() -> None:
+    now, asked = [0.0], list[float]()
+
+    def day(absent: int) -> Coverage:
+        return Coverage(TABLE, date(2024, 6, 9), 3, tuple(key(n) for n in range(absent)))
+
+    def wait(glances: list[int], answers: list[int]) -> int:
+        def ask() -> list[Coverage]:
+            asked.append(now[0])
+            return [day(answers[len(asked) - 1])]
+
+        def sleep(seconds: float) -> None:
+            assert seconds > 0
+            now[0] += seconds
+
+        now[0], asked[:], seen = 0.0, [], iter(glances)
+        patience = timedelta(seconds=9)
+        [found] = wait_for(ask, Rule("all"), patience, sleep, lambda: now[0], lambda: [day(next(seen))])
+        return found.available
+
+    assert (wait([2, 1, 0], [0]), len(asked)) == (3, 1)
+    assert (wait([0, 0, 0], [1, 1, 0]), len(asked)) == (3, 3), "a glance is not the answer"
+    assert (wait([1] * 100, [1]), asked) == (2, [9.0])
+    assert (wait([0] * 100, [1] * 100), asked[-1]) == (2, 9.0)
 
 
 # --- garbage ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from penstock.errors import WarehouseError
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import PartitionKey
 from penstock.warehouse.reader import _spark_type, heads
+from penstock.warehouse.versions import Versions
 from workspaces import key, open_at
 
 TABLE = "demo.campaign_daily"
@@ -54,6 +55,37 @@ def test_the_log_of_a_version_is_read_once_and_a_new_version_is_seen_at_once(hou
     house.deliver(days(2, clicks=7), rows=1)
     house.publish()
     assert clicks(house) == [1, 7]
+
+
+def test_the_versions_that_were_asked_for_last_are_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.warehouse.versions._KEPT", 2)
+    house.deliver(days(1, 2), rows=1)
+    house.publish()
+    place = "warehouse/demo/campaign_daily/v1"
+    versions = Versions(house.workspace.lake)
+
+    def records(version: int) -> int:
+        return sum(file.records for file in versions.contents(f"{TABLE}.v1", place, version).files)
+
+    assert [records(version) for version in (1, 2, 1, 0)] == [0, 2, 0, 0]
+    shutil.rmtree(house.folder / "lake" / place)
+    assert [records(version) for version in (1, 0)] == [0, 0]
+    with pytest.raises(WarehouseError):
+        records(2)
+    assert [records(version) for version in (1, 0)] == [0, 0]
+
+
+def test_a_version_is_read_only_as_the_publication_that_was_recorded(house: House) -> None:
+    for clicks_of in (1, 2):
+        house.deliver(days(1, clicks=clicks_of), rows=1)
+        house.publish()
+    [head] = heads(house.workspace.database, "demo", "campaign_daily")
+    versions = Versions(house.workspace.lake)
+    found = versions.contents(head.name, head.location, head.version, head.publication)
+    assert found.columns.names == ["customer_id", "logical_date", "campaign_id", "clicks", "_run_id"]
+    for version, publication in ((head.version, "another"), (head.version - 2, head.publication)):
+        with pytest.raises(WarehouseError, match="is not the publication"):
+            versions.contents(head.name, head.location, version, publication)
 
 
 def test_a_reader_keeps_its_version_while_others_go_on(house: House) -> None:

@@ -31,6 +31,8 @@ from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_
 from penstock.raw.reader import RawReader
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Planned
+from penstock.warehouse import batch as batches
+from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import lake_identity
 from workspaces import key, rows_by_partition, write_workspace
 
@@ -751,6 +753,63 @@ def test_the_preview_of_a_lost_table_lists_what_is_loaded_again(house: House) ->
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
     damage = House(house.folder).workspace.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
     assert (damage.created, set(damage.partitions)) == ("there is no Delta table", set(slices(1, 2, 3)))
+
+
+def test_the_preview_of_a_lost_table_leaves_out_what_has_no_rows_in_it(house: House) -> None:
+    AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
+    house.deliver(slices(4), rows=0)
+    house.deliver(slices(1, query="network_daily"))
+    house.publish()
+    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily")
+    damage = House(house.folder).workspace.recovery.preview_from_database((), silent)
+    assert set(damage[f"{TABLE}.v1"].partitions) == set(slices(1, 3))
+    assert damage["demo.network_daily.v1"].is_none
+
+
+def test_pointers_name_versions_of_their_own_table_after_another_was_created_again(house: House) -> None:
+    """Also the pointer of an empty slice, of which there is nothing to load again."""
+    for clicks in (2, 3):
+        house.deliver(slices(1, clicks=clicks, query="network_daily"))
+        house.publish()
+    for clicks in (2, 3):
+        house.deliver(slices(1, clicks=clicks))
+        house.publish()
+    house.deliver(slices(4), rows=0)
+    house.publish()
+
+    def named(house: House) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for pointer in house.workspace.pointers.find()[0]:
+            found.setdefault(pointer.table, set()).add(pointer.table_version)
+        return found
+
+    def head(house: House, query: str) -> int:
+        return DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/{query}/v1").version()
+
+    before, network = named(house), head(house, "network_daily")
+    assert max(before[f"{TABLE}.v1"]) > network
+    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily")
+    fresh = House(house.folder)
+    fresh.rebuild(TABLE)
+    assert head(fresh, "campaign_daily") < network
+    assert named(fresh) == {f"{TABLE}.v1": {head(fresh, "campaign_daily")}, "demo.network_daily.v1": {network}}
+    assert_sound(fresh)
+
+
+def test_a_rebuild_ends_what_others_left_prepared_in_its_tables_and_nothing_else(house: House) -> None:
+    house.deliver(slices(1, query="network_daily"))
+    house.publish()
+    for name, table in (("mine", f"{TABLE}.v1"), ("other", "demo.network_daily.v1")):
+        left = Batch(name, {table: TableChange((), ())})
+        house.workspace.database.transact(
+            lambda c, b=left: batches.prepare(c, b, "gone", None, (), (), house.now())  # type: ignore[misc]
+        )
+    house.rebuild(TABLE)
+    assert {name: status for name, status in house.batches().items() if name in ("mine", "other")} == {
+        "mine": "discarded",
+        "other": "prepared",
+    }
+    assert seen(house) == slices(1, 2, 3)
 
 
 def test_vacuum_works_beside_a_snapshot_from_before_a_table_was_created_again(house: House) -> None:

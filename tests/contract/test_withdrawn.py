@@ -24,8 +24,8 @@ from penstock.state.records import Consumed
 from penstock.warehouse.reader import Head, heads, heads_and_slices
 from penstock.warehouse.readiness import coverage, day_counts, usable
 from penstock.warehouse.served import look
-from penstock.warehouse.snapshots import Snapshot, as_of
-from penstock.warehouse.withdrawn import demoted_inputs, trusted_inputs
+from penstock.warehouse.snapshots import Snapshot, as_of, withdrawn_since
+from penstock.warehouse.withdrawn import demoted_inputs, keys_by_table, not_ready, trusted_inputs, withdrawn_inputs
 
 DAY = date(2024, 6, 1)
 SLICE = frozenset({(DAY, "all")})
@@ -69,7 +69,7 @@ def publish(actors: Actors, partition: PartitionKey) -> None:
         actors.execute(sa.insert(schema.warehouse_table).values(table_name=table, **facts, location="w", version=1))
     pointer, columns = schema.warehouse_pointer, builders.columns(partition)
     run: dict[str, Any] = {"run_id": state.current_run_id, "schema_version": "v1", "table_name": table}
-    run |= {"record_count": 10, "loaded_at": NOW}
+    run |= {"record_count": 10, "loaded_at": actors.clock.now}
     actors.execute(sa.delete(pointer).where(*builders.is_key(pointer, partition)))
     actors.execute(sa.insert(pointer).values(**columns, **run, table_version=1, available=True))
     actors.execute(sa.insert(schema.load_record).values(**columns, **run))
@@ -247,3 +247,98 @@ def test_garbage_collection_keeps_what_trusted_models_were_made_from(actors: Act
     assert again not in garbage.find(later + timedelta(days=1))
     assert garbage.mark([used], later, audit_entry(command="raw gc")) == 1
     assert garbage.find(later) == [one for one in garbage.find(later) if one != used]
+
+
+def test_each_run_that_was_made_from_a_demoted_one_is_told_with_its_own_times(actors: Actors) -> None:
+    hour = timedelta(hours=1)
+    first, second = fetched(actors, 1), fetched(actors, 2)
+    old = made(actors, model("spend"), first, second)
+    unpublished = actors.issue_one(model("total"))
+    InputStore(actors.database).record({unpublished: [Consumed(old.partition, old.run_id, f"content-{old.run_id}")]})
+    assert actors.validator.accept([accepted(unpublished, actors.token)]).applied == [unpublished]
+    actors.clock.now = NOW + hour
+    new = made(actors, model("spend"), second)
+    for hours, wrong in ((2, second), (3, first)):
+        actors.clock.now = NOW + hours * hour
+        demote(actors, wrong.partition)
+    with actors.database.snapshot() as connection:
+        found = {one.run_id: tuple(one)[2:] for one in withdrawn_inputs(connection)}
+        only = [one.run_id for one in withdrawn_inputs(connection, "total")]
+        roots = [one.run_id for one in demoted_inputs(connection, old.partition, old.run_id)]
+        fewer = [one.run_id for one in demoted_inputs(connection, new.partition, new.run_id)]
+    assert found == {
+        old.run_id: (NOW + 2 * hour, NOW + 3 * hour, NOW, None, False),
+        new.run_id: (NOW + 2 * hour, NOW + 2 * hour, NOW + hour, "models.spend.v1", True),
+        unpublished.run_id: (NOW + 2 * hour, NOW + 3 * hour, None, None, True),
+    }
+    assert only == [unpublished.run_id]
+    assert (roots, fewer) == ([second.run_id, first.run_id], [second.run_id])
+
+
+def test_only_models_that_serve_or_will_serve_withdrawn_rows_are_not_ready(actors: Actors) -> None:
+    wrong, spend, total = chain(actors)
+    other = made(actors, model("other"), fetched(actors, 3))
+    demote(actors, wrong.partition)
+    spans = {one: span(one.partition) for one in (wrong, spend, total, other)}
+    made(actors, total.partition, fetched(actors, 4))
+    with actors.database.snapshot() as connection:
+        assert not_ready(connection, [spans[spend], spans[total], spans[other]]) == {spend.partition}
+        assert not_ready(connection, [spans[spend]]) == {spend.partition}
+        assert not_ready(connection, [spans[other], spans[total]]) == set()
+        assert not_ready(connection, [spans[wrong]]) == set()
+        assert keys_by_table(connection, "models", "spend") == {"models.spend.v1": set(SLICE)}
+        assert keys_by_table(connection, "models", "total") == {}
+        assert keys_by_table(connection, "demo", "spend") == {}
+
+
+def test_what_is_about_to_be_replaced_is_not_used_and_nothing_else_is_left_out(actors: Actors) -> None:
+    one, two = fetched(actors, 1), fetched(actors, 2)
+    for day in (2, 3):
+        publish(actors, actors.accept(key(day, customer="1000000002")).partition)
+    publish(actors, actors.accept(key(1, customer="1000000002", query="network_daily")).partition)
+    demote(actors, fetched(actors, 3).partition)
+    actors.accept(one.partition)
+    table, last = "demo.campaign_daily", date(2024, 6, 2)
+    found = look(actors.database, {table: (DAY, last)})
+    customer = two.partition.customer_id
+    assert found.runs[table, DAY] == {customer: (two.run_id, f"content-{two.run_id}")}
+    assert found.served_in == {(table, day): {customer: f"{table}.v1"} for day in (DAY, last)}
+    assert found.runs.keys() == found.served_in.keys()
+    [head] = found.heads[table]
+    assert head.exceptions == {(DAY, one.partition.customer_id), (DAY, "1000000003")}
+
+
+def test_runs_are_withdrawn_since_a_moment_if_they_were_demoted_after_it(actors: Actors) -> None:
+    wrong = fetched(actors, 1)
+    fetched(actors, 2)
+    demote(actors, wrong.partition)
+    found = frozenset({(DAY, wrong.partition.customer_id, wrong.run_id)})
+    instant = timedelta(microseconds=1)
+    assert withdrawn_since(actors.database, "demo", "campaign_daily", NOW - instant) == found
+    assert withdrawn_since(actors.database, "demo", "campaign_daily", NOW) == frozenset()
+    assert withdrawn_since(actors.database, "demo", "network_daily", NOW - instant) == frozenset()
+    assert withdrawn_since(actors.database, "other", "campaign_daily", NOW - instant) == frozenset()
+
+
+def test_usable_is_what_readers_see_of_the_authoritative_run_on_the_days_that_are_asked_for(actors: Actors) -> None:
+    one, two = fetched(actors, 1), fetched(actors, 2)
+    replaced, unpublished = fetched(actors, 3), actors.accept(key(1, customer="1000000004"))
+    demote(actors, fetched(actors, 5).partition)
+    actors.accept(replaced.partition)
+    later = [actors.accept(key(day)) for day in (2, 3, 4)]
+    network = actors.accept(key(1, query="network_daily"))
+    for attempt in (*later, network):
+        publish(actors, attempt.partition)
+
+    def on(first: int, last: int, query: str = "campaign_daily") -> ExpectedRange:
+        return builders.days(first, last, query=query)
+
+    def found(*ranges: ExpectedRange) -> set[PartitionKey]:
+        return usable(actors.database, ranges)
+
+    assert unpublished.partition not in found(on(1, 1))
+    assert found(on(1, 1)) == {one.partition, two.partition}, "of whichever customer"
+    assert found(on(2, 3)) == {key(2), key(3)}
+    assert found(on(3, 3), on(2, 2)) == {key(2), key(3)}
+    assert found(on(1, 1), on(1, 1, "network_daily")) == {one.partition, two.partition, network.partition}
+    assert found(on(5, 9)) == set()

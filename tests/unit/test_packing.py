@@ -34,6 +34,14 @@ def test_only_files_that_may_hold_a_replaced_partition_are_rewritten() -> None:
     assert plan.rewritten == ("b",)
 
 
+def test_a_file_may_hold_what_lies_within_its_days_and_its_customers() -> None:
+    file = data_file("a", (2, 4), customers=(5, 7))
+    for day in range(7):
+        for customer in range(10):
+            within = 2 <= day <= 4 and 5 <= customer <= 7
+            assert file.may_hold(new_slice(day, customer).sort_key) is within
+
+
 def test_small_files_are_folded_when_something_is_written_anyway() -> None:
     files = [data_file("small", (0, 4), size=MB), data_file("large", (5, 9))]
     assert plan_month("2024-06", files, [new_slice(20, 1)], set(), workers=2).rewritten == ("small",)
