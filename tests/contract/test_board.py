@@ -532,6 +532,19 @@ def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
+def test_a_slice_is_stale_since_the_first_that_came_into_its_window(annals: Annals, own: bool) -> None:
+    make(annals, model(customer="1" if own else "all"))
+    later(annals)
+    first = annals.actors.clock.now
+    load(annals, key(3, "1"))
+    later(annals)
+    load(annals, key(2, "1"))
+    later(annals)
+    [found] = windows_board(annals, own=own).page(STALE, after=None, limit=None)
+    assert found.stale_since == first
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
 def test_what_cannot_be_read_now_is_missing_from_no_slice(annals: Annals, own: bool) -> None:
     [first] = load(annals, key(3, "1"))
     mine = model(customer="1" if own else "all")

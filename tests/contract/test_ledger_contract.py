@@ -156,6 +156,21 @@ def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: Ann
     assert {row["state"] for row in step_by_step["runs"]} == {"FAILED"}
 
 
+def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row_is_made(annals: Annals) -> None:
+    """An acceptance also changes the authority of its partition, which is told last and is no news of the run."""
+    run_id = annals.start(1, 2)
+    annals.projector.advance()
+    annals.actors.validator.judge([accepted(attempt(run_id, 1), annals.actors.token)])
+    told = annals.ledger.of_run(run_id)
+    assert [fact.type for fact in told[-2:]] == ["TaskFinished", "AuthorityChanged"]
+    found = [*annals.tables()["runs"]]
+    annals.projector.advance()
+    found += annals.tables()["runs"]
+    annals.projector.rebuild()
+    found += annals.tables()["runs"]
+    assert [(row["row_version"], row["first_position"]) for row in found] == [(told[-2].event_id, told[0].position)] * 3
+
+
 @pytest.mark.parametrize("somebody_was_faster", [False, True])
 def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     annals: Annals, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
