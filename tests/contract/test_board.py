@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import builders
-from annals import Annals, attempt
+from annals import OWNER, Annals, attempt
 from builders import FINGERPRINT, NOW, accepted, key, rejected
 from cli import answer
 from penstock.clock import utc_now
@@ -24,6 +25,10 @@ from penstock.ledger.events import AuthorityChanged, Event, PartitionHidden, Par
 from penstock.lifecycle import Act, DisplayStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
 from penstock.projections.board import FAILED, STALE, Board
+from penstock.projections.consumed import CONSUMED
+from penstock.projections.current import Current
+from penstock.projections.fact import Fact
+from penstock.projections.manifest import Manifest
 from penstock.projections.staleness import Policy, Window
 from penstock.state.authority import AuthorityStore
 from penstock.state.inputs import InputStore
@@ -348,6 +353,13 @@ def test_a_policy_without_a_lag_beside_one_with_a_lag_makes_nothing_late(annals:
     assert [s.key for s in found.page(STALE, after=None, limit=None)] == [key(1, query="clicks")]
 
 
+def test_what_has_no_policy_is_shown_and_never_stale(annals: Annals) -> None:
+    accept(annals, 1)
+    for policies in ([], [policy(query_name="clicks", code_version="x", max_lag=timedelta(hours=1))]):
+        found = Board(annals.current(), [EXPECTED], policies, NOW + timedelta(days=3))
+        assert (shown(found)[1], reasons(found)) == ("materialized", {})
+
+
 def test_stale_since_is_the_first_of_all_reasons_and_a_sweep_writes_the_reason_of_highest_rank(annals: Annals) -> None:
     accept(annals, 1)
     lag = timedelta(hours=36)
@@ -478,123 +490,206 @@ def model(day: int = 3, customer: str = "all", query: str = "spend") -> Partitio
     return key(day, customer, query, "models")
 
 
-def windows_board(annals: Annals, *, own: bool = False, days: int = 2) -> Board:
-    """Two models, of which only one reads `campaign_daily`, and the input itself."""
-    reads = Policy("models", "spend", FINGERPRINT, None, None, 0, (Window("demo", "campaign_daily", days, own),))
-    other = Policy("models", "other", FINGERPRINT, None, None, 0, (Window("demo", "clicks", days, own),))
-    assets = [(customer, name) for customer in ("all", "1", "2") for name in ("spend", "other")]
-    expected = [ExpectedRange("models", *asset, EXPECTED.first, EXPECTED.last) for asset in assets]
-    expected += [replace(EXPECTED, customer_id=c) for c in ("1", "2")]
-    return Board(annals.current(), expected, [reads, other, policy()], annals.actors.clock.now)
+class Told:
+    """Events that nobody has folded yet, and what went into slices: a board of them needs no database."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self._facts: list[Fact] = []
+        self._versions: Counter[PartitionKey] = Counter()
+        self._inputs: list[tuple[Any, ...]] = []
+
+    def _tell(self, kind: str, run_id: str | None, partition: PartitionKey, **payload: Any) -> None:
+        at = len(self._facts) + 1
+        told = {"partition_key": str(partition), **payload}
+        self._facts.append(Fact(at, f"E{at:04}", kind, 1, self.now, run_id, told))
+
+    def later(self, hours: int = 1) -> None:
+        self.now += timedelta(hours=hours)
+
+    def accept(self, partition: PartitionKey, *inputs: Consumed, digest: str | None = None) -> Consumed:
+        """A run of this partition is trusted from now on; it was made from these inputs."""
+        self._versions[partition] += 1
+        version, run_id = self._versions[partition], new_run_id()
+        made = Consumed(partition, run_id, digest or f"content-{run_id}")
+        self._inputs += [(*partition, run_id, *one.partition, one.run_id, one.content_digest) for one in inputs]
+        finished = {"attempt_no": version, "outcome": "SUCCEEDED", "consumed": len(inputs)}
+        self._tell("TaskFinished", run_id, partition, **finished)
+        trusted = {"act": "accept", "code_version": FINGERPRINT, "content_digest": made.content_digest}
+        self._tell("AuthorityChanged", run_id, partition, authority_version=version, **trusted)
+        return made
+
+    def publish(self, made: Consumed) -> Consumed:
+        self._tell("PartitionPublished", made.run_id, made.partition)
+        return made
+
+    def load(self, *partitions: PartitionKey) -> list[Consumed]:
+        """Accept these inputs and show them to readers."""
+        return [self.publish(self.accept(partition)) for partition in partitions]
+
+    def demote(self, partition: PartitionKey) -> None:
+        self._versions[partition] += 1
+        self._tell("AuthorityChanged", None, partition, authority_version=self._versions[partition], act="demote")
+
+    def hide(self, partition: PartitionKey) -> None:
+        self._tell("PartitionHidden", None, partition)
+
+    def _consumed(self, _: Sequence[Fact]) -> pa.Table:
+        return pa.Table.from_pylist(
+            [dict(zip(CONSUMED.names, row, strict=True)) for row in self._inputs], schema=CONSUMED
+        )
+
+    def board(self, *, own: bool = False, days: int = 2) -> Board:
+        """Of two models, of which only one reads `campaign_daily`, and of the input itself."""
+        reads = Policy("models", "spend", FINGERPRINT, None, None, 0, (Window("demo", "campaign_daily", days, own),))
+        other = Policy("models", "other", FINGERPRINT, None, None, 0, (Window("demo", "clicks", days, own),))
+        assets = [(customer, name) for customer in ("all", "1", "2") for name in ("spend", "other")]
+        expected = [ExpectedRange("models", *asset, EXPECTED.first, EXPECTED.last) for asset in assets]
+        expected += [replace(EXPECTED, customer_id=customer) for customer in ("1", "2")]
+        nowhere: Any = None  # nothing is in files
+        current = Current(nowhere, nowhere, self._consumed, OWNER, Manifest(), self._facts)
+        return Board(current, expected, [reads, other, policy()], self.now)
+
+    def stale(self, *, own: bool = False, days: int = 2) -> list[PartitionKey]:
+        return [s.key for s in self.board(own=own, days=days).page(STALE, after=None, limit=None)]
 
 
-def stale(found: Board) -> list[PartitionKey]:
-    return [s.key for s in found.page(STALE, after=None, limit=None)]
+@pytest.fixture
+def told() -> Told:
+    return Told()
 
 
-def load(annals: Annals, *partitions: PartitionKey) -> list[Consumed]:
-    """Accept these inputs and show them to readers."""
-    made = [annals.actors.accept(partition) for partition in partitions]
-    tell(annals, *map(published, made))
-    return [Consumed(one.partition, one.run_id, f"content-{one.run_id}") for one in made]
+whose = pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
 
 
-def make(annals: Annals, partition: PartitionKey, *inputs: Consumed) -> AttemptKey:
-    begun = annals.actors.issue_one(partition)
-    InputStore(annals.actors.database).record({begun: inputs})
-    assert annals.actors.validator.accept([accepted(begun, annals.actors.token)]).applied
-    return begun
+def slice_of(day: int, *, own: bool, query: str = "spend") -> PartitionKey:
+    return model(day, "1" if own else "all", query)
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
-def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(annals: Annals, own: bool) -> None:
-    inputs = load(annals, key(2, "1"), key(3, "1"))
-    mine = model(customer="1" if own else "all")
-    make(annals, mine, *inputs)
-    make(annals, model(4, mine.customer_id), inputs[1])
-    make(annals, model(3, mine.customer_id, "other"))
-    make(annals, model(3, "2", "other"))
-    load(annals, key(1, "1"), key(5, "1"), key(2, "1", "clicks_2"), key(2, "1", source="ads"))  # none in a window
-    assert stale(windows_board(annals, own=own)) == []
-    later(annals)
-    begun = annals.actors.accept(key(4, "1"))
-    assert stale(windows_board(annals, own=own)) == []  # nobody can read it yet
-    later(annals)
-    tell(annals, published(begun))
-    seen = annals.actors.clock.now
-    later(annals)
-    [found] = windows_board(annals, own=own).page(STALE, after=None, limit=None)
-    assert (found.key, found.stale_since) == (model(4, mine.customer_id), seen)
+@whose
+def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(told: Told, own: bool) -> None:
+    inputs = told.load(key(2, "1"), key(3, "1"))
+    told.accept(slice_of(3, own=own), *inputs)
+    told.accept(slice_of(4, own=own), inputs[1])
+    told.accept(slice_of(3, own=own, query="other"))
+    told.load(key(1, "1"), key(5, "1"))  # in neither window
+    told.later()
+    added = told.accept(key(4, "1"))
+    assert told.stale(own=own) == []  # nobody can read it yet
+    told.later()
+    seen = told.now
+    told.publish(added)
+    told.later()
+    [found] = told.board(own=own).page(STALE, after=None, limit=None)
+    assert (found.key, found.stale_since) == (slice_of(4, own=own), seen)
     assert [str(reason) for reason in found.reasons] == ["UPSTREAM_CHANGED"]
-    load(annals, key(2, "2"))
-    expected = [model(4, mine.customer_id)] if own else [model(3), model(4)]
-    assert stale(windows_board(annals, own=own)) == expected
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
-def test_a_slice_is_stale_since_the_first_that_came_into_its_window(annals: Annals, own: bool) -> None:
-    make(annals, model(customer="1" if own else "all"))
-    later(annals)
-    first = annals.actors.clock.now
-    load(annals, key(3, "1"))
-    later(annals)
-    load(annals, key(2, "1"))
-    later(annals)
-    [found] = windows_board(annals, own=own).page(STALE, after=None, limit=None)
+@whose
+def test_only_tables_and_customers_that_a_slice_reads_are_in_its_window(told: Told, own: bool) -> None:
+    told.accept(slice_of(3, own=own))
+    told.accept(slice_of(3, own=own, query="other"))
+    told.load(key(2, "1", "clicks_2"), key(2, "1", source="ads"), key(4, "1"), key(1, "1"))
+    assert told.stale(own=own) == []
+    told.load(key(2, "2"))
+    assert told.stale(own=own) == ([] if own else [model(3)])
+    told.load(key(2, "1", "clicks"))
+    assert slice_of(3, own=own, query="other") in told.stale(own=own)
+
+
+@whose
+@pytest.mark.parametrize(("days", "stale"), [(1, []), (2, [3]), (3, [3, 4])])
+def test_a_window_is_so_many_days_and_ends_with_the_day_itself(
+    told: Told, own: bool, days: int, stale: list[int]
+) -> None:
+    for day in (1, 3, 4):
+        told.accept(slice_of(day, own=own))
+    told.load(key(2, "1"))
+    assert told.stale(own=own, days=days) == [slice_of(day, own=own) for day in stale]
+
+
+@whose
+def test_a_slice_is_stale_since_the_first_that_came_into_its_window(told: Told, own: bool) -> None:
+    told.accept(slice_of(3, own=own))
+    told.later()
+    first = told.now
+    told.load(key(3, "1"))
+    told.later()
+    told.load(key(2, "1"))
+    told.later()
+    [found] = told.board(own=own).page(STALE, after=None, limit=None)
     assert found.stale_since == first
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
-def test_what_cannot_be_read_now_is_missing_from_no_slice(annals: Annals, own: bool) -> None:
-    [first] = load(annals, key(3, "1"))
-    mine = model(customer="1" if own else "all")
-    make(annals, mine, first)
-    load(annals, key(2, "1"))
-    assert stale(windows_board(annals, own=own)) == [mine]
-    annals.actors.accept(key(2, "1"))  # another run is trusted than the one that is shown
-    assert stale(windows_board(annals, own=own)) == []
-    load(annals, key(2, "1"))
-    assert stale(windows_board(annals, own=own)) == [mine]
-    acts = AuthorityStore(annals.actors.database, annals.actors.clock)
-    acts.demote(key(2, "1"), "wrong", builders.audit_entry())
-    assert stale(windows_board(annals, own=own)) == []
+@whose
+@pytest.mark.parametrize("gone", ["another run is trusted", "withdrawn", "hidden"])
+def test_what_cannot_be_read_now_is_missing_from_no_slice(told: Told, own: bool, gone: str) -> None:
+    told.accept(slice_of(3, own=own), *told.load(key(3, "1")))
+    told.load(key(2, "1"))
+    assert told.stale(own=own) == [slice_of(3, own=own)]
+    match gone:
+        case "another run is trusted":
+            told.accept(key(2, "1"))  # than the one that is shown
+        case "withdrawn":
+            told.demote(key(2, "1"))
+        case "hidden":
+            told.hide(key(2, "1"))
+    assert told.stale(own=own) == []
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
-def test_what_went_into_a_slice_is_what_went_into_its_trusted_run(annals: Annals, own: bool) -> None:
-    inputs = load(annals, key(2, "1"), key(3, "1"))
-    mine = model(customer="1" if own else "all")
-    make(annals, mine, inputs[0])
-    assert stale(windows_board(annals, own=own)) == [mine]
-    make(annals, mine, *inputs)
-    assert stale(windows_board(annals, own=own)) == []
-    make(annals, mine, inputs[1])
-    assert stale(windows_board(annals, own=own)) == [mine]
-    acts = AuthorityStore(annals.actors.database, annals.actors.clock)
-    acts.demote(mine, "wrong", builders.audit_entry())
-    assert stale(windows_board(annals, own=own)) == []
+@whose
+def test_what_went_into_a_slice_is_what_went_into_its_trusted_run(told: Told, own: bool) -> None:
+    inputs = told.load(key(2, "1"), key(3, "1"))
+    mine = slice_of(3, own=own)
+    told.accept(mine, inputs[0])
+    assert told.stale(own=own) == [mine]
+    told.accept(mine, *inputs)
+    assert told.stale(own=own) == []
+    told.accept(mine, inputs[1])
+    assert told.stale(own=own) == [mine]
+    told.demote(mine)
+    assert told.stale(own=own) == []
 
 
-def test_an_input_that_nobody_can_read_any_more_does_not_outweigh_one_that_came_later(annals: Annals) -> None:
+@whose
+def test_what_went_into_one_slice_did_not_go_into_another(told: Told, own: bool) -> None:
+    [one] = told.load(key(3, "1"))
+    told.accept(slice_of(3, own=own), one)
+    told.accept(slice_of(4, own=own))
+    assert told.stale(own=own) == [slice_of(4, own=own)]
+
+
+@whose
+def test_an_input_that_nobody_can_read_any_more_does_not_outweigh_one_that_came_later(told: Told, own: bool) -> None:
     """Another run of an input has the same rows and is not shown yet: it neither counts as read nor as readable."""
-    inputs = load(annals, key(2, "1"), key(3, "1"))
-    make(annals, model(), *inputs)
-    begun = annals.actors.issue_one(key(3, "1"))
-    same = replace(accepted(begun, annals.actors.token), content_digest=inputs[1].content_digest)
-    annals.actors.validator.accept([same])
-    assert stale(windows_board(annals)) == []
-    load(annals, key(3, "2"))
-    assert stale(windows_board(annals)) == [model()]
+    [one] = told.load(key(3, "1"))
+    told.accept(slice_of(3, own=own), one)
+    told.accept(key(3, "1"), digest=one.content_digest)
+    assert told.stale(own=own) == []
+    told.load(key(2, "1"))
+    assert told.stale(own=own) == [slice_of(3, own=own)]
 
 
-def test_only_what_was_made_from_a_changed_input_is_stale(annals: Annals) -> None:
-    one, two = load(annals, key(1, "1"), key(1, "2"))
-    make(annals, model(1, "1"), one)
-    make(annals, model(1, "2"), two)
-    make(annals, model(2, "1"), two)
-    make(annals, model(2, "1"), one)  # the trusted run is not the one that was made from the other
-    load(annals, key(1, "2"))
-    assert stale(windows_board(annals, days=0)) == [model(1, "2")]
+def test_only_what_was_made_from_a_changed_input_is_stale(told: Told) -> None:
+    one, two = told.load(key(1, "1"), key(1, "2"))
+    told.accept(model(1, "1"), one)
+    told.accept(model(1, "2"), two)
+    told.accept(model(2, "1"), two)
+    told.accept(model(2, "1"), one)  # the trusted run is not the one that was made from the other
+    told.load(key(1, "2"), key(2, "1"), key(1, "1", "clicks"))
+    assert told.stale(days=0) == [model(1, "2")]
+
+
+@pytest.mark.parametrize("source", ["input never heard of", "input without a trusted run"])
+def test_a_slice_whose_input_is_gone_is_stale(told: Told, source: str) -> None:
+    """After a recovery nothing may be known of an input."""
+    lost = Consumed(key(1, "1"), new_run_id(), "lost")
+    if source == "input without a trusted run":
+        told.hide(key(1, "1"))
+    told.accept(model(1, "1"), lost)
+    assert told.stale(days=0) == [model(1, "1")]
+    [found] = told.board(days=0).page(STALE, after=None, limit=None)
+    assert found.stale_since == told.now
 
 
 def test_a_fan_in_has_no_limit(annals: Annals) -> None:
