@@ -23,9 +23,17 @@ from penstock.flow.desk import Desk
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.ledger.append import append
-from penstock.ledger.events import Event, PlanCreated, RunCancelRequested, RunFinished, SlicesExtracted
+from penstock.ledger.events import (
+    AuthorityChanged,
+    Event,
+    PartitionHidden,
+    PlanCreated,
+    RunCancelRequested,
+    RunFinished,
+    SlicesExtracted,
+)
 from penstock.ledger.segments import SegmentDamaged
-from penstock.lifecycle import Outcome, Stage
+from penstock.lifecycle import Act, Outcome, Stage
 from penstock.partition import RunId, new_run_id
 from penstock.projections import page, projector
 from penstock.projections.fact import START
@@ -173,6 +181,16 @@ def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row
     annals.projector.rebuild()
     found += annals.tables()["runs"]
     assert [(row["row_version"], row["first_position"]) for row in found] == [(told[-2].event_id, told[0].position)] * 3
+
+
+def test_what_is_said_of_a_partition_alone_is_no_news_of_a_run(annals: Annals) -> None:
+    said: list[Event] = [AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT), PartitionHidden(key(1), "batch")]
+    annals.actors.database.transact(lambda c: append(c, said, "operator", builders.NOW))
+    over_the_news = annals.tables()
+    assert annals.projector.advance() == 2
+    assert annals.tables() == over_the_news
+    assert [len(over_the_news[name]) for name in ("runs", "tasks", "partition_status")] == [0, 0, 1]
+    assert annals.projector.head.read()[1].runs == ()
 
 
 @pytest.mark.parametrize("somebody_was_faster", [False, True])
