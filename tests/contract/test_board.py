@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import builders
-from annals import Annals, attempt
+from annals import OWNER, Annals, attempt
 from builders import FINGERPRINT, NOW, accepted, key, rejected
 from cli import answer
 from penstock.clock import utc_now
 from penstock.control.select import Selection
 from penstock.digests import versioned
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import DisplayStatus
-from penstock.partition import RunId
+from penstock.ledger.append import append
+from penstock.ledger.events import AuthorityChanged, Event, PartitionHidden, PartitionPublished
+from penstock.lifecycle import Act, DisplayStatus
+from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
 from penstock.projections.board import FAILED, STALE, Board
-from penstock.projections.staleness import Policy
+from penstock.projections.consumed import CONSUMED
+from penstock.projections.current import Current
+from penstock.projections.fact import Fact
+from penstock.projections.manifest import Manifest
+from penstock.projections.staleness import Policy, Window
 from penstock.state.authority import AuthorityStore
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed
@@ -139,6 +147,136 @@ def test_gaps_are_ranges(annals: Annals) -> None:
     assert len(board(annals).gaps(1)[0]) == 1
 
 
+@pytest.mark.parametrize("first_pass", ["advance", "rebuild"], ids=["deltas", "a base"])
+def test_what_was_told_since_is_shown_beside_what_the_files_have(annals: Annals, first_pass: str) -> None:
+    accept(annals, 1, 2, 3)
+    later(annals)
+    reject(annals, 3)
+    getattr(annals.projector, first_pass)()
+    assert (annals.current().status_base() is None) is (first_pass == "advance")
+    later(annals)
+    reject(annals, 2)
+    newest = accept(annals, 3, 4)
+    found = board(annals)
+    failed = "materialized_but_last_attempt_failed"
+    assert {day: shown(found)[day] for day in range(1, 6)} == {
+        1: "materialized", 2: failed, 3: "materialized", 4: "materialized", 5: "never_materialized",
+    }  # fmt: skip
+    standings = {s.key.logical_date.day: s for s in found.everything()}
+    at = annals.actors.clock.now
+    assert [standings[day].last_materialization_at for day in range(1, 6)] == [NOW, NOW, at, at, None]
+    assert [standings[day].last_attempt_at for day in range(1, 6)] == [NOW, at, at, at, None]
+    assert [standings[day].last_attempt_outcome for day in (1, 2, 3)] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+    assert (standings[3].last_attempt_run_id, standings[3].last_materialization_run_id) == (newest, newest)
+    assert standings[2].last_attempt_run_id != standings[2].last_materialization_run_id
+
+
+SECOND = replace(EXPECTED, customer_id="1000000002", first=date(2024, 5, 30), last=date(2024, 6, 2))
+
+
+def test_partitions_are_counted_by_whatever_is_asked_for(annals: Annals) -> None:
+    accept(annals, 1, 2)
+    for partition in (key(1, "1000000002"), key(3, "1000000002"), key(1, query="clicks")):  # the last two: not expected
+        annals.actors.accept(partition)
+    found = Board(annals.current(), [EXPECTED, SECOND], [policy()], NOW)
+    made, never = "materialized", "never_materialized"
+    first, second = "1000000001", "1000000002"
+    assert found.counts([]) == [{"display": made, "n": 3}, {"display": never, "n": 11}]
+    assert found.counts(["customer"]) == [
+        {"customer": first, "display": made, "n": 2}, {"customer": first, "display": never, "n": 8},
+        {"customer": second, "display": made, "n": 1}, {"customer": second, "display": never, "n": 3},
+    ]  # fmt: skip
+    assert found.counts(["month", "customer"]) == [
+        {"month": "2024-05", "customer": second, "display": never, "n": 2},
+        {"month": "2024-06", "customer": first, "display": made, "n": 2},
+        {"month": "2024-06", "customer": first, "display": never, "n": 8},
+        {"month": "2024-06", "customer": second, "display": made, "n": 1},
+        {"month": "2024-06", "customer": second, "display": never, "n": 1},
+    ]
+    by_day = {(row["date"], row["display"]): row["n"] for row in found.counts(["date"])}
+    assert by_day["2024-06-01", made] == 2
+    assert ("2024-06-01", never) not in by_day
+    assert (by_day["2024-06-02", made], by_day["2024-06-02", never], by_day["2024-05-30", never]) == (1, 1, 1)
+    assert [row["source"] for row in found.counts(["source", "query"])] == ["demo", "demo"]
+    assert (found.missing(), found.total("display = 'materialized'"), len(found.everything())) == (11, 3, 14)
+    assert len(found.missing_page(after=None, limit=None)) == 11
+    assert [(gap.customer_id, gap.first, gap.last) for gap in found.gaps(10)[0]] == [
+        (first, date(2024, 6, 3), date(2024, 6, 10)),
+        (second, date(2024, 5, 30), date(2024, 5, 31)),
+        (second, date(2024, 6, 2), date(2024, 6, 2)),
+    ]
+    after = found.page("true", after=key(2), limit=None)
+    assert [s.key for s in after] == [key(1, second)]
+    assert [s.key for s in found.page("true", after=None, limit=2)] == [key(1), key(2)]
+
+
+def test_where_nothing_is_expected_nothing_is_counted_or_missing(annals: Annals) -> None:
+    accept(annals, 1)
+    for expected in ([], [replace(EXPECTED, last=date(2024, 5, 31))]):
+        found = Board(annals.current(), expected, [policy()], NOW)
+        assert (found.counts([]), found.counts(["customer"]), found.flags()) == ([], [], {})
+        assert (found.missing(), found.gaps(10), found.everything()) == (0, ([], 0), [])
+
+
+def keys_table(*keys: PartitionKey) -> pa.Table:
+    names = ("source", "customer_id", "query_name", "logical_date")
+    kinds = [*[pa.string()] * 3, pa.date32()]
+    return pa.table({n: pa.array([k[at] for k in keys], kinds[at]) for at, n in enumerate(names)})
+
+
+def test_a_board_of_some_keys_speaks_of_no_others(annals: Annals) -> None:
+    accept(annals, 1, 2, 5)
+    reject(annals, 2, 3)
+    annals.actors.accept(key(4, "1000000002"))
+    only = keys_table(*map(key, (2, 3, 4, 5, 7, 30)), key(4, "1000000002"), key(4, query="clicks"))
+    found = Board(annals.current(), [EXPECTED], [policy()], NOW, only=only)
+    assert shown(found) == {
+        2: "materialized_but_last_attempt_failed", 3: "never_materialized", 4: "never_materialized",
+        5: "materialized", 7: "never_materialized",
+    }  # fmt: skip
+    assert {row["display"]: row["n"] for row in found.counts([])} == {
+        "materialized": 1, "materialized_but_last_attempt_failed": 1, "never_materialized": 3,
+    }  # fmt: skip
+    assert found.missing() == 3
+    assert [s.key for s in found.missing_page(after=None, limit=None)] == [key(3), key(4), key(7)]
+    gaps, total = found.gaps(1)
+    assert ([(gap.first.day, gap.last.day) for gap in gaps], total) == ([(3, 4)], 2)
+    assert [(gap.first.day, gap.last.day) for gap in found.gaps(9)[0]] == [(3, 4), (7, 7)]
+    assert found.flags() == {"last_attempt_failed": 2, "unpublished": 2}
+
+
+def test_keys_that_are_left_out_are_neither_failed_nor_stale(annals: Annals) -> None:
+    accept(annals, 1)
+    reject(annals, 1, 2, 3)
+    left_out = keys_table(key(2), key(3, "1000000002"), key(1, query="clicks"))
+    found = Board(annals.current(), [EXPECTED], [policy(code_version="x")], NOW, without=left_out)
+    assert [s.key for s in found.page(FAILED, after=None, limit=None)] == [key(1), key(3)]
+    both = Board(annals.current(), [EXPECTED], [policy()], NOW, only=keys_table(key(2), key(3)), without=left_out)
+    assert [s.key for s in both.page(FAILED, after=None, limit=None)] == [key(3)]
+
+
+def test_what_readers_do_not_see_yet_is_flagged_until_they_do(annals: Annals) -> None:
+    run_id = accept(annals, 1)
+    assert board(annals).flags() == {"unpublished": 1}
+    tell(annals, published(AttemptKey(key(1), run_id)))
+    assert board(annals).flags() == {}
+    again = accept(annals, 1)
+    assert board(annals).flags() == {"unpublished": 1}
+    tell(annals, published(AttemptKey(key(1), again)))
+    tell(annals, PartitionHidden(key(1), new_ulid()))
+    assert board(annals).flags() == {"unpublished": 1}
+    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
+    assert board(annals).flags() == {}
+
+
+def tell(annals: Annals, *events: Event) -> None:
+    annals.actors.database.transact(lambda c: append(c, events, "loader", annals.actors.clock.now))
+
+
+def published(made: AttemptKey) -> PartitionPublished:
+    return PartitionPublished(made.run_id, made.partition, new_ulid(), "demo.campaign_daily.v1", 1, 10)
+
+
 def test_pages_go_on_after_a_key(annals: Annals) -> None:
     found = board(annals)
     first = found.missing_page(after=None, limit=4)
@@ -190,6 +328,66 @@ def test_the_same_definition_under_another_fingerprint_makes_nothing_stale(annal
     accept(annals, 1, 2)
     assert reasons(board(annals, code_version="today", same_code=(FINGERPRINT,))) == {}
     assert reasons(board(annals, code_version="today", same_code=("x",))) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
+
+
+def test_of_what_an_unknown_code_made_nothing_says_that_the_code_has_changed(annals: Annals) -> None:
+    tell(annals, AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT))
+    assert shown(board(annals, code_version="another"))[1] == "materialized"
+
+
+def test_only_what_was_materialized_can_be_the_newest(annals: Annals) -> None:
+    accept(annals, 1, 2)
+    reject(annals, 3)
+    annals.actors.accept(key(9, "1000000002"))
+    annals.actors.accept(key(9, query="clicks"))
+    found = board(annals, after=timedelta(days=3), max_lag=timedelta(hours=36))
+    assert reasons(found) == {2: ["FRESHNESS_POLICY"]}
+
+
+def test_a_policy_without_a_lag_beside_one_with_a_lag_makes_nothing_late(annals: Annals) -> None:
+    accept(annals, 1)
+    annals.actors.accept(key(1, query="clicks"))
+    clicks = replace(EXPECTED, query_name="clicks")
+    policies = [policy(), policy(query_name="clicks", max_lag=timedelta(hours=1))]
+    found = Board(annals.current(), [EXPECTED, clicks], policies, NOW + timedelta(days=3))
+    assert [s.key for s in found.page(STALE, after=None, limit=None)] == [key(1, query="clicks")]
+
+
+def test_what_has_no_policy_is_shown_and_never_stale(annals: Annals) -> None:
+    accept(annals, 1)
+    for policies in ([], [policy(query_name="clicks", code_version="x", max_lag=timedelta(hours=1))]):
+        found = Board(annals.current(), [EXPECTED], policies, NOW + timedelta(days=3))
+        assert (shown(found)[1], reasons(found)) == ("materialized", {})
+
+
+def test_stale_since_is_the_first_of_all_reasons_and_a_sweep_writes_the_reason_of_highest_rank(annals: Annals) -> None:
+    accept(annals, 1)
+    lag = timedelta(hours=36)
+    late: dict[str, Any] = {"after": timedelta(days=3), "max_lag": lag, "code_version": "x"}
+    for code_since, since in (
+        (NOW - timedelta(days=1), NOW),  # nothing was stale before it was made
+        (NOW + timedelta(hours=1), NOW + timedelta(hours=1)),
+        (NOW + timedelta(hours=40), NOW + lag),
+        (None, NOW + lag),  # nobody knows since when: now
+    ):
+        found = board(annals, code_since=code_since, **late)
+        [stale] = found.page(STALE, after=None, limit=None)
+        assert [str(reason) for reason in stale.reasons] == ["FRESHNESS_POLICY", "CODE_CHANGED"]
+        assert stale.stale_since == since
+        [row] = found.swept().to_pylist()
+        assert (row["stale_since"], row["stale_reason_code"]) == (since, "FRESHNESS_POLICY")
+        assert found.stale_reasons() == {"FRESHNESS_POLICY": 1, "UPSTREAM_CHANGED": 0, "CODE_CHANGED": 1}
+    [stale] = board(annals, after=timedelta(hours=2), code_version="x").page(STALE, after=None, limit=None)
+    assert stale.stale_since == NOW + timedelta(hours=2)
+
+
+def test_what_is_not_available_is_not_stale_and_not_swept(annals: Annals) -> None:
+    accept(annals, 1, 2)
+    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
+    found = board(annals, code_version="x")
+    assert reasons(found) == {2: ["CODE_CHANGED"]}
+    assert found.stale_reasons()["CODE_CHANGED"] == 1
+    assert [row["logical_date"].day for row in found.swept().to_pylist()] == [2]
 
 
 def derive(annals: Annals, *inputs: Consumed) -> None:
@@ -252,6 +450,246 @@ def test_a_derived_slice_is_stale_since_its_input_changed_and_not_before_it_was_
     older = board(annals, after=timedelta(days=9), code_version="x", code_since=NOW + timedelta(hours=30))
     [stale] = older.page(STALE, after=None, limit=None)
     assert (stale.key, stale.stale_since) == (key(5), NOW + timedelta(hours=30))
+
+
+def withdrawn(demoted_at: Any, *keys: PartitionKey) -> pa.Table:
+    return keys_table(*keys).append_column(
+        "demoted_at", pa.array([demoted_at] * len(keys), pa.timestamp("us", tz="UTC"))
+    )
+
+
+def test_what_was_made_from_a_demoted_run_is_stale_and_flagged_and_nothing_else_is(annals: Annals) -> None:
+    accept(annals, 1, 2, 3)
+    at = NOW + timedelta(hours=5)
+    other = (key(1, query="clicks"), key(1, "1000000002"), key(1, source="models"))
+    found = Board(annals.current(), [EXPECTED], [policy()], NOW, withdrawn=withdrawn(at, key(2), *other))
+    assert shown(found) == {
+        1: "materialized", 2: "stale", 3: "materialized", **dict.fromkeys(range(4, 11), "never_materialized"),
+    }  # fmt: skip
+    assert found.flags() == {"unpublished": 3, "upstream_changed": 1, "input_demoted": 1}
+    [stale] = found.page(STALE, after=None, limit=None)
+    assert (stale.key, stale.stale_since) == (key(2), at)
+    assert stale.flags == ("upstream_changed", "unpublished", "input_demoted")
+
+
+def test_a_slice_is_stale_since_the_first_of_a_changed_and_a_demoted_input(annals: Annals) -> None:
+    first = accept(annals, 1, 2)
+    derive(annals, Consumed(key(1), first, f"content-{first}"))
+    later(annals, 10)
+    accept(annals, 1)
+    for at, since in ((NOW + timedelta(hours=5), 5), (NOW + timedelta(hours=20), 10)):
+        found = Board(annals.current(), [EXPECTED], [policy()], NOW, withdrawn=withdrawn(at, key(5)))
+        [stale] = found.page(STALE, after=None, limit=None)
+        assert (stale.key, stale.stale_since) == (key(5), NOW + timedelta(hours=since))
+
+
+# --- windows: what came into them later ------------------------------------------------------------------------------
+
+
+def model(day: int = 3, customer: str = "all", query: str = "spend") -> PartitionKey:
+    return key(day, customer, query, "models")
+
+
+class Told:
+    """Events that nobody has folded yet, and what went into slices: a board of them needs no database."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self._facts: list[Fact] = []
+        self._versions: Counter[PartitionKey] = Counter()
+        self._inputs: list[tuple[Any, ...]] = []
+
+    def _tell(self, kind: str, run_id: str | None, partition: PartitionKey, **payload: Any) -> None:
+        at = len(self._facts) + 1
+        told = {"partition_key": str(partition), **payload}
+        self._facts.append(Fact(at, f"E{at:04}", kind, 1, self.now, run_id, told))
+
+    def later(self, hours: int = 1) -> None:
+        self.now += timedelta(hours=hours)
+
+    def accept(self, partition: PartitionKey, *inputs: Consumed, digest: str | None = None) -> Consumed:
+        """A run of this partition is trusted from now on; it was made from these inputs."""
+        self._versions[partition] += 1
+        version, run_id = self._versions[partition], new_run_id()
+        made = Consumed(partition, run_id, digest or f"content-{run_id}")
+        self._inputs += [(*partition, run_id, *one.partition, one.run_id, one.content_digest) for one in inputs]
+        finished = {"attempt_no": version, "outcome": "SUCCEEDED", "consumed": len(inputs)}
+        self._tell("TaskFinished", run_id, partition, **finished)
+        trusted = {"act": "accept", "code_version": FINGERPRINT, "content_digest": made.content_digest}
+        self._tell("AuthorityChanged", run_id, partition, authority_version=version, **trusted)
+        return made
+
+    def publish(self, made: Consumed) -> Consumed:
+        self._tell("PartitionPublished", made.run_id, made.partition)
+        return made
+
+    def load(self, *partitions: PartitionKey) -> list[Consumed]:
+        """Accept these inputs and show them to readers."""
+        return [self.publish(self.accept(partition)) for partition in partitions]
+
+    def demote(self, partition: PartitionKey) -> None:
+        self._versions[partition] += 1
+        self._tell("AuthorityChanged", None, partition, authority_version=self._versions[partition], act="demote")
+
+    def hide(self, partition: PartitionKey) -> None:
+        self._tell("PartitionHidden", None, partition)
+
+    def _consumed(self, _: Sequence[Fact]) -> pa.Table:
+        return pa.Table.from_pylist(
+            [dict(zip(CONSUMED.names, row, strict=True)) for row in self._inputs], schema=CONSUMED
+        )
+
+    def board(self, *, own: bool = False, days: int = 2) -> Board:
+        """Of two models, of which only one reads `campaign_daily`, and of the input itself."""
+        reads = Policy("models", "spend", FINGERPRINT, None, None, 0, (Window("demo", "campaign_daily", days, own),))
+        other = Policy("models", "other", FINGERPRINT, None, None, 0, (Window("demo", "clicks", days, own),))
+        assets = [(customer, name) for customer in ("all", "1", "2") for name in ("spend", "other")]
+        expected = [ExpectedRange("models", *asset, EXPECTED.first, EXPECTED.last) for asset in assets]
+        expected += [replace(EXPECTED, customer_id=customer) for customer in ("1", "2")]
+        nowhere: Any = None  # nothing is in files
+        current = Current(nowhere, nowhere, self._consumed, OWNER, Manifest(), self._facts)
+        return Board(current, expected, [reads, other, policy()], self.now)
+
+    def stale(self, *, own: bool = False, days: int = 2) -> list[PartitionKey]:
+        return [s.key for s in self.board(own=own, days=days).page(STALE, after=None, limit=None)]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+whose = pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
+
+
+def slice_of(day: int, *, own: bool, query: str = "spend") -> PartitionKey:
+    return model(day, "1" if own else "all", query)
+
+
+@whose
+def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(told: Told, own: bool) -> None:
+    inputs = told.load(key(2, "1"), key(3, "1"))
+    told.accept(slice_of(3, own=own), *inputs)
+    told.accept(slice_of(4, own=own), inputs[1])
+    told.accept(slice_of(3, own=own, query="other"))
+    told.load(key(1, "1"), key(5, "1"))  # in neither window
+    told.later()
+    added = told.accept(key(4, "1"))
+    assert told.stale(own=own) == []  # nobody can read it yet
+    told.later()
+    seen = told.now
+    told.publish(added)
+    told.later()
+    [found] = told.board(own=own).page(STALE, after=None, limit=None)
+    assert (found.key, found.stale_since) == (slice_of(4, own=own), seen)
+    assert [str(reason) for reason in found.reasons] == ["UPSTREAM_CHANGED"]
+
+
+@whose
+def test_only_tables_and_customers_that_a_slice_reads_are_in_its_window(told: Told, own: bool) -> None:
+    told.accept(slice_of(3, own=own))
+    told.accept(slice_of(3, own=own, query="other"))
+    told.load(key(2, "1", "clicks_2"), key(2, "1", source="ads"), key(4, "1"), key(1, "1"))
+    assert told.stale(own=own) == []
+    told.load(key(2, "2"))
+    assert told.stale(own=own) == ([] if own else [model(3)])
+    told.load(key(2, "1", "clicks"))
+    assert slice_of(3, own=own, query="other") in told.stale(own=own)
+
+
+@whose
+@pytest.mark.parametrize(("days", "stale"), [(1, []), (2, [3]), (3, [3, 4])])
+def test_a_window_is_so_many_days_and_ends_with_the_day_itself(
+    told: Told, own: bool, days: int, stale: list[int]
+) -> None:
+    for day in (1, 3, 4):
+        told.accept(slice_of(day, own=own))
+    told.load(key(2, "1"))
+    assert told.stale(own=own, days=days) == [slice_of(day, own=own) for day in stale]
+
+
+@whose
+def test_a_slice_is_stale_since_the_first_that_came_into_its_window(told: Told, own: bool) -> None:
+    told.accept(slice_of(3, own=own))
+    told.later()
+    first = told.now
+    told.load(key(3, "1"))
+    told.later()
+    told.load(key(2, "1"))
+    told.later()
+    [found] = told.board(own=own).page(STALE, after=None, limit=None)
+    assert found.stale_since == first
+
+
+@whose
+@pytest.mark.parametrize("gone", ["another run is trusted", "withdrawn", "hidden"])
+def test_what_cannot_be_read_now_is_missing_from_no_slice(told: Told, own: bool, gone: str) -> None:
+    told.accept(slice_of(3, own=own), *told.load(key(3, "1")))
+    told.load(key(2, "1"))
+    assert told.stale(own=own) == [slice_of(3, own=own)]
+    match gone:
+        case "another run is trusted":
+            told.accept(key(2, "1"))  # than the one that is shown
+        case "withdrawn":
+            told.demote(key(2, "1"))
+        case "hidden":
+            told.hide(key(2, "1"))
+    assert told.stale(own=own) == []
+
+
+@whose
+def test_what_went_into_a_slice_is_what_went_into_its_trusted_run(told: Told, own: bool) -> None:
+    inputs = told.load(key(2, "1"), key(3, "1"))
+    mine = slice_of(3, own=own)
+    told.accept(mine, inputs[0])
+    assert told.stale(own=own) == [mine]
+    told.accept(mine, *inputs)
+    assert told.stale(own=own) == []
+    told.accept(mine, inputs[1])
+    assert told.stale(own=own) == [mine]
+    told.demote(mine)
+    assert told.stale(own=own) == []
+
+
+@whose
+def test_what_went_into_one_slice_did_not_go_into_another(told: Told, own: bool) -> None:
+    [one] = told.load(key(3, "1"))
+    told.accept(slice_of(3, own=own), one)
+    told.accept(slice_of(4, own=own))
+    assert told.stale(own=own) == [slice_of(4, own=own)]
+
+
+@whose
+def test_an_input_that_nobody_can_read_any_more_does_not_outweigh_one_that_came_later(told: Told, own: bool) -> None:
+    """Another run of an input has the same rows and is not shown yet: it neither counts as read nor as readable."""
+    [one] = told.load(key(3, "1"))
+    told.accept(slice_of(3, own=own), one)
+    told.accept(key(3, "1"), digest=one.content_digest)
+    assert told.stale(own=own) == []
+    told.load(key(2, "1"))
+    assert told.stale(own=own) == [slice_of(3, own=own)]
+
+
+def test_only_what_was_made_from_a_changed_input_is_stale(told: Told) -> None:
+    one, two = told.load(key(1, "1"), key(1, "2"))
+    told.accept(model(1, "1"), one)
+    told.accept(model(1, "2"), two)
+    told.accept(model(2, "1"), two)
+    told.accept(model(2, "1"), one)  # the trusted run is not the one that was made from the other
+    told.load(key(1, "2"), key(2, "1"), key(1, "1", "clicks"))
+    assert told.stale(days=0) == [model(1, "2")]
+
+
+@pytest.mark.parametrize("source", ["input never heard of", "input without a trusted run"])
+def test_a_slice_whose_input_is_gone_is_stale(told: Told, source: str) -> None:
+    """After a recovery nothing may be known of an input."""
+    lost = Consumed(key(1, "1"), new_run_id(), "lost")
+    if source == "input without a trusted run":
+        told.hide(key(1, "1"))
+    told.accept(model(1, "1"), lost)
+    assert told.stale(days=0) == [model(1, "1")]
+    [found] = told.board(days=0).page(STALE, after=None, limit=None)
+    assert found.stale_since == told.now
 
 
 def test_a_fan_in_has_no_limit(annals: Annals) -> None:

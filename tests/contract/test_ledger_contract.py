@@ -23,13 +23,25 @@ from penstock.flow.desk import Desk
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.ledger.append import append
-from penstock.ledger.events import Event, RunCancelRequested, RunFinished, SlicesExtracted
+from penstock.ledger.events import (
+    AuthorityChanged,
+    Event,
+    PartitionHidden,
+    PlanCreated,
+    RunCancelRequested,
+    RunFinished,
+    SlicesExtracted,
+)
 from penstock.ledger.segments import SegmentDamaged
-from penstock.lifecycle import Outcome, Stage
+from penstock.lifecycle import Act, Outcome, Stage
 from penstock.partition import RunId, new_run_id
 from penstock.projections import page, projector
 from penstock.projections.fact import START
 from penstock.projections.manifest import ProjectionsLost
+from penstock.projections.run_page import run_page
+from penstock.projections.runs import FoldedRun
+from penstock.projections.system import SystemTable
+from penstock.slices import brief
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed, Verdict
 
@@ -156,6 +168,31 @@ def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: Ann
     assert {row["state"] for row in step_by_step["runs"]} == {"FAILED"}
 
 
+def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row_is_made(annals: Annals) -> None:
+    """An acceptance also changes the authority of its partition, which is told last and is no news of the run."""
+    run_id = annals.start(1, 2)
+    annals.projector.advance()
+    annals.actors.validator.judge([accepted(attempt(run_id, 1), annals.actors.token)])
+    told = annals.ledger.of_run(run_id)
+    assert [fact.type for fact in told[-2:]] == ["TaskFinished", "AuthorityChanged"]
+    found = [*annals.tables()["runs"]]
+    annals.projector.advance()
+    found += annals.tables()["runs"]
+    annals.projector.rebuild()
+    found += annals.tables()["runs"]
+    assert [(row["row_version"], row["first_position"]) for row in found] == [(told[-2].event_id, told[0].position)] * 3
+
+
+def test_what_is_said_of_a_partition_alone_is_no_news_of_a_run(annals: Annals) -> None:
+    said: list[Event] = [AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT), PartitionHidden(key(1), "batch")]
+    annals.actors.database.transact(lambda c: append(c, said, "operator", builders.NOW))
+    over_the_news = annals.tables()
+    assert annals.projector.advance() == 2
+    assert annals.tables() == over_the_news
+    assert [len(over_the_news[name]) for name in ("runs", "tasks", "partition_status")] == [0, 0, 1]
+    assert annals.projector.head.read()[1].runs == ()
+
+
 @pytest.mark.parametrize("somebody_was_faster", [False, True])
 def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     annals: Annals, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
@@ -175,6 +212,95 @@ def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     assert [row["state"] for row in lent["runs"]] == ["FAILED"]
     annals.projector.rebuild()
     assert annals.tables() == lent
+
+
+def test_a_run_that_is_lent_before_it_is_over_is_folded_from_the_ledger(annals: Annals) -> None:
+    """Whoever lends it may be ahead of the page, or behind it."""
+    run_id = annals.start(1, 2)
+
+    def lend() -> FoldedRun:
+        raise AssertionError("a run that goes on was taken from its lender")
+
+    annals.projector.advance({run_id: lend})
+    annals.actors.validator.judge([accepted(attempt(run_id, 1), annals.actors.token)])
+    annals.another_projector().advance({run_id: lend})
+    told = annals.tables()
+    assert [row["state"] for row in told["runs"]] == ["RUNNING"]
+    annals.projector.rebuild()
+    assert annals.tables() == told
+
+
+# --- one run on one page ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
+def test_the_page_of_a_run_shows_what_failed_and_which_edges_hold_up_the_rest(annals: Annals, folded: bool) -> None:
+    annals.start(9)  # another run, which is on no page but its own
+    run_id = annals.start(1, 2, 3)
+    verdicts: list[Verdict] = [
+        rejected(attempt(run_id, 2), annals.actors.token, stage=Stage.EXTRACT),
+        accepted(attempt(run_id, 3), annals.actors.token),
+    ]
+    annals.actors.validator.judge(verdicts)
+    if folded:
+        annals.projector.advance()
+    page = run_page(annals.current(), run_id)
+    assert (page.run["run_id"], page.run["tasks_total"], page.kept) == (run_id, 9, True)
+    assert {(row["stage"], row["state"]): row["tasks"] for row in page.stages} == {
+        ("extract", "RUNNING"): 2, ("extract", "FAILED"): 1,
+        ("validate", "BLOCKED"): 1, ("validate", "SKIPPED"): 1, ("validate", "SUCCEEDED"): 1,
+        ("load", "BLOCKED"): 1, ("load", "SKIPPED"): 1, ("load", "READY"): 1,
+    }  # fmt: skip
+    assert [(row["task_key"], row["state"], row["error_class"]) for row in page.failed] == [
+        (f"extract:{key(2)}", "FAILED", "data")
+    ]
+    found = [(row["upstream_task_key"], row["upstream_state"], row["state"], row["resolution"]) for row in page.blocked]
+    assert found == [
+        (f"extract:{key(1)}", "RUNNING", "BLOCKED", None),
+        (f"extract:{key(2)}", "FAILED", "SKIPPED", "FAILED"),
+        (f"validate:{key(1)}", "BLOCKED", "BLOCKED", None),
+        (f"validate:{key(2)}", "SKIPPED", "SKIPPED", "SKIPPED"),
+    ]
+    assert [row["downstream_task_key"].partition(":")[0] for row in page.blocked] == ["validate"] * 2 + ["load"] * 2
+
+
+def test_an_edge_from_a_task_of_no_plan_is_on_the_page_of_the_run_that_it_holds_up(annals: Annals) -> None:
+    run_id, waiting = new_run_id(), "extract:models/all/m/2024-06-01"
+    group = {"task": waiting, "name": "g", "rule": "all", "slices": brief([key(1)])}
+    plan = PlanCreated(run_id, 0, tasks=[waiting], groups=[group])
+    annals.actors.database.transact(lambda c: append(c, [plan], "control", builders.NOW))
+    page = run_page(annals.current(), run_id)
+    assert page.stages == [{"stage": "extract", "state": "BLOCKED", "tasks": 1}]
+    assert [(row["upstream_task_key"], row["upstream_state"]) for row in page.blocked] == [(f"load:{key(1)}", None)]
+    unheard = run_page(annals.current(), "01J00000000000000000000000")
+    assert (unheard.run, unheard.stages, unheard.kept) == ({"run_id": "01J00000000000000000000000"}, [], False)
+
+
+@pytest.mark.parametrize("folded", [0, 1, 2, 3], ids=["from news", "one in files", "two in files", "from files"])
+def test_runs_are_listed_newest_first_and_before_one(annals: Annals, folded: int) -> None:
+    runs = []
+    for day in (1, 2, 3):
+        runs.append(annals.start(day))
+        if day <= folded:
+            annals.projector.advance()
+    current = annals.current()
+
+    def before(run_id: str | None, limit: int) -> tuple[list[str], int]:
+        rows, total = current.runs_before(run_id, limit)
+        return [row["run_id"] for row in rows], total
+
+    assert before(None, 10) == (runs[::-1], 3)
+    assert before(None, 2) == ([runs[2], runs[1]], 3)
+    assert before(runs[2], 1) == ([runs[1]], 3)
+    assert before(runs[1], 5) == ([runs[0]], 3)
+    assert before(runs[0], 5) == ([], 3)
+    assert current.runs()["run_id"].to_pylist() == runs
+    for run_id in runs:
+        tasks = SystemTable("tasks", current.tasks(run_id)).arrow()
+        edges = SystemTable("edges", current.dep_satisfaction(run_id)).arrow()
+        assert ({*tasks["run_id"].to_pylist()}, len(tasks), len(edges)) == ({run_id}, 3, 2)
+    assert len(SystemTable("tasks", current.tasks()).arrow()) == 9
+    assert len(SystemTable("tasks", current.tasks("unheard")).arrow()) == 0
 
 
 @pytest.mark.parametrize(("piece", "events"), [(1, 1), (1, 4), (2, 5), (3, 1000)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,38 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
+from ulid import ULID
 
 import builders
-from annals import Annals, attempt
+from annals import OWNER, Annals, attempt
 from builders import BACKENDS, key
+from penstock.clock import iso
 from penstock.lake import open_lake
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged
 from penstock.lifecycle import Act
-from penstock.partition import AttemptKey
-from penstock.projections import files, projector, publish_status
-from penstock.projections.manifest import PARTITION_STATUS, Manifest, RowsFile, edges_path
-from penstock.projections.rows import DEP_SATISFACTION
-from penstock.projections.run_files import _MOST_ALIKE, read_runs, with_rows
+from penstock.partition import AttemptKey, RunId, new_ulid
+from penstock.projections import current, files, projector, publish_status
+from penstock.projections.consumed import CONSUMED
+from penstock.projections.fact import START, Cursor
+from penstock.projections.manifest import (
+    PARTITION_STATUS,
+    Head,
+    Manifest,
+    ProjectionsLost,
+    Published,
+    RowsFile,
+    edges_path,
+    made_at,
+    tasks_path,
+)
+from penstock.projections.rows import DEP_SATISFACTION, TASKS
+from penstock.projections.run_files import _MOST_ALIKE, read_runs, ulid_time, with_rows
 from penstock.projections.runs import RUNS
+from penstock.projections.status_file import FILE
 from penstock.projections.system import system_table
+from penstock.state.inputs import InputStore
+from penstock.state.records import Consumed
 
 
 @pytest.fixture(params=BACKENDS)
@@ -304,3 +321,411 @@ def test_one_downstream_task_is_found_without_reading_all_edges(
     assert len(groups) == 6
     wanted = f"load:{key(7)}"
     assert len([group for group in groups if group.min <= wanted <= group.max]) == 1
+
+
+# --- what the files promise to their readers -------------------------------------------------------------------------
+
+MAY_BE_EMPTY = {
+    "tasks": {"asset_key", "partition_key", "error_class", "ready_at", "started_at", "finished_at"},
+    "dep_satisfaction": {"resolution", "satisfied_at", "satisfying_attempt"},
+    "runs": {"planned_at", "cancel_requested_at", "finished_at"},
+    "partition_status": {*FILE.names}
+    - {"tenant_id", "workspace_id", "asset_key", "partition_key", "partition_values", "row_position", "row_version"}
+    - {"source", "customer_id", "query_name", "logical_date"},
+    "consumed": set[str](),
+}
+
+
+def derive(annals: Annals, day: int, from_day: int, run_id: RunId) -> None:
+    """A run that makes this day from an accepted run of another, and ends."""
+    mine = annals.start(day)
+    InputStore(annals.actors.database).record(
+        {attempt(mine, day): [Consumed(key(from_day), run_id, f"content-{run_id}")]}
+    )
+    annals.actors.validator.judge([builders.accepted(attempt(mine, day), annals.actors.token)])
+    annals.actors.control.finish_run(mine, annals.actors.token, {})
+
+
+def test_files_say_which_of_their_columns_are_always_filled(annals: Annals) -> None:
+    tell(annals, 1)
+    [made] = annals.actors.reader.attempts(key(1))
+    derive(annals, 2, 1, made.run_id)
+    annals.projector.advance()
+    found = {}
+    for path in annals.projector.head.read()[1].files():
+        schema = pq.read_schema(f"{annals.lake.url}/{path}")
+        found[path.split("/")[1]] = {field.name for field in schema if field.nullable}
+    assert found == MAY_BE_EMPTY
+    kept = system_table("tasks", annals.current()).arrow().schema
+    assert (kept.names, CONSUMED.names[4:6]) == (TASKS.names, ["run_id", "input_source"])
+
+
+def test_a_file_of_pieces_has_the_token_of_its_writer_and_no_splinters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_ROW_GROUP", 4)
+    lake, schema = open_lake(f"{tmp_path}/lake"), pa.schema([("n", pa.int64())])
+    whole = pa.table({"n": range(12)}, schema=schema)
+    pieces = [whole.slice(at, 3) for at in range(0, 9, 3)] + [whole.slice(9, 3)]
+    files.write_pieces(lake, "a.parquet", schema, pieces, "mine")
+    files.write_pieces(lake, "b.parquet", schema, [whole.slice(0, 4), whole.slice(4, 1)])
+    files.write_pieces(lake, "none.parquet", schema, [])
+    lake.create("c.parquet", b"no Parquet")
+    assert [files.token_of(lake, f"{name}.parquet") for name in "abcd"] == ["mine", None, None, None]
+    sizes = {}
+    for name in ("a", "b", "none"):
+        found = pq.read_metadata(f"{lake.url}/{name}.parquet")
+        sizes[name] = [found.row_group(at).num_rows for at in range(found.num_row_groups)]
+    assert sizes == {"a": [6, 6], "b": [4, 1], "none": []}
+    assert files.read(lake, "a.parquet").equals(whole)
+    assert files.rows(lake, "a.parquet") == 12
+    assert files.read_all(lake, ["a.parquet", "b.parquet"], schema)["n"].to_pylist() == [*range(12), *range(5)]
+    assert files.read_all(lake, [], schema).equals(schema.empty_table())
+    with pytest.raises(ProjectionsLost, match=r"d\.parquet is missing"):
+        files.rows(lake, "d.parquet")
+
+
+def test_only_what_is_wrong_with_a_file_is_called_damage() -> None:
+    with pytest.raises(OSError, match="no space left"), files.named("x"):
+        raise OSError(28, "no space left on device")
+    for error in (OSError("Couldn't deserialize thrift"), pa.ArrowInvalid("bytes"), ValueError("x"), EOFError()):
+        with pytest.raises(ProjectionsLost, match="x is damaged"), files.named("x"):
+            raise error
+    with pytest.raises(ProjectionsLost, match="x is missing"), files.named("x"):
+        raise FileNotFoundError(2, "gone")
+
+
+def test_of_several_parts_the_last_one_that_has_a_key_holds() -> None:
+    parts = [pa.table({"k": names, "n": [number] * len(names)}) for number, names in enumerate(["abc", "bd", "ba"])]
+    parts = [part.set_column(0, "k", pa.array(part["k"].to_pylist(), pa.string())) for part in parts]
+    found = files.newest(parts, "k")
+    assert list(zip(found["k"].to_pylist(), found["n"].to_pylist(), strict=True)) == [
+        ("c", 0), ("d", 1), ("b", 2), ("a", 2),
+    ]  # fmt: skip
+    assert files.newest(parts[:1], "k").equals(parts[0])
+
+
+# --- manifests -------------------------------------------------------------------------------------------------------
+
+FULL = Manifest(
+    cursor=Cursor(7, 9),
+    unknown={"Unheard/1": 2},
+    status_base="base",
+    status_deltas=("d1", "d2"),
+    consumed=("c1",),
+    runs=(RowsFile("r1", 3), RowsFile("r2", 1)),
+    parts={"A": ("a1", "a2"), "B": ("b1",)},
+    dropped={"old": iso(builders.NOW)},
+    published=Published(iso(builders.NOW), Cursor(5, 6), "token"),
+)
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert Manifest.loads("x", FULL.dumps()) == FULL
+    assert Manifest.loads("x", Manifest().dumps()) == Manifest()
+    assert (Manifest().cursor, START) == (Cursor(0, 0), Cursor(0, 0))
+    paths = {
+        path(run, name) for run, names in FULL.parts.items() for name in names for path in (tasks_path, edges_path)
+    }
+    assert FULL.files() == {"base", "d1", "d2", "c1", "r1", "r2", *paths}
+    assert Manifest().files() == set()
+
+
+@pytest.mark.parametrize(
+    ("written", "spoilt"),
+    [
+        (b'"status_base":"base"', b'"status_base":1'),
+        (b'["d1","d2"]', b'["d1",2]'),
+        (b'["c1"]', b"[null]"),
+        (b'[["r1",3],["r2",1]]', b'{"r1":3}'),
+        (b'["r2",1]', b'["r2"]'),
+        (b'["r1",3]', b"[1,3]"),
+        (b'["a1","a2"]', b'["a1",2]'),
+        (b'["a1","a2"]', b"null"),
+        (b'"cursor":[7,9]', b'"cursor":[7,null]'),
+        (b'"Unheard/1":2', b'"Unheard/1":"many"'),
+        (b'"token"]', b"3]"),
+        (b'"format":1', b'"format":2'),
+        (b'"dropped"', b'"droped"'),
+    ],
+)
+def test_a_manifest_with_something_else_in_it_is_lost(written: bytes, spoilt: bytes) -> None:
+    text = FULL.dumps()
+    assert text.count(written) == 1
+    with pytest.raises(ProjectionsLost, match="the projection file x "):
+        Manifest.loads("x", text.replace(written, spoilt))
+
+
+def test_a_manifest_remembers_what_its_successor_does_without_for_an_hour() -> None:
+    new = replace(FULL, status_deltas=("d2",), runs=(RowsFile("r3", 4),), parts={"A": ("a2", "a3"), "B": ("b1",)})
+    hour = timedelta(hours=1)
+    kept = FULL.after(new, "seen", builders.NOW + hour)
+    left = {"d1", "r1", "r2", tasks_path("A", "a1"), edges_path("A", "a1"), "seen"}
+    assert kept == replace(new, dropped={"old": iso(builders.NOW), **dict.fromkeys(left, iso(builders.NOW + hour))})
+    later = builders.NOW + hour + timedelta(microseconds=1)
+    assert (FULL.forgotten(builders.NOW + hour), FULL.forgotten(later)) == (set(), {"old"})
+    assert FULL.after(FULL, None, later).dropped == {}
+    gone = FULL.after(replace(FULL, parts={}), None, builders.NOW).dropped
+    assert {*gone} - {"old"} == {path for path in FULL.files() if "run_id=" in path}
+
+
+def test_the_manifest_is_replaced_by_whoever_has_seen_it_and_by_nobody_else(annals: Annals) -> None:
+    head = Head(annals.actors.database, annals.lake)
+    assert head.read() == (None, Manifest())
+    first = head.advance(None, FULL, builders.NOW)
+    assert head.read() == (first, FULL)
+    assert head.advance(None, Manifest(), builders.NOW) is None
+    second = head.advance(first, replace(FULL, consumed=()), builders.NOW)
+    assert head.advance(first, Manifest(), builders.NOW) is None
+    assert head.read() == (second, replace(FULL, consumed=()))
+    assert {entry.path for entry in annals.lake.list("projections/manifest")} == {first, second}
+    assert head.read((second, FULL)) == (second, FULL), "it was read though it was known"
+    assert head.read((first, FULL)) == (second, replace(FULL, consumed=()))
+
+
+def test_a_file_is_as_old_as_the_name_that_it_was_given() -> None:
+    made, now = datetime(2024, 6, 1, tzinfo=UTC), str(ULID.from_datetime(builders.NOW))
+    name = str(ULID.from_datetime(made))
+    for path in (f"projections/runs/{name}.parquet", f"projections/tasks/run_id={now}/{name}.parquet"):
+        assert made_at(path, now) == made.timestamp()
+    assert made_at(PARTITION_STATUS, now) == builders.NOW.timestamp()
+
+
+def test_a_rebuild_deletes_what_was_left_over_a_day_ago_and_nothing_younger(annals: Annals) -> None:
+    tell(annals, 1)
+    annals.projector.advance()
+    annals.actors.clock.now = datetime.now(UTC)  # names of files are of today
+    names = [str(ULID.from_datetime(annals.actors.clock.now - timedelta(hours=hours))) for hours in (23, 25)]
+    young, old = (f"projections/runs/{name}.parquet" for name in names)
+    deep = f"projections/tasks/run_id=x/{names[1]}.parquet"
+    for path in (young, old, deep, "projections/notes.parquet", f"projections/manifest/{names[1]}.json"):
+        annals.lake.create(path, b"left over")
+    annals.projector.rebuild()
+    there = {entry.path for entry in annals.lake.list("projections")}
+    assert {young, "projections/notes.parquet", f"projections/manifest/{names[1]}.json", PARTITION_STATUS} <= there
+    assert not {old, deep} & there
+    _, manifest = annals.projector.head.read()
+    assert manifest.files() <= there
+    assert len(annals.tables()["runs"]) == 1
+
+
+# --- passes ----------------------------------------------------------------------------------------------------------
+
+
+def test_deltas_become_a_base_when_they_are_many(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector, "_MOST_DELTAS", 2)
+    found = []
+    for day in (1, 2, 3, 4):
+        tell(annals, day)
+        annals.projector.advance()
+        _, manifest = annals.projector.head.read()
+        found.append((manifest.status_base is not None, len(manifest.status_deltas)))
+        assert rows(published(annals)) == whole(annals)
+        assert len(whole(annals)) == day
+    assert found == [(False, 1), (False, 2), (True, 0), (True, 1)]
+
+
+@pytest.mark.parametrize(
+    ("base", "smallest", "merged"),
+    [(10, 3, True), (10, 4, False), (19, 0, True), (20, 0, False)],
+    ids=["worth it", "not worth it", "above a fifth of the base", "a fifth of the base"],
+)
+def test_deltas_become_a_base_when_their_rows_are_many(
+    annals: Annals, monkeypatch: pytest.MonkeyPatch, base: int, smallest: int, merged: bool
+) -> None:
+    """More rows wait than the least that is worth it, and than a fifth of the base."""
+    tell(annals, *range(1, base + 1))
+    annals.projector.rebuild()
+    monkeypatch.setattr(projector, "_SMALLEST_COMPACTION", smallest)
+    tell(annals, 28, 29)
+    annals.projector.advance()
+    assert len(annals.projector.head.read()[1].status_deltas) == 1
+    tell(annals, 29, 30)
+    annals.projector.advance()
+    _, manifest = annals.projector.head.read()
+    assert (manifest.status_deltas == ()) is merged
+    assert rows(published(annals)) == whole(annals)
+
+
+def test_what_went_into_tasks_is_kept_in_few_files(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector, "_MOST_DELTAS", 2)
+    tell(annals, 1)
+    [made] = annals.actors.reader.attempts(key(1))
+    counts = []
+    for day in (2, 3, 4):
+        derive(annals, day, 1, made.run_id)
+        [fresh] = annals.current().consumed()[-1:]
+        assert isinstance(fresh, pa.Table)
+        assert [row["logical_date"].day for row in fresh.to_pylist()] == [day]
+        annals.projector.advance()
+        counts.append(len(annals.projector.head.read()[1].consumed))
+    tell(annals, 5)
+    annals.projector.advance()
+    [kept] = annals.current().consumed()
+    assert counts == [1, 2, 1]
+    assert sorted(row["logical_date"].day for row in kept.to_table().to_pylist()) == [2, 3, 4]
+
+
+def test_news_are_read_page_by_page_to_the_end(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(annals, 1, 2)
+    everything = annals.ledger.after(START, 1000)[0]
+    for size in (1, 2, len(everything) - 1, len(everything), len(everything) + 1):
+        monkeypatch.setattr(current, "PAGE", size)
+        assert annals.current().news == everything
+
+
+def test_a_run_that_somebody_else_has_advanced_is_not_taken_from_memory(annals: Annals) -> None:
+    run_id = annals.start(1, 2)
+    annals.projector.advance()
+    annals.actors.validator.judge([builders.accepted(attempt(run_id, 1), annals.actors.token)])
+    annals.another_projector().advance()
+    annals.actors.validator.judge([builders.accepted(attempt(run_id, 2), annals.actors.token)])
+    annals.projector.advance()
+    told = annals.tables()
+    assert [row["state"] for row in told["tasks"] if row["stage"] == "validate"] == ["SUCCEEDED", "SUCCEEDED"]
+    annals.projector.rebuild()
+    assert annals.tables() == told
+
+
+def test_a_run_stays_in_memory_until_it_is_over(annals: Annals) -> None:
+    run_id = annals.start(1, 2)
+    annals.projector.advance()
+    counts = []
+    for day in (1, 2):
+        annals.actors.validator.judge([builders.accepted(attempt(run_id, day), annals.actors.token)])
+        annals.projector.advance()
+        parts = annals.projector.head.read()[1].parts[run_id]
+        counts.append([files.rows(annals.lake, tasks_path(run_id, name)) for name in parts])
+    assert counts == [[6, 2], [6, 2, 2]]
+    stepwise = annals.tables()
+    annals.another_projector().rebuild()
+    assert annals.tables() == stepwise
+    annals.actors.control.finish_run(run_id, annals.actors.token, {})
+    annals.projector.advance()
+    [part] = annals.projector.head.read()[1].parts[run_id]
+    assert files.rows(annals.lake, tasks_path(run_id, part)) == 6
+
+
+def test_parts_of_a_run_become_one_when_they_are_many(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector, "_MOST_PARTS", 2)
+    run_id = annals.start(1, 2, 3)
+    annals.projector.advance()
+    counts = []
+    for day in (1, 2, 3):
+        annals.actors.validator.judge([builders.accepted(attempt(run_id, day), annals.actors.token)])
+        annals.projector.advance()
+        counts.append(len(annals.projector.head.read()[1].parts[run_id]))
+    assert counts == [2, 1, 2]
+    stepwise = annals.tables()
+    annals.projector.rebuild()
+    assert annals.tables() == stepwise
+
+
+# --- when the published file is due ----------------------------------------------------------------------------------
+
+
+def test_the_published_file_is_due_when_it_is_behind_and_its_time_has_come(
+    annals: Annals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(annals, 1, 2, 3)
+    annals.projector.advance()
+    lake, now = annals.lake, annals.actors.clock.now
+    _, manifest = annals.projector.head.read()
+    assert manifest.published is not None
+
+    def due(since: timedelta, *, behind: bool = True, verify: bool = False, small: int = 0) -> bool:
+        monkeypatch.setattr(publish_status, "SMALL", small)
+        assert manifest.published is not None
+        last = manifest.published._replace(at=iso(now - since), cursor=START if behind else manifest.cursor)
+        return publish_status.is_due(lake, replace(manifest, published=last), now, verify=verify)
+
+    moment, tick = timedelta(0), timedelta(microseconds=1)
+    assert publish_status.is_due(lake, replace(manifest, published=None), now, verify=False)
+    assert not due(timedelta(days=1), behind=False)
+    assert not due(timedelta(days=1), behind=False, verify=True)
+    assert (due(moment, small=3), due(moment, small=2)) == (True, False)
+    wait = publish_status.interval(3)
+    assert wait == timedelta(milliseconds=2)
+    assert (due(wait), due(wait - tick)) == (True, False)
+    lake.delete([PARTITION_STATUS])
+    assert not due(moment, behind=False)
+    assert due(moment, behind=False, verify=True)
+    lake.delete(manifest.status_deltas)
+    assert due(timedelta(minutes=10)), "ten minutes are enough, whatever the files say"
+
+
+def test_a_base_without_deltas_is_published_as_it_is_and_one_with_deltas_is_not(annals: Annals) -> None:
+    tell(annals, 1, 2)
+    annals.projector.rebuild()
+    _, manifest = annals.projector.head.read()
+    assert manifest.status_base is not None
+    assert annals.lake.read(PARTITION_STATUS) == annals.lake.read(manifest.status_base)
+    tell(annals, 3)
+    annals.projector.advance()
+    _, manifest = annals.projector.head.read()
+    assert manifest.published is not None
+    assert manifest.status_base is not None
+    assert annals.lake.read(PARTITION_STATUS) != annals.lake.read(manifest.status_base)
+    assert files.token_of(annals.lake, PARTITION_STATUS) == manifest.published.token
+    assert manifest.published == Published(iso(annals.actors.clock.now), manifest.cursor, manifest.published.token)
+    bare = f"projections/partition_status/{new_ulid()}.parquet"  # of an earlier release: without a token
+    files.write(annals.lake, bare, published(annals))
+    after = publish_status.publish(
+        annals.lake, replace(manifest, status_base=bare, status_deltas=()), OWNER, builders.NOW
+    )
+    assert after.published is not None
+    assert files.token_of(annals.lake, PARTITION_STATUS) == after.published.token
+    assert rows(published(annals)) == whole(annals)
+
+
+# --- sizes of the files of runs --------------------------------------------------------------------------------------
+
+
+def test_a_moment_sorts_between_the_names_of_earlier_and_later_runs() -> None:
+    at = datetime(2024, 6, 1, 12, tzinfo=UTC)
+
+    def name(moment: datetime, letter: str) -> str:
+        return str(ULID.from_datetime(moment))[:10] + letter * 16
+
+    for moment in (at, at + timedelta(milliseconds=32 * 31), at + timedelta(milliseconds=7)):
+        found, tick = ulid_time(moment), timedelta(milliseconds=1)
+        assert name(moment - tick, "Z") < found <= name(moment, "0")
+
+
+def test_files_of_runs_are_merged_with_as_many_of_their_size_and_with_no_larger_ones(tmp_path: Path) -> None:
+    lake = open_lake(f"{tmp_path}/lake")
+
+    def kept(*sizes: int) -> tuple[RowsFile, ...]:
+        found, number = [], 0
+        for size in sizes:
+            [file] = with_rows(lake, (), run_rows(*(f"{number + at:026d}" for at in range(size))))
+            assert file.rows == size
+            found.append(file)
+            number += size
+        return tuple(found)
+
+    def sizes_after(*sizes: int, more: int = 1) -> list[int]:
+        rows = run_rows(*(f"9{at:025d}" for at in range(more)))
+        return [file.rows for file in with_rows(lake, kept(*sizes), rows)]
+
+    n = _MOST_ALIKE
+    assert sizes_after(*[1] * (n - 1)) == [1] * n
+    assert sizes_after(*[1] * n) == [n + 1]
+    assert sizes_after(*[n - 1] * n) == [n * (n - 1) + 1]
+    assert sizes_after(*[n] * n) == [*[n] * n, 1]
+    assert sizes_after(*[n] * n, more=n) == [n * n + n]
+    assert sizes_after(n, *[1] * n) == [n, n + 1]
+    assert sizes_after(*[n] * n, *[1] * n) == [n * n + n + 1]
+    assert sizes_after(n * n, *[n] * n, *[1] * n) == [n * n, n * n + n + 1]
+
+
+def test_the_row_of_a_run_that_is_written_again_holds_over_the_merged_one(tmp_path: Path) -> None:
+    lake, kept = open_lake(f"{tmp_path}/lake"), tuple[RowsFile, ...]()
+    for number in range(_MOST_ALIKE):
+        kept = with_rows(lake, kept, run_rows(f"{number:026d}"))
+    kept = with_rows(lake, kept, run_rows(f"{3:026d}", state="SUCCEEDED"))
+    assert [file.rows for file in kept] == [_MOST_ALIKE]
+    states = read_runs(lake, kept, ["run_id", "state"]).to_pylist()
+    assert [row["state"] for row in states] == ["RUNNING"] * 3 + ["SUCCEEDED"] + ["RUNNING"] * 12
+    assert read_runs(lake, (), ["run_id"]).schema.names == ["run_id"]
+    assert read_runs(lake, ()).equals(RUNS.empty_table())

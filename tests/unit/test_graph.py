@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 
+import numpy as np
 import pytest
 
 from builders import contract, key
@@ -13,7 +14,7 @@ from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_ulids
 from penstock.projections import codes
 from penstock.projections.fact import Fact
-from penstock.projections.graph import RunGraph, needed
+from penstock.projections.graph import Ints, RunGraph, needed, spread
 from penstock.projections.run_fold import RunFold
 from penstock.settings import check_from_mapping
 from penstock.slices import brief, each
@@ -67,7 +68,17 @@ def test_a_diamond_is_not_a_cycle() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "edges", "wanted"),
-    [("all", 7, 7), ("at least 3", 7, 3), ("share 0.5", 7, 4), ("share 0.9", 10, 9), ("share 1.0", 3, 3)],
+    [
+        ("all", 7, 7),
+        ("at least 3", 7, 3),
+        ("share 0.5", 7, 4),
+        ("share 0.9", 10, 9),
+        ("share 1.0", 3, 3),
+        ("share 0.1", 1, 1),
+        ("share 0.0", 3, 0),
+        ("share 0.7", 10, 7),
+        ("all", 0, 0),
+    ],
 )
 def test_a_rule_says_how_many_it_needs(rule: str, edges: int, wanted: int) -> None:
     assert needed(rule, edges) == wanted
@@ -94,6 +105,92 @@ def test_the_chains_of_a_first_plan_are_taken_in_at_once_as_they_are_one_by_one(
         patch.setattr(RunGraph, "_begin_with", lambda *_: False)
         assert at_once == taken_in()
     assert len(at_once[1]) == 15  # type: ignore[arg-type]
+
+
+def test_chains_with_a_task_twice_are_not_taken_in_at_once() -> None:
+    chains = Graph([key(1), key(2)]).event(RUN).payload()["chains"]
+    graph = RunGraph()
+    assert graph._begin_with([*chains, *chains], 7) is False
+    assert (graph.keys, graph.index, graph.plan_position) == ([], {}, [])
+    assert graph._begin_with(chains, 7) is True
+    assert (len(graph.keys), graph.plan_position) == (6, [7] * 6)
+
+
+def edges_of(graph: RunGraph) -> list[tuple[str, str, int, bool]]:
+    columns = zip(graph.up, graph.down, graph.edge_position, graph.outside, strict=True)
+    return [(graph.keys[up], graph.keys[down], int(at), bool(outside)) for up, down, at, outside in columns]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the later one first"])
+def test_of_what_two_plans_say_of_an_edge_or_a_group_the_first_holds(order: tuple[int, int]) -> None:
+    group = {"name": "g", "task": "m", "tasks": ["a", "b"]}
+    first = {"tasks": ["a", "b", "m"], "groups": [{**group, "rule": "at least 1"}]}
+    second = {"tasks": ["c", "m"], "edges": [["a", "m"]], "groups": [{**group, "rule": "all"}]}
+    plans = [(3, first), (5, second)]
+    graph = RunGraph()
+    for at in order:
+        graph.add_plans([plans[at]])
+    assert sorted(edges_of(graph)) == [("a", "m", 3, False), ("b", "m", 3, False)]
+    assert graph.group_needed.tolist() == [1]
+    assert dict(zip(graph.keys, graph.plan_position, strict=True)) == {"a": 3, "b": 3, "m": 5, "c": 5}
+
+
+def test_a_plan_touches_its_tasks_and_what_waits_and_only_once() -> None:
+    graph = RunGraph()
+    assert graph.add_plans([]).tolist() == []
+    graph.number("stranger")
+    plan = {"tasks": ["b"], "edges": [["a", "c"]]}
+    assert [graph.keys[task] for task in graph.add_plans([(1, plan)])] == ["b", "c"]
+    assert graph.add_plans([(1, plan)]).tolist() == []
+    assert dict(zip(graph.keys, graph.plan_position, strict=True)) == {"stranger": 0, "b": 1, "c": 0, "a": 0}
+
+
+def test_edges_are_found_by_the_task_that_they_leave_and_by_the_one_that_waits() -> None:
+    graph = RunGraph()
+    edges = [["a", "c"], ["b", "c"], ["a", "d"], ["c", "d"]]
+    graph.add_plans([(1, {"tasks": ["a", "b", "c", "d"], "edges": edges})])
+    graph.number("late")  # heard of after the last plan: it has no edges
+
+    def pairs(found: Ints) -> list[str]:
+        return sorted(graph.keys[graph.up[edge]] + graph.keys[graph.down[edge]] for edge in found)
+
+    def tasks(*names: str) -> Ints:
+        return np.array([graph.index[name] for name in names], np.int64)
+
+    assert pairs(graph.out_of(tasks("a"))) == ["ac", "ad"]
+    assert pairs(graph.out_of(tasks("b", "c"))) == ["bc", "cd"]
+    assert pairs(graph.out_of(tasks("d", "late"))) == []
+    assert pairs(graph.into(tasks("c"))) == ["ac", "bc"]
+    assert pairs(graph.into(tasks("c", "d"))) == ["ac", "ad", "bc", "cd"]
+    assert pairs(graph.into(tasks("a", "b", "late"))) == []
+
+
+def test_ranges_are_spread_one_after_the_other() -> None:
+    assert spread(np.array([4, 9, 1]), np.array([6, 9, 4])).tolist() == [4, 5, 1, 2, 3]
+    assert spread(np.array([], np.int64), np.array([], np.int64)).tolist() == []
+
+
+def test_initials_follow_the_tasks_as_they_become_known() -> None:
+    graph, found = RunGraph(), []
+    for name in ("extract:a", "load:a", "", "\u00e9tude"):
+        graph.number(name)
+        found.append("".join(map(chr, graph.initials())))
+    assert found == ["e", "el", "el ", "el \u00e9"]
+
+
+def test_tasks_in_a_state_are_planned_and_of_the_stage_that_was_asked_for() -> None:
+    fold = RunFold()
+    tasks = ["extract:a", "extra:b", "load:a", "examine:c"]
+    fold.fold([Fact(1, IDS[1], "PlanCreated", 1, NOW, RUN, {"tasks": tasks})])
+    unplanned = {"task_key": "extract:x", "outcome": "SUCCEEDED"}
+    fold.fold([Fact(2, IDS[2], "TaskFinished", 1, NOW, RUN, unplanned)])
+    assert fold.tasks_in(codes.READY) == tasks
+    assert fold.tasks_in(codes.READY, "extract") == ["extract:a"]
+    assert fold.tasks_in(codes.READY, "load") == ["load:a"]
+    assert fold.tasks_in(codes.SUCCEEDED) == []
+    assert fold.state_of("extract:x") == codes.TaskState.SUCCEEDED
+    assert fold.state_of("load:a") == codes.TaskState.READY
+    assert fold.state_of("load:unheard") is None
 
 
 def test_slices_are_written_briefly_and_read_back() -> None:

@@ -67,6 +67,8 @@ class RunFold:
         published = np.fromiter((self.graph.number(task) for task, _ in told.published), np.int64, len(told.published))
         self._grow()
         final, tried, started = numbers
+        heard = np.unique(np.concatenate(numbers))
+        tries = self.tries[heard]
         self._take_final(final, told.final)
         for tasks, some in ((final, told.final), (tried, told.tried), (started, told.started)):
             if len(some):
@@ -78,7 +80,9 @@ class RunFold:
             positions = np.fromiter((position for _, position in told.published), np.int64, len(published))
             np.minimum.at(self.published, published, positions)
             np.maximum.at(self.heard, published, positions)
-        return [*numbers, published]
+        # A publication belongs to the last try: one that is heard of only now changes what its edges say.
+        tried_again = heard[(self.tries[heard] > tries) & (self.published[heard] != _NEVER)]
+        return [*numbers, published, self.graph.down[self.graph.out_of(tried_again)]]
 
     def _take_final(self, tasks: Ints, told: Sequence[Word]) -> None:
         """Of all words on a task the one that closed the attempt holds, or else the one with the highest try, and

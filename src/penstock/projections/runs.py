@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.projections import codes
-from penstock.projections.fact import Fact, understood
+from penstock.projections.fact import OF_A_RUN, Fact, understood
 from penstock.projections.graph import Ints
 from penstock.projections.rows import MOMENT, OWNER
 from penstock.projections.run_fold import RunFold
@@ -44,7 +44,7 @@ class RunFacts:
 
     def fold(self, facts: Iterable[Fact]) -> None:
         for fact in facts:
-            if not understood(fact):
+            if fact.type not in OF_A_RUN or not understood(fact):
                 continue
             if self.first is None or fact.position < self.first.position:
                 self.first = fact
