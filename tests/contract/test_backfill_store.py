@@ -90,7 +90,7 @@ def test_what_was_mended_since_is_not_failed(work: Work) -> None:
     work.attempt(None, "reject", key(3))  # failed anew, for somebody else
     assert work.store.failed(mine.backfill_id) == [key(2)]
     with pytest.raises(UsageError, match="backfill list"):
-        work.store.failed("nothing")
+        work.store.get("nothing")
 
 
 def test_a_chunk_is_claimed_once_and_not_beyond_the_limit(work: Work) -> None:

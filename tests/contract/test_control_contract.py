@@ -37,7 +37,9 @@ from penstock.state.schedule import Decided, RetryStore
 from workspaces import open_at, write_workspace
 
 POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)
-QUERIES: dict[str, Query] = {"campaign_daily": builders.query(retry=POLICY)}
+QUERIES: dict[str, Query] = {
+    name: builders.query(name, retry=POLICY) for name in ("campaign_daily", "keyword_daily")
+}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -419,8 +421,8 @@ def test_nothing_is_rolled_back_while_an_attempt_is_open(actors: Actors) -> None
         acts(actors).rollback(key(), first.run_id, audit_entry())
 
 
-def held_back(actors: Actors) -> AttemptKey:
-    attempt = actors.issue_one()
+def held_back(actors: Actors, partition: PartitionKey | None = None) -> AttemptKey:
+    attempt = actors.issue_one(partition)
     verdict = rejected(
         attempt, actors.token, "too few rows", record_count=3, payload_digest="p", payload_bytes=9, content_digest="c"
     )
@@ -551,6 +553,204 @@ def test_every_act_leaves_one_event_and_one_line_in_the_audit_log(actors: Actors
         ).all()
     assert [row.payload["act"] for row in rows] == ["accept", "accept", "rollback", "demote"]
     assert [row["command"] for row in actors.reader.audit()] == ["state demote", "state rollback"]
+
+
+NEIGHBOURS = (key(2), key(customer="1000000002"), key(query="keyword_daily"), key(source="ads"))
+PER_PARTITION = (
+    schema.partition_state, schema.partition_attempt, schema.partition_control, schema.publish_due, schema.retry_due,
+    schema.warehouse_pointer,
+)  # fmt: skip
+
+
+def rows_of(actors: Actors, *partitions: PartitionKey) -> dict[str, list[dict[str, Any]]]:
+    """What the database says of these partitions, table by table."""
+    named = [builders.columns(partition) for partition in partitions]
+    found = everything(actors.database, PER_PARTITION)
+    return {name: [row for row in rows if _key(row) in named] for name, rows in found.items()}
+
+
+def _key(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in schema.KEY}
+
+
+def lived_in(actors: Actors, partition: PartitionKey) -> tuple[AttemptKey, AttemptKey, AttemptKey]:
+    """A partition with two accepted runs and one that was held back, an appointment and a failure without one."""
+    first, second = actors.accept(partition), actors.accept(partition)
+    third = held_back(actors, partition)
+    fail(actors, partition)
+    decided(actors)
+    held = schema.partition_control
+    actors.execute(sa.update(held).where(*builders.is_key(held, partition)).values(next_run_at=NOW, strategy="x"))
+    fail(actors, partition)
+    actors.execute(sa.update(held).where(*builders.is_key(held, partition)).values(next_run_at=NOW, strategy="x"))
+    actors.execute(sa.delete(schema.publish_due).where(*builders.is_key(schema.publish_due, partition)))
+    return first, second, third
+
+
+@pytest.mark.parametrize(
+    "act", ["demote", "rollback", "approve", "recheck", "requeue", "terminal", "clear", "pause", "accept", "reject"]
+)
+def test_an_act_on_a_partition_leaves_its_neighbours_alone(actors: Actors, act: str) -> None:
+    """Neighbours differ in one part of the key each; they are in the same state."""
+    first, second, third = lived_in(actors, key())
+    for neighbour in NEIGHBOURS:
+        lived_in(actors, neighbour)
+    for partition in (key(), *NEIGHBOURS):
+        actors.publish(partition)
+    marks, entry = MarkStore(actors.database, actors.clock), audit_entry()
+    if act in ("requeue", "terminal", "clear"):
+        for partition in (key(), *NEIGHBOURS):
+            acts(actors).demote(partition, "wrong", entry)
+    if act == "clear":
+        marks.mark_terminal([key(), *NEIGHBOURS], None, entry)
+    mine, before = rows_of(actors, key()), rows_of(actors, *NEIGHBOURS)
+    actors.clock.now += timedelta(hours=1)
+    match act:
+        case "demote":
+            assert acts(actors).demote(key(), "wrong", entry)
+        case "rollback":
+            assert acts(actors).rollback(key(), first.run_id, entry)
+        case "approve":
+            assert acts(actors).approve(key(), third.run_id, "right", entry)
+        case "recheck":
+            assert actors.validator.withdraw([FoundWanting(second, "wrong")]) == [key()]
+        case "requeue":
+            assert actors.control.requeue([key()], entry) == 1
+        case "terminal":
+            assert marks.mark_terminal([key()], None, entry) == 1
+        case "clear":
+            assert marks.clear_terminal([key()], entry) == 1
+        case "pause":
+            assert marks.pause([key()], None, entry) == 1
+        case "accept":
+            actors.accept(key())
+        case "reject":
+            actors.reject(key())
+    assert rows_of(actors, *NEIGHBOURS) == before
+    assert rows_of(actors, key()) != mine
+
+
+def test_a_demotion_marks_its_run_and_no_other_and_makes_the_partition_due(actors: Actors) -> None:
+    first, second = actors.accept(), actors.accept()
+    actors.execute(sa.delete(schema.publish_due))
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    assert acts(actors).demote(key(), "wrong", audit_entry(command="state demote"))
+    marked = {one.run_id: one.demoted_at for one in actors.reader.attempts(key())}
+    assert marked == {first.run_id: None, second.run_id: later}
+    assert actors.rows(schema.publish_due) == [{**builders.columns(key()), "authority_version": 3, "since": later}]
+    state = actors.reader.state(key())
+    assert state is not None
+    assert state.updated_at == later
+    [*_, told] = actors.events("AuthorityChanged")
+    assert (told["run_id"], told["authority_version"], told["act"]) == (second.run_id, 3, "demote")
+    [line] = actors.reader.audit()
+    assert (line["command"], line["affected"], line["outcome"], line["at"]) == ("state demote", 1, "done", later)
+
+
+def test_a_pending_partition_with_a_demoted_run_cannot_be_demoted_again(actors: Actors) -> None:
+    actors.accept()
+    acts(actors).demote(key(), "wrong", audit_entry())
+    actors.control.requeue([key()], audit_entry())
+    before = everything(actors.database)
+    with pytest.raises(ActRefused, match="no run of it is trusted"):
+        acts(actors).demote(key(), "wrong", audit_entry())
+    with pytest.raises(ActRefused, match="no run of it is trusted"):
+        acts(actors).demote(key(2), "wrong", audit_entry())
+    assert everything(actors.database) == before
+
+
+@pytest.mark.parametrize("act", ["rollback", "approve"])
+def test_authority_by_hand_ends_the_retries_and_holds_the_partition(actors: Actors, act: str) -> None:
+    first, second, third = lived_in(actors, key())
+    actors.publish()
+    MarkStore(actors.database, actors.clock).pause([key()], "look", audit_entry())
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    target = first if act == "rollback" else third
+    if act == "rollback":
+        assert acts(actors).rollback(key(), target.run_id, audit_entry(), "right")
+    else:
+        assert acts(actors).approve(key(), target.run_id, "right", audit_entry())
+    [row] = actors.rows(schema.partition_control)
+    held = {"held_at": later, "held_by": "ada", "held_reason": "right"}
+    paused = {"paused_at": NOW, "paused_by": "ada", "paused_reason": "look"}
+    empty = dict.fromkeys(("failing_since", "next_run_at", "strategy", "terminal_at", "terminal_by", "terminal_reason"))
+    assert row == {**builders.columns(key()), **held, **paused, **empty, "failures": 0, "cleared_attempt_no": 5}
+    assert actors.rows(schema.retry_due) == []
+    assert actors.rows(schema.publish_due) == [{**builders.columns(key()), "authority_version": 3, "since": later}]
+    assert {one.run_id for one in actors.reader.attempts(key()) if one.approved_at} == (
+        {third.run_id} if act == "approve" else set()
+    )
+    [pointer] = actors.rows(schema.warehouse_pointer)
+    assert (pointer["run_id"], pointer["available"]) == (second.run_id, act == "approve")
+    [*_, told] = actors.events("AuthorityChanged")
+    content = f"content-{first.run_id}" if act == "rollback" else "c"
+    assert (told["run_id"], told["authority_version"], told["act"], told["content_digest"]) == (
+        target.run_id, 3, act, content,
+    )  # fmt: skip
+    resumed(actors.database, actors.clock, key())
+    fail(actors)
+    [again] = RetryStore(actors.database).undecided(9)
+    assert again.failures == 1, "verdicts count anew"
+
+
+def test_a_return_to_the_run_that_is_still_served_leaves_it_to_readers(actors: Actors) -> None:
+    first = actors.accept()
+    actors.publish()
+    actors.accept()  # not published yet
+    assert acts(actors).rollback(key(), first.run_id, audit_entry())
+    assert pointer_available(actors)
+
+
+def test_a_rehearsal_refuses_the_same_and_changes_nothing(actors: Actors) -> None:
+    first, _, third = lived_in(actors, key())
+    rehearsal = AuthorityStore(actors.database, actors.clock, rehearsal=True)
+    before = everything(actors.database)
+    assert rehearsal.rollback(key(), first.run_id, audit_entry())
+    assert rehearsal.approve(key(), third.run_id, "right", audit_entry())
+    assert rehearsal.demote(key(), "wrong", audit_entry())
+    with pytest.raises(ActRefused, match="was never accepted"):
+        rehearsal.rollback(key(), third.run_id, audit_entry())
+    with pytest.raises(ActRefused, match="not held back"):
+        rehearsal.approve(key(), first.run_id, "right", audit_entry())
+    with pytest.raises(ActRefused, match="no run of it is trusted"):
+        rehearsal.demote(key(2), "wrong", audit_entry())
+    assert everything(actors.database) == before
+
+
+@pytest.mark.parametrize("missing", ["payload_digest", "content_digest"])
+def test_a_rejection_that_left_no_examined_bytes_is_not_approved(actors: Actors, missing: str) -> None:
+    attempt = actors.issue_one()
+    left = {"record_count": 3, "payload_digest": "p", "payload_bytes": 9, "content_digest": "c", missing: None}
+    actors.validator.reject([rejected(attempt, actors.token, **left)])
+    with pytest.raises(ActRefused, match="was not held back by a guard"):
+        acts(actors).approve(key(), attempt.run_id, "right", audit_entry())
+
+
+def test_a_partition_that_nobody_judged_has_no_run_to_return_to(actors: Actors) -> None:
+    attempt = actors.cancel()
+    with pytest.raises(ActRefused, match="no attempt of it was judged yet"):
+        acts(actors).rollback(key(), attempt.run_id, audit_entry())
+
+
+def test_a_recheck_marks_the_examined_run_and_no_other(actors: Actors) -> None:
+    """Day 1 moved on to another run while we looked, day 2 is trusted, day 3 was demoted before."""
+    old, _ = actors.accept(key(1)), actors.accept(key(1))
+    earlier, trusted = actors.accept(key(2)), actors.accept(key(2))
+    gone = actors.accept(key(3))
+    acts(actors).demote(key(3), "by hand", audit_entry())
+    actors.execute(sa.delete(schema.publish_due))
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    found = [FoundWanting(old, "a"), FoundWanting(trusted, "b"), FoundWanting(gone, "c")]
+    assert actors.validator.withdraw(found) == [key(2)]
+    marks = {row["run_id"]: row["demoted_at"] for row in actors.rows(schema.partition_attempt) if row["demoted_at"]}
+    assert marks == {trusted.run_id: later, gone.run_id: NOW}
+    assert actors.rows(schema.publish_due) == [{**builders.columns(key(2)), "authority_version": 3, "since": later}]
+    state = actors.reader.state(key(2))
+    assert state is not None
+    assert (state.error_message, state.updated_at, state.current_run_id) == ("b", later, trusted.run_id)
+    [*_, told] = actors.events("AuthorityChanged")
+    assert (told["run_id"], told["authority_version"], told["act"]) == (trusted.run_id, 3, "re-check")
+    assert earlier.run_id not in marks
 
 
 # --- restatement ---------------------------------------------------------------------------------------------------
