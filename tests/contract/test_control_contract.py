@@ -29,6 +29,7 @@ from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.settings import Query, Retry
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
+from penstock.state.control import TAKEN
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FoundWanting
@@ -37,9 +38,7 @@ from penstock.state.schedule import Decided, RetryStore
 from workspaces import open_at, write_workspace
 
 POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)
-QUERIES: dict[str, Query] = {
-    name: builders.query(name, retry=POLICY) for name in ("campaign_daily", "keyword_daily")
-}
+QUERIES: dict[str, Query] = {name: builders.query(name, retry=POLICY) for name in ("campaign_daily", "keyword_daily")}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -824,6 +823,194 @@ def test_the_database_refuses_a_mark_without_an_author(actors: Actors) -> None:
 
 
 # --- plans that are older than what happened since -----------------------------------------------------------------
+
+
+WITHDRAWN = "its retry was withdrawn"
+GIVEN_UP = "an operator gave it up"
+USED_UP = "its retry policy allows no further attempt"
+TOO_OLD = "its day is older than its retry policy allows"
+CHOSEN = "an operator chose its run, so it is not fetched again before it is resumed"
+SOON, THEN = NOW + timedelta(seconds=1), NOW + timedelta(minutes=5)
+BY = {"terminal_by": "ada", "terminal_at": NOW}
+HELD = {"held_by": "ada", "held_at": NOW}
+# The status, what is kept beside it, what the planner wrote, and why it is refused.
+AT_ISSUE: tuple[tuple[str, dict[str, Any], dict[str, Any], str | None], ...] = (
+    ("none", {}, {}, None),
+    ("failed", {}, {}, WITHDRAWN),
+    ("failed", {"next_run_at": THEN}, {}, None),
+    ("success", {}, {}, WITHDRAWN),
+    ("success", {"next_run_at": THEN}, {}, None),
+    ("pending", {}, {}, None),
+    ("pending", {"failures": 1}, {}, None),
+    ("pending", BY, {}, None),
+    ("failed", {"next_run_at": THEN, **BY}, {}, GIVEN_UP),
+    ("success", {"next_run_at": THEN, **BY}, {}, None),
+    ("failed", {"next_run_at": THEN, "failures": 2}, {"max_attempts": 3}, None),
+    ("failed", {"next_run_at": THEN, "failures": 3}, {"max_attempts": 3}, USED_UP),
+    ("failed", {"next_run_at": THEN, "failures": 4}, {"max_attempts": 3}, USED_UP),
+    ("failed", {"next_run_at": THEN, "failures": 9}, {}, None),
+    ("failed", {"next_run_at": THEN}, {"expires_at": NOW}, TOO_OLD),
+    ("failed", {"next_run_at": THEN}, {"expires_at": SOON}, None),
+    ("success", HELD, {"reason": "restate"}, CHOSEN),
+    ("success", {}, {"reason": "restate"}, None),
+    ("success", {"next_run_at": THEN, **HELD}, {}, None),
+    ("success", {**HELD, **BY, "failures": 9}, {"reason": "reprocess", "max_attempts": 3, "expires_at": NOW}, None),
+    ("failed", {**BY, "failures": 9}, {"reason": "backfill", "max_attempts": 3, "expires_at": NOW}, None),
+    ("none", {"paused_by": "ada", "paused_at": NOW}, {"reason": "missing"}, "an operator paused it"),
+)
+
+
+def test_what_is_issued_depends_on_what_is_kept_beside_the_partition_and_nothing_else(actors: Actors) -> None:
+    """All of them in one batch, so that none is judged by what is kept beside another."""
+    table, plan = schema.partition_control, []
+    for day, (status, beside, written, _) in enumerate(AT_ISSUE, 1):
+        if status == "success":
+            actors.accept(key(day))
+        elif status != "none":
+            actors.reject(key(day))
+        if status == "pending":
+            actors.control.requeue([key(day)], audit_entry())
+        actors.execute(sa.delete(table).where(*builders.is_key(table, key(day))))
+        if beside:
+            strategy = {"strategy": "backoff"} if "next_run_at" in beside else {}
+            values = {"cleared_attempt_no": 0, "failures": 0, **beside, **strategy}
+            actors.execute(sa.insert(table).values(**builders.columns(key(day)), **values))
+        seen = 0 if status == "none" else 1
+        plan.append(replace(builders.planned(key(day), seen, "retry"), **written))
+    states = {row["logical_date"].day: row for row in actors.rows(schema.partition_state)}
+    issued, refused = actors.try_to_issue(*plan)
+    why = {one.attempt.partition.logical_date.day: one.why for one in refused}
+    assert why == {day: words for day, (*_, words) in enumerate(AT_ISSUE, 1) if words}
+    assert sorted([*why, *(one.attempt.partition.logical_date.day for one in issued)]) == [*range(1, len(AT_ISSUE) + 1)]
+    # A retry that is issued is requeued by that; nothing else moves.
+    after = {row["logical_date"].day: row for row in actors.rows(schema.partition_state)}
+    retried = [day for day in states if day not in why and plan[day - 1].reason == "retry"]
+    moved = {"status": "pending", "error_message": None}
+    assert after == {
+        day: row | (moved if day in retried and row["status"] == "failed" else {}) for day, row in states.items()
+    }
+
+
+def test_a_plan_that_builds_on_an_attempt_that_is_not_there_is_refused(actors: Actors) -> None:
+    actors.reject(key(2))
+    issued, refused = actors.try_to_issue(
+        builders.planned(key(1), 1),
+        builders.planned(key(2), 2),
+        builders.planned(key(3)),
+        builders.planned(key(2, "x")),
+    )
+    assert sorted(one.attempt.partition for one in issued) == [key(3), key(2, "x")]
+    assert {(one.attempt.partition, one.why) for one in refused} == {(key(1), TAKEN), (key(2), TAKEN)}
+
+
+def test_a_requeue_ends_appointments_and_forgives_only_what_failed(actors: Actors) -> None:
+    """Day 1 failed, day 2 is good with a failed re-fetch, day 3 failed and is not named."""
+    actors.accept(key(2))
+    for day in (1, 2, 3):
+        fail(actors, key(day))
+    decided(actors)
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    for day in (1, 2, 3):
+        fail(actors, key(day))
+    decided(actors)
+    for day in (1, 2, 3):
+        actors.execute(sa.insert(schema.retry_due).values(**builders.columns(key(day)), attempt_no=2))
+    beside = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    assert actors.control.requeue([key(1), key(2), key(4)], audit_entry()) == 1
+    after = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    nothing = {"next_run_at": None, "strategy": None}
+    forgiven = {"failures": 0, "failing_since": None, "cleared_attempt_no": 2}
+    assert after == {1: beside[1] | nothing | forgiven, 2: beside[2] | nothing, 3: beside[3]}
+    assert [row["logical_date"].day for row in actors.rows(schema.retry_due)] == [3]
+    assert later == actors.clock()
+
+
+def test_a_page_of_a_requeue_leaves_no_line_in_the_audit_log(actors: Actors) -> None:
+    fail(actors, key(1))
+    assert actors.control.requeue([key(1)]) == 1
+    assert list(actors.reader.audit()) == []
+
+
+def test_failures_count_in_a_row_since_the_last_good_run_of_this_partition(actors: Actors) -> None:
+    """Day 1: good, failed, approved, failed twice. Day 2: failed three times, cleared after the first. Day 3: once."""
+    for partition in (key(2), key(1, "x")):
+        fail(actors, partition)
+    MarkStore(actors.database, actors.clock).mark_terminal([key(2)], None, audit_entry())
+    MarkStore(actors.database, actors.clock).clear_terminal([key(2)], audit_entry())
+    actors.accept(key(1))
+    approved = held_back(actors, key(1))
+    acts(actors).approve(key(1), approved.run_id, "right", audit_entry())
+    since = {}
+    for hour in (1, 2):
+        actors.clock.now = NOW + timedelta(hours=hour)
+        for partition in (key(1), key(2)):
+            since.setdefault(partition, actors.clock.now)
+            fail(actors, partition)
+    actors.cancel(key(2))
+    fail(actors, key(3))
+    found = {one.key: one for one in RetryStore(actors.database).undecided(9)}
+    assert {k: (one.attempt_no, one.failures) for k, one in found.items()} == {
+        key(1): (4, 2), key(1, "x"): (1, 1), key(2): (3, 2), key(3): (1, 1),
+    }  # fmt: skip
+    assert {k: found[k].failing_since for k in since} == since
+    assert found[key(1, "x")].failing_since == NOW
+    assert list(found) == sorted(found)
+    assert [one.key for one in RetryStore(actors.database).undecided(2)] == sorted(found)[:2]
+
+
+def test_a_decision_is_kept_for_its_partition_and_its_attempt(actors: Actors) -> None:
+    for partition in (key(1), *NEIGHBOURS):
+        fail(actors, partition)
+    store = RetryStore(actors.database)
+    undecided = {one.key: one for one in store.undecided(9)}
+    fail(actors, key(2))
+    store.decide([Decided(undecided[k], THEN, "backoff") for k in (key(1), key(2))])
+    [row] = actors.rows(schema.partition_control)
+    assert (_key(row), row["next_run_at"], row["strategy"], row["failures"], row["failing_since"]) == (
+        builders.columns(key(1)), THEN, "backoff", 1, NOW,
+    )  # fmt: skip
+    assert {one.key: one.attempt_no for one in store.undecided(9)} == {k: 2 if k == key(2) else 1 for k in NEIGHBOURS}
+
+
+def test_giving_up_ends_the_appointment_and_a_second_time_changes_nothing(actors: Actors) -> None:
+    fail(actors, key(1))
+    actors.accept(key(2))
+    fail(actors, key(2))
+    decided(actors)
+    marks = MarkStore(actors.database, actors.clock)
+    beside = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    assert marks.mark_terminal([key(1), key(2), key(3)], "no such account", audit_entry()) == 1
+    given_up = {"terminal_at": NOW, "terminal_by": "ada", "terminal_reason": "no such account"}
+    after = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    assert after[1] == beside[1] | given_up | {"next_run_at": None, "strategy": None}
+    assert after[2] == beside[2]
+    assert after[3]["terminal_at"] is None
+    actors.clock.now += timedelta(hours=1)
+    assert marks.mark_terminal([key(1)], "still none", audit_entry()) == 0
+    assert actors.rows(schema.partition_control)[0] == after[1]
+    assert marks.clear_terminal([key(1), key(2), key(3)], audit_entry()) == 2
+    cleared = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    nothing = dict.fromkeys((*given_up, "failing_since", "next_run_at", "strategy")) | {"failures": 0}
+    assert cleared[1] == after[1] | nothing | {"cleared_attempt_no": 1}
+    assert cleared[2] == after[2] | nothing | {"cleared_attempt_no": 2}
+    assert actors.rows(schema.retry_due) == []
+    assert [(line["affected"], line["outcome"]) for line in actors.reader.audit()] == [
+        (2, "done"),
+        (0, "done"),
+        (1, "done"),
+    ]
+
+
+def test_a_mark_of_pause_stays_as_it_was_first_set(actors: Actors) -> None:
+    marks = MarkStore(actors.database, actors.clock)
+    assert marks.pause([key(1)], "first", audit_entry()) == 1
+    actors.clock.now += timedelta(hours=1)
+    assert marks.pause([key(1), key(2)], "second", audit_entry(actor="kim"), audited=False) == 1
+    found = [
+        (row["paused_at"], row["paused_by"], row["paused_reason"]) for row in actors.rows(schema.partition_control)
+    ]
+    assert found == [(NOW, "ada", "first"), (actors.clock(), "kim", "second")]
+    assert len(actors.reader.audit()) == 1
 
 
 def test_a_pause_or_a_hold_that_came_after_the_plan_is_respected_when_issuing(actors: Actors) -> None:

@@ -493,6 +493,24 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
     ]
 
 
+@pytest.mark.parametrize("other", [{"message": "few rows"}, {"payload_digest": "q"}, {"payload_digest": None}])
+def test_the_same_outcome_with_other_words_or_other_bytes_is_no_repetition(actors: Actors, other: Any) -> None:
+    attempt = actors.issue_one()
+    said = {"message": "clicks is negative", "payload_digest": "p"}
+    actors.validator.reject([rejected(attempt, actors.token, **said)])
+    ruling = actors.validator.reject([rejected(attempt, actors.token, **said | other)])
+    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
+    assert actors.validator.reject([rejected(attempt, actors.token, **said)]).repeated == [attempt]
+
+
+def test_the_same_words_without_bytes_and_another_outcome_are_no_repetition(actors: Actors) -> None:
+    attempt = actors.issue_one()
+    words = "the source asks for a pause"
+    actors.validator.reject([rejected(attempt, actors.token, words)])
+    ruling = actors.control.cancel([cancelled(attempt, actors.token)])
+    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
+
+
 def test_a_verdict_on_an_attempt_that_was_never_issued_is_refused_and_recorded(actors: Actors) -> None:
     unknown = AttemptKey(key(), new_run_id())
     ruling = actors.validator.accept([accepted(unknown, actors.token)])
