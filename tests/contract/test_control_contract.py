@@ -719,7 +719,13 @@ def test_a_rehearsal_refuses_the_same_and_changes_nothing(actors: Actors) -> Non
 @pytest.mark.parametrize("missing", ["payload_digest", "content_digest"])
 def test_a_rejection_that_left_no_examined_bytes_is_not_approved(actors: Actors, missing: str) -> None:
     attempt = actors.issue_one()
-    left = {"record_count": 3, "payload_digest": "p", "payload_bytes": 9, "content_digest": "c", missing: None}
+    left: dict[str, Any] = {
+        "record_count": 3,
+        "payload_digest": "p",
+        "payload_bytes": 9,
+        "content_digest": "c",
+        missing: None,
+    }
     actors.validator.reject([rejected(attempt, actors.token, **left)])
     with pytest.raises(ActRefused, match="was not held back by a guard"):
         acts(actors).approve(key(), attempt.run_id, "right", audit_entry())
@@ -940,7 +946,7 @@ def test_failures_count_in_a_row_since_the_last_good_run_of_this_partition(actor
     actors.accept(key(1))
     approved = held_back(actors, key(1))
     acts(actors).approve(key(1), approved.run_id, "right", audit_entry())
-    since = {}
+    since: dict[PartitionKey, datetime] = {}
     for hour in (1, 2):
         actors.clock.now = NOW + timedelta(hours=hour)
         for partition in (key(1), key(2)):

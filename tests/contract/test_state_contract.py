@@ -496,7 +496,7 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
 @pytest.mark.parametrize("other", [{"message": "few rows"}, {"payload_digest": "q"}, {"payload_digest": None}])
 def test_the_same_outcome_with_other_words_or_other_bytes_is_no_repetition(actors: Actors, other: Any) -> None:
     attempt = actors.issue_one()
-    said = {"message": "clicks is negative", "payload_digest": "p"}
+    said: dict[str, Any] = {"message": "clicks is negative", "payload_digest": "p"}
     actors.validator.reject([rejected(attempt, actors.token, **said)])
     ruling = actors.validator.reject([rejected(attempt, actors.token, **said | other)])
     assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
