@@ -31,6 +31,8 @@ from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import TAKEN
 from penstock.state.marks import MarkStore
+from penstock.state.pause_scope import Scope
+from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FoundWanting
 from penstock.state.records import Breaker, PartitionControl
@@ -39,6 +41,8 @@ from workspaces import open_at, write_workspace
 
 POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)
 QUERIES: dict[str, Query] = {name: builders.query(name, retry=POLICY) for name in ("campaign_daily", "keyword_daily")}
+
+NEIGHBOURS = (key(2), key(customer="1000000002"), key(query="keyword_daily"), key(source="ads"))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -338,6 +342,62 @@ def test_every_mark_is_in_the_audit_log(actors: Actors) -> None:
     ]
 
 
+DEMO, WHO, WHAT = key()[:3]
+JUNE = {day: date(2024, 6, day) for day in range(1, 10)}
+
+
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [
+        (Scope(DEMO, WHO, WHAT, JUNE[3], JUNE[5]), lambda k: k[:3] == key()[:3] and 3 <= k[3].day <= 5),
+        (Scope(DEMO, WHO, WHAT, None, JUNE[5]), lambda k: k[:3] == key()[:3] and k[3].day <= 5),
+        (Scope(DEMO, WHO, WHAT, JUNE[3], None), lambda k: k[:3] == key()[:3] and k[3].day >= 3),
+        (Scope(None, WHO, WHAT, JUNE[3], JUNE[5]), lambda k: k[1:3] == (WHO, WHAT) and 3 <= k[3].day <= 5),
+        (Scope(DEMO, None, WHAT, JUNE[3], JUNE[5]), lambda k: (k[0], k[2]) == (DEMO, WHAT) and 3 <= k[3].day <= 5),
+        (Scope(DEMO, WHO, None, JUNE[3], JUNE[5]), lambda k: k[:2] == (DEMO, WHO) and 3 <= k[3].day <= 5),
+        (Scope(source=DEMO), lambda k: k[0] == DEMO),
+        (Scope(customer_id=WHO), lambda k: k[1] == WHO),
+        (Scope(query_name=WHAT), lambda k: k[2] == WHAT),
+        (Scope(), lambda k: True),
+    ],
+)
+def test_a_resume_takes_back_the_marks_inside_its_scope_and_no_other(actors: Actors, scope: Scope, names: Any) -> None:
+    """Every second partition is held instead of paused; each keeps what else is written beside it."""
+    owners = [key()[:3], *(partition[:3] for partition in NEIGHBOURS[1:])]
+    marked = [PartitionKey(*owner, JUNE[day]) for owner in owners for day in range(2, 7)]
+    table = schema.partition_control
+    for number, partition in enumerate(marked):
+        kind = "paused" if number % 2 else "held"
+        mark = {f"{kind}_at": NOW, f"{kind}_by": "ada", f"{kind}_reason": "look"}
+        row = {**builders.columns(partition), "failures": 1, "cleared_attempt_no": 2, **mark}
+        actors.execute(sa.insert(table).values(**row))
+    plain = {**builders.columns(key(1)), "failures": 1, "cleared_attempt_no": 2}
+    actors.execute(sa.insert(table).values(**plain))
+    before = {PartitionKey(*_key(row).values()): row for row in actors.rows(table)}
+    store, entry = PauseStore(actors.database, actors.clock), audit_entry(command="state resume")
+    assert store.resume([scope], entry, lambda _: 7) == 7
+    nothing = dict.fromkeys(f"{kind}_{what}" for kind in ("paused", "held") for what in ("at", "by", "reason"))
+    after = {PartitionKey(*_key(row).values()): row for row in actors.rows(table)}
+    assert after == {k: row | nothing if names(k) else row for k, row in before.items()}
+    assert [(line["command"], line["affected"]) for line in actors.reader.audit()] == [("state resume", 7)]
+    assert store.resume([scope], entry, lambda _: 7) is None, "nothing is left to take back"
+    assert len(actors.reader.audit()) == 1
+
+
+def test_a_pause_is_written_once_and_ends_when_it_is_resumed(actors: Actors) -> None:
+    store, entry = PauseStore(actors.database, actors.clock), audit_entry(command="state pause")
+    mine, other = Scope(DEMO, WHO), Scope("ads")
+    assert store.pause([mine, other], "look", entry, lambda _: 3) == 3
+    assert store.pause([mine], "again", entry, lambda _: 3) is None
+    assert len(actors.reader.audit()) == 1
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    assert store.resume([mine], entry, lambda _: 2, audited=False) == 2
+    assert len(actors.reader.audit()) == 1
+    found = {row["source"]: row for row in actors.rows(schema.pause_selector) if row["paused"]}
+    assert (found[DEMO]["ended_at"], found["ads"]["ended_at"]) == (later, None)
+    assert {(row["since"], row["actor"], row["reason"]) for row in found.values()} == {(NOW, "ada", "look")}
+
+
 # --- authority -----------------------------------------------------------------------------------------------------
 
 
@@ -554,7 +614,6 @@ def test_every_act_leaves_one_event_and_one_line_in_the_audit_log(actors: Actors
     assert [row["command"] for row in actors.reader.audit()] == ["state demote", "state rollback"]
 
 
-NEIGHBOURS = (key(2), key(customer="1000000002"), key(query="keyword_daily"), key(source="ads"))
 PER_PARTITION = (
     schema.partition_state, schema.partition_attempt, schema.partition_control, schema.publish_due, schema.retry_due,
     schema.warehouse_pointer,
@@ -572,28 +631,30 @@ def _key(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in schema.KEY}
 
 
-def lived_in(actors: Actors, partition: PartitionKey) -> tuple[AttemptKey, AttemptKey, AttemptKey]:
-    """A partition with two accepted runs and one that was held back, an appointment and a failure without one."""
-    first, second = actors.accept(partition), actors.accept(partition)
-    third = held_back(actors, partition)
-    fail(actors, partition)
-    decided(actors)
-    held = schema.partition_control
-    actors.execute(sa.update(held).where(*builders.is_key(held, partition)).values(next_run_at=NOW, strategy="x"))
-    fail(actors, partition)
-    actors.execute(sa.update(held).where(*builders.is_key(held, partition)).values(next_run_at=NOW, strategy="x"))
-    actors.execute(sa.delete(schema.publish_due).where(*builders.is_key(schema.publish_due, partition)))
-    return first, second, third
+def lived_in(actors: Actors, *partitions: PartitionKey) -> list[list[AttemptKey]]:
+    """Partitions with two accepted runs, one that was held back and two that failed, and an appointment."""
+    runs = []
+    for fate in ("accept", "accept", "hold back", "fail", "fail"):
+        runs.append(issued := actors.issue(*partitions))
+        if fate == "accept":
+            actors.validator.accept([builders.accepted(one, actors.token) for one in issued])
+            continue
+        left = {"record_count": 3, "payload_digest": "p", "payload_bytes": 9, "content_digest": "c"}
+        words: dict[str, Any] = left if fate == "hold back" else {"stage": Stage.EXTRACT}
+        actors.validator.reject([rejected(one, actors.token, **words) for one in issued])
+        if len(runs) == 4:
+            decided(actors)
+    actors.control.postpone(dict.fromkeys(partitions, NOW), "backoff")
+    actors.execute(sa.delete(schema.publish_due))
+    return runs
 
 
 @pytest.mark.parametrize(
     "act", ["demote", "rollback", "approve", "recheck", "requeue", "terminal", "clear", "pause", "accept", "reject"]
 )
 def test_an_act_on_a_partition_leaves_its_neighbours_alone(actors: Actors, act: str) -> None:
-    """Neighbours differ in one part of the key each; they are in the same state."""
-    first, second, third = lived_in(actors, key())
-    for neighbour in NEIGHBOURS:
-        lived_in(actors, neighbour)
+    """Neighbours differ in one part of the key each; they were in the same runs, and are in the same state."""
+    first, second, third, *_ = (AttemptKey(key(), run[0].run_id) for run in lived_in(actors, key(), *NEIGHBOURS))
     for partition in (key(), *NEIGHBOURS):
         actors.publish(partition)
     marks, entry = MarkStore(actors.database, actors.clock), audit_entry()
@@ -660,7 +721,7 @@ def test_a_pending_partition_with_a_demoted_run_cannot_be_demoted_again(actors: 
 
 @pytest.mark.parametrize("act", ["rollback", "approve"])
 def test_authority_by_hand_ends_the_retries_and_holds_the_partition(actors: Actors, act: str) -> None:
-    first, second, third = lived_in(actors, key())
+    [first], [second], [third], *_ = lived_in(actors, key())
     actors.publish()
     MarkStore(actors.database, actors.clock).pause([key()], "look", audit_entry())
     actors.clock.now = later = NOW + timedelta(hours=1)
@@ -701,7 +762,7 @@ def test_a_return_to_the_run_that_is_still_served_leaves_it_to_readers(actors: A
 
 
 def test_a_rehearsal_refuses_the_same_and_changes_nothing(actors: Actors) -> None:
-    first, _, third = lived_in(actors, key())
+    [first], _, [third], *_ = lived_in(actors, key())
     rehearsal = AuthorityStore(actors.database, actors.clock, rehearsal=True)
     before = everything(actors.database)
     assert rehearsal.rollback(key(), first.run_id, audit_entry())

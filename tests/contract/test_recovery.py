@@ -23,12 +23,14 @@ from loaders import start
 from penstock.app import Workspace, load_workspace
 from penstock.app.recovery import LakeRecovery, Recovery
 from penstock.contract.stored import store_contracts, stored_contracts
+from penstock.control.lake_evidence import ExportedFacts, collect_evidence, exported_facts, tables_in
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import migrate
 from penstock.errors import ActRefused, ConfigError, LakeMismatch, UsageError, WarehouseError
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
+from penstock.raw.layout import SEAL, run_folder
 from penstock.raw.reader import RawReader
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Planned
@@ -558,6 +560,63 @@ def test_another_database_is_never_brought_forward(house: House) -> None:
     workspace = empty(house)
     with pytest.raises(LakeMismatch, match="they never belonged together"):
         from_lake(workspace)
+
+
+def test_a_damaged_segment_is_named_and_the_others_are_read(house: House) -> None:
+    AuthorityStore(house.workspace.database, house.now).demote(one(3), "wrong", audit_entry())
+    house.deliver(slices(1, query="network_daily"))  # the newest event is never exported
+    exported = house.workspace.export_ledger(-2000, audit_entry())
+    lake = house.workspace.lake
+    lake.create("ledger/00.parquet", b"PAR1")
+    facts = exported_facts(lake)
+    assert (facts.events, set(facts.damaged)) == (exported["events"], {"ledger/00.parquet"})
+    [demoted] = house.workspace.reader.attempts(one(3))
+    assert facts.demoted == {AttemptKey(one(3), demoted.run_id)}
+    assert {facts.outcomes[AttemptKey(one(n), demoted.run_id)] for n in (1, 2, 3)} == {("SUCCEEDED", None)}
+    assert set(facts.digests) >= {AttemptKey(one(n), demoted.run_id) for n in (1, 2, 3)}
+
+
+def test_sealed_runs_are_what_exported_events_say_of_them(house: House) -> None:
+    """The runs of seven customers, none of them in a table; the seal of the first cannot be read."""
+    run_id = house.deliver(slices(1, 2, 3, 4, 5, 6, 7, day=10))
+    broken, good, without_digest, failed, cancelled, silent_one, is_known = (
+        AttemptKey(k, run_id) for k in slices(1, 2, 3, 4, 5, 6, 7, day=10)
+    )
+    lake, asset = house.workspace.lake, ("demo", "campaign_daily")
+    (Path(lake.url) / run_folder(broken) / SEAL).write_bytes(b"{")
+    facts = ExportedFacts(
+        outcomes={
+            good: ("SUCCEEDED", None), without_digest: ("SUCCEEDED", None), failed: ("FAILED", "data"),
+            cancelled: ("CANCELLED", None), broken: ("SUCCEEDED", None),
+        },
+        digests={good: "2:abc"},
+        demoted={good, silent_one},
+    )  # fmt: skip
+    contracts = {c.fingerprint: c for c in house.workspace.contracts.values()}
+    older = {
+        AttemptKey(one(n), attempt.run_id): True
+        for n in (1, 2, 3)
+        for attempt in house.workspace.reader.attempts(one(n))
+    }
+    found = collect_evidence(lake, asset, [], contracts, facts, {is_known: True, **older}, house.now(), silent)
+    assert {run.attempt: (run.outcome, run.error_class, run.content_digest, run.demoted) for run in found.sealed} == {
+        good: ("SUCCEEDED", "internal", "2:abc", True),
+        without_digest: ("CANCELLED", "internal", None, False),
+        failed: ("FAILED", "data", None, False),
+        cancelled: ("CANCELLED", "internal", None, False),
+        silent_one: ("CANCELLED", "internal", None, True),
+    }
+    assert [run.record_count for run in found.sealed] == [3] * 5
+    assert (found.found, found.unusable, found.damaged) == ([], {}, {})
+    assert set(found.in_raw) >= {good, is_known}
+    assert [c.query_name for c in found.contracts] == ["campaign_daily"]
+
+
+def test_only_tables_that_lie_where_penstock_puts_them_are_found(house: House) -> None:
+    rows = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1").to_pyarrow_table()
+    for place in ("aaa", "aaa/b", "demo/campaign_daily/v1x/deep"):
+        write_deltalake(f"{house.workspace.lake.url}/warehouse/{place}", rows)
+    assert [table.name for table in tables_in(house.workspace.lake)] == ["demo.campaign_daily.v1"]
 
 
 # --- what is decided and written -------------------------------------------------------------------------------------
