@@ -20,6 +20,7 @@ from penstock.control.export import export_before
 from penstock.control.plan import ASKED_FOR
 from penstock.control.rescue import end_cancelled, tidy_own
 from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
+from penstock.control.unfinished import left_of, unfinished_runs
 from penstock.db import schema
 from penstock.errors import ActRefused, ErrorClass, LeaseLost, PenstockError
 from penstock.flow.desk import Desk
@@ -523,6 +524,41 @@ def test_only_attempts_whose_contract_query_and_customer_are_as_they_were_go_on(
         (one.attempt, "token", False) for one in outdated
     ]
     assert {(one.stage, one.error_class) for one in closings} == {(Stage.EXTRACT, ErrorClass.CONFIG)}
+
+
+def test_killed_runs_with_reprocess_are_unfinished_while_partitions_of_them_are_left(annals: Annals) -> None:
+    """Each run planned two days; the first of them was judged before it died."""
+    actors = annals.actors
+
+    def killed(first: int, end: str | None, **filters: Any) -> RunId:
+        run_id, keys = new_run_id(), [key(first), key(first + 1)]
+        actors.control.start_run(run_id, actors.token, "ada", filters, 2, Graph(keys).event(run_id))
+        actors.control.issue(run_id, actors.token, "one", actors.plan(*keys))
+        actors.validator.judge([accepted(attempt(run_id, first), actors.token)])
+        actors.control.cancel([builders.cancelled(attempt(run_id, first + 1), actors.token)])
+        if end:
+            actors.control.finish_run(run_id, actors.token, {}, end)
+        return run_id
+
+    actors.accept(key(2))  # a verdict from before the runs
+    actors.clock.now += timedelta(hours=1)
+    done = killed(11, "done", reprocess=True)
+    abandoned, broken = killed(1, "abandoned", reprocess=True), killed(3, "broken", reprocess=True)
+    stopped, plain = killed(5, "abandoned", reprocess=True), killed(7, "abandoned")
+    actors.control.request_cancel(stopped, audit_entry(), even_if_over=True)
+    resumed = killed(9, "abandoned", reprocess=True)
+    killed(13, None, reprocess=True)
+    again = killed(15, "abandoned", reprocess=True, resumes=resumed)
+    found = unfinished_runs(actors.reader, annals.ledger)
+    assert [(run.run_id, run.planned, run.keys) for run in found] == [
+        (abandoned, 2, (key(2),)), (broken, 2, (key(4),)), (again, 2, (key(16),)),
+    ]  # fmt: skip
+    assert f"run {broken} (reprocess, 1 of 2 partitions not done)" in found[1].message
+    assert {done, plain, stopped, resumed}.isdisjoint(run.run_id for run in found)
+    actors.reject(key(4))
+    assert [run.run_id for run in unfinished_runs(actors.reader, annals.ledger)] == [abandoned, again]
+    assert left_of(actors.reader, annals.ledger, plain) == [key(8)]
+    assert left_of(actors.reader, annals.ledger, new_run_id()) == []
 
 
 def test_a_resumed_run_has_the_reasons_it_had_and_a_round_is_not_resumed() -> None:
