@@ -817,9 +817,17 @@ def test_rows_are_compared_with_the_verdict_on_them(
 
 
 def test_a_trusted_run_in_no_table_was_withdrawn_if_a_later_publication_took_it(actors: Actors) -> None:
-    """Day 1 was accepted before the newest publication, day 2 at its moment, day 3 has no rows."""
+    """Day 1 was accepted before the newest publication, day 2 at its moment, day 3 has no rows. Day 4 replaced a run
+    that is served; day 5 was published and hidden before the backup."""
     actors.accept(builders.key(1))
     actors.accept(builders.key(3), rows=0)
+    for day in (4, 5):
+        actors.accept(builders.key(day))
+        actors.publish(builders.key(day))
+    actors.accept(builders.key(4))
+    pointer = schema.warehouse_pointer
+    hidden = sa.update(pointer).values(hidden_at=builders.NOW, available=False)
+    actors.execute(hidden.where(*builders.is_key(pointer, builders.key(5))))
     actors.clock.now = LATE
     actors.accept(builders.key(2))
 
@@ -827,10 +835,10 @@ def test_a_trusted_run_in_no_table_was_withdrawn_if_a_later_publication_took_it(
         plan = plan_recovery("demo", "campaign_daily", known(actors), [], [], (), published_at)
         return list(plan.withdrawn)
 
-    assert gone(LATE) == [builders.key(1)]
+    assert gone(LATE) == [builders.key(1), builders.key(4)]
     assert gone(None) == []
     assert gone(builders.NOW) == []
-    assert gone(LATE + timedelta(seconds=1)) == [builders.key(1), builders.key(2)]
+    assert gone(LATE + timedelta(seconds=1)) == [builders.key(1), builders.key(2), builders.key(4)]
 
 
 def test_pointers_without_rows_are_withdrawn_or_hidden_by_what_is_trusted(actors: Actors) -> None:
