@@ -148,6 +148,19 @@ def test_a_source_that_recovers_may_fail_as_often_as_before(actors: Actors) -> N
     assert last.blocked == {"demo": len(every(ranges(customers=8))) - len(keys(planned))}
 
 
+def test_what_is_exactly_as_large_as_a_portion_is_not_divided(actors: Actors) -> None:
+    newest = [span for span in ranges(customers=2) if span.first == JUNE[0]]
+    assert [len(plan.items) for plan in portions(actors, 20).of(lambda: newest, always)] == [20]
+    assert [len(plan.items) for plan in portions(actors, 19).of(lambda: newest, always)] == [10, 10]
+
+
+def test_a_source_in_trouble_of_which_nothing_is_left_is_not_reported(actors: Actors) -> None:
+    some = [*ranges("demo"), *(span for span in ranges("ads") if span.first == JUNE[0])]
+    found = list(portions(actors, 24).of(lambda: some, lambda source: source == "demo"))
+    assert set(keys(found)) == every(some)
+    assert all(plan.items and not plan.blocked for plan in found)
+
+
 def test_windows_hold_neighbours_as_long_as_they_fit_in_the_order_of_time() -> None:
     months = [(date(2024, n, 1), date(2024, n + 1, 1) - timedelta(days=1)) for n in (1, 2, 3, 4, 5)]
     counts = dict(zip(reversed(months), (5, 9, 1, 4, 6), strict=True))  # January has 6, February 4, ...

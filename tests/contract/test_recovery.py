@@ -818,8 +818,10 @@ def test_rows_are_compared_with_the_verdict_on_them(
 
 def test_a_trusted_run_in_no_table_was_withdrawn_if_a_later_publication_took_it(actors: Actors) -> None:
     """Day 1 was accepted before the newest publication, day 2 at its moment, day 3 has no rows. Day 4 replaced a run
-    that is served; day 5 was published and hidden before the backup."""
+    that is served; day 5 was published and hidden before the backup, day 6 was demoted."""
     actors.accept(builders.key(1))
+    actors.accept(builders.key(6))
+    AuthorityStore(actors.database, actors.clock).demote(builders.key(6), "wrong", audit_entry())
     actors.accept(builders.key(3), rows=0)
     for day in (4, 5):
         actors.accept(builders.key(day))
