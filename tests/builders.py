@@ -193,16 +193,17 @@ class Actors:
         state = self.reader.state(partition)
         assert state is not None
         table = f"{partition.asset}.v1"
-        self.execute(
-            sa.insert(schema.warehouse_table).values(
-                table_name=table,
-                source="demo",
-                query_name=partition.query_name,
-                schema_version="v1",
-                location="w/t",
-                version=1,
+        if table not in {row["table_name"] for row in self.rows(schema.warehouse_table)}:
+            self.execute(
+                sa.insert(schema.warehouse_table).values(
+                    table_name=table,
+                    source=partition.source,
+                    query_name=partition.query_name,
+                    schema_version="v1",
+                    location="w/t",
+                    version=1,
+                )
             )
-        )
         self.execute(
             sa.insert(schema.warehouse_pointer).values(
                 **columns(partition),

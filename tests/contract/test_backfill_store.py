@@ -11,6 +11,7 @@ import pytest
 
 import builders
 from builders import BACKENDS, NOW, Actors, accepted, audit_entry, cancelled, key, planned, rejected
+from penstock.db import schema
 from penstock.errors import ActRefused, UsageError
 from penstock.partition import PartitionKey, RunId, new_run_id, new_ulid
 from penstock.state.backfills import Backfill, BackfillStore, Chunk, Progress
@@ -90,7 +91,7 @@ def test_what_was_mended_since_is_not_failed(work: Work) -> None:
     work.attempt(None, "reject", key(3))  # failed anew, for somebody else
     assert work.store.failed(mine.backfill_id) == [key(2)]
     with pytest.raises(UsageError, match="backfill list"):
-        work.store.failed("nothing")
+        work.store.get("nothing")
 
 
 def test_a_chunk_is_claimed_once_and_not_beyond_the_limit(work: Work) -> None:
@@ -160,3 +161,100 @@ def test_a_backfill_is_paused_resumed_cancelled_and_finished_in_order(work: Work
     assert work.store.move(other.backfill_id, "cancelled", audit_entry())
     assert work.store.progress(other.backfill_id).open_chunks == 0
     assert work.store.get(other.backfill_id).finished_at == NOW
+
+
+def test_the_failures_of_a_backfill_are_told_within_limits_of_keys_and_of_time(work: Work) -> None:
+    mine, other = work.create(), work.create()
+    work.attempt(mine, "reject", *(key(day) for day in (1, 2, 3, 4, 5)), key(3, source="ads"))
+    work.attempt(mine, "accept", key(6))
+    work.attempt(other, "reject", key(7), key(1, "x"))
+    then = work.actors.clock.now = NOW + timedelta(hours=1)
+    work.attempt(None, "accept", key(5))
+    store, name = work.store, mine.backfill_id
+    ads = key(3, source="ads")
+    assert store.failed(name) == [ads, *(key(day) for day in (1, 2, 3, 4))]
+    assert store.failed(name, before=then) == [ads, *(key(day) for day in (1, 2, 3, 4, 5))]
+    assert store.failed(name, before=then + timedelta(seconds=1)) == store.failed(name)
+    assert store.failed(name, after=key(2)) == [key(3), key(4)]
+    assert store.failed(name, since=key(2), until=key(3)) == [key(2), key(3)]
+    assert store.failed(name, limit=2) == [ads, key(1)]
+    assert store.failed_count(name) == 5
+    assert store.failed_count(name, before=then) == 6
+    assert store.failed_count(name, after=key(2)) == 2
+    assert store.failed_sources(name) == {"ads", "demo"}
+    assert store.failed_sources(other.backfill_id) == {"demo"}
+    assert (store.failed("nothing"), store.failed_count("nothing"), store.failed_sources("nothing")) == ([], 0, set())
+
+
+def test_backfills_are_listed_by_urgency_and_then_by_age_page_by_page(work: Work) -> None:
+    low = [work.create(priority=1) for _ in range(3)]
+    high = [work.create(priority=2) for _ in range(2)]
+    names = [one.backfill_id for one in [*sorted(high, key=_id), *sorted(low, key=_id)]]
+    assert [one.backfill_id for one in work.store.all()] == names
+    seen: list[str] = []
+    while found := work.store.page(2, seen[-1] if seen else None)[0]:
+        assert len(found) <= 2
+        seen += [one.backfill_id for one in found]
+    assert seen == names
+    assert work.store.page(1)[1] == work.store.page(1, names[3])[1] == 5
+    work.store.move(names[0], "paused", audit_entry())
+    work.store.move(names[1], "cancelled", audit_entry())
+    assert [one.backfill_id for one in work.store.all("active", "paused")] == [names[0], *names[2:]]
+
+
+def _id(backfill: Backfill) -> str:
+    return backfill.backfill_id
+
+
+def test_an_act_on_a_backfill_touches_no_other(work: Work) -> None:
+    mine, other = work.create(), work.create()
+    chunk, theirs = work.claim(mine, 1, 2), work.claim(other, 1, 2)
+    assert chunk is not None
+    assert theirs is not None
+    later = work.actors.clock.now = NOW + timedelta(hours=1)
+
+    def of_other() -> tuple[Backfill, Progress]:
+        return work.store.get(other.backfill_id), work.store.progress(other.backfill_id)
+
+    before = of_other()
+    entry = audit_entry(command="backfill pause")
+    lines = len(work.actors.reader.audit())
+    assert work.store.move(mine.backfill_id, "paused", entry, rehearsal=True)
+    assert work.store.get(mine.backfill_id).status == "active"
+    assert work.store.move(mine.backfill_id, "paused", entry)
+    assert work.store.get(mine.backfill_id).finished_at is None
+    work.store.end(mine.backfill_id)
+    assert work.store.get(mine.backfill_id).status == "paused", "only an active one is finished"
+    assert work.store.move(mine.backfill_id, "cancelled", entry)
+    assert work.store.get(mine.backfill_id).finished_at == later
+    assert work.store.progress(mine.backfill_id).open_chunks == 0
+    for status in ("active", "paused"):
+        with pytest.raises(ActRefused, match=f"is cancelled: it cannot become {status}"):
+            work.store.move(mine.backfill_id, status, entry, rehearsal=True)
+    assert not work.store.move(mine.backfill_id, "cancelled", entry)
+    assert len(work.actors.reader.audit()) == lines + 2
+    assert of_other() == before
+    third = work.create()
+    work.store.end(third.backfill_id)
+    assert (work.store.get(third.backfill_id).status, of_other()) == ("finished", before)
+    work.store.end(other.backfill_id)
+    assert of_other() == before, "its chunk is open"
+
+
+def test_a_chunk_that_is_taken_over_waits_no_longer_and_keeps_its_place(work: Work) -> None:
+    mine = work.create(max_chunks=9)
+    one, two = work.claim(mine, 1, 2), work.claim(mine, 3, 4)
+    assert one is not None
+    assert two is not None
+    work.store.stall(one, NOW + timedelta(minutes=1))
+    mine_now, again = work.actors.token, RunId(new_run_id())
+    assert work.store.take_over(mine.backfill_id, mine_now, again) == replace(two, run_id=again)
+    work.actors.clock.now += timedelta(minutes=1)
+    assert work.store.take_over(mine.backfill_id, mine_now, again) == replace(one, run_id=again)
+    rows = {row["chunk_no"]: row for row in work.actors.rows(schema.backfill_chunk)}
+    assert {n: (row["run_id"], row["stalled_until"]) for n, row in rows.items()} == {1: (again, None), 2: (again, None)}
+    work.store.finish(replace(one, run_id=again))
+    work.store.stall(replace(one, run_id=again), NOW)
+    rows = {row["chunk_no"]: row for row in work.actors.rows(schema.backfill_chunk)}
+    assert (rows[1]["finished_at"], rows[1]["stalled_until"]) == (work.actors.clock(), None)
+    assert rows[2]["finished_at"] is None

@@ -29,7 +29,10 @@ from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.settings import Query, Retry
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
+from penstock.state.control import TAKEN
 from penstock.state.marks import MarkStore
+from penstock.state.pause_scope import Scope
+from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FoundWanting
 from penstock.state.records import Breaker, PartitionControl
@@ -37,7 +40,9 @@ from penstock.state.schedule import Decided, RetryStore
 from workspaces import open_at, write_workspace
 
 POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)
-QUERIES: dict[str, Query] = {"campaign_daily": builders.query(retry=POLICY)}
+QUERIES: dict[str, Query] = {name: builders.query(name, retry=POLICY) for name in ("campaign_daily", "keyword_daily")}
+
+NEIGHBOURS = (key(2), key(customer="1000000002"), key(query="keyword_daily"), key(source="ads"))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -337,6 +342,62 @@ def test_every_mark_is_in_the_audit_log(actors: Actors) -> None:
     ]
 
 
+DEMO, WHO, WHAT = key()[:3]
+JUNE = {day: date(2024, 6, day) for day in range(1, 10)}
+
+
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [
+        (Scope(DEMO, WHO, WHAT, JUNE[3], JUNE[5]), lambda k: k[:3] == key()[:3] and 3 <= k[3].day <= 5),
+        (Scope(DEMO, WHO, WHAT, None, JUNE[5]), lambda k: k[:3] == key()[:3] and k[3].day <= 5),
+        (Scope(DEMO, WHO, WHAT, JUNE[3], None), lambda k: k[:3] == key()[:3] and k[3].day >= 3),
+        (Scope(None, WHO, WHAT, JUNE[3], JUNE[5]), lambda k: k[1:3] == (WHO, WHAT) and 3 <= k[3].day <= 5),
+        (Scope(DEMO, None, WHAT, JUNE[3], JUNE[5]), lambda k: (k[0], k[2]) == (DEMO, WHAT) and 3 <= k[3].day <= 5),
+        (Scope(DEMO, WHO, None, JUNE[3], JUNE[5]), lambda k: k[:2] == (DEMO, WHO) and 3 <= k[3].day <= 5),
+        (Scope(source=DEMO), lambda k: k[0] == DEMO),
+        (Scope(customer_id=WHO), lambda k: k[1] == WHO),
+        (Scope(query_name=WHAT), lambda k: k[2] == WHAT),
+        (Scope(), lambda k: True),
+    ],
+)
+def test_a_resume_takes_back_the_marks_inside_its_scope_and_no_other(actors: Actors, scope: Scope, names: Any) -> None:
+    """Every second partition is held instead of paused; each keeps what else is written beside it."""
+    owners = [key()[:3], *(partition[:3] for partition in NEIGHBOURS[1:])]
+    marked = [PartitionKey(*owner, JUNE[day]) for owner in owners for day in range(2, 7)]
+    table = schema.partition_control
+    for number, partition in enumerate(marked):
+        kind = "paused" if number % 2 else "held"
+        mark = {f"{kind}_at": NOW, f"{kind}_by": "ada", f"{kind}_reason": "look"}
+        row = {**builders.columns(partition), "failures": 1, "cleared_attempt_no": 2, **mark}
+        actors.execute(sa.insert(table).values(**row))
+    plain = {**builders.columns(key(1)), "failures": 1, "cleared_attempt_no": 2}
+    actors.execute(sa.insert(table).values(**plain))
+    before = {PartitionKey(*_key(row).values()): row for row in actors.rows(table)}
+    store, entry = PauseStore(actors.database, actors.clock), audit_entry(command="state resume")
+    assert store.resume([scope], entry, lambda _: 7) == 7
+    nothing = dict.fromkeys(f"{kind}_{what}" for kind in ("paused", "held") for what in ("at", "by", "reason"))
+    after = {PartitionKey(*_key(row).values()): row for row in actors.rows(table)}
+    assert after == {k: row | nothing if names(k) else row for k, row in before.items()}
+    assert [(line["command"], line["affected"]) for line in actors.reader.audit()] == [("state resume", 7)]
+    assert store.resume([scope], entry, lambda _: 7) is None, "nothing is left to take back"
+    assert len(actors.reader.audit()) == 1
+
+
+def test_a_pause_is_written_once_and_ends_when_it_is_resumed(actors: Actors) -> None:
+    store, entry = PauseStore(actors.database, actors.clock), audit_entry(command="state pause")
+    mine, other = Scope(DEMO, WHO), Scope("ads")
+    assert store.pause([mine, other], "look", entry, lambda _: 3) == 3
+    assert store.pause([mine], "again", entry, lambda _: 3) is None
+    assert len(actors.reader.audit()) == 1
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    assert store.resume([mine], entry, lambda _: 2, audited=False) == 2
+    assert len(actors.reader.audit()) == 1
+    found = {row["source"]: row for row in actors.rows(schema.pause_selector) if row["paused"]}
+    assert (found[DEMO]["ended_at"], found["ads"]["ended_at"]) == (later, None)
+    assert {(row["since"], row["actor"], row["reason"]) for row in found.values()} == {(NOW, "ada", "look")}
+
+
 # --- authority -----------------------------------------------------------------------------------------------------
 
 
@@ -419,8 +480,8 @@ def test_nothing_is_rolled_back_while_an_attempt_is_open(actors: Actors) -> None
         acts(actors).rollback(key(), first.run_id, audit_entry())
 
 
-def held_back(actors: Actors) -> AttemptKey:
-    attempt = actors.issue_one()
+def held_back(actors: Actors, partition: PartitionKey | None = None) -> AttemptKey:
+    attempt = actors.issue_one(partition)
     verdict = rejected(
         attempt, actors.token, "too few rows", record_count=3, payload_digest="p", payload_bytes=9, content_digest="c"
     )
@@ -553,6 +614,211 @@ def test_every_act_leaves_one_event_and_one_line_in_the_audit_log(actors: Actors
     assert [row["command"] for row in actors.reader.audit()] == ["state demote", "state rollback"]
 
 
+PER_PARTITION = (
+    schema.partition_state, schema.partition_attempt, schema.partition_control, schema.publish_due, schema.retry_due,
+    schema.warehouse_pointer,
+)  # fmt: skip
+
+
+def rows_of(actors: Actors, *partitions: PartitionKey) -> dict[str, list[dict[str, Any]]]:
+    """What the database says of these partitions, table by table."""
+    named = [builders.columns(partition) for partition in partitions]
+    found = everything(actors.database, PER_PARTITION)
+    return {name: [row for row in rows if _key(row) in named] for name, rows in found.items()}
+
+
+def _key(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in schema.KEY}
+
+
+def lived_in(actors: Actors, *partitions: PartitionKey) -> list[list[AttemptKey]]:
+    """Partitions with two accepted runs, one that was held back and two that failed, and an appointment."""
+    runs = []
+    for fate in ("accept", "accept", "hold back", "fail", "fail"):
+        runs.append(issued := actors.issue(*partitions))
+        if fate == "accept":
+            actors.validator.accept([builders.accepted(one, actors.token) for one in issued])
+            continue
+        left = {"record_count": 3, "payload_digest": "p", "payload_bytes": 9, "content_digest": "c"}
+        words: dict[str, Any] = left if fate == "hold back" else {"stage": Stage.EXTRACT}
+        actors.validator.reject([rejected(one, actors.token, **words) for one in issued])
+        if len(runs) == 4:
+            decided(actors)
+    actors.control.postpone(dict.fromkeys(partitions, NOW), "backoff")
+    actors.execute(sa.delete(schema.publish_due))
+    return runs
+
+
+@pytest.mark.parametrize(
+    "act", ["demote", "rollback", "approve", "recheck", "requeue", "terminal", "clear", "pause", "accept", "reject"]
+)
+def test_an_act_on_a_partition_leaves_its_neighbours_alone(actors: Actors, act: str) -> None:
+    """Neighbours differ in one part of the key each; they were in the same runs, and are in the same state."""
+    first, second, third, *_ = (AttemptKey(key(), run[0].run_id) for run in lived_in(actors, key(), *NEIGHBOURS))
+    for partition in (key(), *NEIGHBOURS):
+        actors.publish(partition)
+    marks, entry = MarkStore(actors.database, actors.clock), audit_entry()
+    if act in ("requeue", "terminal", "clear"):
+        for partition in (key(), *NEIGHBOURS):
+            acts(actors).demote(partition, "wrong", entry)
+    if act == "clear":
+        marks.mark_terminal([key(), *NEIGHBOURS], None, entry)
+    mine, before = rows_of(actors, key()), rows_of(actors, *NEIGHBOURS)
+    actors.clock.now += timedelta(hours=1)
+    match act:
+        case "demote":
+            assert acts(actors).demote(key(), "wrong", entry)
+        case "rollback":
+            assert acts(actors).rollback(key(), first.run_id, entry)
+        case "approve":
+            assert acts(actors).approve(key(), third.run_id, "right", entry)
+        case "recheck":
+            assert actors.validator.withdraw([FoundWanting(second, "wrong")]) == [key()]
+        case "requeue":
+            assert actors.control.requeue([key()], entry) == 1
+        case "terminal":
+            assert marks.mark_terminal([key()], None, entry) == 1
+        case "clear":
+            assert marks.clear_terminal([key()], entry) == 1
+        case "pause":
+            assert marks.pause([key()], None, entry) == 1
+        case "accept":
+            actors.accept(key())
+        case "reject":
+            actors.reject(key())
+    assert rows_of(actors, *NEIGHBOURS) == before
+    assert rows_of(actors, key()) != mine
+
+
+def test_a_demotion_marks_its_run_and_no_other_and_makes_the_partition_due(actors: Actors) -> None:
+    first, second = actors.accept(), actors.accept()
+    actors.execute(sa.delete(schema.publish_due))
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    assert acts(actors).demote(key(), "wrong", audit_entry(command="state demote"))
+    marked = {one.run_id: one.demoted_at for one in actors.reader.attempts(key())}
+    assert marked == {first.run_id: None, second.run_id: later}
+    assert actors.rows(schema.publish_due) == [{**builders.columns(key()), "authority_version": 3, "since": later}]
+    state = actors.reader.state(key())
+    assert state is not None
+    assert state.updated_at == later
+    [*_, told] = actors.events("AuthorityChanged")
+    assert (told["run_id"], told["authority_version"], told["act"]) == (second.run_id, 3, "demote")
+    [line] = actors.reader.audit()
+    assert (line["command"], line["affected"], line["outcome"], line["at"]) == ("state demote", 1, "done", later)
+
+
+def test_a_pending_partition_with_a_demoted_run_cannot_be_demoted_again(actors: Actors) -> None:
+    actors.accept()
+    acts(actors).demote(key(), "wrong", audit_entry())
+    actors.control.requeue([key()], audit_entry())
+    before = everything(actors.database)
+    with pytest.raises(ActRefused, match="no run of it is trusted"):
+        acts(actors).demote(key(), "wrong", audit_entry())
+    with pytest.raises(ActRefused, match="no run of it is trusted"):
+        acts(actors).demote(key(2), "wrong", audit_entry())
+    assert everything(actors.database) == before
+
+
+@pytest.mark.parametrize("act", ["rollback", "approve"])
+def test_authority_by_hand_ends_the_retries_and_holds_the_partition(actors: Actors, act: str) -> None:
+    [first], [second], [third], *_ = lived_in(actors, key())
+    actors.publish()
+    MarkStore(actors.database, actors.clock).pause([key()], "look", audit_entry())
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    target = first if act == "rollback" else third
+    if act == "rollback":
+        assert acts(actors).rollback(key(), target.run_id, audit_entry(), "right")
+    else:
+        assert acts(actors).approve(key(), target.run_id, "right", audit_entry())
+    [row] = actors.rows(schema.partition_control)
+    held = {"held_at": later, "held_by": "ada", "held_reason": "right"}
+    paused = {"paused_at": NOW, "paused_by": "ada", "paused_reason": "look"}
+    empty = dict.fromkeys(("failing_since", "next_run_at", "strategy", "terminal_at", "terminal_by", "terminal_reason"))
+    assert row == {**builders.columns(key()), **held, **paused, **empty, "failures": 0, "cleared_attempt_no": 5}
+    assert actors.rows(schema.retry_due) == []
+    assert actors.rows(schema.publish_due) == [{**builders.columns(key()), "authority_version": 3, "since": later}]
+    assert {one.run_id for one in actors.reader.attempts(key()) if one.approved_at} == (
+        {third.run_id} if act == "approve" else set()
+    )
+    [pointer] = actors.rows(schema.warehouse_pointer)
+    assert (pointer["run_id"], pointer["available"]) == (second.run_id, act == "approve")
+    [*_, told] = actors.events("AuthorityChanged")
+    content = f"content-{first.run_id}" if act == "rollback" else "c"
+    assert (told["run_id"], told["authority_version"], told["act"], told["content_digest"]) == (
+        target.run_id, 3, act, content,
+    )  # fmt: skip
+    resumed(actors.database, actors.clock, key())
+    fail(actors)
+    [again] = RetryStore(actors.database).undecided(9)
+    assert again.failures == 1, "verdicts count anew"
+
+
+def test_a_return_to_the_run_that_is_still_served_leaves_it_to_readers(actors: Actors) -> None:
+    first = actors.accept()
+    actors.publish()
+    actors.accept()  # not published yet
+    assert acts(actors).rollback(key(), first.run_id, audit_entry())
+    assert pointer_available(actors)
+
+
+def test_a_rehearsal_refuses_the_same_and_changes_nothing(actors: Actors) -> None:
+    [first], _, [third], *_ = lived_in(actors, key())
+    rehearsal = AuthorityStore(actors.database, actors.clock, rehearsal=True)
+    before = everything(actors.database)
+    assert rehearsal.rollback(key(), first.run_id, audit_entry())
+    assert rehearsal.approve(key(), third.run_id, "right", audit_entry())
+    assert rehearsal.demote(key(), "wrong", audit_entry())
+    with pytest.raises(ActRefused, match="was never accepted"):
+        rehearsal.rollback(key(), third.run_id, audit_entry())
+    with pytest.raises(ActRefused, match="not held back"):
+        rehearsal.approve(key(), first.run_id, "right", audit_entry())
+    with pytest.raises(ActRefused, match="no run of it is trusted"):
+        rehearsal.demote(key(2), "wrong", audit_entry())
+    assert everything(actors.database) == before
+
+
+@pytest.mark.parametrize("missing", ["payload_digest", "content_digest"])
+def test_a_rejection_that_left_no_examined_bytes_is_not_approved(actors: Actors, missing: str) -> None:
+    attempt = actors.issue_one()
+    left: dict[str, Any] = {
+        "record_count": 3,
+        "payload_digest": "p",
+        "payload_bytes": 9,
+        "content_digest": "c",
+        missing: None,
+    }
+    actors.validator.reject([rejected(attempt, actors.token, **left)])
+    with pytest.raises(ActRefused, match="was not held back by a guard"):
+        acts(actors).approve(key(), attempt.run_id, "right", audit_entry())
+
+
+def test_a_partition_that_nobody_judged_has_no_run_to_return_to(actors: Actors) -> None:
+    attempt = actors.cancel()
+    with pytest.raises(ActRefused, match="no attempt of it was judged yet"):
+        acts(actors).rollback(key(), attempt.run_id, audit_entry())
+
+
+def test_a_recheck_marks_the_examined_run_and_no_other(actors: Actors) -> None:
+    """Day 1 moved on to another run while we looked, day 2 is trusted, day 3 was demoted before."""
+    old, _ = actors.accept(key(1)), actors.accept(key(1))
+    earlier, trusted = actors.accept(key(2)), actors.accept(key(2))
+    gone = actors.accept(key(3))
+    acts(actors).demote(key(3), "by hand", audit_entry())
+    actors.execute(sa.delete(schema.publish_due))
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    found = [FoundWanting(old, "a"), FoundWanting(trusted, "b"), FoundWanting(gone, "c")]
+    assert actors.validator.withdraw(found) == [key(2)]
+    marks = {row["run_id"]: row["demoted_at"] for row in actors.rows(schema.partition_attempt) if row["demoted_at"]}
+    assert marks == {trusted.run_id: later, gone.run_id: NOW}
+    assert actors.rows(schema.publish_due) == [{**builders.columns(key(2)), "authority_version": 3, "since": later}]
+    state = actors.reader.state(key(2))
+    assert state is not None
+    assert (state.error_message, state.updated_at, state.current_run_id) == ("b", later, trusted.run_id)
+    [*_, told] = actors.events("AuthorityChanged")
+    assert (told["run_id"], told["authority_version"], told["act"]) == (trusted.run_id, 3, "re-check")
+    assert earlier.run_id not in marks
+
+
 # --- restatement ---------------------------------------------------------------------------------------------------
 
 
@@ -624,6 +890,194 @@ def test_the_database_refuses_a_mark_without_an_author(actors: Actors) -> None:
 
 
 # --- plans that are older than what happened since -----------------------------------------------------------------
+
+
+WITHDRAWN = "its retry was withdrawn"
+GIVEN_UP = "an operator gave it up"
+USED_UP = "its retry policy allows no further attempt"
+TOO_OLD = "its day is older than its retry policy allows"
+CHOSEN = "an operator chose its run, so it is not fetched again before it is resumed"
+SOON, THEN = NOW + timedelta(seconds=1), NOW + timedelta(minutes=5)
+BY = {"terminal_by": "ada", "terminal_at": NOW}
+HELD = {"held_by": "ada", "held_at": NOW}
+# The status, what is kept beside it, what the planner wrote, and why it is refused.
+AT_ISSUE: tuple[tuple[str, dict[str, Any], dict[str, Any], str | None], ...] = (
+    ("none", {}, {}, None),
+    ("failed", {}, {}, WITHDRAWN),
+    ("failed", {"next_run_at": THEN}, {}, None),
+    ("success", {}, {}, WITHDRAWN),
+    ("success", {"next_run_at": THEN}, {}, None),
+    ("pending", {}, {}, None),
+    ("pending", {"failures": 1}, {}, None),
+    ("pending", BY, {}, None),
+    ("failed", {"next_run_at": THEN, **BY}, {}, GIVEN_UP),
+    ("success", {"next_run_at": THEN, **BY}, {}, None),
+    ("failed", {"next_run_at": THEN, "failures": 2}, {"max_attempts": 3}, None),
+    ("failed", {"next_run_at": THEN, "failures": 3}, {"max_attempts": 3}, USED_UP),
+    ("failed", {"next_run_at": THEN, "failures": 4}, {"max_attempts": 3}, USED_UP),
+    ("failed", {"next_run_at": THEN, "failures": 9}, {}, None),
+    ("failed", {"next_run_at": THEN}, {"expires_at": NOW}, TOO_OLD),
+    ("failed", {"next_run_at": THEN}, {"expires_at": SOON}, None),
+    ("success", HELD, {"reason": "restate"}, CHOSEN),
+    ("success", {}, {"reason": "restate"}, None),
+    ("success", {"next_run_at": THEN, **HELD}, {}, None),
+    ("success", {**HELD, **BY, "failures": 9}, {"reason": "reprocess", "max_attempts": 3, "expires_at": NOW}, None),
+    ("failed", {**BY, "failures": 9}, {"reason": "backfill", "max_attempts": 3, "expires_at": NOW}, None),
+    ("none", {"paused_by": "ada", "paused_at": NOW}, {"reason": "missing"}, "an operator paused it"),
+)
+
+
+def test_what_is_issued_depends_on_what_is_kept_beside_the_partition_and_nothing_else(actors: Actors) -> None:
+    """All of them in one batch, so that none is judged by what is kept beside another."""
+    table, plan = schema.partition_control, []
+    for day, (status, beside, written, _) in enumerate(AT_ISSUE, 1):
+        if status == "success":
+            actors.accept(key(day))
+        elif status != "none":
+            actors.reject(key(day))
+        if status == "pending":
+            actors.control.requeue([key(day)], audit_entry())
+        actors.execute(sa.delete(table).where(*builders.is_key(table, key(day))))
+        if beside:
+            strategy = {"strategy": "backoff"} if "next_run_at" in beside else {}
+            values = {"cleared_attempt_no": 0, "failures": 0, **beside, **strategy}
+            actors.execute(sa.insert(table).values(**builders.columns(key(day)), **values))
+        seen = 0 if status == "none" else 1
+        plan.append(replace(builders.planned(key(day), seen, "retry"), **written))
+    states = {row["logical_date"].day: row for row in actors.rows(schema.partition_state)}
+    issued, refused = actors.try_to_issue(*plan)
+    why = {one.attempt.partition.logical_date.day: one.why for one in refused}
+    assert why == {day: words for day, (*_, words) in enumerate(AT_ISSUE, 1) if words}
+    assert sorted([*why, *(one.attempt.partition.logical_date.day for one in issued)]) == [*range(1, len(AT_ISSUE) + 1)]
+    # A retry that is issued is requeued by that; nothing else moves.
+    after = {row["logical_date"].day: row for row in actors.rows(schema.partition_state)}
+    retried = [day for day in states if day not in why and plan[day - 1].reason == "retry"]
+    moved = {"status": "pending", "error_message": None}
+    assert after == {
+        day: row | (moved if day in retried and row["status"] == "failed" else {}) for day, row in states.items()
+    }
+
+
+def test_a_plan_that_builds_on_an_attempt_that_is_not_there_is_refused(actors: Actors) -> None:
+    actors.reject(key(2))
+    issued, refused = actors.try_to_issue(
+        builders.planned(key(1), 1),
+        builders.planned(key(2), 2),
+        builders.planned(key(3)),
+        builders.planned(key(2, "x")),
+    )
+    assert sorted(one.attempt.partition for one in issued) == [key(3), key(2, "x")]
+    assert {(one.attempt.partition, one.why) for one in refused} == {(key(1), TAKEN), (key(2), TAKEN)}
+
+
+def test_a_requeue_ends_appointments_and_forgives_only_what_failed(actors: Actors) -> None:
+    """Day 1 failed, day 2 is good with a failed re-fetch, day 3 failed and is not named."""
+    actors.accept(key(2))
+    for day in (1, 2, 3):
+        fail(actors, key(day))
+    decided(actors)
+    actors.clock.now = later = NOW + timedelta(hours=1)
+    for day in (1, 2, 3):
+        fail(actors, key(day))
+    decided(actors)
+    for day in (1, 2, 3):
+        actors.execute(sa.insert(schema.retry_due).values(**builders.columns(key(day)), attempt_no=2))
+    beside = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    assert actors.control.requeue([key(1), key(2), key(4)], audit_entry()) == 1
+    after = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    nothing = {"next_run_at": None, "strategy": None}
+    forgiven = {"failures": 0, "failing_since": None, "cleared_attempt_no": 2}
+    assert after == {1: beside[1] | nothing | forgiven, 2: beside[2] | nothing, 3: beside[3]}
+    assert [row["logical_date"].day for row in actors.rows(schema.retry_due)] == [3]
+    assert later == actors.clock()
+
+
+def test_a_page_of_a_requeue_leaves_no_line_in_the_audit_log(actors: Actors) -> None:
+    fail(actors, key(1))
+    assert actors.control.requeue([key(1)]) == 1
+    assert list(actors.reader.audit()) == []
+
+
+def test_failures_count_in_a_row_since_the_last_good_run_of_this_partition(actors: Actors) -> None:
+    """Day 1: good, failed, approved, failed twice. Day 2: failed three times, cleared after the first. Day 3: once."""
+    for partition in (key(2), key(1, "x")):
+        fail(actors, partition)
+    MarkStore(actors.database, actors.clock).mark_terminal([key(2)], None, audit_entry())
+    MarkStore(actors.database, actors.clock).clear_terminal([key(2)], audit_entry())
+    actors.accept(key(1))
+    approved = held_back(actors, key(1))
+    acts(actors).approve(key(1), approved.run_id, "right", audit_entry())
+    since: dict[PartitionKey, datetime] = {}
+    for hour in (1, 2):
+        actors.clock.now = NOW + timedelta(hours=hour)
+        for partition in (key(1), key(2)):
+            since.setdefault(partition, actors.clock.now)
+            fail(actors, partition)
+    actors.cancel(key(2))
+    fail(actors, key(3))
+    found = {one.key: one for one in RetryStore(actors.database).undecided(9)}
+    assert {k: (one.attempt_no, one.failures) for k, one in found.items()} == {
+        key(1): (4, 2), key(1, "x"): (1, 1), key(2): (3, 2), key(3): (1, 1),
+    }  # fmt: skip
+    assert {k: found[k].failing_since for k in since} == since
+    assert found[key(1, "x")].failing_since == NOW
+    assert list(found) == sorted(found)
+    assert [one.key for one in RetryStore(actors.database).undecided(2)] == sorted(found)[:2]
+
+
+def test_a_decision_is_kept_for_its_partition_and_its_attempt(actors: Actors) -> None:
+    for partition in (key(1), *NEIGHBOURS):
+        fail(actors, partition)
+    store = RetryStore(actors.database)
+    undecided = {one.key: one for one in store.undecided(9)}
+    fail(actors, key(2))
+    store.decide([Decided(undecided[k], THEN, "backoff") for k in (key(1), key(2))])
+    [row] = actors.rows(schema.partition_control)
+    assert (_key(row), row["next_run_at"], row["strategy"], row["failures"], row["failing_since"]) == (
+        builders.columns(key(1)), THEN, "backoff", 1, NOW,
+    )  # fmt: skip
+    assert {one.key: one.attempt_no for one in store.undecided(9)} == {k: 2 if k == key(2) else 1 for k in NEIGHBOURS}
+
+
+def test_giving_up_ends_the_appointment_and_a_second_time_changes_nothing(actors: Actors) -> None:
+    fail(actors, key(1))
+    actors.accept(key(2))
+    fail(actors, key(2))
+    decided(actors)
+    marks = MarkStore(actors.database, actors.clock)
+    beside = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    assert marks.mark_terminal([key(1), key(2), key(3)], "no such account", audit_entry()) == 1
+    given_up = {"terminal_at": NOW, "terminal_by": "ada", "terminal_reason": "no such account"}
+    after = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    assert after[1] == beside[1] | given_up | {"next_run_at": None, "strategy": None}
+    assert after[2] == beside[2]
+    assert after[3]["terminal_at"] is None
+    actors.clock.now += timedelta(hours=1)
+    assert marks.mark_terminal([key(1)], "still none", audit_entry()) == 0
+    assert actors.rows(schema.partition_control)[0] == after[1]
+    assert marks.clear_terminal([key(1), key(2), key(3)], audit_entry()) == 2
+    cleared = {row["logical_date"].day: row for row in actors.rows(schema.partition_control)}
+    nothing = dict.fromkeys((*given_up, "failing_since", "next_run_at", "strategy")) | {"failures": 0}
+    assert cleared[1] == after[1] | nothing | {"cleared_attempt_no": 1}
+    assert cleared[2] == after[2] | nothing | {"cleared_attempt_no": 2}
+    assert actors.rows(schema.retry_due) == []
+    assert [(line["affected"], line["outcome"]) for line in actors.reader.audit()] == [
+        (2, "done"),
+        (0, "done"),
+        (1, "done"),
+    ]
+
+
+def test_a_mark_of_pause_stays_as_it_was_first_set(actors: Actors) -> None:
+    marks = MarkStore(actors.database, actors.clock)
+    assert marks.pause([key(1)], "first", audit_entry()) == 1
+    actors.clock.now += timedelta(hours=1)
+    assert marks.pause([key(1), key(2)], "second", audit_entry(actor="kim"), audited=False) == 1
+    found = [
+        (row["paused_at"], row["paused_by"], row["paused_reason"]) for row in actors.rows(schema.partition_control)
+    ]
+    assert found == [(NOW, "ada", "first"), (actors.clock(), "kim", "second")]
+    assert len(actors.reader.audit()) == 1
 
 
 def test_a_pause_or_a_hold_that_came_after_the_plan_is_respected_when_issuing(actors: Actors) -> None:

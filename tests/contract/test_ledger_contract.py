@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +17,14 @@ import builders
 from annals import Annals, attempt
 from builders import BACKENDS, accepted, audit_entry, key, rejected
 from penstock.control.export import export_before
+from penstock.control.plan import ASKED_FOR
 from penstock.control.rescue import end_cancelled, tidy_own
+from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
+from penstock.control.unfinished import left_of, unfinished_runs
 from penstock.db import schema
-from penstock.errors import LeaseLost, PenstockError
+from penstock.errors import ActRefused, ErrorClass, LeaseLost, PenstockError
 from penstock.flow.desk import Desk
+from penstock.flow.graph import Graph
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.ledger.append import append
@@ -34,7 +39,7 @@ from penstock.ledger.events import (
 )
 from penstock.ledger.segments import SegmentDamaged
 from penstock.lifecycle import Act, Outcome, Stage
-from penstock.partition import RunId, new_run_id
+from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.projections import page, projector
 from penstock.projections.fact import START
 from penstock.projections.manifest import ProjectionsLost
@@ -43,7 +48,8 @@ from penstock.projections.runs import FoldedRun
 from penstock.projections.system import SystemTable
 from penstock.slices import brief
 from penstock.state.inputs import InputStore
-from penstock.state.records import Consumed, Verdict
+from penstock.state.records import Consumed, Issued, Verdict
+from workspaces import customer_id, open_at, write_workspace
 
 
 @pytest.fixture(params=BACKENDS)
@@ -603,6 +609,88 @@ def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_sa
     assert builders.everything(actors.database) == before
     assert actors.control.finish_run(run_id, newcomer, {}) == "done"
     assert actors.control.finish_run(run_id, newcomer, {}) is None
+
+
+def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals: Annals) -> None:
+    """Day 1 was judged, day 2 fetched, day 3 handed out, day 4 refused, day 5 never handed out."""
+    actors, run_id = annals.actors, new_run_id()
+    keys = [key(day) for day in (1, 2, 3, 4, 5)]
+    taken = actors.issue_one(key(4))
+    actors.control.start_run(run_id, actors.token, "ada", {}, len(keys), Graph(keys).event(run_id))
+    actors.control.issue(run_id, actors.token, "one", [builders.planned(key(day)) for day in (1, 2, 3, 4)])
+    actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, brief([key(1), key(2)]), 1, "one"))
+    actors.validator.judge([accepted(attempt(run_id, 1), actors.token)])
+    actors.workers.stop(actors.token)
+    adopted = actors.control.adopt(run_id, actors.workers.register())
+    assert sorted(item.attempt for item in adopted) == [attempt(run_id, 2), attempt(run_id, 3)]
+    desk = Desk(run_id, annals.ledger.news_of_run)
+    desk.look()
+    found = left_over(desk, adopted)
+    assert found.unissued == [key(5)]
+    assert [item.attempt for item in found.fetched] == [attempt(run_id, 2)]
+    assert taken.run_id != run_id
+
+
+def test_only_attempts_whose_contract_query_and_customer_are_as_they_were_go_on(tmp_path: Path) -> None:
+    ws = open_at(write_workspace(tmp_path, customers=2))
+    today = ws.contracts["campaign_daily"].fingerprint
+    model = PartitionKey("models", "all", "campaign_daily", date(2024, 6, 1))
+    mine = key(1, customer_id(1))
+
+    def item(partition: PartitionKey, fingerprint: str = today) -> Issued:
+        return Issued(AttemptKey(partition, new_run_id()), 1, fingerprint, None)
+
+    same, another = item(mine), item(key(2, customer_id(1)), "another contract")
+    no_query, no_customer, of_model = item(key(1, customer_id(1), "gone")), item(key(1, "9999999999")), item(model)
+    current, outdated = still_current([another, same, no_query, no_customer, of_model], ws.settings, ws.contracts)
+    assert (current, outdated) == ([same, of_model], [another, no_query, no_customer])
+    closings = outdated_closings(outdated, "token")
+    assert [(one.attempt, one.worker_token, one.lost) for one in closings] == [
+        (one.attempt, "token", False) for one in outdated
+    ]
+    assert {(one.stage, one.error_class) for one in closings} == {(Stage.EXTRACT, ErrorClass.CONFIG)}
+
+
+def test_killed_runs_with_reprocess_are_unfinished_while_partitions_of_them_are_left(annals: Annals) -> None:
+    """Each run planned two days; the first of them was judged before it died."""
+    actors = annals.actors
+
+    def killed(first: int, end: str | None, **filters: Any) -> RunId:
+        run_id, keys = new_run_id(), [key(first), key(first + 1)]
+        actors.control.start_run(run_id, actors.token, "ada", filters, 2, Graph(keys).event(run_id))
+        actors.control.issue(run_id, actors.token, "one", actors.plan(*keys))
+        actors.validator.judge([accepted(attempt(run_id, first), actors.token)])
+        actors.control.cancel([builders.cancelled(attempt(run_id, first + 1), actors.token)])
+        if end:
+            actors.control.finish_run(run_id, actors.token, {}, end)
+        return run_id
+
+    actors.accept(key(2))  # a verdict from before the runs
+    actors.clock.now += timedelta(hours=1)
+    done = killed(11, "done", reprocess=True)
+    abandoned, broken = killed(1, "abandoned", reprocess=True), killed(3, "broken", reprocess=True)
+    stopped, plain = killed(5, "abandoned", reprocess=True), killed(7, "abandoned")
+    actors.control.request_cancel(stopped, audit_entry(), even_if_over=True)
+    resumed = killed(9, "abandoned", reprocess=True)
+    killed(13, None, reprocess=True)
+    again = killed(15, "abandoned", reprocess=True, resumes=resumed)
+    found = unfinished_runs(actors.reader, annals.ledger)
+    assert [(run.run_id, run.planned, run.keys) for run in found] == [
+        (abandoned, 2, (key(2),)), (broken, 2, (key(4),)), (again, 2, (key(16),)),
+    ]  # fmt: skip
+    assert f"run {broken} (reprocess, 1 of 2 partitions not done)" in found[1].message
+    assert {done, plain, stopped, resumed}.isdisjoint(run.run_id for run in found)
+    actors.reject(key(4))
+    assert [run.run_id for run in unfinished_runs(actors.reader, annals.ledger)] == [abandoned, again]
+    assert left_of(actors.reader, annals.ledger, plain) == [key(8)]
+    assert left_of(actors.reader, annals.ledger, new_run_id()) == []
+
+
+def test_a_resumed_run_has_the_reasons_it_had_and_a_round_is_not_resumed() -> None:
+    assert reasons_of({}) == reasons_of({"reprocess": False, "round": False}) == ASKED_FOR
+    assert reasons_of({"reprocess": True}) == (*ASKED_FOR, "success")
+    with pytest.raises(ActRefused, match="a round of the control loop is not resumed"):
+        reasons_of({"round": True})
 
 
 def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals: Annals) -> None:

@@ -11,7 +11,7 @@ import pytest
 import builders
 from builders import BACKENDS, Actors, contract
 from penstock.control.plan import ASKED_FOR, Plan, asked_for
-from penstock.control.portions import Portions
+from penstock.control.portions import Portions, by_month, windows
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey
@@ -137,6 +137,46 @@ def test_after_a_pause_a_source_goes_on(actors: Actors) -> None:
     left_out = every(ranges()) - set(keys(planned))
     assert left_out == {key for key in every(ranges()) if key.logical_date.month == 5}
     assert last.blocked == {"demo": len(left_out)}
+
+
+def test_a_source_that_recovers_may_fail_as_often_as_before(actors: Actors) -> None:
+    """It is tried in three portions; then it may go on, and is tried in three more before it is left out."""
+    answers = iter([False, False, True, *[False] * 20])
+    found = list(portions(actors, 12).of(lambda: ranges(customers=8), lambda source: next(answers)))
+    *planned, last = found
+    assert len(planned) == 6
+    assert last.blocked == {"demo": len(every(ranges(customers=8))) - len(keys(planned))}
+
+
+def test_what_is_exactly_as_large_as_a_portion_is_not_divided(actors: Actors) -> None:
+    newest = [span for span in ranges(customers=2) if span.first == JUNE[0]]
+    assert [len(plan.items) for plan in portions(actors, 20).of(lambda: newest, always)] == [20]
+    assert [len(plan.items) for plan in portions(actors, 19).of(lambda: newest, always)] == [10, 10]
+
+
+def test_a_source_in_trouble_of_which_nothing_is_left_is_not_reported(actors: Actors) -> None:
+    some = [*ranges("demo"), *(span for span in ranges("ads") if span.first == JUNE[0])]
+    found = list(portions(actors, 24).of(lambda: some, lambda source: source == "demo"))
+    assert set(keys(found)) == every(some)
+    assert all(plan.items and not plan.blocked for plan in found)
+
+
+def test_windows_hold_neighbours_as_long_as_they_fit_in_the_order_of_time() -> None:
+    months = [(date(2024, n, 1), date(2024, n + 1, 1) - timedelta(days=1)) for n in (1, 2, 3, 4, 5)]
+    counts = dict(zip(reversed(months), (5, 9, 1, 4, 6), strict=True))  # January has 6, February 4, ...
+    jan, feb, mar, apr, may = months
+    assert windows(counts, 10) == [(jan[0], feb[1]), (mar[0], apr[1]), may]
+    assert windows(counts, 9) == [jan, (feb[0], mar[1]), apr, may]
+    assert windows(counts, 1) == months
+    assert windows({}, 10) == []
+
+
+def test_days_are_counted_in_their_months_whatever_their_source() -> None:
+    counts = {("a", date(2024, 2, 1)): 1, ("b", date(2024, 2, 29)): 2, ("a", date(2024, 12, 31)): 4}
+    assert by_month(counts) == {
+        (date(2024, 2, 1), date(2024, 2, 29)): 3,
+        (date(2024, 12, 1), date(2024, 12, 31)): 4,
+    }
 
 
 def test_days_that_freeze_before_their_turn_comes_are_not_planned(actors: Actors) -> None:

@@ -247,6 +247,42 @@ queries:
     assert asked(until=date(9999, 12, 31)).ranges[0].last == date(2024, 6, 11)  # not one range for all of eternity
 
 
+@pytest.mark.parametrize("begin", [7, 8, 9, 20])
+def test_a_day_of_a_customer_that_begins_later_is_not_ready(tmp_path: Path, begin: int) -> None:
+    """Between the end of one customer and the beginning of the next nothing is expected."""
+    (tmp_path / "penstock.yaml").write_text(
+        f"""
+tenant: acme
+workspace: ads
+state: sqlite:///state.db
+lake: ./lake
+customers:
+  - {{id: "1", active_to: 2024-06-05}}
+  - {{id: "2", active_from: 2024-06-{begin:02}}}
+sources: {{demo: {{kind: demo}}}}
+queries:
+  campaign_daily:
+    source: demo
+    schema_version: v1
+    start_date: 2024-06-01
+    fields: [{{name: campaign_id, type: long}}]
+"""
+    )
+    settings, now = load_settings(tmp_path, {}), datetime(2024, 6, 6, 12, tzinfo=UTC)
+
+    def asked(last: date) -> tuple[int, list[str]]:
+        found = asked_days(settings, TABLE, Selection(until=last), now)
+        assert (found.last, found.first, len(expected_by_day(found.due))) == (date(2024, 6, 5), date(2024, 6, 1), 5)
+        return len(expected_by_day(found.ranges)), found.notes
+
+    over = "nothing is expected after 2024-06-05, where active_to ends"
+    assert asked(date(2024, 6, 5)) == (5, [])
+    assert asked(date(2024, 6, 6)) == asked(date(2024, 6, begin - 1)) == (5, [over])
+    words = "not over yet, so nothing is there; the last day that is over is 2024-06-05"
+    assert asked(date(2024, 6, begin)) == (6, [f"2024-06-{begin:02}: {words}"])
+    assert asked(date(9999, 12, 31)) == (6, [f"2024-06-{begin:02} to 9999-12-31: {words}"])
+
+
 def test_expected_partitions_are_counted_by_day_without_naming_them() -> None:
     def span(customer: str, first: int, last: int, query: str = "a") -> ExpectedRange:
         return ExpectedRange("demo", customer, query, date(2024, 6, first), date(2024, 6, last))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,33 @@ import sqlalchemy as sa
 from deltalake import DeltaTable, write_deltalake
 
 import builders
-from builders import audit_entry
+from builders import Actors, audit_entry
 from cli import in_process
 from house import House
 from loaders import start
 from penstock.app import Workspace, load_workspace
 from penstock.app.recovery import LakeRecovery, Recovery
 from penstock.contract.stored import store_contracts, stored_contracts
+from penstock.control.lake_evidence import ExportedFacts, collect_evidence, exported_facts, tables_in
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import migrate
 from penstock.errors import ActRefused, ConfigError, LakeMismatch, UsageError, WarehouseError
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
+from penstock.raw.layout import SEAL, run_folder
 from penstock.raw.reader import RawReader
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Planned
+from penstock.state.recovery import (
+    AssetRows,
+    FoundRun,
+    SealedRun,
+    apply_recovery,
+    deleted_raw,
+    plan_recovery,
+    read_asset,
+)
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import lake_identity
@@ -550,6 +562,316 @@ def test_another_database_is_never_brought_forward(house: House) -> None:
     workspace = empty(house)
     with pytest.raises(LakeMismatch, match="they never belonged together"):
         from_lake(workspace)
+
+
+def test_a_damaged_segment_is_named_and_the_others_are_read(house: House) -> None:
+    AuthorityStore(house.workspace.database, house.now).demote(one(3), "wrong", audit_entry())
+    house.deliver(slices(1, query="network_daily"))  # the newest event is never exported
+    exported = house.workspace.export_ledger(-2000, audit_entry())
+    lake = house.workspace.lake
+    lake.create("ledger/00.parquet", b"PAR1")
+    facts = exported_facts(lake)
+    assert (facts.events, set(facts.damaged)) == (exported["events"], {"ledger/00.parquet"})
+    [demoted] = house.workspace.reader.attempts(one(3))
+    assert facts.demoted == {AttemptKey(one(3), demoted.run_id)}
+    assert {facts.outcomes[AttemptKey(one(n), demoted.run_id)] for n in (1, 2, 3)} == {("SUCCEEDED", None)}
+    assert set(facts.digests) >= {AttemptKey(one(n), demoted.run_id) for n in (1, 2, 3)}
+
+
+def test_sealed_runs_are_what_exported_events_say_of_them(house: House) -> None:
+    """The runs of seven customers, none of them in a table; the seal of the first cannot be read."""
+    run_id = house.deliver(slices(1, 2, 3, 4, 5, 6, 7, day=10))
+    broken, good, without_digest, failed, cancelled, silent_one, is_known = (
+        AttemptKey(k, run_id) for k in slices(1, 2, 3, 4, 5, 6, 7, day=10)
+    )
+    lake, asset = house.workspace.lake, ("demo", "campaign_daily")
+    (Path(lake.url) / run_folder(broken) / SEAL).write_bytes(b"{")
+    facts = ExportedFacts(
+        outcomes={
+            good: ("SUCCEEDED", None), without_digest: ("SUCCEEDED", None), failed: ("FAILED", "data"),
+            cancelled: ("CANCELLED", None), broken: ("SUCCEEDED", None),
+        },
+        digests={good: "2:abc"},
+        demoted={good, silent_one},
+    )  # fmt: skip
+    contracts = {c.fingerprint: c for c in house.workspace.contracts.values()}
+    older = {
+        AttemptKey(one(n), attempt.run_id): True
+        for n in (1, 2, 3)
+        for attempt in house.workspace.reader.attempts(one(n))
+    }
+    found = collect_evidence(lake, asset, [], contracts, facts, {is_known: True, **older}, house.now(), silent)
+    assert {run.attempt: (run.outcome, run.error_class, run.content_digest, run.demoted) for run in found.sealed} == {
+        good: ("SUCCEEDED", "internal", "2:abc", True),
+        without_digest: ("CANCELLED", "internal", None, False),
+        failed: ("FAILED", "data", None, False),
+        cancelled: ("CANCELLED", "internal", None, False),
+        silent_one: ("CANCELLED", "internal", None, True),
+    }
+    assert [run.record_count for run in found.sealed] == [3] * 5
+    assert (found.found, found.unusable, found.damaged) == ([], {}, {})
+    assert set(found.in_raw) >= {good, is_known}
+    assert [c.query_name for c in found.contracts] == ["campaign_daily"]
+
+
+def test_only_tables_that_lie_where_penstock_puts_them_are_found(house: House) -> None:
+    rows = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1").to_pyarrow_table()
+    for place in ("aaa", "aaa/b", "demo/campaign_daily/v1x/deep"):
+        write_deltalake(f"{house.workspace.lake.url}/warehouse/{place}", rows)
+    assert [table.name for table in tables_in(house.workspace.lake)] == ["demo.campaign_daily.v1"]
+
+
+# --- what is decided and written -------------------------------------------------------------------------------------
+
+V1 = f"{TABLE}.v1"
+EARLY, LATE = builders.NOW - timedelta(hours=1), builders.NOW + timedelta(hours=1)
+
+
+@pytest.fixture(params=builders.BACKENDS)
+def actors(request: pytest.FixtureRequest) -> Iterator[Actors]:
+    with builders.quick_folder() as folder:
+        database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
+        yield Actors.on(builders.migrated(database))
+        database.close()
+
+
+def in_table(attempt: AttemptKey, rows: int = 10, **changes: Any) -> FoundRun:
+    """The rows of a run, as the evidence tells them when they are those of its verdict."""
+    shown = FoundRun(attempt, V1, "v1", rows, f"sha-{attempt.run_id}", 200, f"content-{attempt.run_id}",
+                     builders.FINGERPRINT, EARLY)  # fmt: skip
+    return shown._replace(**changes)
+
+
+def in_raw_only(attempt: AttemptKey, **changes: Any) -> SealedRun:
+    return SealedRun(attempt, "v1", 4, "sha", 80, builders.FINGERPRINT, EARLY)._replace(**changes)
+
+
+def known(actors: Actors) -> AssetRows:
+    with actors.database.snapshot() as connection:
+        return read_asset(connection, "demo", "campaign_daily")
+
+
+def unknown_run(day: int) -> AttemptKey:
+    return AttemptKey(builders.key(day), RunId(new_run_id()))
+
+
+def by_day(rows: Iterable[dict[str, Any]], *names: str) -> dict[int, tuple[Any, ...]]:
+    mine = [row for row in rows if row["query_name"] == "campaign_daily"]
+    return {row["logical_date"].day: tuple(row[name] for name in names) for row in mine}
+
+
+def test_a_recovery_writes_what_the_tables_show_and_touches_nothing_else(actors: Actors) -> None:
+    day, other = builders.key, builders.key(3, query="keyword_daily")
+    sealed, new = unknown_run(1), unknown_run(1)
+    being_worked_on = actors.issue_one(day(2))
+    for partition in (day(3), other):
+        held = actors.issue_one(partition)
+        verdict = builders.rejected(held, actors.token, record_count=3, payload_digest="p", payload_bytes=9)
+        actors.validator.reject([replace(verdict, content_digest="c")])
+        control = {"failures": 1, "failing_since": EARLY, "next_run_at": LATE, "strategy": "backoff"}
+        row = {**builders.columns(partition), "cleared_attempt_no": 0, **control}
+        actors.execute(sa.insert(schema.partition_control).values(**row))
+    approved = AttemptKey(day(3), actors.reader.attempts(day(3))[0].run_id)
+    returned_to, left = actors.accept(day(4)), actors.accept(day(4))
+    actors.publish(day(4))
+    served = actors.accept(day(5))
+    actors.publish(day(5))
+    waits = actors.accept(day(5))
+    untouched = actors.accept(day(6))
+    actors.accept(day(7))
+    withdrawn = actors.accept(day(7))
+    actors.publish(day(7))
+    vanished = actors.accept(day(8))
+    actors.publish(day(8))
+    newer = actors.accept(day(8))
+    demoted = actors.accept(day(9))
+    actors.publish(day(9))
+    abandoned, later = actors.issue_one(day(10)), unknown_run(10)
+    overtaken, after = actors.accept(day(11)), unknown_run(11)
+    foreign = unknown_run(12)
+    same = actors.accept(day(13))
+    actors.publish(day(13))
+    due = schema.publish_due
+    actors.execute(sa.delete(due).where(due.c.logical_date.in_([day(n).logical_date for n in (4, 7, 9)])))
+    before = {name: rows for name, rows in dump(actors.database).items() if rows and "query_name" in rows[0]}
+    of_other = {name: [row for row in rows if row["query_name"] == "keyword_daily"] for name, rows in before.items()}
+
+    found = [
+        in_table(new), in_table(being_worked_on), in_table(approved, 3, content_digest="c"), in_table(returned_to),
+        in_table(served), in_table(demoted, demoted=True), in_table(later), in_table(after, demoted=True),
+        in_table(foreign, usable=False), in_table(same),
+    ]  # fmt: skip
+    in_raw = {AttemptKey(k, RunId(run)) for k, runs in known(actors).attempts.items() for run in runs} - {left}
+    plan = plan_recovery("demo", "campaign_daily", known(actors), found, [in_raw_only(sealed)], in_raw)
+    token, moment = actors.workers.register(), builders.NOW + timedelta(days=1)
+    actors.database.transact(lambda c: apply_recovery(c, plan, {V1: 7}, "B", token, moment))
+
+    assert {d.run.attempt.partition.logical_date.day: str(d.ruling) for d in plan.decisions} == {
+        1: "insert", 2: "close", 3: "approve", 4: "known", 5: "known", 9: "withdrawn", 10: "insert",
+        11: "withdrawn", 12: "conflict", 13: "known",
+    }  # fmt: skip
+    columns = ("status", "current_run_id", "attempt_count", "authority_version")
+    assert by_day(actors.rows(schema.partition_state), *columns) == {
+        1: ("success", new.run_id, 1, 1), 2: ("success", being_worked_on.run_id, 1, 1),
+        3: ("success", approved.run_id, 1, 1), 4: ("success", returned_to.run_id, 2, 3),
+        5: ("success", waits.run_id, 2, 2), 6: ("success", untouched.run_id, 1, 1),
+        7: ("failed", withdrawn.run_id, 2, 3), 8: ("success", newer.run_id, 2, 2),
+        9: ("failed", demoted.run_id, 1, 2), 10: ("success", later.run_id, 1, 1),
+        11: ("failed", overtaken.run_id, 1, 2), 13: ("success", same.run_id, 1, 1),
+    }  # fmt: skip
+    # What is served is not due; what waits, or leaves, is.
+    assert {n: version for n, (version,) in by_day(actors.rows(due), "authority_version").items()} == {
+        5: 2, 6: 1, 7: 3, 8: 2, 9: 2, 11: 2,
+    }  # fmt: skip
+    pointers = actors.rows(schema.warehouse_pointer)
+    assert by_day(pointers, "run_id", "available", "hidden_at", "table_version") == {
+        1: (new.run_id, True, None, 7), 2: (being_worked_on.run_id, True, None, 7),
+        3: (approved.run_id, True, None, 7), 4: (returned_to.run_id, True, None, 7),
+        5: (served.run_id, True, None, 7), 7: (withdrawn.run_id, False, moment, 1),
+        8: (vanished.run_id, False, moment, 1), 9: (demoted.run_id, False, None, 7),
+        10: (later.run_id, True, None, 7), 11: (after.run_id, False, None, 7),
+        12: (foreign.run_id, False, None, 7), 13: (same.run_id, True, None, 7),
+    }  # fmt: skip
+    attempts = {row["run_id"]: row for row in actors.rows(schema.partition_attempt)}
+    assert foreign.run_id not in attempts, "nothing vouches for it"
+    closed = {n.run_id: (attempts[n.run_id]["outcome"], attempts[n.run_id]["attempt_no"]) for n in
+              (sealed, new, being_worked_on, approved, abandoned, later, after)}  # fmt: skip
+    assert closed == {
+        sealed.run_id: ("CANCELLED", 1), new.run_id: ("SUCCEEDED", 2), being_worked_on.run_id: ("SUCCEEDED", 1),
+        approved.run_id: ("FAILED", 1), abandoned.run_id: ("CANCELLED", 1), later.run_id: ("SUCCEEDED", 2),
+        after.run_id: ("CANCELLED", 2),
+    }  # fmt: skip
+    assert {attempts[run.run_id]["lost_count"] for run in (sealed, new, later, after)} == {0}
+    assert [run for run, row in attempts.items() if row["approved_at"]] == [approved.run_id]
+    assert {run for run, row in attempts.items() if row["demoted_at"]} == {withdrawn.run_id, demoted.run_id}
+    assert [run for run, row in attempts.items() if row["raw_deleted_at"]] == [left.run_id]
+    loads = by_day(actors.rows(schema.load_record), "run_id", "record_count", "table_name")
+    assert sorted(loads) == [1, 2, 3, 4, 5, 9, 10, 11, 13]
+    assert loads[3] == (approved.run_id, 3, V1)
+    # The hand-made choices are held, and what failed before is forgotten.
+    held_names = ("held_by", "failures", "failing_since", "next_run_at", "strategy")
+    assert by_day(actors.rows(schema.partition_control), *held_names) == {
+        3: ("recover", 0, None, None, None), 4: ("recover", 0, None, None, None),
+    }  # fmt: skip
+    assert by_day(actors.rows(schema.retry_due), "attempt_no") == {}
+    after_all = dump(actors.database)
+    assert {n: [r for r in after_all[n] if r["query_name"] == "keyword_daily"] for n in before} == of_other
+    changed = [(e["run_id"], e["act"], e["authority_version"]) for e in actors.events("AuthorityChanged")][-8:]
+    assert set(changed) == {
+        (new.run_id, "accept", 1), (being_worked_on.run_id, "accept", 1), (approved.run_id, "approve", 1),
+        (returned_to.run_id, "rollback", 3), (later.run_id, "accept", 1), (withdrawn.run_id, "demote", 3),
+        (demoted.run_id, "demote", 2), (overtaken.run_id, "demote", 2),
+    }  # fmt: skip
+    published = {e["run_id"] for e in actors.events("PartitionPublished")}
+    assert published == {n.run_id for n in (new, being_worked_on, approved, returned_to, served, later, same)}
+
+
+def test_attempts_that_nobody_knows_get_the_next_numbers_in_the_order_of_their_runs(actors: Actors) -> None:
+    actors.reject(builders.key(2))
+    actors.reject(builders.key(2))
+    runs = {
+        n: [AttemptKey(builders.key(n), RunId(run)) for run in sorted(new_run_id() for _ in range(3))] for n in (1, 2)
+    }
+    found = [in_table(runs[n][1]) for n in (1, 2)]
+    sealed = [in_raw_only(runs[n][at]) for n in (2, 1) for at in (2, 0)]
+    plan = plan_recovery("demo", "campaign_daily", known(actors), found, sealed, ())
+    numbers = {run.attempt: number for run, number in plan.sealed} | {
+        d.run.attempt: d.attempt_no for d in plan.decisions
+    }
+    assert numbers == {run: at + {1: 1, 2: 3}[n] for n in (1, 2) for at, run in enumerate(runs[n])}
+    assert [d.authority_version for d in plan.decisions] == [1, 1]
+
+
+def test_verdicts_in_exported_events_count_where_the_recovery_writes_a_state(actors: Actors) -> None:
+    failed, good, alone = unknown_run(1), unknown_run(1), unknown_run(2)
+    sealed = [in_raw_only(one, outcome="FAILED", error_class="data", demoted=True) for one in (failed, alone)]
+    plan = plan_recovery("demo", "campaign_daily", known(actors), [in_table(good)], sealed, ())
+    actors.publish(actors.accept(builders.key(20)).partition)
+    actors.database.transact(lambda c: apply_recovery(c, plan, {V1: 1}, "B", actors.token, LATE))
+    outcomes = {row["run_id"]: (row["outcome"], row["error_class"], row["demoted_at"])
+                for row in actors.rows(schema.partition_attempt)}  # fmt: skip
+    assert outcomes[failed.run_id] == ("FAILED", "data", LATE)
+    assert outcomes[alone.run_id] == ("CANCELLED", "internal", None)
+    state = actors.reader.state(builders.key(1))
+    assert state is not None
+    assert (state.attempt_count, actors.reader.state(builders.key(2))) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("judged", "shown", "rows", "ambiguous"),
+    [
+        ("2:abc", "2:abc", 10, False),
+        ("2:abc", "abc", 10, False),  # as an earlier release spelled it
+        ("2:abc", "2:other", 10, True),
+        ("2:abc", "2:abc", 9, True),
+        ("2:abc", "2:abc", 11, True),
+        ("abc", "2:other", 10, False),  # may be of the first algorithm: it proves nothing
+        ("abc", "2:other", 9, True),
+    ],
+)
+def test_rows_are_compared_with_the_verdict_on_them(
+    actors: Actors, judged: str, shown: str, rows: int, ambiguous: bool
+) -> None:
+    attempt = actors.issue_one(builders.key(1))
+    actors.validator.accept([replace(builders.accepted(attempt, actors.token), content_digest=judged)])
+    found = [in_table(attempt, rows, content_digest=shown), in_table(unknown_run(2))]
+    plan = plan_recovery("demo", "campaign_daily", known(actors), found, [], ())
+    assert (list(plan.ambiguous), plan.is_rebuilt) == (([builders.key(1)], True) if ambiguous else ([], False))
+
+
+def test_a_trusted_run_in_no_table_was_withdrawn_if_a_later_publication_took_it(actors: Actors) -> None:
+    """Day 1 was accepted before the newest publication, day 2 at its moment, day 3 has no rows. Day 4 replaced a run
+    that is served; day 5 was published and hidden before the backup, day 6 was demoted."""
+    actors.accept(builders.key(1))
+    actors.accept(builders.key(6))
+    AuthorityStore(actors.database, actors.clock).demote(builders.key(6), "wrong", audit_entry())
+    actors.accept(builders.key(3), rows=0)
+    for day in (4, 5):
+        actors.accept(builders.key(day))
+        actors.publish(builders.key(day))
+    actors.accept(builders.key(4))
+    pointer = schema.warehouse_pointer
+    hidden = sa.update(pointer).values(hidden_at=builders.NOW, available=False)
+    actors.execute(hidden.where(*builders.is_key(pointer, builders.key(5))))
+    actors.clock.now = LATE
+    actors.accept(builders.key(2))
+
+    def gone(published_at: datetime | None) -> list[PartitionKey]:
+        plan = plan_recovery("demo", "campaign_daily", known(actors), [], [], (), published_at)
+        return list(plan.withdrawn)
+
+    assert gone(LATE) == [builders.key(1), builders.key(4)]
+    assert gone(None) == []
+    assert gone(builders.NOW) == []
+    assert gone(LATE + timedelta(seconds=1)) == [builders.key(1), builders.key(2), builders.key(4)]
+
+
+def test_pointers_without_rows_are_withdrawn_or_hidden_by_what_is_trusted(actors: Actors) -> None:
+    for day in (1, 2, 3, 4):
+        actors.accept(builders.key(day))
+        actors.publish(builders.key(day))
+    actors.accept(builders.key(2))
+    pointer = schema.warehouse_pointer
+    on = {day: sa.update(pointer).where(*builders.is_key(pointer, builders.key(day))) for day in (3, 4)}
+    actors.execute(on[3].values(hidden_at=builders.NOW, available=False))
+    actors.execute(on[4].values(record_count=0))
+    plan = plan_recovery("demo", "campaign_daily", known(actors), [], [], ())
+    assert (plan.withdrawn, plan.hidden) == ([builders.key(1)], [builders.key(2)])
+
+
+def test_raw_runs_that_are_needed_are_lost_and_not_deleted(actors: Actors) -> None:
+    """Day 1 has an old run besides the trusted one, day 2 is served from its old run, day 3 is open, day 4 has none."""
+    old, _ = actors.accept(builders.key(1)), actors.accept(builders.key(1))
+    actors.accept(builders.key(2))
+    actors.publish(builders.key(2))
+    actors.accept(builders.key(2))
+    actors.issue_one(builders.key(3))
+    actors.reject(builders.key(4))
+    demoted = actors.accept(builders.key(5))
+    AuthorityStore(actors.database, actors.clock).demote(builders.key(5), "wrong", audit_entry())
+    kept = actors.accept(builders.key(6)), actors.accept(builders.key(6))
+    assert deleted_raw(known(actors), [kept[0]]) == [old, demoted]
+    assert deleted_raw(known(actors), [], gone=[builders.key(6)]) == [old, demoted, *sorted(kept)]
 
 
 # --- backups ---------------------------------------------------------------------------------------------------------

@@ -179,6 +179,18 @@ def test_a_backfill_waits_for_paused_partitions_until_they_are_resumed(loop: Loo
     assert rounds() == ("finished", 10 if reprocess else 9, 0)
 
 
+def test_days_are_recent_by_today_and_not_by_the_end_of_their_customer(loop: Loop) -> None:
+    ended = Customer(id="1000000009", active_to=date(2024, 6, 10))
+    loop.settings = loop.settings.model_copy(update={"customers": (*loop.settings.customers[:1], ended)})
+    planned = loop.planner().plan(new_run_id(), loop.actors.clock())
+    assert {(item.key.customer_id, item.key.logical_date.day) for item in planned.fresh} == {
+        (loop.settings.customers[0].id, day) for day in (28, 29, 30)
+    }
+    while loop.tick().items:
+        pass
+    assert len(set(loop.attempted)) == 40
+
+
 def test_what_could_not_be_attempted_is_not_done(loop: Loop) -> None:
     """Every request is asked for a pause at first; nothing may be passed over, not even by a reprocessing backfill."""
     while loop.tick().items:

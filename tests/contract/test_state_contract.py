@@ -52,7 +52,7 @@ from penstock.state.recheck import FoundWanting
 from penstock.state.records import Attempt, PartitionState, PartitionView, Refused, Ruling, Verdict
 from penstock.state.schedule import RetryStore
 from penstock.state.validator import ValidatorStore
-from penstock.state.worker import WorkerStore
+from penstock.state.worker import OpenAttempt, WorkerStore
 
 BEFORE, LATER = NOW - timedelta(days=400), NOW + timedelta(days=400)
 CLOSED = "the attempt was closed before, "
@@ -491,6 +491,24 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
     assert actors.events("AttemptRefused") == [
         {"run_id": attempt.run_id, "partition_key": str(key()), "outcome": said, "why": CLOSED + closed}
     ]
+
+
+@pytest.mark.parametrize("other", [{"message": "few rows"}, {"payload_digest": "q"}, {"payload_digest": None}])
+def test_the_same_outcome_with_other_words_or_other_bytes_is_no_repetition(actors: Actors, other: Any) -> None:
+    attempt = actors.issue_one()
+    said: dict[str, Any] = {"message": "clicks is negative", "payload_digest": "p"}
+    actors.validator.reject([rejected(attempt, actors.token, **said)])
+    ruling = actors.validator.reject([rejected(attempt, actors.token, **said | other)])
+    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
+    assert actors.validator.reject([rejected(attempt, actors.token, **said)]).repeated == [attempt]
+
+
+def test_the_same_words_without_bytes_and_another_outcome_are_no_repetition(actors: Actors) -> None:
+    attempt = actors.issue_one()
+    words = "the source asks for a pause"
+    actors.validator.reject([rejected(attempt, actors.token, words)])
+    ruling = actors.control.cancel([cancelled(attempt, actors.token)])
+    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
 
 
 def test_a_verdict_on_an_attempt_that_was_never_issued_is_refused_and_recorded(actors: Actors) -> None:
@@ -1303,7 +1321,7 @@ REGISTER = """
 import sys
 from penstock.clock import utc_now
 from penstock.db.engine import Database
-from penstock.state.worker import WorkerStore
+from penstock.state.worker import OpenAttempt, WorkerStore
 url, schema = sys.argv[1:]
 print(WorkerStore(Database(url, schema or None), utc_now).register())
 """
@@ -1368,6 +1386,35 @@ def test_leases_follow_the_databases_clock_and_not_the_processs(actors: Actors, 
     assert attempt_of(actors, held).outcome is None
     actors.expire(token)
     assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
+
+
+def test_what_is_open_is_told_by_worker_and_by_run(actors: Actors) -> None:
+    """Runs of two workers, one of which is gone; each run has a closed attempt, too."""
+    gone = actors.workers.register()
+    runs: dict[str, list[RunId]] = {actors.token: [], gone: []}
+    for number, token in enumerate((actors.token, gone, gone, actors.token)):
+        run_id = new_run_id()
+        actors.control.start_run(run_id, token, "ada", {}, 2)
+        plan = actors.plan(key(2 * number + 1), key(2 * number + 2))
+        issued, _ = actors.try_to_issue(*plan, run_id=run_id, token=token)
+        actors.control.cancel([cancelled(issued[0].attempt, token)])
+        runs[token].append(run_id)
+    actors.control.finish_run(runs[gone][1], gone, {})
+    actors.expire(gone)
+    workers = actors.workers
+
+    def opened(found: list[OpenAttempt]) -> set[tuple[int, str]]:
+        return {(one.attempt.partition.logical_date.day, one.worker_token) for one in found}
+
+    assert opened(workers.left_by(actors.token)) == {(2, actors.token), (8, actors.token)}
+    assert opened(workers.abandoned()) == opened(workers.left_by(gone)) == {(4, gone), (6, gone)}
+    assert opened(workers.left_in(runs[gone][0])) == {(4, gone)}
+    assert workers.left_in(runs[actors.token][0]) == []
+    assert workers.abandoned_runs() == workers.runs_of(gone) == [(runs[gone][0], gone)]
+    assert sorted(workers.runs_of(actors.token)) == [(run_id, actors.token) for run_id in runs[actors.token]]
+    workers.stop(actors.token)
+    assert opened(workers.abandoned()) == {(2, actors.token), (4, gone), (6, gone), (8, actors.token)}
+    assert workers.bury() == 0, "the process of all of them is alive"
 
 
 def lose(actors: Actors, *keys: PartitionKey) -> Rescued:

@@ -13,12 +13,14 @@ import sqlalchemy as sa
 import builders
 from builders import BACKENDS, NOW, Actors, accepted, audit_entry, key
 from penstock.db import schema
+from penstock.digests import comparable
 from penstock.errors import ActRefused
 from penstock.expected import ExpectedRange
-from penstock.partition import AttemptKey, PartitionKey
+from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.state.authority import AuthorityStore
+from penstock.state.closing import OVERTAKEN
 from penstock.state.garbage import GarbageStore
-from penstock.state.inputs import InputStore
+from penstock.state.inputs import InputReader, InputStore, Trusted
 from penstock.state.recheck import FoundWanting
 from penstock.state.records import Consumed
 from penstock.warehouse.reader import Head, heads, heads_and_slices
@@ -342,3 +344,153 @@ def test_usable_is_what_readers_see_of_the_authoritative_run_on_the_days_that_ar
     assert found(on(3, 3), on(2, 2)) == {key(2), key(3)}
     assert found(on(1, 1), on(1, 1, "network_daily")) == {one.partition, two.partition, network.partition}
     assert found(on(5, 9)) == set()
+
+
+# --- what a derived attempt was made from ----------------------------------------------------------------------------
+
+
+def derivation(actors: Actors, partition: PartitionKey, *inputs: AttemptKey) -> AttemptKey:
+    """An open attempt of a derived partition that reads these runs."""
+    attempt = actors.issue_one(partition)
+    used = [Consumed(one.partition, one.run_id, f"content-{one.run_id}") for one in inputs]
+    assert InputStore(actors.database).record({attempt: used}) == set()
+    return attempt
+
+
+@pytest.mark.parametrize("why", ["replaced", "demoted", "requeued"])
+def test_only_what_was_made_from_an_untrusted_run_is_overtaken(actors: Actors, why: str) -> None:
+    """In one batch: two models of a run that is not trusted any more (one of them is another worker's), a model of
+    trusted runs, one that was rejected anyway, and a fetched partition."""
+    old, right = fetched(actors, 1), fetched(actors, 2)
+    stale, foreign = derivation(actors, model("a"), old, right), derivation(actors, model("b"), old)
+    good, wrong = derivation(actors, model("c"), right), derivation(actors, model("d"), old)
+    plain = actors.issue_one(key(5))
+    if why == "replaced":
+        fetched(actors, 1)
+    else:
+        demote(actors, old.partition)
+    if why == "requeued":
+        actors.control.requeue([old.partition], audit_entry())
+    stranger = actors.workers.register()
+    verdicts = [accepted(one, actors.token) for one in (stale, good, plain)]
+    ruling = actors.validator.judge(
+        [*verdicts, accepted(foreign, stranger), builders.rejected(wrong, actors.token, "clicks is negative")]
+    )
+    assert set(ruling.applied) == {stale, good, plain, wrong}
+    assert ruling.overtaken == (stale,)
+    assert [one.attempt for one in ruling.refused] == [foreign]
+    [closed] = actors.reader.attempts(model("a"))
+    assert (closed.outcome, closed.error_message, closed.error_class) == ("CANCELLED", OVERTAKEN, "transient")
+    assert (closed.record_count, closed.payload_digest, closed.payload_bytes, closed.content_digest) == (None,) * 4
+    assert actors.reader.state(model("a")) is None
+    [failed] = actors.reader.attempts(model("d"))
+    assert (failed.outcome, failed.error_message) == ("FAILED", "clicks is negative")
+    told = {event["partition_key"]: (event["outcome"], event["consumed"]) for event in actors.events("TaskFinished")}
+    assert told[str(model("a"))] == ("CANCELLED", 0)
+    assert told[str(model("c"))] == ("SUCCEEDED", 1)
+    assert told[str(key(5))] == ("SUCCEEDED", 0)
+    cancelled = derivation(actors, model("e"), right)
+    assert actors.control.cancel([builders.cancelled(cancelled, actors.token)]).overtaken == ()
+
+
+def test_a_repeated_acceptance_is_a_repetition_whatever_became_of_its_inputs(actors: Actors) -> None:
+    old = fetched(actors, 1)
+    spend = made(actors, model("spend"), old)
+    demote(actors, old.partition)
+    ruling = actors.validator.accept([accepted(spend, actors.token)])
+    assert (ruling.repeated, ruling.overtaken) == ([spend], ())
+
+
+def test_the_first_word_on_the_inputs_of_an_attempt_holds(actors: Actors) -> None:
+    one, two = fetched(actors, 1), fetched(actors, 2)
+    attempt, other = derivation(actors, model("a"), one), derivation(actors, model("b"), one, two)
+    before = actors.rows(schema.attempt_input)
+    store = InputStore(actors.database)
+
+    def used(*inputs: AttemptKey) -> list[Consumed]:
+        return [Consumed(i.partition, i.run_id, f"content-{i.run_id}") for i in inputs]
+
+    newer = fetched(actors, 1)
+    assert store.record({attempt: used(one), other: used(two, one)}) == set(), "the same again"
+    assert store.record({attempt: used(newer), other: used(one, two)}) == {attempt}, "another run"
+    assert store.record({attempt: used(one, two), other: used(one)}) == {attempt, other}, "more, or less"
+    assert store.record({}) == set()
+    assert actors.rows(schema.attempt_input) == before
+    actors.control.cancel([builders.cancelled(attempt, actors.token)])
+    closed = made(actors, model("c"))
+    assert store.record({closed: used(one)}) == set()
+    assert actors.rows(schema.attempt_input) == before, "nothing is written about a closed attempt"
+
+
+def test_what_the_trusted_runs_of_a_model_were_made_from_is_told_for_the_slices_asked_about(actors: Actors) -> None:
+    one, two = fetched(actors, 1), fetched(actors, 2)
+    made(actors, model("spend", "1"), two)
+    made(actors, model("spend", "1"), one, two)
+    made(actors, model("spend", "2"), one)
+    made(actors, model("spend", "3"))
+    made(actors, model("other", "1"), two)
+    made(actors, model("spend", "4"), one)
+    demote(actors, model("spend", "4"))
+    later = model("spend", "1")._replace(logical_date=DAY + timedelta(days=1))
+    made(actors, later, one)
+    keys = [model("spend", customer) for customer in ("1", "3", "4")]
+    found = InputReader(actors.database).of_trusted("models.spend", keys)
+    both = {a.partition: comparable(f"content-{a.run_id}") for a in (one, two)}
+    assert found == {
+        model("spend", "1"): Trusted(builders.FINGERPRINT, both),
+        model("spend", "3"): Trusted(builders.FINGERPRINT, {}),
+    }
+    assert set(InputReader(actors.database).of_trusted("models.spend", [keys[0], later])) == {keys[0], later}
+
+
+# --- garbage ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_raw_run_is_garbage_when_nothing_refers_to_it_in_this_partition(actors: Actors) -> None:
+    """One run has a slice of every day, and each day has its own fate; what protects it on one protects no other."""
+    trusted, served, loaded, free, marked, opened, young, model_input, twin = (key(day) for day in range(1, 10))
+    first, plan = new_run_id(), actors.plan
+    everyday = [trusted, served, loaded, free, marked, opened, model_input, twin]
+    issued, _ = actors.try_to_issue(*plan(*everyday), run_id=first)
+    verdicts = [accepted(item.attempt, actors.token) for item in issued if item.attempt.partition != opened]
+    actors.validator.accept(verdicts)
+    made(actors, model("spend"), AttemptKey(model_input, first))
+    publish(actors, served)
+    again, _ = actors.try_to_issue(*plan(*(k for k in everyday if k not in (trusted, opened))))
+    actors.clock.now = later = NOW + timedelta(days=1)
+    actors.validator.accept([accepted(item.attempt, actors.token) for item in again])
+    batch: dict[str, Any] = {"batch_id": "B", "status": "prepared", "lease_token": "t", "prepared_at": NOW, "body": {}}
+    actors.execute(sa.insert(schema.load_batch).values(**batch))
+    item: dict[str, Any] = {"act": "load", "run_id": first, "schema_version": "v1", "table_name": "t"}
+    item |= {"record_count": 1, "authority_version": 1, "batch_id": "B"}
+    actors.execute(sa.insert(schema.load_batch_item).values(**builders.columns(loaded), **item))
+    garbage, entry = GarbageStore(actors.database, actors.clock), audit_entry(command="raw gc")
+    assert garbage.mark([AttemptKey(marked, first)], later, entry) == 1
+    late = actors.reject(young)
+    assert garbage.find(NOW) == [], "not closed before"
+    free_ones = [AttemptKey(free, first), AttemptKey(twin, first)]
+    assert garbage.find(later) == free_ones
+    assert garbage.find(later, 1) == free_ones[:1]
+    assert late in garbage.find(later + timedelta(seconds=1))
+    every = [AttemptKey(k, first) for k in everyday if k != twin]
+    assert garbage.mark([*every, late], later, entry) == 1
+    gone = {(r["logical_date"].day, r["run_id"]) for r in actors.rows(schema.partition_attempt) if r["raw_deleted_at"]}
+    assert gone == {(free.logical_date.day, first), (marked.logical_date.day, first)}
+    assert garbage.find(later) == [AttemptKey(twin, first)]
+    assert [line["affected"] for line in actors.reader.audit()][:2] == [1, 1]
+    assert garbage.marked_since(later) == [AttemptKey(free, first), AttemptKey(marked, first)]
+    assert garbage.marked_since(later + timedelta(seconds=1)) == []
+
+
+def test_the_inputs_of_a_model_are_kept_while_that_run_of_it_is_the_current_one(actors: Actors) -> None:
+    """Two models were made from the same run; only one of them moved on."""
+    later = NOW + timedelta(days=1)
+    used = fetched(actors, 1)
+    made(actors, model("a"), used)
+    made(actors, model("b"), used)
+    newer = fetched(actors, 1)
+    made(actors, model("a"), newer)
+    garbage = GarbageStore(actors.database, actors.clock)
+    assert used not in garbage.find(later)
+    made(actors, model("b"), newer)
+    assert used in garbage.find(later)

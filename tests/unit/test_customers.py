@@ -113,6 +113,20 @@ def test_customers_that_are_not_in_one_file_are_refused_with_what_to_do(tmp_path
         plan_customers(load(tmp_path, HEAD + "1,One,UTC,,\n", include=["more.yaml"]), "ads", found, NOW)
 
 
+def test_the_plan_names_the_file_and_what_it_says_now(tmp_path: Path) -> None:
+    text = HEAD + "1,One,UTC,,\n"
+    plan = plan_customers(load(tmp_path, text), "ads", [Account("1", "One", "UTC")], NOW)
+    assert (plan.file, plan.before, plan.after) == (tmp_path / "customers.csv", text, text)
+    assert (plan.changes, plan.ended) == ((), ())
+
+
+def test_an_end_is_past_when_a_later_day_is_over_where_the_account_lives(tmp_path: Path) -> None:
+    """Noon in UTC of June 10: June 9 is over in UTC, June 10 on the first side of the date line."""
+    text = HEAD + "1,A,UTC,,2026-06-08\n2,B,UTC,,2026-06-09\n3,C,Pacific/Kiritimati,,2026-06-09\n4,D,UTC,,2026-01-01\n"
+    found = [Account("1", "A", "UTC"), Account("2", "B", "UTC"), Account("3", "C", "Pacific/Kiritimati")]
+    assert plan_customers(load(tmp_path, text), "ads", found, NOW).ended == ("1", "3")
+
+
 def test_an_account_that_would_spoil_the_list_is_refused(tmp_path: Path) -> None:
     settings = load(tmp_path, HEAD)
     with pytest.raises(ConfigError, match=r"account 1 cannot be listed: 'Mars/Base' is not a known time zone"):

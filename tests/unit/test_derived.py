@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,3 +135,27 @@ def whole(inputs: dict[str, list[PartitionKey]], coming: set[PartitionKey]) -> b
     """Whether there are inputs at all, and all of them come."""
     every = [one for keys in inputs.values() for one in keys]
     return bool(every) and coming.issuperset(every)
+
+
+def test_a_selection_narrows_models_as_it_narrows_queries() -> None:
+    some = settings((Customer(id="1"), Customer(id="2", active_to=date(2024, 6, 2))))
+    now = datetime(2024, 6, 5, 12, tzinfo=UTC)
+
+    def chosen(**narrow: Any) -> list[tuple[str, str, int, int]]:
+        found = expected(some, Selection(**narrow), now)
+        return [(r.query_name, r.customer_id, r.first.day, r.last.day) for r in found]
+
+    everything = chosen()
+    models = [one for one in everything if one[0] != "campaign_daily"]
+    assert {one[0] for one in models} == {"own", "whole", "share", "last"}
+    assert chosen(source="models") == models
+    assert chosen(source="demo") == [one for one in everything if one[0] == "campaign_daily"]
+    for names in (("own",), ("whole", "last"), ("last", "campaign_daily")):
+        assert chosen(queries=names) == [one for one in everything if one[0] in names]
+    assert chosen(customers=("2",)) == [one for one in everything if one[1] == "2"]
+    assert ("own", "2", 1, 2) in chosen(customers=("2",))
+    since, until = date(2024, 6, 2), date(2024, 6, 3)
+    assert chosen(source="models", since=since, until=until) == [
+        (name, who, max(first, 2), min(last, 3)) for name, who, first, last in models if max(first, 2) <= min(last, 3)
+    ]
+    assert chosen(source="models", since=date(2024, 6, 5)) == []

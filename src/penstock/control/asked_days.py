@@ -22,7 +22,8 @@ class AskedDays:
     """The expected partitions of the days in a question about readiness.
 
     `due` holds the days that have ended. `ranges` holds `due` and the days that have not ended yet, as far as the
-    question names them: the days that have ended for some accounts only, and the next day."""
+    question names them: the days that have ended for some accounts only, and the next day on which anything is
+    expected."""
 
     table: str
     since: date | None
@@ -52,7 +53,7 @@ class AskedDays:
         elif self.until and last and self.until > last and self.ended:
             found.append(f"nothing is expected after {last}, where active_to ends")
         elif self.until and last and self.until > last:
-            days = _days(last + _DAY, self.until)
+            days = _days(min(max(span.first, last + _DAY) for span in self.ranges if span.last > last), self.until)
             found.append(f"{days}: not over yet, so nothing is there; the last day that is over is {last}")
         elif spans.count(self.ranges) > spans.count(self.due):
             found.append(f"{last} is not over yet for all accounts")
@@ -69,14 +70,23 @@ def asked_days(settings: Settings, table: str, selection: Selection, now: dateti
             raise UsageError(_nothing(settings, table, selection, now))
         return AskedDays(table, selection.since, None, due, due, ended=False)
     reach = until if last is None else min(until, last + _AHEAD)
-    moment = datetime.combine(reach, time(12), UTC) + 2 * _DAY if reach < _LAST_DAY else _END  # over everywhere
-    later = expected(settings, selection, max(now, moment))
+    later = expected(settings, selection, max(now, _over_everywhere(reach)))
     if not later:
         raise UsageError(_nothing(settings, table, selection, now))
     first = min(span.first for span in later)
-    ranges = spans.clipped(later, first, first if last is None else last + _DAY)
-    ended = last is not None and max(span.last for span in later) <= last
-    return AskedDays(table, selection.since, until, ranges, due, ended)
+    if last is None:
+        return AskedDays(table, selection.since, until, spans.clipped(later, first, first), due, ended=False)
+    to_come, further = [span for span in later if span.last > last], list[ExpectedRange]()
+    if not to_come and until > reach:  # a customer may begin later than that
+        further = [span for span in expected(settings, selection, _over_everywhere(until)) if span.last > last]
+    following = min((max(span.first, last + _DAY) for span in (*to_come, *further)), default=last)
+    ranges = [*spans.clipped(later, first, following), *spans.clipped(further, following, following)]
+    return AskedDays(table, selection.since, until, ranges, due, ended=following == last)
+
+
+def _over_everywhere(day: date) -> datetime:
+    """A moment at which this day is over for every account."""
+    return datetime.combine(day, time(12), UTC) + 2 * _DAY if day < _LAST_DAY else _END
 
 
 def _days(first: date, last: date) -> str:
