@@ -94,10 +94,11 @@ def run(jobs: Sequence[Job], root: Path, slots: Sequence[Path]) -> Iterator[Ende
 
 
 def _outcome(code: int) -> str:
-    """By the exit code of pytest: 1 tests failed, 2 the changed module cannot be imported; below 0 a signal."""
+    """By the exit code of pytest: 1 tests failed, 2 or 4 the changed module cannot be imported, so that its tests are not
+    found; below 0 a signal."""
     if code == 0:
         return "survived"
-    return "killed" if code < 0 or code in (1, 2) else "broken"
+    return "killed" if code < 0 or code in (1, 2, 4) else "broken"
 
 
 def _write(path: Path, text: str, number: int) -> None:
