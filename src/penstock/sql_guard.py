@@ -141,9 +141,9 @@ def check_spark_expression(text: str) -> None:
 
 
 def expression_problems(text: str, fields: Mapping[str, str] | None) -> list[str]:
-    """What is known to be wrong with a check expression without Spark: it cannot be parsed, names a column that is no
-    field, or cannot be boolean. `fields` are types by name; None if they are not known. Spark has the last word: it
-    also knows the types of functions and of what they are given."""
+    """Return the mistakes in a check expression that can be found without Spark: it cannot be parsed, names a column
+    that is no field, or cannot be boolean. `fields` are types by name; None if they are not known. Spark may still
+    refuse the expression: it also knows the types of functions and of their arguments."""
     from sqlglot import exp
 
     try:

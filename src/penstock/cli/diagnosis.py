@@ -65,7 +65,7 @@ def check_expressions(ws: Workspace) -> str:
         problems += _expression_problems(f"models.{model.name}", model.checks, None)
     if problems:
         raise ConfigError("; ".join(problems))
-    return "every expression names fields of its query"
+    return "every expression can be parsed, names fields of its query, and can be boolean"
 
 
 def roles(ws: Workspace) -> str:

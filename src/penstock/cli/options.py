@@ -64,7 +64,7 @@ AfterLoad = Annotated[
 AfterId = Annotated[str | None, typer.Option("--after", metavar="ID", help="Continue after this one.")]
 AfterEntry = Annotated[
     int | None,
-    typer.Option("--after", metavar="ID", min=1, max=LAST_ID, help="Continue after this audit_id: older entries."),
+    typer.Option("--after", metavar="ID", min=1, max=LAST_ID, help="Continue after this entry: older ones."),
 ]
 AfterPosition = Annotated[
     int | None,
