@@ -708,6 +708,8 @@ def test_a_cancel_comes_before_the_end_of_a_run_or_is_refused(annals: Annals) ->
     first, second = annals.start(1), annals.start(2)
     assert actors.control.request_cancel(first, builders.audit_entry()) is True
     assert actors.control.request_cancel(first, builders.audit_entry()) is True
+    lines = [(line["affected"], line["outcome"]) for line in actors.reader.audit()]
+    assert lines == [(0, "asked for before"), (1, "done")]
     assert actors.control.finish_run(first, actors.token, {}) == "cancelled"
     assert actors.control.finish_run(second, actors.token, {}) == "done"
     before = builders.everything(actors.database)
