@@ -150,6 +150,7 @@ def test_pauses_in_force_are_listed_also_of_days_to_come(shop: Shop) -> None:
     assert "resumed" in text
     shop.ask("state", "resume", "--yes")
     assert shop.ask("state", "pauses")["items"] == []
+    assert shop.run("state", "pauses").stdout == "no pause by filters is in force\n0 partitions are paused now\n"
     over = shop.run("state", "resume", "--yes")
     assert (over.code, over.stdout) == (0, "nothing to do: nothing that matches is paused or held\n")
 

@@ -43,8 +43,10 @@ def pauses(
         columns = ("pause", "acts as", "source", "customer", "query", "from", "until", "since", "by", "reason")
         if entries:
             console.print(table(None, columns, [_row(entry) for entry in entries]))
-        console.print(f"{counted(paused)} {'is' if paused == 1 else 'are'} paused now")
-        draw_more(console, len(entries), total, following)
+            draw_more(console, len(entries), total, following)
+        else:
+            console.print("no pause by filters is in force")
+        console.print(f"{counted(paused, 'partition is', 'partitions are')} paused now")
 
     show({**page(entries, total, following), "paused": paused}, as_json, draw)
 
