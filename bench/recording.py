@@ -14,7 +14,7 @@ from penstock.app import Workspace
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged, Event, PartitionPublished, PlanCreated, RunFinished, TaskFinished
 from penstock.partition import PartitionKey, RunId, new_run_id
-from penstock.slices import brief
+from penstock.partition_set import compact_ranges
 
 _BATCH = 10_000
 _NOW = datetime(2024, 7, 1, tzinfo=UTC)
@@ -53,7 +53,7 @@ def story(run_id: RunId, partitions: int) -> list[Event]:
         PartitionKey(SOURCE, str(1_000_000_001 + n // days), QUERY, FIRST_DAY + timedelta(days=n % days))
         for n in range(partitions)
     ]
-    chains = [{"stages": ["validate", "load"], "slices": brief(keys)}]
+    chains = [{"stages": ["validate", "load"], "slices": compact_ranges(keys)}]
     plan: list[Event] = [PlanCreated(run_id, 0, chains, reasons={"missing": partitions})]
     for key in keys:
         plan.append(TaskFinished(run_id, key, 1, "validate", "SUCCEEDED", None, "c0ffee", 10))

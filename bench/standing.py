@@ -19,9 +19,9 @@ from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.partition import new_ulids
 from penstock.projections import files
-from penstock.projections.board import FAILED, STALE, Board
 from penstock.projections.manifest import new_path
 from penstock.projections.status import PARTIAL
+from penstock.projections.status_board import FAILED, STALE, Board
 from penstock.projections.status_file import with_spec_columns
 
 _EPOCH = date(1970, 1, 1)

@@ -18,8 +18,8 @@ from penstock.lake import Lake, open_lake
 from penstock.ledger.read import LedgerReader
 from penstock.ledger.segments import SegmentReader
 from penstock.partition import AttemptKey, RunId, new_run_id
-from penstock.projections.current import Current, look
-from penstock.projections.manifest import Head
+from penstock.projections.current import Current, load_current
+from penstock.projections.manifest import ManifestPointer
 from penstock.projections.projector import Projector
 from penstock.projections.system import system_table
 from penstock.state.inputs import InputReader
@@ -37,7 +37,7 @@ class Annals:
     projector: Projector
 
     def current(self) -> Current:
-        return look(self.projector.head, self.lake, self.ledger, self.projector.inputs, OWNER)
+        return load_current(self.projector.head, self.lake, self.ledger, self.projector.inputs, OWNER)
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """All projections as rows in a fixed order."""
@@ -67,7 +67,9 @@ class Annals:
         actors, lake = Actors.on(builders.migrated(database)), open_lake(f"{folder}/lake")
         ledger = LedgerReader(database, SegmentReader(lake))
         inputs = InputReader(database).of
-        projector = Projector(Head(database, lake), lake, ledger, inputs, OWNER, actors.clock, timedelta(days=90))
+        projector = Projector(
+            ManifestPointer(database, lake), lake, ledger, inputs, OWNER, actors.clock, timedelta(days=90)
+        )
         yield cls(actors, lake, ledger, projector)
         database.close()
 

@@ -69,7 +69,7 @@ class Walk:
         seen = self._seen()
         assert seen == (self._publication if gap in (*COMPACT_GAPS, "publish.recorded") else self._publication - 1), gap
         before = self._house.batches()
-        self._house.workers.bury()
+        self._house.workers.mark_dead_workers()
         self._house.publish()
         after = self._house.batches()
         left = [batch for batch, status in before.items() if status == "prepared"]

@@ -12,7 +12,7 @@ from house import House
 from penstock.contract.content import content_digest
 from penstock.contract.rules import row_rules, unique_rules
 from penstock.partition import AttemptKey
-from penstock.pipeline.examine import Examiner
+from penstock.pipeline.parse_slices import Examiner
 from penstock.pipeline.summarise import summariser
 from penstock.pipeline.validate import ToValidate, _item_table
 from workspaces import key

@@ -34,7 +34,7 @@ from penstock.state.marks import MarkStore
 from penstock.state.pause_scope import Scope
 from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
-from penstock.state.recheck import FoundWanting
+from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Breaker, PartitionControl
 from penstock.state.schedule import Decided, RetryStore
 from workspaces import open_at, write_workspace
@@ -593,7 +593,7 @@ def test_a_recheck_demotes_only_what_is_still_trusted_and_counts_one_attempt(act
     old = actors.accept(key(1))
     actors.accept(key(1))
     now = actors.accept(key(2))
-    found = [FoundWanting(old, "clicks is negative"), FoundWanting(now, "clicks is negative")]
+    found = [FailedRecheck(old, "clicks is negative"), FailedRecheck(now, "clicks is negative")]
     assert actors.validator.withdraw(found) == [key(2)]
     state = actors.reader.state(key(2))
     assert state is not None
@@ -673,7 +673,7 @@ def test_an_act_on_a_partition_leaves_its_neighbours_alone(actors: Actors, act: 
         case "approve":
             assert acts(actors).approve(key(), third.run_id, "right", entry)
         case "recheck":
-            assert actors.validator.withdraw([FoundWanting(second, "wrong")]) == [key()]
+            assert actors.validator.withdraw([FailedRecheck(second, "wrong")]) == [key()]
         case "requeue":
             assert actors.control.requeue([key()], entry) == 1
         case "terminal":
@@ -806,7 +806,7 @@ def test_a_recheck_marks_the_examined_run_and_no_other(actors: Actors) -> None:
     acts(actors).demote(key(3), "by hand", audit_entry())
     actors.execute(sa.delete(schema.publish_due))
     actors.clock.now = later = NOW + timedelta(hours=1)
-    found = [FoundWanting(old, "a"), FoundWanting(trusted, "b"), FoundWanting(gone, "c")]
+    found = [FailedRecheck(old, "a"), FailedRecheck(trusted, "b"), FailedRecheck(gone, "c")]
     assert actors.validator.withdraw(found) == [key(2)]
     marks = {row["run_id"]: row["demoted_at"] for row in actors.rows(schema.partition_attempt) if row["demoted_at"]}
     assert marks == {trusted.run_id: later, gone.run_id: NOW}

@@ -231,7 +231,7 @@ def test_an_unfinished_publication_is_no_disagreement(house: House) -> None:
     house.deliver(slices(1, clicks=3))
     assert start("publish", house.folder, PENSTOCK_FAILPOINT="publish.committed").wait(120) < 0
     assert kinds(house) == []
-    house.workers.bury()
+    house.workers.mark_dead_workers()
     assert house.publish().refused == {}
     assert house.clicks() == {k: {v} for k, v in {**slices(1, clicks=3), **slices(2)}.items()}
 

@@ -23,8 +23,8 @@ from penstock.control.resume import left_over, outdated_closings, reasons_of, st
 from penstock.control.unfinished import left_of, unfinished_runs
 from penstock.db import schema
 from penstock.errors import ActRefused, ErrorClass, LeaseLost, PenstockError
-from penstock.flow.desk import Desk
 from penstock.flow.graph import Graph
+from penstock.flow.run_state import RunState
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.ledger.append import append
@@ -40,13 +40,13 @@ from penstock.ledger.events import (
 from penstock.ledger.segments import SegmentDamaged
 from penstock.lifecycle import Act, Outcome, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
+from penstock.partition_set import compact_ranges
 from penstock.projections import page, projector
 from penstock.projections.fact import START
 from penstock.projections.manifest import ProjectionsLost
 from penstock.projections.run_page import run_page
 from penstock.projections.runs import FoldedRun
 from penstock.projections.system import SystemTable
-from penstock.slices import brief
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed, Issued, Verdict
 from workspaces import customer_id, open_at, write_workspace
@@ -204,8 +204,8 @@ def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     annals: Annals, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
 ) -> None:
     actors, run_id = annals.actors, annals.start(1, 2, 3)
-    desk = Desk(run_id, annals.ledger.news_of_run)
-    desk.look()
+    desk = RunState(run_id, annals.ledger.news_of_run)
+    desk.refresh()
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token), rejected(attempt(run_id, 2), actors.token)])
     if somebody_was_faster:  # it has folded what this desk has not seen yet
         annals.another_projector().advance()
@@ -214,10 +214,10 @@ def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(page, "FoldedRun", None)  # nobody folds a run of his own
         annals.projector.advance({run_id: desk.folded})
-    lent = annals.tables()
-    assert [row["state"] for row in lent["runs"]] == ["FAILED"]
+    prefolded = annals.tables()
+    assert [row["state"] for row in prefolded["runs"]] == ["FAILED"]
     annals.projector.rebuild()
-    assert annals.tables() == lent
+    assert annals.tables() == prefolded
 
 
 def test_a_run_that_is_lent_before_it_is_over_is_folded_from_the_ledger(annals: Annals) -> None:
@@ -272,7 +272,7 @@ def test_the_page_of_a_run_shows_what_failed_and_which_edges_hold_up_the_rest(an
 
 def test_an_edge_from_a_task_of_no_plan_is_on_the_page_of_the_run_that_it_holds_up(annals: Annals) -> None:
     run_id, waiting = new_run_id(), "extract:models/all/m/2024-06-01"
-    group = {"task": waiting, "name": "g", "rule": "all", "slices": brief([key(1)])}
+    group = {"task": waiting, "name": "g", "rule": "all", "slices": compact_ranges([key(1)])}
     plan = PlanCreated(run_id, 0, tasks=[waiting], groups=[group])
     annals.actors.database.transact(lambda c: append(c, [plan], "control", builders.NOW))
     page = run_page(annals.current(), run_id)
@@ -317,11 +317,11 @@ def test_in_whatever_pieces_and_pages_events_are_read_the_tables_are_the_same(
     for _ in story(annals):
         pass
     runs = {fact.run_id for fact in annals.ledger.after(START, 1000)[0] if fact.run_id}
-    lent = {run: Desk(RunId(run), annals.ledger.news_of_run).folded for run in runs} if is_lent else {}
+    prefolded = {run: RunState(RunId(run), annals.ledger.news_of_run).folded for run in runs} if is_lent else {}
     with monkeypatch.context() as patch:
         patch.setattr(projector, "PIECE", piece)
         patch.setattr(projector, "PAGE", events)
-        annals.projector.advance(lent)
+        annals.projector.advance(prefolded)
         by_pieces = annals.tables()
         annals.projector.rebuild()
         assert annals.tables() == by_pieces
@@ -618,13 +618,13 @@ def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals
     taken = actors.issue_one(key(4))
     actors.control.start_run(run_id, actors.token, "ada", {}, len(keys), Graph(keys).event(run_id))
     actors.control.issue(run_id, actors.token, "one", [builders.planned(key(day)) for day in (1, 2, 3, 4)])
-    actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, brief([key(1), key(2)]), 1, "one"))
+    actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one"))
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token)])
     actors.workers.stop(actors.token)
     adopted = actors.control.adopt(run_id, actors.workers.register())
     assert sorted(item.attempt for item in adopted) == [attempt(run_id, 2), attempt(run_id, 3)]
-    desk = Desk(run_id, annals.ledger.news_of_run)
-    desk.look()
+    desk = RunState(run_id, annals.ledger.news_of_run)
+    desk.refresh()
     found = left_over(desk, adopted)
     assert found.unissued == [key(5)]
     assert [item.attempt for item in found.fetched] == [attempt(run_id, 2)]

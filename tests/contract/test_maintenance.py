@@ -24,7 +24,7 @@ from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.compare import differences, queue_differences
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.publish import Compaction
-from penstock.warehouse.reader import Head
+from penstock.warehouse.reader import TableHead
 from penstock.warehouse.readiness import Coverage, Rule, wait_for
 from penstock.warehouse.tables import Table
 from penstock.warehouse.vacuum import preview_vacuum
@@ -427,7 +427,7 @@ def test_verify_compares_the_statistics_in_the_log_with_the_files(
     assert bool(done.wrong) is hidden
 
 
-def edit_log(house: House, head: Head, said: dict[str, Any], edited: dict[str, Any]) -> None:
+def edit_log(house: House, head: TableHead, said: dict[str, Any], edited: dict[str, Any]) -> None:
     """Changes what the log says about the one file of a table."""
     log = f"{head.location}/_delta_log/{head.version:020d}.json"
     lines = [json.loads(line) for line in house.workspace.lake.read(log).splitlines()]

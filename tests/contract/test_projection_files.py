@@ -31,8 +31,8 @@ from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import START, Cursor
 from penstock.projections.manifest import (
     PARTITION_STATUS,
-    Head,
     Manifest,
+    ManifestPointer,
     ProjectionsLost,
     Published,
     RowsFile,
@@ -470,7 +470,7 @@ def test_a_manifest_remembers_what_its_successor_does_without_for_an_hour() -> N
 
 
 def test_the_manifest_is_replaced_by_whoever_has_seen_it_and_by_nobody_else(annals: Annals) -> None:
-    head = Head(annals.actors.database, annals.lake)
+    head = ManifestPointer(annals.actors.database, annals.lake)
     assert head.read() == (None, Manifest())
     first = head.advance(None, FULL, builders.NOW)
     assert head.read() == (first, FULL)

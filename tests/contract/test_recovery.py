@@ -1160,7 +1160,7 @@ def test_a_rebuild_that_dies_in_a_gap_is_finished_or_repeated(house: House, gap:
     data_files(house)[0].unlink()
     assert start("rebuild", house.folder, PENSTOCK_FAILPOINT=gap).wait(120) < 0
     fresh = House(house.folder)
-    fresh.workers.bury()
+    fresh.workers.mark_dead_workers()
     fresh.rebuild(TABLE)
     assert seen(fresh) == before
     assert_sound(fresh)

@@ -46,7 +46,7 @@ from penstock.state.breakers import BreakerStore
 from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
-from penstock.state.recheck import FoundWanting
+from penstock.state.recheck import FailedRecheck
 from penstock.state.schedule import Decided, RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
@@ -240,7 +240,7 @@ def test_the_validator_withdraws_a_run_and_its_rows_go_though_it_may_not_touch_p
     replace(actors, reader=StateReader(estate.owner)).publish()
     pointers = PointerReader(estate.holding(Role.CONSUMER))
     before = pointers.pointer(key())
-    assert actors.validator.withdraw([FoundWanting(trusted, "clicks is negative")]) == [key()]
+    assert actors.validator.withdraw([FailedRecheck(trusted, "clicks is negative")]) == [key()]
     after = pointers.pointer(key())
     assert before is not None
     assert before.available
@@ -277,7 +277,7 @@ def test_a_slice_goes_all_the_way_with_each_actor_in_its_own_role(estate: Estate
     assert house.publish().loaded == 2
     house.workspace.database = consumer
     assert house.clicks() == {workspaces.key(1): {1}, workspaces.key(2): {2}}
-    wanting = FoundWanting(AttemptKey(workspaces.key(1), run_id), "wrong after all")
+    wanting = FailedRecheck(AttemptKey(workspaces.key(1), run_id), "wrong after all")
     house.validator.withdraw([wanting], audit_entry(command="validate"))
     assert house.clicks() == {workspaces.key(2): {2}}
     assert len(list(house.workspace.raw_lines_of(workspaces.key(2), run_id))) == 3  # the trusted run is free

@@ -19,7 +19,7 @@ from penstock.flow.model_contracts import _columns
 from penstock.partition import PartitionKey, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse.reader import Vouched, heads, table_schemas
-from penstock.warehouse.served import look
+from penstock.warehouse.served import read_served
 from penstock.warehouse.snapshots import Snapshot
 from penstock.warehouse.version_union import VersionsConflict, unified
 from workspaces import customer_id, key
@@ -74,7 +74,7 @@ def test_a_version_that_serves_no_partition_is_not_read(old: House, new: House) 
     assert set(vouched.duckdb().project("clicks").fetchall()) == {("7",)}
     assert set(vouched.polars()["clicks"].to_list()) == {"7"}
     assert sql(ws) == ["7"]
-    assert [head.schema_version for head in look(ws.database, {TABLE: (D9, D10)}).heads[TABLE]] == ["text"]
+    assert [head.schema_version for head in read_served(ws.database, {TABLE: (D9, D10)}).heads[TABLE]] == ["text"]
     assert len(table_schemas(ws.versions, ws.database, [("demo", "campaign_daily")])[TABLE]) == 1
     assert {head.schema_version for _, head in ws.warehouse_tables()} == {"text", "v1"}  # maintenance keeps both
     ws.snapshot("now")

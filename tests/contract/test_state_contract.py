@@ -48,7 +48,7 @@ from penstock.state.authority import AuthorityStore
 from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
-from penstock.state.recheck import FoundWanting
+from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Attempt, PartitionState, PartitionView, Refused, Ruling, Verdict
 from penstock.state.schedule import RetryStore
 from penstock.state.validator import ValidatorStore
@@ -807,7 +807,7 @@ def test_a_requeue_that_cannot_be_audited_did_not_happen(actors: Actors) -> None
 def test_a_re_check_that_cannot_be_audited_demotes_nothing(actors: Actors) -> None:
     attempt = actors.accept()
     before = everything(actors.database)
-    found = [FoundWanting(attempt, "too few rows")]
+    found = [FailedRecheck(attempt, "too few rows")]
     with pytest.raises(PenstockError, match="refused a change"):
         actors.validator.withdraw(found, audit_entry(command="validate", actor=None))
     assert everything(actors.database) == before
@@ -1414,7 +1414,7 @@ def test_what_is_open_is_told_by_worker_and_by_run(actors: Actors) -> None:
     assert sorted(workers.runs_of(actors.token)) == [(run_id, actors.token) for run_id in runs[actors.token]]
     workers.stop(actors.token)
     assert opened(workers.abandoned()) == {(2, actors.token), (4, gone), (6, gone), (8, actors.token)}
-    assert workers.bury() == 0, "the process of all of them is alive"
+    assert workers.mark_dead_workers() == 0, "the process of all of them is alive"
 
 
 def lose(actors: Actors, *keys: PartitionKey) -> Rescued:

@@ -21,11 +21,11 @@ from penstock.state.authority import AuthorityStore
 from penstock.state.closing import OVERTAKEN
 from penstock.state.garbage import GarbageStore
 from penstock.state.inputs import InputReader, InputStore, Trusted
-from penstock.state.recheck import FoundWanting
+from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Consumed
-from penstock.warehouse.reader import Head, heads, heads_and_slices
+from penstock.warehouse.reader import TableHead, heads, heads_and_slices
 from penstock.warehouse.readiness import coverage, day_counts, usable
-from penstock.warehouse.served import look
+from penstock.warehouse.served import read_served
 from penstock.warehouse.snapshots import Snapshot, as_of, withdrawn_since
 from penstock.warehouse.withdrawn import demoted_inputs, keys_by_table, not_ready, trusted_inputs, withdrawn_inputs
 
@@ -127,7 +127,7 @@ def test_a_recheck_that_demotes_reaches_models_too_and_a_replacement_does_not(ac
     wrong, spend, total = chain(actors)
     actors.accept(key(1, customer="1000000002"))
     assert withdrawn(actors) == set()
-    assert actors.validator.withdraw([FoundWanting(wrong, "clicks is negative")]) == [wrong.partition]
+    assert actors.validator.withdraw([FailedRecheck(wrong, "clicks is negative")]) == [wrong.partition]
     assert withdrawn(actors) == {spend.partition, total.partition}
 
 
@@ -159,9 +159,9 @@ def test_a_partition_is_not_ready_while_readers_get_the_old_run(actors: Actors) 
 def test_nothing_new_is_made_from_it(actors: Actors) -> None:
     wrong, spend, _ = chain(actors)
     table, days = "models.spend", {"models.spend": (DAY, DAY)}
-    assert set(look(actors.database, days).runs) == {(table, DAY)}
+    assert set(read_served(actors.database, days).runs) == {(table, DAY)}
     demote(actors, wrong.partition)
-    found = look(actors.database, days)
+    found = read_served(actors.database, days)
     assert found.runs == {}
     assert found.heads[table][0].exceptions == SLICE
     assert spend.partition == model("spend")
@@ -171,7 +171,7 @@ def test_readers_are_told_and_rows_are_hidden_only_where_the_model_says_so(actor
     wrong, _, _ = chain(actors)
     demote(actors, wrong.partition)
 
-    def seen(hiding: tuple[str, ...]) -> Head:
+    def seen(hiding: tuple[str, ...]) -> TableHead:
         [head] = heads(actors.database, "models", "spend", hiding)
         return head
 
@@ -301,7 +301,7 @@ def test_what_is_about_to_be_replaced_is_not_used_and_nothing_else_is_left_out(a
     demote(actors, fetched(actors, 3).partition)
     actors.accept(one.partition)
     table, last = "demo.campaign_daily", date(2024, 6, 2)
-    found = look(actors.database, {table: (DAY, last)})
+    found = read_served(actors.database, {table: (DAY, last)})
     customer = two.partition.customer_id
     assert found.runs[table, DAY] == {customer: (two.run_id, f"content-{two.run_id}")}
     assert found.served_in == {(table, day): {customer: f"{table}.v1"} for day in (DAY, last)}

@@ -71,7 +71,7 @@ def load_and_kill(folder: Path) -> None:
 def check(house: House) -> None:
     """In the end pointers are what authority says, tables are what pointers say, and nothing is left half done."""
     ws = house.workspace
-    house.workers.bury()
+    house.workers.mark_dead_workers()
     house.publish()
     assert house.unfinished() == set()
     assert ws.pointers.waiting() == 0

@@ -31,7 +31,7 @@ from penstock.state.marks import MarkStore
 from penstock.state.pause_scope import Scope
 from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
-from penstock.state.recheck import FoundWanting
+from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Accepted, Cancelled, Rejected
 from penstock.state.schedule import RetryStore
 
@@ -253,7 +253,7 @@ class ControlPlane(RuleBasedStateMachine):
         if known.run is None:
             return
         trusted = next(tried for tried in known.attempts if tried.attempt.run_id == known.run)
-        withdrawn = self.actors.validator.withdraw([FoundWanting(trusted.attempt, "no longer")])
+        withdrawn = self.actors.validator.withdraw([FailedRecheck(trusted.attempt, "no longer")])
         assert bool(withdrawn) == (known.status == "success")
         if withdrawn:
             trusted.demoted = True

@@ -20,10 +20,10 @@ from penstock.errors import ActRefused
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import RunId
-from penstock.projections.board import Board
 from penstock.projections.staleness import Policy
+from penstock.projections.status_board import Board
 from penstock.state.authority import AuthorityStore
-from penstock.state.recheck import FoundWanting
+from penstock.state.recheck import FailedRecheck
 
 DAYS = (1, 2)
 EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 2), date(2024, 6, 3))
@@ -93,7 +93,7 @@ def play(annals: Annals, act: str, day: int, which: int, step: int, told: Histor
         elif act == "re-check":
             state = actors.reader.state(key(day))
             run = state.current_run_id if state else None
-            if run and actors.validator.withdraw([FoundWanting(attempt(run, day), "no longer")]):
+            if run and actors.validator.withdraw([FailedRecheck(attempt(run, day), "no longer")]):
                 told.trusted = False
         elif runs := told.accepted if act == "rollback" else told.rejected:
             run = runs[which % len(runs)]

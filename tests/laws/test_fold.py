@@ -16,12 +16,12 @@ from penstock.ledger.events import Event
 from penstock.partition import new_ulids
 from penstock.projections import codes
 from penstock.projections.fact import OF_A_RUN, UNDERSTOOD, Fact, understood
-from penstock.projections.page import strange
+from penstock.projections.page import count_unknown_events
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_fold import RunFold
 from penstock.projections.runs import RUNS, FoldedRun, run_row
+from penstock.projections.task_reports import TaskReport, task_reports
 from penstock.projections.ulids import EventIds, moments
-from penstock.projections.words import Word, words
 from reference_fold import reference
 
 _NOW = datetime(2024, 6, 1, tzinfo=UTC)
@@ -281,17 +281,17 @@ def test_every_event_that_speaks_of_many_slices_says_its_own_of_each() -> None:
         fact(8, "PartitionPublished", partition_key=days[1]),
         fact(9, "AuthorityChanged", partition_key=days[1]),
     ]
-    told = words(said)
+    told = task_reports(said)
     ok, failed, cancelled = codes.SUCCEEDED, codes.FAILED, codes.CANCELLED
     assert told.final == [
-        *(Word(f"extract:{day}", ok, 1, 1) for day in days),
-        *(Word(f"{stage}:{day}", ok, 1, 2) for stage in ("extract", "validate", "load") for day in days),
-        *(Word(f"validate:{day}", cancelled, 1, 3, error_class="quota") for day in days),
-        Word(f"load:{days[0]}", failed, 2, 4, error_class="data"),
-        Word(f"load:{days[0]}", ok, 1, 7, closes=True),
+        *(TaskReport(f"extract:{day}", ok, 1, 1) for day in days),
+        *(TaskReport(f"{stage}:{day}", ok, 1, 2) for stage in ("extract", "validate", "load") for day in days),
+        *(TaskReport(f"validate:{day}", cancelled, 1, 3, error_class="quota") for day in days),
+        TaskReport(f"load:{days[0]}", failed, 2, 4, error_class="data"),
+        TaskReport(f"load:{days[0]}", ok, 1, 7, closes=True),
     ]
-    assert told.tried == [Word(f"load:{days[0]}", failed, 1, 6)]
-    assert told.started == [Word(f"load:{day}", ok, 3, 5) for day in days]
+    assert told.tried == [TaskReport(f"load:{days[0]}", failed, 1, 6)]
+    assert told.started == [TaskReport(f"load:{day}", ok, 3, 5) for day in days]
     assert told.published == [(f"load:{days[1]}", 8)]
 
 
@@ -307,7 +307,7 @@ def test_the_fold_understands_every_event_that_the_ledger_writes_in_its_version(
     assert UNDERSTOOD.keys() >= OF_A_RUN
     assert UNDERSTOOD.keys() - OF_A_RUN == {"AuthorityChanged", "PartitionHidden", "AttemptRefused"}
     newer = fact(3, "RunFinished")._replace(version=2)
-    assert strange([fact(1, "Unheard"), fact(2, "RunFinished"), newer, fact(4, "Unheard")]) == {
+    assert count_unknown_events([fact(1, "Unheard"), fact(2, "RunFinished"), newer, fact(4, "Unheard")]) == {
         "Unheard/1": 2,
         "RunFinished/2": 1,
     }

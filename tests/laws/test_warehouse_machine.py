@@ -22,7 +22,7 @@ from house import House
 from penstock.errors import ActRefused, UsageError
 from penstock.partition import PartitionKey, RunId
 from penstock.state.authority import AuthorityStore
-from penstock.warehouse.reader import Head
+from penstock.warehouse.reader import TableHead
 from penstock.warehouse.tables import Table
 from workspaces import key
 
@@ -102,7 +102,7 @@ class Warehouse(RuleBasedStateMachine):
     def acts(self) -> AuthorityStore:
         return AuthorityStore(self.house.workspace.database, self.house.now)
 
-    def heads(self) -> list[Head]:
+    def heads(self) -> list[TableHead]:
         return [head for _, head in self.house.workspace.warehouse_tables()]
 
     @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1, max_size=2), version=st.sampled_from(VERSIONS))

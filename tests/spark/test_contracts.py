@@ -257,7 +257,7 @@ def test_one_read_of_the_other_table_serves_a_whole_batch(tmp_path: Path, spark:
     trusted = [(k, s.current_run_id) for k in (key(n, d) for n in (1, 2, 3) for d in ("2024-06-09", "2024-06-10"))
                if (s := ws.reader.state(k))]  # fmt: skip
     items = [ToValidate(AttemptKey(k, RunId(str(r))), 1000, None) for k, r in trusted]
-    found = validate(spark, ws.settings.lake, contract, items, look=look)
+    found = validate(spark, ws.settings.lake, contract, items, open_reference=look)
     assert [item.complaints for item in found] == [[]] * 6
     customers = sorted({item.attempt.partition.customer_id for item in found})
     assert looked == [("demo.zz_networks", date(2024, 6, 9), date(2024, 6, 10), customers)]

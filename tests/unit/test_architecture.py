@@ -43,7 +43,7 @@ LAYERS = (
     "field_types",
     "lifecycle",
     "expected",
-    "slices",
+    "partition_set",
     "digests",
     "partition",
     "clock",

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import NOW, query
-from penstock.control import spans
 from penstock.control.breaker import CONFIRMATIONS, gate, in_words, observed
+from penstock.control.ranges import (
+    between_keys,
+    count_partitions,
+    first_key,
+    in_key_order,
+    last_key,
+    next_page,
+    subtract,
+)
 from penstock.control.restate import Maturity, ages, maturity
 from penstock.control.retry import Decision, Failures, decide, jittered, terminal
 from penstock.control.share import allocate
@@ -166,7 +174,7 @@ ranges = st.lists(
     unique_by=lambda r: (r[0], r[1]),
     max_size=6,
 ).map(
-    lambda found: spans.in_order(
+    lambda found: in_key_order(
         ExpectedRange("s", c, q, FIRST + timedelta(days=low), FIRST + timedelta(days=low + length - 1))
         for c, q, low, length in found
     )
@@ -184,10 +192,10 @@ def keys(found: list[ExpectedRange]) -> list[PartitionKey]:
 @given(ranges, st.integers(1, 7))
 def test_pages_cover_every_partition_once_in_order(found: list[ExpectedRange], size: int) -> None:
     seen: list[PartitionKey] = []
-    while page := spans.page(found, seen[-1] if seen else None, size):
-        assert 1 <= spans.count(page) <= size
-        assert (spans.first_key(page), spans.last_key(page)) == (keys(page)[0], keys(page)[-1])
-        assert keys(spans.between(found, spans.first_key(page), spans.last_key(page))) == keys(page)
+    while page := next_page(found, seen[-1] if seen else None, size):
+        assert 1 <= count_partitions(page) <= size
+        assert (first_key(page), last_key(page)) == (keys(page)[0], keys(page)[-1])
+        assert keys(between_keys(found, first_key(page), last_key(page))) == keys(page)
         seen += keys(page)
     assert seen == keys(found) == sorted(seen)
 
@@ -197,7 +205,7 @@ def test_without_leaves_exactly_what_the_others_do_not_have(
     found: list[ExpectedRange], one: list[ExpectedRange], two: list[ExpectedRange]
 ) -> None:
     others = {*keys(one), *keys(two)}
-    assert keys(spans.without(found, [*one, *two])) == [key for key in keys(found) if key not in others]
+    assert keys(subtract(found, [*one, *two])) == [key for key in keys(found) if key not in others]
 
 
 # --- shares --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from builders import NOW, contract, key
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, new_run_id
 from penstock.pipeline import slices as sizes
-from penstock.pipeline.examine import Examiner
+from penstock.pipeline.parse_slices import Examiner
 from penstock.raw.sink import RawSink
 
 

@@ -12,12 +12,12 @@ from penstock.flow.graph import FanIn, Graph, GraphRefused
 from penstock.flow.references import waiting_for_references
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_ulids
+from penstock.partition_set import compact_ranges, iter_keys
 from penstock.projections import codes
 from penstock.projections.fact import Fact
 from penstock.projections.graph import Ints, RunGraph, needed, spread
 from penstock.projections.run_fold import RunFold
 from penstock.settings import check_from_mapping
-from penstock.slices import brief, each
 
 RUN = RunId("01J00000000000000000000000")
 NOW = datetime(2024, 6, 1, tzinfo=UTC)
@@ -195,11 +195,11 @@ def test_tasks_in_a_state_are_planned_and_of_the_stage_that_was_asked_for() -> N
 
 def test_slices_are_written_briefly_and_read_back() -> None:
     keys = [key(day, customer) for customer in ("1", "2") for day in (1, 2, 3, 7, 9, 10)]
-    written = brief(reversed(keys))
+    written = compact_ranges(reversed(keys))
     assert written == {
         "demo.campaign_daily": dict.fromkeys(("1", "2"), "2024-06-01..2024-06-03 2024-06-07 2024-06-09..2024-06-10")
     }
-    assert list(each(written)) == [str(k) for k in keys]
+    assert list(iter_keys(written)) == [str(k) for k in keys]
 
 
 def finished(position: int, stage: str, partition: PartitionKey, outcome: str) -> Fact:

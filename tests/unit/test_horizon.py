@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import days
-from penstock.control import spans
+from penstock.control.ranges import without_frozen
 from penstock.control.select import Selection, due_range, expected
 from penstock.expected import ExpectedRange
 from penstock.lake import open_lake
@@ -86,7 +86,7 @@ def test_the_horizon_never_moves_back(today: date, months: int, step: int) -> No
 def test_expected_days_stay_expected_when_they_freeze() -> None:
     [found] = expected(settings("3 days"), Selection(), NOW)
     assert (found.first, found.last, found.frozen_before) == (date(2026, 6, 1), date(2026, 6, 9), date(2026, 6, 7))
-    [left] = spans.thawed([found])
+    [left] = without_frozen([found])
     assert (left.first, left.last) == (date(2026, 6, 7), date(2026, 6, 9))
 
 
@@ -105,7 +105,7 @@ def test_thawing_leaves_exactly_the_days_that_are_not_frozen(low: int, length: i
     span = days(low, low + length)
     span = ExpectedRange(span.source, span.customer_id, span.query_name, span.first, span.last, frozen_before=frozen)
     every = [span.first + timedelta(days=n) for n in range(len(span))]
-    left = [piece.first + timedelta(days=n) for piece in spans.thawed([span]) for n in range(len(piece))]
+    left = [piece.first + timedelta(days=n) for piece in without_frozen([span]) for n in range(len(piece))]
     assert left == [day for day in every if not span.is_frozen(day)]
 
 

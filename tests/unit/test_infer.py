@@ -15,7 +15,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.documents import as_yaml, checked_query, queries_in
 from penstock.contract.infer import infer
 from penstock.errors import DataError
-from penstock.pipeline.trial import try_contract
+from penstock.pipeline.contract_trial import try_contract
 from penstock.settings import query_to_mapping
 
 

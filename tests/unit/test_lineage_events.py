@@ -18,7 +18,7 @@ from penstock.control.lineage import run_events, tell
 from penstock.errors import TransientError
 from penstock.settings import LineageSettings, Settings, load_settings
 from penstock.state.assets import AssetRun
-from penstock.warehouse.reader import Head
+from penstock.warehouse.reader import TableHead
 from workspaces import write_workspace
 
 RUN = "01J00000000000000000000001"
@@ -42,7 +42,11 @@ def asset(of: Contract = FETCHED, **changes: Any) -> AssetRun:
 
 
 def told(
-    settings: Settings, one: AssetRun, of: Contract = FETCHED, heads: dict[str, Head] | None = None, lake: str = "/lake"
+    settings: Settings,
+    one: AssetRun,
+    of: Contract = FETCHED,
+    heads: dict[str, TableHead] | None = None,
+    lake: str = "/lake",
 ) -> dict[str, Any]:
     """The event as it is written."""
     from openlineage.client.serde import Serde
@@ -104,7 +108,7 @@ def test_a_query_reads_its_source_and_a_model_its_tables(settings: Settings) -> 
 def test_what_was_written_is_named_with_its_table_and_version(
     settings: Settings, lake: str, place: tuple[str, str]
 ) -> None:
-    head = Head(FETCHED.table, "v1", "warehouse/t", 7, frozenset())
+    head = TableHead(FETCHED.table, "v1", "warehouse/t", 7, frozenset())
     [written] = told(settings, asset(), heads={FETCHED.table: head}, lake=lake)["outputs"]
     assert (written["namespace"], written["name"]) == (SPACE, "demo.campaign_daily")
     assert [field["name"] for field in written["facets"]["schema"]["fields"]] == ["campaign_id", "clicks"]

@@ -15,8 +15,8 @@ from penstock.control.why import Circumstances, Named, Why, explain
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus
 from penstock.partition import PartitionKey, RunId
-from penstock.projections.board import Standing
 from penstock.projections.staleness import StaleReason
+from penstock.projections.status_board import PartitionStanding
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Attempt, PartitionControl, PartitionState, PartitionView
 from penstock.warehouse.pointers import Pointer
@@ -84,8 +84,10 @@ def page(
     return explain(found, shown, ATTEMPTS, Circumstances(**known))
 
 
-def standing(*reasons: StaleReason, flags: tuple[str, ...] = (), display: str = "stale") -> Standing:
-    return Standing(key(5), DisplayStatus(display), flags, NEW, NOW, None, NEW, NOW, NOW if reasons else None, reasons)
+def standing(*reasons: StaleReason, flags: tuple[str, ...] = (), display: str = "stale") -> PartitionStanding:
+    return PartitionStanding(
+        key(5), DisplayStatus(display), flags, NEW, NOW, None, NEW, NOW, NOW if reasons else None, reasons
+    )
 
 
 def model(state: PartitionState = TRUSTED) -> PartitionView:

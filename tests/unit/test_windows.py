@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.portions import by_month, windows
+from penstock.control.run_splitting import by_month, windows
 
 DUE = st.dictionaries(
     st.tuples(st.sampled_from(["ads", "demo"]), st.dates(date(2020, 1, 1), date(2025, 12, 31))),

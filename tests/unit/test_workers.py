@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from penstock.pipeline.daemon import without_zips
-from penstock.pipeline.memory import seldom
+from penstock.pipeline.memory import reduced_gc
 from penstock.pipeline.work import evenly, tasks_for
 
 _ZIPS = Path(pyspark.__file__).parent / "python" / "lib"
@@ -53,8 +53,9 @@ def test_without_an_installed_pyspark_the_zips_stay(tmp_path: Path) -> None:
 
 def test_a_settled_worker_has_nothing_old_to_look_at() -> None:
     script = (
-        "import gc; from penstock.pipeline.memory import settle; settle(); frozen = gc.get_freeze_count();"
-        " kept = [[] for _ in range(100)]; settle();"
+        "import gc; from penstock.pipeline.memory import freeze_imports; freeze_imports();"
+        " frozen = gc.get_freeze_count();"
+        " kept = [[] for _ in range(100)]; freeze_imports();"
         " print(frozen > 1000, gc.get_freeze_count() <= frozen, gc.get_threshold()[0] > 10_000, gc.isenabled())"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
@@ -64,20 +65,20 @@ def test_a_settled_worker_has_nothing_old_to_look_at() -> None:
 def test_collecting_less_often_ends_with_the_block() -> None:
     before = gc.get_threshold()
 
-    @seldom()
+    @reduced_gc()
     def work() -> int:
         assert gc.isenabled()
         return gc.get_threshold()[0]
 
     assert work() > before[0]
-    with pytest.raises(ValueError, match="ours"), seldom():
+    with pytest.raises(ValueError, match="ours"), reduced_gc():
         raise ValueError("ours")
     assert gc.get_threshold() == before
 
 
 def test_the_last_of_several_restores_what_was_before_the_first() -> None:
     before = gc.get_threshold()
-    first, second = seldom(), seldom()
+    first, second = reduced_gc(), reduced_gc()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -90,7 +91,7 @@ def test_whoever_turned_the_collector_off_keeps_it_off() -> None:
     before = gc.get_threshold()
     gc.set_threshold(0)
     try:
-        with seldom():
+        with reduced_gc():
             assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*before)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.expected import ExpectedRange
     from penstock.flow.recheck import Rechecked
     from penstock.flow.summary import Watcher
-    from penstock.state.recheck import FoundWanting
+    from penstock.state.recheck import FailedRecheck
 
 
 class Acting(Explaining):
@@ -52,13 +52,13 @@ class Acting(Explaining):
     def _retry_pages(self, selection: Selection, without_raw: bool, until: datetime | None) -> Iterator[RetryPage]:
         """The failed partitions of a selection, in key order, sorted out page by page; with `until`, only those whose
         last attempt ended no later."""
+        from penstock.control.ranges import iter_pages
         from penstock.control.requeue import SCANNED, sort_out
-        from penstock.control.spans import pages
 
         ranges = self.ranges(selection)
         if selection.status not in (None, PartitionStatus.FAILED):
             return
-        for some in pages(ranges, SCANNED):
+        for some in iter_pages(ranges, SCANNED):
             due = {(span.source, span.customer_id, span.query_name): span for span in some}
             failed = self.reader.failed(some, until)
             frozen = {f.key for f in failed if due[f.key[:3]].is_frozen(f.key.logical_date)}
@@ -107,8 +107,8 @@ class Acting(Explaining):
         customers that come later. Partitions that are pending now have no rows, so their ranges of days are kept as
         selectors; keys, and partitions with another status, are marked one by one. Returns how many partitions that are
         expected today it paused; None if all were paused."""
-        from penstock.control import spans
         from penstock.control.pause import keys_of, scopes, scopes_of
+        from penstock.control.ranges import count_partitions
 
         refuse_blank(reason)
         ranges, status = self.ranges(selection), selection.status
@@ -124,7 +124,11 @@ class Acting(Explaining):
         if status is None:
             return self.pauses.pause(scopes(selection), reason, entry, count)
         pending = self.reader.day_ranges(ranges, status=status, paused=False)
-        return self.pauses.pause(scopes_of(pending), reason, entry, lambda _: spans.count(pending)) if pending else None
+        return (
+            self.pauses.pause(scopes_of(pending), reason, entry, lambda _: count_partitions(pending))
+            if pending
+            else None
+        )
 
     def resume_partitions(self, selection: Selection, entry: AuditEntry) -> int | None:
         """Take back pauses and holds of the selected partitions, also inside a selector that is paused otherwise. Says
@@ -152,14 +156,14 @@ class Acting(Explaining):
         """Change exactly these partitions, in transactions that hold up other writers for a moment only. More than one
         page is more than one transaction: a kill leaves the pages that were changed, the line `begun` in the audit log,
         and the rest for the next call."""
+        from penstock.control.ranges import count_partitions, iter_pages
         from penstock.control.requeue import MOVED
-        from penstock.control.spans import count, pages
 
-        total = count(ranges)
+        total = count_partitions(ranges)
         if total <= MOVED:
             return change(ranges, True) if total else None
         with self.audited(entry, total) as act:
-            for page in pages(ranges, MOVED):
+            for page in iter_pages(ranges, MOVED):
                 act.affected += change(page, False) or 0
                 reach("marks.page")
         return act.affected
@@ -267,7 +271,7 @@ class Acting(Explaining):
         validator = ValidatorStore(self.database, self._clock)
         entry = AuditEntry(actor or os_user(), AuditedAct.VALIDATE, selection.as_dict(), {})
 
-        def withdraw(wanting: Sequence[FoundWanting]) -> Sequence[PartitionKey]:
+        def withdraw(wanting: Sequence[FailedRecheck]) -> Sequence[PartitionKey]:
             return validator.withdraw(wanting, entry)
 
         with self.audited(entry) as act:

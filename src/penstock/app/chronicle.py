@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from penstock.projections.board import Board, Standing
     from penstock.projections.current import Current
-    from penstock.projections.page import Lent
+    from penstock.projections.page import PrefoldedRuns
     from penstock.projections.projector import Projector
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
+    from penstock.projections.status_board import Board, PartitionStanding
 
 
 log = logging.getLogger(__name__)
@@ -36,12 +36,12 @@ class Chronicle(Opened):
 
     @cached_property
     def projector(self) -> Projector:
-        from penstock.projections.manifest import Head
+        from penstock.projections.manifest import ManifestPointer
         from penstock.projections.projector import Projector
         from penstock.state.inputs import InputReader
 
         return Projector(
-            Head(self.database, self.lake),
+            ManifestPointer(self.database, self.lake),
             self.lake,
             self.ledger,
             InputReader(self.database).of,
@@ -77,16 +77,18 @@ class Chronicle(Opened):
 
     def current(self) -> Current:
         """The projections at this moment: their files, and what the ledger has told since."""
-        from penstock.projections.current import look
-        from penstock.projections.manifest import Head
+        from penstock.projections.current import load_current
+        from penstock.projections.manifest import ManifestPointer
         from penstock.state.inputs import InputReader
 
         owner = (self.settings.tenant, self.settings.workspace)
-        return look(Head(self.database, self.lake), self.lake, self.ledger, InputReader(self.database).of, owner)
+        return load_current(
+            ManifestPointer(self.database, self.lake), self.lake, self.ledger, InputReader(self.database).of, owner
+        )
 
     def board(self, selection: Selection, *, requeued: bool = True) -> Board:
         """How the expected partitions stand now; without `requeued`, those that wait to be tried again are left out."""
-        from penstock.projections.board import Board
+        from penstock.projections.status_board import Board
 
         ranges = self.ranges(selection)
         only = None if selection.status is None else self.reader.keys_in(ranges, selection.status)
@@ -96,7 +98,7 @@ class Chronicle(Opened):
             self.current(), ranges, self.policies(), self.now(), only=only, without=without, withdrawn=withdrawn
         )
 
-    def standings(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Standing]:
+    def standings(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionStanding]:
         """How these expected partitions are displayed, by the rule of the board."""
         return {found.key: found for found in self.board(Selection(keys=tuple(keys))).everything()} if keys else {}
 
@@ -155,9 +157,9 @@ class Chronicle(Opened):
             for query in self.settings.assets.values()
         ]
 
-    def project(self, lent: Lent | None = None) -> None:
+    def project(self, prefolded: PrefoldedRuns | None = None) -> None:
         """Bring the projections forward. Trouble with that stops nobody: the next one catches up."""
         try:
-            self.projector.advance(lent)
+            self.projector.advance(prefolded)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run that was published must not end by it
             log.warning("projections.behind: %s", error)

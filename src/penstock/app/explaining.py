@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app.keeping import Keeping
 from penstock.clock import last_day_over
-from penstock.control import spans
+from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import SCANNED
 from penstock.control.select import Selection, due_range
 from penstock.lifecycle import Act, Outcome, PartitionStatus
@@ -92,11 +92,11 @@ class Explaining(Keeping):
 
     def _tasks_of(self, key: PartitionKey, run_id: RunId) -> tuple[str, ...]:
         """What the run that works on a partition has done of it, task by task."""
-        from penstock.flow.desk import Desk
+        from penstock.flow.run_state import RunState
 
-        desk = Desk(run_id, self.ledger.news_of_run)
-        desk.look()
-        return tuple(f"{stage} {state}" for stage, state in desk.states(str(key)).items())
+        state = RunState(run_id, self.ledger.news_of_run)
+        state.refresh()
+        return tuple(f"{stage} {state}" for stage, state in state.states(str(key)).items())
 
     def troubles(self) -> list[str]:
         """The sources for which not everything is issued, and why."""
@@ -154,7 +154,7 @@ class Explaining(Keeping):
         ranges, now = self.ranges(selection), self.now()
         reasons = self.reader.reasons(ranges, now, {}, selection.status)
         found = {"retry": 0, "operator": 0, "terminal": 0}
-        pages = spans.pages(ranges, SCANNED)
+        pages = iter_pages(ranges, SCANNED)
         for view in (v for some in pages for v in self.reader.views(some, status=selection.status, last_failed=True)):
             if view.open_run_id is not None or view.control.paused_at is not None:
                 continue
@@ -163,7 +163,7 @@ class Explaining(Keeping):
             else:
                 found["retry" if self.next_run_at(view) is not None else "operator"] += 1
         troubled = {breaker.source for breaker in self.breakers.all() if in_words(breaker, now)}
-        blocked = [span for span in spans.thawed(ranges) if span.source in troubled]
+        blocked = [span for span in without_frozen(ranges) if span.source in troubled]
         due = self.reader.reasons(blocked, now, {}, selection.status) if blocked else {}
         return found | {
             "paused": reasons.get("paused", 0),
@@ -204,7 +204,7 @@ class Explaining(Keeping):
     def frozen_in(self, selection: Selection) -> int:
         """How many expected partitions of a selection are frozen."""
         ranges = self.ranges(selection)
-        return spans.count(ranges) - spans.count(spans.thawed(ranges))
+        return count_partitions(ranges) - count_partitions(without_frozen(ranges))
 
     def partition(self, key: str) -> PartitionHandle:
         """One partition, to ask about it."""

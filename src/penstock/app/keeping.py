@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.app.recovery import Recovery
-    from penstock.pipeline.aside import Finder
+    from penstock.pipeline.parsed_cache import Lookup
     from penstock.pipeline.verify import Verification
     from penstock.pipeline.work import Report
     from penstock.warehouse.compare import Difference
     from penstock.warehouse.publish import Compaction, Publication, Publisher
-    from penstock.warehouse.reader import Head
+    from penstock.warehouse.reader import TableHead
 
 
 class Keeping(Reading):
     """What is published, and what may go."""
 
-    def warehouse_tables(self, assets: Sequence[str] = ()) -> list[tuple[str, Head]]:
+    def warehouse_tables(self, assets: Sequence[str] = ()) -> list[tuple[str, TableHead]]:
         """The tables that readers see, by asset."""
         from penstock.warehouse.reader import heads_of_all
 
@@ -81,12 +81,12 @@ class Keeping(Reading):
         worker_token: str,
         run_id: RunId,
         report: Report | None,
-        find: Finder | None = None,
+        find: Lookup | None = None,
     ) -> Publication:
         return self.publisher(spark, worker_token, report, find).publish(run_id)
 
     def publisher(
-        self, spark: SparkSession, worker_token: str, report: Report | None, find: Finder | None = None
+        self, spark: SparkSession, worker_token: str, report: Report | None, find: Lookup | None = None
     ) -> Publisher:
         from penstock.contract.contract import Contract
         from penstock.contract.schema import arrow_schema

@@ -83,12 +83,12 @@ class Planning(Acting):
 
     def _portions(self, selection: Selection, reprocess: bool, may_go_on: Callable[[str], bool]) -> Iterator[Plan]:
         from penstock.control.plan import Plan, asked_for
-        from penstock.control.portions import Portions
         from penstock.control.restate import schedules
+        from penstock.control.run_splitting import RunBatches
 
         reasons, size = asked_for(reprocess), self.settings.control.largest_run
         restated = schedules(self.settings.queries)
-        portions = Portions(self.reader, self.contracts, self.now, restated, reasons, selection.status, size)
+        portions = RunBatches(self.reader, self.contracts, self.now, restated, reasons, selection.status, size)
         yield from portions.of(lambda: [span for span in self.ranges(selection) if span.source != MODELS], may_go_on)
         models = [span for span in self.ranges(selection) if span.source == MODELS]
         if models:
@@ -183,11 +183,11 @@ class Planning(Acting):
     def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
         """What of these is still due; the rest was done by somebody else meanwhile."""
         from penstock.control.plan import preview
+        from penstock.control.ranges import clip_to_keys
         from penstock.control.restate import schedules
-        from penstock.control.spans import within
 
         wanted = set(keys)
-        ranges = within(self.ranges(Selection()), keys)
+        ranges = clip_to_keys(self.ranges(Selection()), keys)
         if not ranges:
             return []
         self._refuse_what_cannot_run(ranges)
@@ -210,10 +210,10 @@ class Planning(Acting):
         self, selection: Selection, *, reprocess: bool, chunk_size: int, priority: int, max_chunks: int, actor: str
     ) -> Backfill:
         """A backfill of everything that the selection means, not recorded yet."""
-        from penstock.control import spans
+        from penstock.control.ranges import count_partitions, without_frozen
         from penstock.state.backfills import Backfill
 
-        ranges = [span for span in spans.thawed(self.ranges(selection)) if span.source != MODELS]
+        ranges = [span for span in without_frozen(self.ranges(selection)) if span.source != MODELS]
         if selection.source == MODELS or any(key.source == MODELS for key in selection.keys):
             raise UsageError("models are not backfilled: `penstock run` makes what is due, `--reprocess` all again")
         for key in selection.keys:
@@ -221,7 +221,7 @@ class Planning(Acting):
         # Days that come later are fresh work, not part of this backfill.
         until = max((span.last for span in ranges), default=None)
         selection = selection if selection.keys else replace(selection, until=until)
-        total = spans.count(ranges)
+        total = count_partitions(ranges)
         return Backfill(
             new_ulid(),
             "active",
@@ -239,9 +239,9 @@ class Planning(Acting):
     def of_version(self, selection: Selection) -> int:
         """How many trusted runs are of the schema version that a selection names, and can be fetched again. Refuses a
         version that none is of, and the one that is fetched anyway."""
-        from penstock.control import spans
+        from penstock.control.ranges import without_frozen
 
-        ranges = [span for span in spans.thawed(self.ranges(selection)) if span.source != MODELS]
+        ranges = [span for span in without_frozen(self.ranges(selection)) if span.source != MODELS]
         versions = self.reader.versions(ranges)
         wanted = selection.schema_version
         if wanted not in versions:
@@ -265,8 +265,8 @@ class Planning(Acting):
     def _failure_pages(self, backfill_id: str, without_raw: bool) -> Iterator[RetryPage]:
         """The partitions that failed in a backfill and that nobody attempted since, in key order, sorted out page by
         page. Partitions that left the configuration are not among them."""
+        from penstock.control.ranges import clip_to_keys
         from penstock.control.requeue import MOVED, sort_out
-        from penstock.control.spans import within
         from penstock.state.records import FailedPartition
 
         self.backfills.get(backfill_id)  # refuses an unknown one
@@ -276,7 +276,7 @@ class Planning(Acting):
             after = keys[-1]
             spans = {key: due[key[:3]] for key in keys if key[:3] in due}
             failed = [key for key, span in spans.items() if span.first <= key.logical_date <= span.last]
-            known = {found.key: found for found in self.reader.failed(within(due.values(), failed))}
+            known = {found.key: found for found in self.reader.failed(clip_to_keys(due.values(), failed))}
             # The failed re-fetch of a success partition is none of these, and nothing refuses its retry.
             found = [known.get(key, FailedPartition(key, marked=False, left_nothing=False)) for key in failed]
             frozen = {key for key in failed if spans[key].is_frozen(key.logical_date)}
@@ -284,10 +284,10 @@ class Planning(Acting):
 
     def _failed(self, page: RetryPage) -> list[PartitionKey]:
         """Those that a retry of the page would move."""
-        from penstock.control.spans import within
+        from penstock.control.ranges import clip_to_keys
 
         wanted = set(page.wanted)
-        found = self.reader.failed(within(self.ranges(Selection()), page.wanted)) if wanted else []
+        found = self.reader.failed(clip_to_keys(self.ranges(Selection()), page.wanted)) if wanted else []
         return [one.key for one in found if one.key in wanted]
 
     def retry_backfill(

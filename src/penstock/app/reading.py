@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.control.asked_days import AskedDays
     from penstock.pipeline.references import Referenced
     from penstock.raw.reader import RawRun
-    from penstock.warehouse.reader import Explained, Head, Vouched
+    from penstock.warehouse.reader import Explained, TableHead, Vouched
     from penstock.warehouse.readiness import Coverage, DayCount
     from penstock.warehouse.snapshots import Snapshot, SnapshotStore
     from penstock.warehouse.sql import Relation
@@ -109,7 +109,7 @@ class Reading(Chronicle):
         wanted = Filter(first, last, tuple(customers))
         return Referenced(slices, Vouched(self.versions, fields, found, wanted, self._explained_by(found)))
 
-    def _explained_by(self, heads: Sequence[Head]) -> Explained:
+    def _explained_by(self, heads: Sequence[TableHead]) -> Explained:
         """Wraps what reads these tables: an error that damaged files made is replaced by one that names them."""
         from penstock.warehouse.damage import damage_of
         from penstock.warehouse.diagnosis import explained
@@ -145,7 +145,7 @@ class Reading(Chronicle):
             self.snapshots.drop(name)
             act.affected = 1
 
-    def _heads(self, table: str, as_of: str | None) -> list[Head]:
+    def _heads(self, table: str, as_of: str | None) -> list[TableHead]:
         """The tables of `source.query_name` that readers see now, or saw when a snapshot was taken."""
         from penstock.warehouse.reader import heads
 
@@ -154,7 +154,7 @@ class Reading(Chronicle):
             return self._heads_as_of(source, query_name, as_of)
         return heads(self.database, source, query_name, self.hiding)
 
-    def _heads_as_of(self, source: str, query_name: str, name: str) -> list[Head]:
+    def _heads_as_of(self, source: str, query_name: str, name: str) -> list[TableHead]:
         from penstock.warehouse.snapshots import as_of
 
         return as_of(self.database, self.snapshots.get(name, self.now()), source, query_name, self.hiding)
@@ -362,7 +362,7 @@ class Reading(Chronicle):
         return lines_of(raw, seal)
 
 
-def _only_version(table: str, heads: Sequence[Head], version: str, current: str) -> list[Head]:
+def _only_version(table: str, heads: Sequence[TableHead], version: str, current: str) -> list[TableHead]:
     """The head of one schema version; none if nothing of the contract's own version is published yet."""
     found = [head for head in heads if head.schema_version == version]
     if not found and version != current:

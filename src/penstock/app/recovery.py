@@ -131,7 +131,7 @@ class Recovery:
         contracts = self._contracts(ws.database)
         wanted = self._assets_ahead(ws.database)
         workers = WorkerStore(ws.database, ws.now)
-        workers.bury()
+        workers.mark_dead_workers()
         with Heartbeat(workers) as heart:
             for number, (asset, tables) in enumerate(sorted(wanted.items())):
                 share = partial(_share, report, number, len(wanted))
@@ -336,7 +336,7 @@ class Recovery:
         session = spark or start_session(self._settings.spark)
         done = []
         workers = WorkerStore(ws.database, ws.now)
-        workers.bury()
+        workers.mark_dead_workers()
         with ws.audited(entry) as act, Heartbeat(workers) as heart:
             rebuilder = self._rebuilder(heart.token, session, report)
             for asset in self._known_assets(assets):

@@ -16,7 +16,7 @@ from penstock.clock import Clock, utc_now
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, LakeMismatch, PenstockError, UsageError
 from penstock.partition import MODELS, RunId, new_run_id
-from penstock.pipeline.memory import seldom
+from penstock.pipeline.memory import reduced_gc
 from penstock.plural import counted
 from penstock.settings import find_workspace, load_settings
 from penstock.state.audited import AuditedAct
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.control.plan import Plan
     from penstock.flow.runner import Runner
     from penstock.flow.summary import RunSummary, Watcher
-    from penstock.pipeline.aside import Finder
+    from penstock.pipeline.parsed_cache import Lookup
     from penstock.pipeline.work import Report
     from penstock.warehouse.publish import Publication
 
@@ -53,7 +53,7 @@ def load_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
 class Workspace(Planning):
     """One workspace: its settings, its state database, its lake, and what can be done with them."""
 
-    @seldom()
+    @reduced_gc()
     def run(
         self,
         selection: Selection,
@@ -142,7 +142,7 @@ class Workspace(Planning):
         summary.unfinished = unfinished
         return summary
 
-    @seldom()
+    @reduced_gc()
     def tick(
         self,
         session: Callable[[], SparkSession],
@@ -221,7 +221,7 @@ class Workspace(Planning):
             act.affected = sum(done.accepted + done.rejected for done in every)
             act.outcome = every[-1].end if every else "done"
 
-    @seldom()
+    @reduced_gc()
     def resume(
         self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None, actor: str | None = None
     ) -> RunSummary:
@@ -236,8 +236,8 @@ class Workspace(Planning):
 
     def _resume(self, run_id: RunId, watcher: Watcher, spark: SparkSession | None, actor: str) -> RunSummary:
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
-        from penstock.flow.desk import Desk
         from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.run_state import RunState
         from penstock.flow.summary import as_one
         from penstock.pipeline.session import start_session
         from penstock.raw.reader import RawReader
@@ -249,7 +249,7 @@ class Workspace(Planning):
             return self._resume_in_new_run(run_id, watcher, spark, actor)
         workers = WorkerStore(self.database, self._clock)
         control = ControlStore(self.database, self._clock)
-        workers.bury()
+        workers.mark_dead_workers()
         with Heartbeat(workers) as heart:
             reasons = reasons_of(self.run_filters(run_id))
             adopted, outdated = still_current(control.adopt(run_id, heart.token), self.settings, self.contracts)
@@ -260,9 +260,9 @@ class Workspace(Planning):
                 report = watcher.stage("load", self.pointers.waiting())
                 published = self._publish(session, heart.token, run_id, report)
                 report(1.0)
-            desk = Desk(run_id, self.ledger.news_of_run)
-            desk.look()
-            waiting = left_over(desk, adopted)
+            state = RunState(run_id, self.ledger.news_of_run)
+            state.refresh()
+            waiting = left_over(state, adopted)
             plan = self._replan(waiting.unissued, reasons)
             sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
             broken: dict[str, str] = {}
@@ -364,12 +364,12 @@ class Workspace(Planning):
         from penstock.control.breaker import BreakerGuard
         from penstock.flow.derive import Deriver
         from penstock.flow.runner import Runner
-        from penstock.flow.stages import Bench
+        from penstock.flow.stages import RunDependencies
 
-        def publish(run: RunId, report: Report | None, find: Finder | None) -> Publication:
+        def publish(run: RunId, report: Report | None, find: Lookup | None) -> Publication:
             return self._publish(session, worker_token, run, report, find)
 
-        bench = Bench(
+        deps = RunDependencies(
             session,
             self.settings,
             self.contracts,
@@ -384,4 +384,4 @@ class Workspace(Planning):
             self._clock,
             self._referenced,
         )
-        return Runner(bench, self.ledger.news_of_run, stopping)
+        return Runner(deps, self.ledger.news_of_run, stopping)

@@ -353,13 +353,13 @@ def _one(
 
 
 def _unmarked(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
+    from penstock.control.ranges import iter_pages
     from penstock.control.requeue import SCANNED
-    from penstock.control.spans import pages
 
     ranges = ws.ranges(chosen)  # refuses unknown names
     if chosen.status not in (None, PartitionStatus.FAILED):
         return [], 0
-    failed = (ws.reader.views(some, status=PartitionStatus.FAILED) for some in pages(ranges, SCANNED))
+    failed = (ws.reader.views(some, status=PartitionStatus.FAILED) for some in iter_pages(ranges, SCANNED))
     keys = [view.key for some in failed for view in some if view.control.terminal_at is None]
     return keys, len(keys)
 

@@ -18,7 +18,7 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.pipeline.trial import Trial
+    from penstock.pipeline.contract_trial import Trial
     from penstock.settings import Query
 
 contract = typer.Typer(no_args_is_help=True, help="What queries promise: show, try, propose, export and import it.")
@@ -52,7 +52,7 @@ def check(
     """
     from penstock.contract.contract import Contract
     from penstock.partition import day
-    from penstock.pipeline.trial import needs_spark, try_contract
+    from penstock.pipeline.contract_trial import needs_spark, try_contract
 
     name, chosen = _one(_queries(file)[0], query, file)
     tried = Contract.of(chosen)

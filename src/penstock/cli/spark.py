@@ -14,7 +14,7 @@ from penstock.cli.render import show
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.pipeline.archive import ClassArchive
+    from penstock.pipeline.class_data_sharing import ClassArchive
 
 spark = typer.Typer(no_args_is_help=True, help="How fast Spark starts on this machine.")
 

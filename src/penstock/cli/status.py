@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.control.why import Named, Why
     from penstock.lifecycle import PartitionStatus
-    from penstock.projections.board import Standing
+    from penstock.projections.status_board import PartitionStanding
     from penstock.state.records import PartitionView
 
 _GROUPS = ("query", "customer", "date", "month", "source")
@@ -181,7 +181,7 @@ def failed(
 ) -> None:
     """Partitions whose last attempt failed, with the reason; also those that still serve an older good run."""
     from penstock.app import open_workspace
-    from penstock.projections.board import FAILED
+    from penstock.projections.status_board import FAILED
 
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state), requeued=False)
@@ -230,7 +230,7 @@ def stale(
     CODE_CHANGED: made under an older contract.
     """
     from penstock.app import open_workspace
-    from penstock.projections.board import STALE
+    from penstock.projections.status_board import STALE
 
     ws = open_workspace(workspace)
     board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
@@ -268,7 +268,7 @@ def why(
     show(_why_document(found), as_json, lambda console: _draw_why(console, found))
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
+def _standing(standing: PartitionStanding) -> dict[str, Any]:
     return {
         **key_fields(standing.key),
         "display_status": standing.display,
@@ -281,7 +281,7 @@ def _standing(standing: Standing) -> dict[str, Any]:
     }
 
 
-def _item(standing: Standing, view: PartitionView) -> dict[str, Any]:
+def _item(standing: PartitionStanding, view: PartitionView) -> dict[str, Any]:
     return {
         **_standing(standing),
         "status": view.state.status,
@@ -330,7 +330,7 @@ def _draw_counts(
         console.print(f"{accepted} for publication by the next `penstock run`")
 
 
-def _draw_grid(console: Console, found: Sequence[Standing]) -> None:
+def _draw_grid(console: Console, found: Sequence[PartitionStanding]) -> None:
     from rich.text import Text
 
     by_query: dict[str, dict[str, dict[Any, str]]] = {}
@@ -354,7 +354,7 @@ def _draw_grid(console: Console, found: Sequence[Standing]) -> None:
     console.print(legend)
 
 
-def _mark_name(standing: Standing) -> str:
+def _mark_name(standing: PartitionStanding) -> str:
     if standing.display == "never_materialized" and "last_attempt_failed" in standing.flags:
         return "failed"
     return str(standing.display)

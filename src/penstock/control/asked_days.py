@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 
-from penstock.control import spans
+from penstock.control.ranges import clip_days, count_partitions
 from penstock.control.select import Selection, expected
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
@@ -55,7 +55,7 @@ class AskedDays:
         elif self.until and last and self.until > last:
             days = _days(min(max(span.first, last + _DAY) for span in self.ranges if span.last > last), self.until)
             found.append(f"{days}: not over yet, so nothing is there; the last day that is over is {last}")
-        elif spans.count(self.ranges) > spans.count(self.due):
+        elif count_partitions(self.ranges) > count_partitions(self.due):
             found.append(f"{last} is not over yet for all accounts")
         return found
 
@@ -75,12 +75,12 @@ def asked_days(settings: Settings, table: str, selection: Selection, now: dateti
         raise UsageError(_nothing(settings, table, selection, now))
     first = min(span.first for span in later)
     if last is None:
-        return AskedDays(table, selection.since, until, spans.clipped(later, first, first), due, ended=False)
+        return AskedDays(table, selection.since, until, clip_days(later, first, first), due, ended=False)
     to_come, further = [span for span in later if span.last > last], list[ExpectedRange]()
     if not to_come and until > reach:  # a customer may begin later than that
         further = [span for span in expected(settings, selection, _over_everywhere(until)) if span.last > last]
     following = min((max(span.first, last + _DAY) for span in (*to_come, *further)), default=last)
-    ranges = [*spans.clipped(later, first, following), *spans.clipped(further, following, following)]
+    ranges = [*clip_days(later, first, following), *clip_days(further, following, following)]
     return AskedDays(table, selection.since, until, ranges, due, ended=following == last)
 
 

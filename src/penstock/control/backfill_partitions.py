@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from penstock.control import spans
+from penstock.control.ranges import (
+    between_keys,
+    count_partitions,
+    first_key,
+    in_key_order,
+    last_key,
+    next_page,
+    without_frozen,
+)
 from penstock.control.select import Selection, due_range, expected
 from penstock.expected import ExpectedRange
 from penstock.partition import MODELS, PartitionKey
@@ -50,14 +58,14 @@ class SelectedPartitions:
     ranges: Sequence[ExpectedRange]
 
     def page(self, after: PartitionKey | None, size: int) -> Page | None:
-        found = spans.page(self.ranges, after, size)
-        return Page(spans.first_key(found), spans.last_key(found), spans.count(found), found) if found else None
+        found = next_page(self.ranges, after, size)
+        return Page(first_key(found), last_key(found), count_partitions(found), found) if found else None
 
     def between(self, first: PartitionKey, last: PartitionKey) -> list[ExpectedRange]:
-        return spans.between(self.ranges, first, last)
+        return between_keys(self.ranges, first, last)
 
     def count(self, after: PartitionKey | None) -> int:
-        return spans.count(spans.page(self.ranges, after, spans.count(self.ranges)))
+        return count_partitions(next_page(self.ranges, after, count_partitions(self.ranges)))
 
     def sources(self) -> Set[str]:
         return {span.source for span in self.ranges}
@@ -117,7 +125,7 @@ def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) ->
     if gone or (chosen.source and chosen.source not in settings.sources):
         return []
     meant = fetched(expected(settings, replace(chosen, customers=customers, queries=queries), now))
-    return spans.in_order(spans.thawed(meant))
+    return in_key_order(without_frozen(meant))
 
 
 def fetched(ranges: Sequence[ExpectedRange]) -> list[ExpectedRange]:
@@ -129,7 +137,7 @@ def _ranges_of_keys(settings: Settings, keys: Sequence[PartitionKey], now: datet
     known = [key for key in keys if _is_known(settings, key)]
     dues = [(key, due_range(settings, key, now)) for key in known]
     due = tuple(key for key, due in dues if due.first <= key.logical_date <= due.last)
-    return spans.in_order(spans.thawed(fetched(expected(settings, Selection(keys=due), now)))) if due else []
+    return in_key_order(without_frozen(fetched(expected(settings, Selection(keys=due), now)))) if due else []
 
 
 def _is_known(settings: Settings, key: PartitionKey) -> bool:

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, TransientError
 from penstock.partition import MODELS
 from penstock.settings import LineageSettings, Settings
 from penstock.state.assets import AssetRun
-from penstock.warehouse.reader import Head
+from penstock.warehouse.reader import TableHead
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunEvent
@@ -29,7 +29,7 @@ def run_events(
     run_id: str,
     assets: Sequence[AssetRun],
     contracts: Mapping[str, Contract],
-    heads: Mapping[str, Head],
+    heads: Mapping[str, TableHead],
     lake_url: str,
 ) -> list[RunEvent]:
     """The events of a run. Contracts by fingerprint, heads by table name."""
@@ -72,7 +72,7 @@ class _Teller:
         settings: Settings,
         run_id: str,
         contracts: Mapping[str, Contract],
-        heads: Mapping[str, Head],
+        heads: Mapping[str, TableHead],
         lake_url: str,
     ) -> None:
         self._settings = settings

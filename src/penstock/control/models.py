@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 
 from penstock.contract.contract import Contract
-from penstock.control import spans
 from penstock.control.plan import planned
+from penstock.control.ranges import clip_to_keys
 from penstock.derived import Derived, in_order
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
@@ -114,7 +114,7 @@ class ModelPlanner:
         if not model.refresh or "success" in reasons:
             return due
         touched = self.derived.outputs(model.name, coming)
-        again = spans.within(ranges, [*overtaken, *touched])
+        again = clip_to_keys(ranges, [*overtaken, *touched])
         made = self.reader.candidates(again, ("success",), now, {}, status=status) if again else []
         return [
             *due,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from penstock.contract.contract import Contract
-from penstock.control.spans import thawed
+from penstock.control.ranges import without_frozen
 from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
@@ -75,7 +75,7 @@ def make_plan(
     What is frozen is never attempted, for whatever reason.
     """
     found = reader.candidates(
-        thawed(ranges),
+        without_frozen(ranges),
         reasons,
         now,
         restated,
@@ -124,7 +124,7 @@ def preview(
 ) -> Plan:
     """The plan with its counts, and with at most `limit` of its items: a million partitions are counted, not listed."""
     plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
-    found = reader.reasons(thawed(ranges), now, restated, status)
+    found = reader.reasons(without_frozen(ranges), now, restated, status)
     counts = Counter({in_words(reason): 0 for reason in reasons})
     for reason in reasons:
         counts[in_words(reason)] += found.get(reason, 0)

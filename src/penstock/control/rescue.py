@@ -21,7 +21,7 @@ class Rescued:
 
 def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStore) -> Rescued:
     """Close the open attempts of workers that are gone, so that their partitions can be tried again."""
-    workers.bury()
+    workers.mark_dead_workers()
     abandoned = workers.abandoned()
     lost = [
         Cancelled(a.attempt, a.worker_token, Stage.EXTRACT, ErrorClass.INTERNAL, "the worker was lost", lost=True)
@@ -57,7 +57,7 @@ def tidy_own(workers: WorkerStore, control: ControlStore, token: str) -> int:
 
 def end_cancelled(workers: WorkerStore, control: ControlStore, run_id: RunId) -> None:
     """Close a run that was asked to stop and whose worker is gone; of other runs nothing."""
-    workers.bury()
+    workers.mark_dead_workers()
     control.cancel([_given_up(item, "the run was cancelled") for item in workers.left_in(run_id)])
     for found, token in workers.abandoned_runs():
         if found == run_id:

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.contract.contract import Contract
 from penstock.control.plan import asked_for
 from penstock.errors import ActRefused, ErrorClass
-from penstock.flow.desk import Desk
+from penstock.flow.run_state import RunState
 from penstock.lifecycle import Outcome, Stage
 from penstock.partition import MODELS, PartitionKey
 from penstock.settings import Settings
@@ -22,12 +22,12 @@ class LeftOver:
     fetched: list[Issued]  # sealed, and nobody passed a verdict
 
 
-def left_over(desk: Desk, adopted: Sequence[Issued]) -> LeftOver:
+def left_over(state: RunState, adopted: Sequence[Issued]) -> LeftOver:
     """Partitions by where the run left them."""
     mine = {str(item.attempt.partition): item for item in adopted}
-    unissued = [PartitionKey.parse(key) for key in desk.waiting(Stage.EXTRACT) if key not in mine]
+    unissued = [PartitionKey.parse(key) for key in state.waiting(Stage.EXTRACT) if key not in mine]
     # Whether its validation is ready, was begun, or still waits for another slice: what was fetched is there.
-    fetched = [item for key, item in mine.items() if desk.states(key).get(Stage.EXTRACT) == Outcome.SUCCEEDED]
+    fetched = [item for key, item in mine.items() if state.states(key).get(Stage.EXTRACT) == Outcome.SUCCEEDED]
     return LeftOver(unissued, fetched)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from penstock.contract.contract import Contract
-from penstock.control import spans
 from penstock.control.backfill_partitions import BackfillPartitions, fetched, partitions_of
 from penstock.control.plan import DUE, make_plan
+from penstock.control.ranges import in_key_order, subtract, without_frozen
 from penstock.control.restate import schedules
 from penstock.control.select import Selection, expected
 from penstock.control.share import allocate
@@ -27,7 +27,7 @@ _STALL = timedelta(minutes=1)  # before a chunk that could not be finished is lo
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ClaimedChunk:
     """A claimed chunk of a backfill with what is to be attempted in it."""
 
     backfill: Backfill
@@ -41,7 +41,7 @@ class Round:
 
     fresh: Sequence[Planned]
     history: Sequence[Planned]
-    stretches: Sequence[Stretch]
+    stretches: Sequence[ClaimedChunk]
     waiting: int
 
     @property
@@ -71,7 +71,7 @@ class Planner:
         """
         size, share = self.settings.control.round, self.settings.control.backfill_share
         gates = {source: self.gate(source) for source in self.settings.sources}
-        everything = spans.in_order(spans.thawed(fetched(expected(self.settings, Selection(), now))))
+        everything = in_key_order(without_frozen(fetched(expected(self.settings, Selection(), now))))
         probes = [
             item
             for source, found in gates.items()
@@ -85,9 +85,9 @@ class Planner:
         covered = [span for backfill in under_way for span in self._partitions(backfill, now).covered()]
         fresh = [
             *self._due(everything, [r for r in DUE if r != "missing"], now, size),
-            *self._due(spans.in_order(recent), ["missing"], now, size),
+            *self._due(in_key_order(recent), ["missing"], now, size),
         ]
-        old = self._due(spans.without(spans.without(everything, recent), covered), ["missing"], now, size)
+        old = self._due(subtract(subtract(everything, recent), covered), ["missing"], now, size)
         remaining = sum(self._remaining(backfill, now) for backfill in active)
         for_fresh, for_old = allocate(size, len(fresh), len(old) + remaining, share)
         stretches = self._stretches(active, gates, run_id, now, for_old)
@@ -98,7 +98,7 @@ class Planner:
             waiting += remaining - sum(stretch.chunk.partitions for stretch in stretches)
         return Round([*probes, *fresh[:for_fresh]], history, stretches, max(0, waiting))
 
-    def conclude(self, stretches: Sequence[Stretch], now: datetime) -> None:
+    def conclude(self, stretches: Sequence[ClaimedChunk], now: datetime) -> None:
         """Finish the chunks in which nothing is left, by what the state says and not by what we meant to do."""
         for stretch in stretches:
             partitions = self._partitions(stretch.backfill, now)
@@ -126,9 +126,9 @@ class Planner:
 
     def _stretches(
         self, active: Sequence[Backfill], gates: Mapping[str, Gate], run_id: RunId, now: datetime, budget: int
-    ) -> list[Stretch]:
+    ) -> list[ClaimedChunk]:
         """Chunks for the budget, of the most urgent backfills first."""
-        found: list[Stretch] = []
+        found: list[ClaimedChunk] = []
         for backfill in active:
             partitions = self._partitions(backfill, now)
             if any(gates.get(source, Gate.SHUT) is not Gate.OPEN for source in partitions.sources()):
@@ -146,7 +146,7 @@ class Planner:
 
     def _stretch(
         self, backfill: Backfill, partitions: BackfillPartitions, run_id: RunId, now: datetime, budget: int
-    ) -> Stretch | None:
+    ) -> ClaimedChunk | None:
         chunk = self.backfills.take_over(backfill.backfill_id, self.worker_token, run_id)
         if chunk is None:
             page = partitions.page(backfill.cursor, min(backfill.chunk_size, budget))
@@ -155,7 +155,7 @@ class Planner:
             chunk = self.backfills.claim(backfill, self.worker_token, run_id, page.first, page.last, page.partitions)
             if chunk is None:  # paused, full, or another worker was faster
                 return None
-        return Stretch(backfill, chunk, self._items(backfill, partitions.between(chunk.first, chunk.last), now))
+        return ClaimedChunk(backfill, chunk, self._items(backfill, partitions.between(chunk.first, chunk.last), now))
 
     def _items(
         self, backfill: Backfill, ranges: Sequence[ExpectedRange], now: datetime, also: Sequence[str] = ()

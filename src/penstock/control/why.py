@@ -11,8 +11,8 @@ from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
 from penstock.partition import MODELS, PartitionKey, RunId
 from penstock.plural import counted
-from penstock.projections.board import Standing
 from penstock.projections.staleness import StaleReason
+from penstock.projections.status_board import PartitionStanding
 from penstock.state.records import Attempt, PartitionView
 from penstock.warehouse.pointers import Pointer
 from penstock.warehouse.withdrawn import DemotedRun
@@ -64,7 +64,7 @@ class Circumstances:
     """What is known around the partition: the days that are due, and what the control plane says."""
 
     due: ExpectedRange
-    standing: Standing  # as the board shows it
+    standing: PartitionStanding  # as the board shows it
     publish_due: datetime | None  # since when the warehouse has not followed authority
     terminal: str | None = None  # why it is given up for good
     trouble: str | None = None  # of its source
@@ -128,7 +128,7 @@ def _approve(view: PartitionView) -> str:
     return f'penstock state approve {view.key} --run {view.last_attempt_run_id} --reason "..."'
 
 
-def _stale(standing: Standing) -> tuple[str, ...]:
+def _stale(standing: PartitionStanding) -> tuple[str, ...]:
     since = f" since {standing.stale_since:%Y-%m-%d %H:%M:%S} UTC" if standing.stale_since else ""
     return tuple(f"{reason}: {_MEANING[reason]}{since}" for reason in standing.reasons)
 

@@ -24,9 +24,9 @@ from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
 from penstock.warehouse.damage import damage_of
 from penstock.warehouse.diagnosis import explained
-from penstock.warehouse.reader import Filter, Head, Vouched
+from penstock.warehouse.reader import Filter, TableHead, Vouched
 from penstock.warehouse.readiness import Rule
-from penstock.warehouse.served import Served, look
+from penstock.warehouse.served import Served, read_served
 from penstock.warehouse.tables import file_schema
 from penstock.warehouse.version_union import VersionsConflict, unified
 from penstock.warehouse.versions import Versions
@@ -39,7 +39,7 @@ _OTHER = "its inputs are not those that it was begun with: it is made anew"
 _INCOMPLETE = "its inputs are not complete any more: it is made when they are"
 
 _Attempts = Sequence[AttemptKey]
-_Heads = Mapping[str, Sequence[Head]]  # by table
+_Heads = Mapping[str, Sequence[TableHead]]  # by table
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Deriver:
         for name, mine in _by_model(keys):
             model = derived.settings.models[name]
             before = InputReader(self.database).of_trusted(mine[0].asset, mine)
-            served = look(self.database, _days(model, mine))
+            served = read_served(self.database, _days(model, mine))
             for key in mine:
                 inputs = {one.partition: comparable(one.content_digest) for one in _used(model, key, served)}
                 if key not in withdrawn and before.get(key) == (self.contracts[name].fingerprint, inputs):
@@ -79,7 +79,7 @@ class Deriver:
         self, spark: SparkSession, derived: Derived, model: Model, attempts: Sequence[AttemptKey], report: Report
     ) -> list[Extracted]:
         days = _days(model, [attempt.partition for attempt in attempts])
-        served = look(self.database, days)
+        served = read_served(self.database, days)
         complete = [a for a in attempts if _is_complete(model, derived.inputs(a.partition), served)]
         other = InputStore(self.database).record({a: _used(model, a.partition, served) for a in complete})
         mine = [attempt for attempt in complete if attempt not in other]
@@ -112,7 +112,7 @@ class Deriver:
             for names, some in sorted(groups.items(), key=lambda group: sorted(group[0]))
         ]
 
-    def _fit(self, table: str, heads: Sequence[Head]) -> bool:
+    def _fit(self, table: str, heads: Sequence[TableHead]) -> bool:
         contents = (self.versions.contents(h.name, h.location, h.version, h.publication) for h in heads)
         try:
             unified(table, [(head.schema_version, one.columns) for head, one in zip(heads, contents, strict=True)])
@@ -147,7 +147,7 @@ class Deriver:
     ) -> dict[str, DataFrame]:
         return {table: self._frame(spark, table, heads[table], *days[table]) for table in model.depends_on}
 
-    def _frame(self, spark: SparkSession, table: str, heads: Sequence[Head], first: date, last: date) -> DataFrame:
+    def _frame(self, spark: SparkSession, table: str, heads: Sequence[TableHead], first: date, last: date) -> DataFrame:
         """The vouched rows of a table, with every column of its contract: a new one may not be in any table yet."""
         from pyspark.sql import functions as F
 

@@ -10,8 +10,8 @@ from penstock.errors import PenstockError
 from penstock.ledger.events import PlanCreated
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
+from penstock.partition_set import compact_ranges
 from penstock.projections.graph import task_key
-from penstock.slices import brief
 
 STAGES = (Stage.EXTRACT, Stage.VALIDATE, Stage.LOAD)
 
@@ -49,7 +49,7 @@ class Graph:
 
     def event(self, run_id: RunId) -> PlanCreated:
         """The graph as the ledger keeps it: slices as ranges, edges by rule, so that ten thousand cost little."""
-        chains = [{"stages": list(STAGES), "slices": brief(self.slices)}] if self.slices else []
+        chains = [{"stages": list(STAGES), "slices": compact_ranges(self.slices)}] if self.slices else []
         return PlanCreated(run_id, 0, chains, groups=[_group(f) for f in self.fan_ins], reasons=self.reasons)
 
 
@@ -58,8 +58,8 @@ def _group(fan_in: FanIn) -> dict[str, Any]:
         "task": task_key(fan_in.stage, str(fan_in.waiting)),
         "name": fan_in.name,
         "rule": fan_in.rule,
-        "slices": brief(fan_in.inside),
-        "published": brief(fan_in.published),
+        "slices": compact_ranges(fan_in.inside),
+        "published": compact_ranges(fan_in.published),
     }
 
 

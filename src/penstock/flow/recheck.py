@@ -11,9 +11,9 @@ from penstock.contract.contract import Contract
 from penstock.flow.runner import BATCH_PARTITIONS
 from penstock.flow.summary import Watcher
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.pipeline.references import Look
+from penstock.pipeline.references import OpenReference
 from penstock.pipeline.validate import ToValidate, check_expressions, validate
-from penstock.state.recheck import FoundWanting
+from penstock.state.recheck import FailedRecheck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,9 +33,9 @@ def recheck(
     lake: str,
     contracts: Mapping[str, Contract],
     trusted: Sequence[tuple[AttemptKey, int]],
-    withdraw: Callable[[Sequence[FoundWanting]], Sequence[PartitionKey]],
+    withdraw: Callable[[Sequence[FailedRecheck]], Sequence[PartitionKey]],
     watcher: Watcher,
-    look: Look | None = None,
+    look: OpenReference | None = None,
 ) -> Rechecked:
     """Validate each run against today's contract, and `withdraw` those that fail, which returns the partitions that
     were still trusted. Guards compare runs, so they have nothing to say here."""
@@ -54,7 +54,7 @@ def recheck(
                 if item.only_waits or any(complaint.check == "raw" for complaint in wanting):
                     unreadable[item.attempt.partition] = words
                 elif wanting:
-                    found.append(FoundWanting(item.attempt, words))
+                    found.append(FailedRecheck(item.attempt, words))
             report(1.0)
             gone = set(withdraw(found))
             demoted |= {f.attempt.partition: f.error_message for f in found if f.attempt.partition in gone}

@@ -10,7 +10,7 @@ from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey
 from penstock.settings import References
 
-_WHATEVER_BECOMES_OF_THEM = "at least 0"  # if they fail, the verdict will say so
+_NO_MINIMUM = "at least 0"  # if they fail, the verdict will say so
 
 
 def waiting_for_references(keys: Sequence[PartitionKey], contracts: Mapping[str, Contract]) -> list[FanIn]:
@@ -24,5 +24,5 @@ def waiting_for_references(keys: Sequence[PartitionKey], contracts: Mapping[str,
         named = (to.partition(".") for to in tables.get(key.query_name, ()))
         others = [PartitionKey(source, key.customer_id, query, key.logical_date) for source, _, query in named]
         if inside := [other for other in others if other in planned]:
-            found.append(FanIn(key, "references", _WHATEVER_BECOMES_OF_THEM, inside, stage=Stage.VALIDATE))
+            found.append(FanIn(key, "references", _NO_MINIMUM, inside, stage=Stage.VALIDATE))
     return found

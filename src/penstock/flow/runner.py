@@ -1,4 +1,4 @@
-"""The runner asks its desk what is ready and hands it out: one lane for each stage, so that they overlap."""
+"""The runner dispatches the tasks that are ready, in one lane for each stage, so that the stages overlap."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from penstock.contract.contract import Contract
 from penstock.contract.stored import store_contracts
 from penstock.errors import ConfigError, PenstockError, TransientError
 from penstock.failpoint import reach
-from penstock.flow.desk import Desk, News
 from penstock.flow.graph import STAGES, FanIn, Graph
 from penstock.flow.guard import Gate
 from penstock.flow.references import waiting_for_references
-from penstock.flow.stages import Bench, Stages
+from penstock.flow.run_state import News, RunState
+from penstock.flow.stages import RunDependencies, Stages
 from penstock.flow.summary import RunSummary
 from penstock.lake import open_lake
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
-from penstock.pipeline.aside import set_aside
-from penstock.pipeline.memory import give_back
+from penstock.pipeline.memory import release_memory
+from penstock.pipeline.parsed_cache import open_cache
 from penstock.pipeline.validate import check_expressions
 from penstock.pipeline.work import cancel_jobs
 from penstock.state.records import Issued, Planned
@@ -41,7 +41,7 @@ class ChecksRefused(ConfigError):
 class Runner:
     """Carries plans through their stages."""
 
-    bench: Bench
+    deps: RunDependencies
     news: News
     stopping: Callable[[], bool] = lambda: False  # asked before each batch: True means that nothing more is issued
 
@@ -57,7 +57,7 @@ class Runner:
         """Work through the plan, newest months first. What cannot be finished is cancelled, never left open. A query
         with a check that Spark refuses is left out and reported. Raises ChecksRefused, before anything is recorded, if
         that leaves nothing of the plan."""
-        bench = self.bench
+        deps = self.deps
         refused = self._prepare(plan)
         if refused and all(item.key.query_name in refused for item in plan):
             raise ChecksRefused("; ".join(refused.values()))
@@ -65,8 +65,8 @@ class Runner:
         for item in plan:
             reasons[item.reason] = reasons.get(item.reason, 0) + 1
         keys = [item.key for item in plan]
-        graph = Graph(keys, [*fan_ins, *waiting_for_references(keys, bench.contracts)], reasons)
-        bench.control.start_run(run_id, bench.worker_token, actor, filters, len(plan), graph.event(run_id))
+        graph = Graph(keys, [*fan_ins, *waiting_for_references(keys, deps.contracts)], reasons)
+        deps.control.start_run(run_id, deps.worker_token, actor, filters, len(plan), graph.event(run_id))
         reach("run.started")
         return self._go(run_id, plan, {}, {}, refused)
 
@@ -85,13 +85,13 @@ class Runner:
         contracts = []
         for name in sorted({item.key.query_name for item in plan}):
             try:
-                check_expressions(self.bench.spark, self.bench.contracts[name])
-                contracts.append(self.bench.contracts[name])
+                check_expressions(self.deps.spark, self.deps.contracts[name])
+                contracts.append(self.deps.contracts[name])
             except ConfigError as error:
                 refused[name] = str(error)
         if contracts:
-            store_contracts(open_lake(self.bench.settings.lake), contracts)
-            self.bench.control.keep_contracts([_contract_row(contract) for contract in contracts])
+            store_contracts(open_lake(self.deps.settings.lake), contracts)
+            self.deps.control.keep_contracts([_contract_row(contract) for contract in contracts])
         return refused
 
     def _go(
@@ -105,34 +105,34 @@ class Runner:
         started = time.monotonic()
         done = RunSummary(run_id, planned=len(plan) + len(adopted))
         ordered = sorted(plan, key=_newest_month_first)
-        stages = Stages(self.bench, done, {item.key: item for item in ordered}, adopted, sizes, refused)
-        token, desk = self.bench.worker_token, Desk(run_id, self.news)
+        stages = Stages(self.deps, done, {item.key: item for item in ordered}, adopted, sizes, refused)
+        token, state = self.deps.worker_token, RunState(run_id, self.news)
         try:
-            with set_aside(self.bench.spark) as stages.aside:
+            with open_cache(self.deps.spark) as stages.cache:
                 probes = self._probes([item for item in ordered if item.key.query_name not in refused])
-                _Lanes(self, stages, desk, probes).work_through()
+                _Lanes(self, stages, state, probes).work_through()
         except BaseException as error:
             stages.give_up()
             end = "cancelled" if isinstance(error, KeyboardInterrupt) else "broken"
             try:
-                self.bench.control.finish_run(run_id, token, done.counts(), end)
+                self.deps.control.finish_run(run_id, token, done.counts(), end)
             except PenstockError:
                 pass  # the first error is the one to show
             raise
         stages.give_up()
         done.seconds = round(time.monotonic() - started, 3)
-        done.end = self.bench.control.finish_run(run_id, token, done.counts(), done.end) or done.end
+        done.end = self.deps.control.finish_run(run_id, token, done.counts(), done.end) or done.end
         reach("run.finished")
         del stages
-        give_back()
-        self.bench.project({run_id: desk.folded})
-        give_back()
+        release_memory()
+        self.deps.project({run_id: state.folded})
+        release_memory()
         return done
 
     def _probes(self, plan: Sequence[Planned]) -> list[PartitionKey]:
         """One partition of each source whose breaker is open, each time of another customer: if it comes through, the
         rest of the plan follows."""
-        guard, probes = self.bench.guard, []
+        guard, probes = self.deps.guard, []
         for source in sorted({item.key.source for item in plan}):
             if guard.gate(source) is Gate.PROBE:
                 mine = [item.key for item in plan if item.key.source == source]
@@ -148,7 +148,7 @@ class _Lanes:
 
     runner: Runner
     stages: Stages
-    desk: Desk
+    state: RunState
     probes: list[PartitionKey]
     busy: dict[Stage, Future[None]] = field(default_factory=dict)
     left: dict[Stage, set[str]] = field(default_factory=dict)  # handed out to a worker that died
@@ -157,8 +157,8 @@ class _Lanes:
     def work_through(self) -> None:
         stages = self.stages
         self.order = {str(key): key for key in (*stages.open, *stages.planned)}
-        self.desk.look()
-        self.left = {stage: set(self.desk.running(stage)) for stage in STAGES}
+        self.state.refresh()
+        self.left = {stage: set(self.state.running(stage)) for stage in STAGES}
         with ThreadPoolExecutor(len(STAGES), thread_name_prefix="lane") as lanes:
             try:
                 if not stages.planned and not stages.open:  # what an earlier run accepted is published all the same
@@ -185,12 +185,12 @@ class _Lanes:
             return
         names = [str(key) for key in batch]
         self.left[stage].difference_update(names)
-        tries = 1 + self.desk.tries(stage, names)
+        tries = 1 + self.state.tries(stage, names)
         work = {Stage.EXTRACT: self.stages.extract, Stage.VALIDATE: self.stages.validate, Stage.LOAD: self.stages.load}
         self.busy[stage] = lanes.submit(work[stage], batch, tries)
 
     def _ready(self, stage: Stage) -> set[str]:
-        return set(self.desk.ready(stage)) | self.left[stage]
+        return set(self.state.ready(stage)) | self.left[stage]
 
     def _batch(self, stage: Stage, ready: set[str]) -> list[PartitionKey]:
         if stage is Stage.LOAD:  # one publication takes all that waits
@@ -211,7 +211,7 @@ class _Lanes:
     def _stops(self, stage: Stage) -> bool:
         """Whether nothing more of this stage is handed out: when the process is asked to end, nothing is issued any
         more; when the run is cancelled, only what is accepted already goes on, into the warehouse."""
-        if self.desk.cancel_requested:
+        if self.state.cancel_requested:
             self.stages.done.end = "cancelled"
             return stage is not Stage.LOAD
         return stage is Stage.EXTRACT and self.runner.stopping()
@@ -220,12 +220,12 @@ class _Lanes:
         """Until a lane is idle again, or somebody asks for the run to stop."""
         while not wait(self.busy.values(), _LOOK_SECONDS, FIRST_COMPLETED).done:
             try:
-                self.desk.look()
+                self.state.refresh()
             except TransientError:  # the database is away; the lanes may not even need it until it is back
                 continue
             if self._interrupted():
                 break
-        self.desk.look()
+        self.state.refresh()
         for stage, future in list(self.busy.items()):
             if future.done():
                 del self.busy[stage]
@@ -233,7 +233,7 @@ class _Lanes:
 
     def _interrupted(self) -> bool:
         """A cancelled run does not wait for its source: the jobs are ended, and what was open is closed."""
-        if not self.desk.cancel_requested or Stage.LOAD in self.busy:
+        if not self.state.cancel_requested or Stage.LOAD in self.busy:
             return False
         self._halt()
         self.stages.done.end = "cancelled"
@@ -245,7 +245,7 @@ class _Lanes:
         self.stages.stopped.set()
         waiting = set(self.busy.values())
         while waiting:
-            cancel_jobs(self.stages.bench.spark)
+            cancel_jobs(self.stages.deps.spark)
             _, waiting = wait(waiting, 1.0)
 
 

@@ -20,13 +20,13 @@ from penstock.flow.summary import Failure, RunSummary, Watcher
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, Stage
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_ulid
-from penstock.pipeline.aside import Asides, Finder
+from penstock.partition_set import compact_ranges
 from penstock.pipeline.extract import Extracted, Extraction, extract
-from penstock.pipeline.references import Look
+from penstock.pipeline.parsed_cache import Lookup, ParsedCache
+from penstock.pipeline.references import OpenReference
 from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.pipeline.work import Report
 from penstock.settings import Settings
-from penstock.slices import brief
 from penstock.state.closing import OVERTAKEN
 from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Cancelled, Issued, Observation, Planned, Rejected, Verdict
@@ -36,7 +36,7 @@ from penstock.warehouse.publish import Publication
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.projections.page import Lent
+    from penstock.projections.page import PrefoldedRuns
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -49,7 +49,7 @@ _QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how lon
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class RunDependencies:
     """Everything that the stages work with, made by the composition root."""
 
     spark: SparkSession
@@ -57,27 +57,27 @@ class Bench:
     contracts: Mapping[str, Contract]
     control: ControlStore
     validator: ValidatorStore
-    publish: Callable[[RunId, Report | None, Finder | None], Publication]
+    publish: Callable[[RunId, Report | None, Lookup | None], Publication]
     deriver: Deriver
-    project: Callable[[Lent | None], None]  # brings the projections forward
+    project: Callable[[PrefoldedRuns | None], None]  # brings the projections forward
     watcher: Watcher
     worker_token: str
     guard: Guard
     clock: Clock
-    look: Look | None = None  # opens tables that contracts refer to
+    open_reference: OpenReference | None = None  # opens tables that contracts refer to
 
 
 @dataclass(slots=True)
 class Stages:
-    """One run on the bench: what is open, what was fetched, and what became of it."""
+    """The stages of one run: open attempts, fetched payloads and outcomes."""
 
-    bench: Bench
+    deps: RunDependencies
     done: RunSummary
     planned: dict[PartitionKey, Planned] = field(default_factory=dict)
     open: dict[PartitionKey, Issued] = field(default_factory=dict)  # issued (or adopted) and not closed
     sizes: dict[PartitionKey, int] = field(default_factory=dict)  # of fetched payloads
     refused: Mapping[str, str] = field(default_factory=dict)  # queries of which nothing is issued, and why
-    aside: Asides | None = None
+    cache: ParsedCache | None = None
     unpublishable: set[PartitionKey] = field(default_factory=set)  # reported: each publication finds them again
     stopped: Flag = field(default_factory=Flag)
     projected: float = field(default_factory=time.monotonic)
@@ -92,8 +92,8 @@ class Stages:
         """Issue what is not issued yet, fetch, and close what could not be fetched."""
         adopted = [self.open[key] for key in keys if key in self.open]
         if adopted:
-            slices = brief(item.attempt.partition for item in adopted)
-            self._tell(TaskStarted(self.run_id, Stage.EXTRACT, slices, tries, new_ulid()))
+            slices = compact_ranges(item.attempt.partition for item in adopted)
+            self._record(TaskStarted(self.run_id, Stage.EXTRACT, slices, tries, new_ulid()))
         due = self._without_unchanged([self.planned[key] for key in keys if key not in self.open], tries)
         issued = [*adopted, *self._issue(due)]
         reach("run.issued")
@@ -104,26 +104,26 @@ class Stages:
         good = [item for item in extracted if item.ok]
         self.sizes.update((item.attempt.partition, item.payload_bytes or 0) for item in good)
         if good:
-            slices = brief(item.attempt.partition for item in good)
-            self._tell(SlicesExtracted(self.run_id, slices, tries, new_ulid()))
+            slices = compact_ranges(item.attempt.partition for item in good)
+            self._record(SlicesExtracted(self.run_id, slices, tries, new_ulid()))
         self._close(self._failed_extractions([item for item in extracted if not item.ok], tries))
         self._close_lost(lost, Stage.EXTRACT, tries)
 
     def _without_unchanged(self, planned: Sequence[Planned], tries: int) -> Sequence[Planned]:
         """What was planned because its inputs might change, and they did not, is left as it is."""
         perhaps = [item.key for item in planned if item.reason == REFRESH]
-        unchanged = set(self.bench.deriver.unchanged(perhaps)) if perhaps else set()
+        unchanged = set(self.deps.deriver.unchanged(perhaps)) if perhaps else set()
         if not unchanged:
             return planned
         self.done.count(unchanged=len(unchanged))
-        self._tell(SlicesUnchanged(self.run_id, brief(unchanged), tries, new_ulid()))
+        self._record(SlicesUnchanged(self.run_id, compact_ranges(unchanged), tries, new_ulid()))
         return [item for item in planned if item.key not in unchanged]
 
     def _issue(self, planned: Sequence[Planned]) -> list[Issued]:
         allowed = self._allowed(planned)
         if not allowed:
             return []
-        issued, refused = self.bench.control.issue(self.run_id, self.bench.worker_token, new_ulid(), allowed)
+        issued, refused = self.deps.control.issue(self.run_id, self.deps.worker_token, new_ulid(), allowed)
         self.done.count(skipped=len(refused))
         self.open.update((item.attempt.partition, item) for item in issued)
         return issued
@@ -136,7 +136,7 @@ class Stages:
             self.done.trouble(reasons)
             self._drop(refused, "; ".join(reasons))
             planned = [item for item in planned if item.key.query_name not in self.refused]
-        guard = self.bench.guard
+        guard = self.deps.guard
         gates = {source: guard.gate(source) for source in sorted({item.key.source for item in planned})}
         alone = len(planned) == 1
         allowed = [
@@ -154,37 +154,37 @@ class Stages:
     def _drop(self, keys: Sequence[PartitionKey], why: str) -> None:
         """Give up tasks of this run before they are issued: the partitions stay due."""
         self.done.count(blocked=len(keys))
-        self._tell(TasksDropped(self.run_id, Stage.EXTRACT, brief(keys), 1, why, new_ulid()))
+        self._record(TasksDropped(self.run_id, Stage.EXTRACT, compact_ranges(keys), 1, why, new_ulid()))
 
     def _fetch(self, issued: Sequence[Issued]) -> list[Extracted]:
-        bench = self.bench
-        report = bench.watcher.stage("extract", len(issued))
-        customers = {customer.id: customer for customer in bench.settings.customers}
-        hashes = {name: contract.fingerprint for name, contract in bench.contracts.items()}
+        deps = self.deps
+        report = deps.watcher.stage("extract", len(issued))
+        customers = {customer.id: customer for customer in deps.settings.customers}
+        hashes = {name: contract.fingerprint for name, contract in deps.contracts.items()}
         extracted: list[Extracted] = []
         for source in sorted({item.attempt.partition.source for item in issued}):
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
-            self._go_on()
+            self._raise_if_stopped()
             if source == MODELS:
-                extracted += bench.deriver.derive(bench.spark, attempts, report)
+                extracted += deps.deriver.derive(deps.spark, attempts, report)
                 continue
             work = Extraction(
-                bench.settings.lake,
+                deps.settings.lake,
                 self.run_id,
-                bench.settings.sources[source],
-                bench.settings.queries,
+                deps.settings.sources[source],
+                deps.settings.queries,
                 hashes,
-                clock=bench.clock,
+                clock=deps.clock,
             )
-            found = extract(bench.spark, work, customers, attempts, report)
-            bench.guard.observe(source, observation(found))
+            found = extract(deps.spark, work, customers, attempts, report)
+            deps.guard.observe(source, observation(found))
             extracted += found
         report(1.0)
         return extracted
 
     def _failed_extractions(self, failed: Sequence[Extracted], tries: int) -> list[Verdict]:
         """The slice's own trouble is a rejection; the source's trouble cancels the attempt and counts for nothing."""
-        token, verdicts, cancelled = self.bench.worker_token, [], []
+        token, verdicts, cancelled = self.deps.worker_token, [], []
         for item in failed:
             error_class, message = item.error_class or ErrorClass.INTERNAL, item.error_message or "unknown"
             if error_class.is_source_wide or not item.judged:
@@ -192,11 +192,11 @@ class Stages:
             else:
                 verdicts.append(Rejected(item.attempt, token, Stage.EXTRACT, error_class, message, tries=tries))
         self._cancel(cancelled)
-        now = self.bench.clock()
+        now = self.deps.clock()
         for error_class in (ErrorClass.QUOTA, ErrorClass.AUTH):
             mine = [item for item in failed if item.error_class is error_class]
             until = {item.attempt.partition: now + timedelta(seconds=_pause(item)) for item in mine}
-            self.bench.control.postpone(until, error_class.value)
+            self.deps.control.postpone(until, error_class.value)
         return list(verdicts)
 
     # --- validate -------------------------------------------------------------------------------------------------
@@ -205,21 +205,21 @@ class Stages:
         """Examine what was fetched, in the order of the tables it will be in, and pass a verdict on each."""
         issued = [self.open[key] for key in sorted(keys, key=_in_table_order)]
         self._start(Stage.VALIDATE, keys, tries)
-        if self.aside:
-            self.aside.sweep()
+        if self.cache:
+            self.cache.sweep()
         found, lost = halving(issued, self._examine, _FAILED_JOBS)
         reach("run.validated")
-        if self.aside:
+        if self.cache:
             for item in found:
-                if item.aside and item.payload_digest and item.is_acceptable:
-                    self.aside.keep(item.attempt, item.payload_digest, item.aside)
+                if item.block and item.payload_digest and item.is_acceptable:
+                    self.cache.keep(item.attempt, item.payload_digest, item.block)
         self._close([self._verdict(item, tries) for item in found])
         self._close_lost(lost, Stage.VALIDATE, tries)
         reach("run.judged")
 
     def _examine(self, issued: Sequence[Issued]) -> list[Validated]:
-        bench = self.bench
-        report = bench.watcher.stage("validate", len(issued))
+        deps = self.deps
+        report = deps.watcher.stage("validate", len(issued))
         found: list[Validated] = []
         for name in sorted({item.attempt.partition.query_name for item in issued}):
             items = [
@@ -232,20 +232,22 @@ class Stages:
                 for item in issued
                 if item.attempt.partition.query_name == name
             ]
-            self._go_on()
-            room = self.aside.room() if self.aside else None
-            found += validate(bench.spark, bench.settings.lake, bench.contracts[name], items, report, bench.look, room)
+            self._raise_if_stopped()
+            budget = self.cache.budget() if self.cache else None
+            found += validate(
+                deps.spark, deps.settings.lake, deps.contracts[name], items, report, deps.open_reference, budget
+            )
         report(1.0)
         return found
 
     def _verdict(self, found: Validated, tries: int) -> Verdict:
-        key, token = found.attempt.partition, self.bench.worker_token
+        key, token = found.attempt.partition, self.deps.worker_token
         complaints = [complaint.as_dict() for complaint in found.complaints]
         if found.is_acceptable and found.payload_digest is not None:
             return Accepted(
                 found.attempt,
                 token,
-                self.bench.contracts[key.query_name].schema_version,
+                self.deps.contracts[key.query_name].schema_version,
                 found.record_count,
                 found.payload_digest,
                 self.sizes.get(key, 0),
@@ -275,14 +277,14 @@ class Stages:
         """Publish everything that waits for it, ours and what others left."""
         if keys:
             self._start(Stage.LOAD, keys, tries)
-        report = self.bench.watcher.stage("load", len(keys))
-        published = self.bench.publish(self.run_id, report, self.aside.take if self.aside else None)
+        report = self.deps.watcher.stage("load", len(keys))
+        published = self.deps.publish(self.run_id, report, self.cache.take if self.cache else None)
         report(1.0)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
         self._fail_loads(published.broken, keys, tries)
         self.done.trouble(mismatch.message for mismatch in published.refused.values())
         if time.monotonic() - self.projected > _PROJECT_SECONDS:  # what waits is read from the ledger meanwhile
-            self.bench.project(None)
+            self.deps.project(None)
             self.projected = time.monotonic()
 
     def _fail_loads(self, broken: Mapping[PartitionKey, str], keys: Sequence[PartitionKey], tries: int) -> None:
@@ -291,7 +293,7 @@ class Stages:
         mine = [key for key in keys if key in broken]
         if mine:
             why = broken[mine[0]]
-            self._tell(LoadsFailed(self.run_id, brief(mine), tries, ErrorClass.DATA, why, new_ulid()))
+            self._record(LoadsFailed(self.run_id, compact_ranges(mine), tries, ErrorClass.DATA, why, new_ulid()))
         new = {key: words for key, words in broken.items() if key not in self.unpublishable}
         self.unpublishable.update(new)
         self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in new.items())
@@ -301,7 +303,7 @@ class Stages:
     def give_up(self) -> None:
         """We stop in the middle: what is still open is closed without a verdict, so that it can be tried again."""
         words = "the run stopped before this partition was judged"
-        token = self.bench.worker_token
+        token = self.deps.worker_token
         try:
             self._cancel(
                 [Cancelled(i.attempt, token, Stage.EXTRACT, ErrorClass.INTERNAL, words) for i in self.open.values()]
@@ -310,12 +312,12 @@ class Stages:
             pass  # the first error is the one to show; rescue will close what we could not
 
     def _start(self, stage: Stage, keys: Sequence[PartitionKey], tries: int) -> None:
-        self._tell(TaskStarted(self.run_id, stage, brief(keys), tries, new_ulid()))
+        self._record(TaskStarted(self.run_id, stage, compact_ranges(keys), tries, new_ulid()))
 
-    def _tell(self, event: Event) -> None:
-        self.bench.control.tell(self.run_id, self.bench.worker_token, event)
+    def _record(self, event: Event) -> None:
+        self.deps.control.tell(self.run_id, self.deps.worker_token, event)
 
-    def _go_on(self) -> None:
+    def _raise_if_stopped(self) -> None:
         """Asked before each job: a run that was told to stop starts no other."""
         if self.stopped.is_set():
             raise KeyboardInterrupt
@@ -323,8 +325,8 @@ class Stages:
     def _close(self, verdicts: Sequence[Verdict]) -> None:
         if not verdicts:
             return
-        report = self.bench.watcher.stage("judge", len(verdicts))
-        ruling = self.bench.validator.judge(verdicts)
+        report = self.deps.watcher.stage("judge", len(verdicts))
+        ruling = self.deps.validator.judge(verdicts)
         applied = set(ruling.applied)
         overtaken = [Failure(a.partition, Stage.VALIDATE, ErrorClass.TRANSIENT, OVERTAKEN) for a in ruling.overtaken]
         rejected = [v for v in verdicts if isinstance(v, Rejected) and v.attempt in applied]
@@ -345,7 +347,7 @@ class Stages:
         cancelled = []
         for item, error in lost:
             words = f"its worker died: {error}"
-            facts = (item.attempt, self.bench.worker_token, stage, ErrorClass.INTERNAL, words)
+            facts = (item.attempt, self.deps.worker_token, stage, ErrorClass.INTERNAL, words)
             if item.lost_count + 1 >= MAX_LOSSES:
                 rejected.append(Rejected(*facts, tries=tries))
             else:
@@ -354,7 +356,7 @@ class Stages:
         self._close(rejected)
 
     def _cancel(self, closings: Sequence[Cancelled]) -> None:
-        applied = set(self.bench.control.cancel(closings).applied)
+        applied = set(self.deps.control.cancel(closings).applied)
         self.done.count(cancelled=len(applied))
         self.done.cancel(_failure(closing) for closing in closings if closing.attempt in applied)
         self._closed(closing.attempt for closing in closings)

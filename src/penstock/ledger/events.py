@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.partition import PartitionKey, RunId
-from penstock.slices import Brief
+from penstock.partition_set import CompactRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TaskStarted:
 
     run_id: RunId
     stage: str
-    slices: Brief
+    slices: CompactRanges
     attempt: int
     dispatch: str
 
@@ -68,7 +68,7 @@ class SlicesExtracted:
     version: ClassVar[int] = 1
 
     run_id: RunId
-    slices: Brief
+    slices: CompactRanges
     attempt: int
     dispatch: str
 
@@ -88,7 +88,7 @@ class SlicesUnchanged:
     version: ClassVar[int] = 1
 
     run_id: RunId
-    slices: Brief
+    slices: CompactRanges
     attempt: int
     dispatch: str
 
@@ -110,7 +110,7 @@ class TasksDropped:
 
     run_id: RunId
     stage: str
-    slices: Brief
+    slices: CompactRanges
     attempt: int
     why: str
     dispatch: str
@@ -132,7 +132,7 @@ class LoadsFailed:
     version: ClassVar[int] = 1
 
     run_id: RunId
-    slices: Brief
+    slices: CompactRanges
     attempt: int
     error_class: str
     why: str

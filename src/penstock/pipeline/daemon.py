@@ -48,9 +48,9 @@ def main() -> None:
                 traceback.print_exc()
     from pyspark.daemon import manager
 
-    from penstock.pipeline.memory import keep_freed_memory, settle
+    from penstock.pipeline.memory import freeze_imports, keep_freed_memory
 
-    settle()
+    freeze_imports()
     keep_freed_memory()
     manager()
 

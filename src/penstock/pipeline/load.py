@@ -18,7 +18,7 @@ from penstock.errors import DataError, RawError, SparkFailed, WarehouseError
 from penstock.lake import Lake, open_lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.pipeline.aside import AsideReader, Finder, Place
+from penstock.pipeline.parsed_cache import BlockRef, CacheReader, Lookup
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
 from penstock.pipeline.work import Report, Work, collected, mapped, progress, spread
@@ -44,11 +44,11 @@ def spark_stager(
     lake: str,
     contract_of: Callable[[str], Contract],
     report: Report | None = None,
-    find: Finder | None = None,
+    find: Lookup | None = None,
     diagnose: Callable[[Collection[str]], WarehouseError | None] = lambda tables: None,
 ) -> Stager:
     """A stager that runs one Spark job for all parts, one task for each; or does without when there is little to do.
-    `find` says where rows lie that validation has set aside. `diagnose` returns the error that names damaged data
+    `find` returns where the parsed rows of slices are cached. `diagnose` returns the error that names damaged data
     files of these tables, or None if they are whole; it is asked when a part fails."""
 
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
@@ -59,7 +59,7 @@ def spark_stager(
             return stage_all(parts, used, places)
 
     def stage_all(
-        parts: Sequence[StagePart], used: Sequence[Sequence[Contract]], places: Sequence[Sequence[Place | None]]
+        parts: Sequence[StagePart], used: Sequence[Sequence[Contract]], places: Sequence[Sequence[BlockRef | None]]
     ) -> list[PartStaged]:
         if _is_little(parts):
             return _stage_here(open_lake(lake), parts, used, places)
@@ -81,8 +81,8 @@ def _is_little(parts: Sequence[StagePart]) -> bool:
     return len(parts) <= _HERE_PARTS and slices <= _HERE_SLICES and weight <= _HERE_BYTES
 
 
-def _places(find: Finder | None, parts: Sequence[StagePart]) -> list[list[Place | None]]:
-    """For each part, where the rows of its slices were set aside."""
+def _places(find: Lookup | None, parts: Sequence[StagePart]) -> list[list[BlockRef | None]]:
+    """For each part, where the rows of its slices are cached."""
     if find is None:
         return [[] for _ in parts]
     slices = [piece for part in parts for piece in part.part.slices]
@@ -94,7 +94,7 @@ def _stage_here(
     lake: Lake,
     parts: Sequence[StagePart],
     contracts: Sequence[Sequence[Contract]],
-    places: Sequence[Sequence[Place | None]],
+    places: Sequence[Sequence[BlockRef | None]],
 ) -> list[PartStaged]:
     try:
         return [stage_part(lake, *share) for share in zip(parts, contracts, places, strict=True)]
@@ -115,18 +115,18 @@ def _worker(lake: str) -> Work:
 
 
 def stage_part(
-    lake: Lake, part: StagePart, contracts: Sequence[Contract], places: Sequence[Place | None] = ()
+    lake: Lake, part: StagePart, contracts: Sequence[Contract], places: Sequence[BlockRef | None] = ()
 ) -> PartStaged:
     """Write the files of one part: the kept rows of its old files and the rows of its new slices, in table order.
 
     `contracts` say how the slices are read, one for each: those of one table differ in defaults. `places` say where
-    their rows were set aside, if they were.
+    their rows are cached, if they are.
     """
     schema = file_schema(part.fields)
     old = SortedRows(_kept_rows(lake, part, schema))
     broken: dict[PartitionKey, str] = {}
     with PackedWriter(lake, part.table_path, part.part.month, schema) as writer:
-        reader, aside = RawReader(lake), AsideReader()
+        reader, cache = RawReader(lake), CacheReader()
         pieces = [_slice(index, piece) for index, piece in enumerate(part.part.slices)]
         for group, contract in _groups(pieces, contracts):
             new = [part.part.slices[piece.item] for piece in group]
@@ -139,7 +139,7 @@ def stage_part(
                 ready = {
                     at: rows
                     for at, piece in enumerate(group)
-                    if places and (rows := aside.rows(places[piece.item], new[at].record_count)) is not None
+                    if places and (rows := cache.rows(places[piece.item], new[at].record_count)) is not None
                 }
                 rows = _read_group(reader, contract, new, ready, schema, broken)
                 writer.write(in_table_order(pa.concat_tables([earlier, rows])) if earlier.num_rows else rows)

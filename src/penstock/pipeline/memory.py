@@ -16,7 +16,7 @@ _LARGEST_BLOCK = 32 * 1024 * 1024  # the most that glibc allows
 _MOST_UNUSED = 64 * 1024 * 1024
 
 
-def settle() -> None:
+def freeze_imports() -> None:
     """For a worker: what it has imported until its first task of ours is never looked at again.
 
     PySpark has a worker collect everything after each task; with our imports that takes as long as a few hundred small
@@ -35,14 +35,14 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _MOST_UNUSED)
 
 
-def share_arenas() -> None:
+def limit_malloc_arenas() -> None:
     """For a driver: its threads share two arenas. By itself glibc gives every thread of a lane its own, and what one
     run has left there in pieces the threads of the next do not find."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_ARENA_MAX, 2)
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Hand what was freed back to the system: both allocators keep it for whoever asks next, but what follows a run has
     other sizes, and would come on top."""
     import pyarrow as pa
@@ -52,7 +52,7 @@ def give_back() -> None:
         trim(0)
 
 
-class _Seldom:
+class _ReducedGc:
     """How many ask for it, and what to go back to after the last of them."""
 
     lock = Lock()
@@ -61,18 +61,18 @@ class _Seldom:
 
 
 @contextmanager
-def seldom() -> Iterator[None]:
+def reduced_gc() -> Iterator[None]:
     """For a process that is not ours alone: collect less often while this lasts."""
-    with _Seldom.lock:
-        if not _Seldom.asking:
-            _Seldom.before = gc.get_threshold()
-            first, *others = _Seldom.before
+    with _ReducedGc.lock:
+        if not _ReducedGc.asking:
+            _ReducedGc.before = gc.get_threshold()
+            first, *others = _ReducedGc.before
             gc.set_threshold(max(first, _NEW_OBJECTS) if first else 0, *others)
-        _Seldom.asking += 1
+        _ReducedGc.asking += 1
     try:
         yield
     finally:
-        with _Seldom.lock:
-            _Seldom.asking -= 1
-            if not _Seldom.asking:
-                gc.set_threshold(*_Seldom.before)
+        with _ReducedGc.lock:
+            _ReducedGc.asking -= 1
+            if not _ReducedGc.asking:
+                gc.set_threshold(*_ReducedGc.before)

@@ -22,7 +22,7 @@ from penstock.pipeline.work import Work, collected, evenly, mapped, spread
 from penstock.projections import files
 from penstock.projections.fact import OF_A_RUN, Fact
 from penstock.projections.manifest import FOLDER, Manifest, RowsFile, edges_path, new_path, tasks_path
-from penstock.projections.page import strange
+from penstock.projections.page import count_unknown_events
 from penstock.projections.projector import Maker, Pieces, Projector, added
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
@@ -62,7 +62,7 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
                 paths.append(path)
                 done += len(page)
                 finished += [f for f in page if f.type == "TaskFinished" and f.payload.get("consumed")]
-                manifest = replace(manifest, cursor=cursor, unknown=added(manifest.unknown, strange(page)))
+                manifest = replace(manifest, cursor=cursor, unknown=added(manifest.unknown, count_unknown_events(page)))
             if paths:
                 manifest = _made(spark, lake, projector, paths, manifest)
         finally:

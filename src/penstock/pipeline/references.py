@@ -11,7 +11,7 @@ from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.rules import said
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.pipeline.examine import Examiner
+from penstock.pipeline.parse_slices import Examiner
 from penstock.pipeline.work import collected, mapped
 from penstock.settings import References
 from penstock.warehouse.tables import SortKey
@@ -34,7 +34,7 @@ class Referenced:
     rows: Vouched
 
 
-Look = Callable[[str, date, date, Sequence[str]], Referenced]  # table, first and last day, customers
+OpenReference = Callable[[str, date, date, Sequence[str]], Referenced]  # table, first and last day, customers
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def look_up(
     contract: Contract,
     slices: DataFrame,
     attempts: Sequence[AttemptKey],
-    look: Look,
+    open_reference: OpenReference,
 ) -> Found:
     """Hold every slice against what its contract refers to; `slices` are the work items, numbered like `attempts`."""
     dangling: dict[int, list[Dangling]] = {}
@@ -77,7 +77,7 @@ def look_up(
     keys = [attempt.partition for attempt in attempts]
     days, customers = [key.logical_date for key in keys], sorted({key.customer_id for key in keys})
     for check in (check for check in contract.checks if isinstance(check, References)):
-        other = look(check.to, min(days), max(days), customers if len(customers) <= _MOST_CUSTOMERS else ())
+        other = open_reference(check.to, min(days), max(days), customers if len(customers) <= _MOST_CUSTOMERS else ())
         absent = {n for n, key in enumerate(keys) if (key.logical_date, key.customer_id) not in other.slices}
         for item in absent:
             waiting.setdefault(item, []).append(_waits(check, keys[item]))

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from penstock import interrupts
 from penstock.errors import ConfigError, TransientError
 from penstock.pipeline import daemon
-from penstock.pipeline.archive import ClassArchive, class_archive
-from penstock.pipeline.memory import share_arenas
+from penstock.pipeline.class_data_sharing import ClassArchive, class_archive
+from penstock.pipeline.memory import limit_malloc_arenas
 from penstock.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
     # PySpark writes every refusal of SQL and of columns to stderr, with its stack; we say it in one line.
     for name in _QUERY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    share_arenas()
+    limit_malloc_arenas()
     if settings.remote:
         return _connect(settings)
     require_java()

@@ -40,7 +40,7 @@ _NO_FIGURES = (0.0, 0.0, math.inf, -math.inf)  # count, sum, least and most of n
 
 
 @dataclass(slots=True)
-class Tally:
+class SliceSummary:
     """What is known about one slice so far: for each check, how many rows break it and the first line that does."""
 
     checks: int
@@ -88,8 +88,8 @@ def summariser(row_checks: int, uniques: Sequence[Sequence[str]], measured: int 
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tallies: dict[int, Tally] = {}
-        fresh = partial(Tally, row_checks + len(uniques), measured)
+        tallies: dict[int, SliceSummary] = {}
+        fresh = partial(SliceSummary, row_checks + len(uniques), measured)
         keys = [_Keys(fields) for fields in uniques]
         for batch in batches:
             rows = _headers_taken(batch, tallies, fresh)
@@ -104,7 +104,9 @@ def summariser(row_checks: int, uniques: Sequence[Sequence[str]], measured: int 
     return work
 
 
-def _headers_taken(batch: pa.RecordBatch, tallies: dict[int, Tally], fresh: Callable[[], Tally]) -> pa.RecordBatch:
+def _headers_taken(
+    batch: pa.RecordBatch, tallies: dict[int, SliceSummary], fresh: Callable[[], SliceSummary]
+) -> pa.RecordBatch:
     """Note the headers of the batch; what remains are rows."""
     header = batch.column("_header")
     if header.null_count == batch.num_rows:
@@ -115,7 +117,9 @@ def _headers_taken(batch: pa.RecordBatch, tallies: dict[int, Tally], fresh: Call
     return batch.filter(header.is_null())
 
 
-def _add_rows(rows: pa.RecordBatch, tallies: dict[int, Tally], row_checks: int, fresh: Callable[[], Tally]) -> None:
+def _add_rows(
+    rows: pa.RecordBatch, tallies: dict[int, SliceSummary], row_checks: int, fresh: Callable[[], SliceSummary]
+) -> None:
     item = np.asarray(rows.column("_item"))
     starts = np.flatnonzero(np.concatenate(([True], item[1:] != item[:-1])))
     counts = np.diff(np.append(starts, len(item))).tolist()
@@ -141,7 +145,7 @@ def _add_rows(rows: pa.RecordBatch, tallies: dict[int, Tally], row_checks: int, 
         _add_figures(rows.column(f"_figure{number}"), starts, found, number)
 
 
-def _add_figures(column: pa.Array, starts: Any, found: Sequence[Tally], number: int) -> None:
+def _add_figures(column: pa.Array, starts: Any, found: Sequence[SliceSummary], number: int) -> None:
     values = column.to_numpy(zero_copy_only=False)  # null becomes NaN, which no payload can hold
     there = ~np.isnan(values)
     counts = np.add.reduceat(there.astype(np.float64), starts)
@@ -160,7 +164,7 @@ class _Keys:
         self._held: list[pa.Table] = []
         self._item = -1
 
-    def add(self, rows: pa.RecordBatch, tallies: dict[int, Tally], check: int) -> None:
+    def add(self, rows: pa.RecordBatch, tallies: dict[int, SliceSummary], check: int) -> None:
         table = pa.Table.from_batches([rows.select(["_item", "_line", *self._fields])])
         item = np.asarray(rows.column("_item"))
         last = int(item[-1])
@@ -173,12 +177,12 @@ class _Keys:
         self._held.append(table.slice(begins))
         self._item = last
 
-    def finish(self, tallies: dict[int, Tally], check: int) -> None:
+    def finish(self, tallies: dict[int, SliceSummary], check: int) -> None:
         if self._held:
             self._count(pa.concat_tables(self._held), tallies, check)
         self._held = []
 
-    def _count(self, rows: pa.Table, tallies: dict[int, Tally], check: int) -> None:
+    def _count(self, rows: pa.Table, tallies: dict[int, SliceSummary], check: int) -> None:
         """As in SQL, keys with a null are not compared."""
         for name in self._fields:
             if rows.column(name).null_count:

@@ -23,10 +23,10 @@ from penstock.contract.schema import spark_ddl
 from penstock.errors import ConfigError, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey
-from penstock.pipeline.aside import Place, Room
-from penstock.pipeline.examine import Examiner, slice_of
+from penstock.pipeline.parse_slices import Examiner, slice_of
+from penstock.pipeline.parsed_cache import BlockRef, DiskBudget
 from penstock.pipeline.payloads import lines_of
-from penstock.pipeline.references import NOT_VOUCHED, Found, Look, look_up
+from penstock.pipeline.references import NOT_VOUCHED, Found, OpenReference, look_up
 from penstock.pipeline.slices import Slice
 from penstock.pipeline.summarise import SUMMARY_DDL, summariser
 from penstock.pipeline.work import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
@@ -70,7 +70,7 @@ class Validated:
     content_digest: str
     complaints: Sequence[Complaint]
     measures: Mapping[str, float | None] = field(default_factory=dict)
-    aside: Place | None = None  # where its rows lie, if they were set aside
+    block: BlockRef | None = None  # where the parsed rows are cached
 
     @property
     def is_acceptable(self) -> bool:
@@ -88,24 +88,24 @@ def validate(
     contract: Contract,
     items: Sequence[ToValidate],
     report: Report | None = None,
-    look: Look | None = None,
-    aside: Room | None = None,
+    open_reference: OpenReference | None = None,
+    cache: DiskBudget | None = None,
 ) -> list[Validated]:
-    """Judge every item against `contract`, all at once. `look` opens the tables that a contract refers to; `aside` is
-    where parsed rows may be set aside."""
+    """Judge every item against `contract`, in one job. `open_reference` opens the tables that the contract refers to.
+    `cache` is the disk budget for parsed rows, which the load reads instead of the payloads."""
     if not items:
         return []
     rules, figured = all_rules(contract), figured_fields(contract)
     with progress(spark, report):
         tasks = _task_numbers(spark, len(items))
         slices = spread(spark, _item_table(items), tasks)
-        share = None if aside is None else Room(aside.folder, aside.left // (tasks[-1] + 1))
+        share = None if cache is None else DiskBudget(cache.folder, cache.left // (tasks[-1] + 1))
         summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, share)).to_pylist()}
         found = Found({}, {})
         if any(isinstance(check, References) for check in contract.checks):
-            if look is None:
+            if open_reference is None:
                 raise PenstockError(f"{contract.asset} refers to other tables, and there is no way to look into them")
-            found = look_up(spark, lake, contract, slices, [item.attempt for item in items], look)
+            found = look_up(spark, lake, contract, slices, [item.attempt for item in items], open_reference)
         wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
         examples = _examples(spark, lake, contract, items, wanted)
     return [
@@ -140,10 +140,10 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
             raise ConfigError(f"{contract.place}: the check {rule.name} must be true or false, it is {kind}")
 
 
-def _summaries(contract: Contract, slices: DataFrame, lake: str, aside: Room | None) -> DataFrame:
+def _summaries(contract: Contract, slices: DataFrame, lake: str, cache: DiskBudget | None) -> DataFrame:
     """One row per slice, nothing shuffled: rows leave a worker only if some rule needs Spark's engine."""
     add_up = adder(contract)
-    examine = Examiner(lake, contract, aside=aside)
+    examine = Examiner(lake, contract, cache=cache)
     if not examine.for_spark:
         return mapped(slices, lambda batches: add_up(examine(batches)), SUMMARY_DDL)
     examined = mapped(slices, examine, examine.ddl)
@@ -244,7 +244,7 @@ def _validated(
         digest,
         complaints,
         measures(contract, worked),
-        Place(*header["aside"]) if "aside" in header else None,
+        BlockRef(*header["block"]) if "block" in header else None,
     )
 
 

@@ -30,7 +30,7 @@ from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.plural import counted
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
-from penstock.warehouse.reader import Head
+from penstock.warehouse.reader import TableHead
 from penstock.warehouse.rebuild import TableDamage
 from penstock.warehouse.tables import RUN, DataFile, SortKey, Table, month_of
 
@@ -77,7 +77,12 @@ class Verification:
 
 
 def verify_table(
-    database: Database, lake: Lake, head: Head, contract: Contract, done: Verification, report: Callable[[float], None]
+    database: Database,
+    lake: Lake,
+    head: TableHead,
+    contract: Contract,
+    done: Verification,
+    report: Callable[[float], None],
 ) -> None:
     """Hold the rows of a table against its pointers, their content against the verdicts, and its files against the
     statistics in the log, by which readers decide which files they open."""
@@ -108,7 +113,7 @@ def verify_table(
 
 
 def _compare_with_log(
-    contract: Contract, head: Head, file: DataFile, size: int, rows: int, keys: set[SortKey], done: Verification
+    contract: Contract, head: TableHead, file: DataFile, size: int, rows: int, keys: set[SortKey], done: Verification
 ) -> None:
     """Blames a file that is not as the log says, and the partitions that readers with a filter do not find in it."""
     days, customers = sorted({day for day, _ in keys}), sorted({customer for _, customer in keys})
@@ -160,7 +165,7 @@ def table_damage(
 ) -> TableDamage:
     """What of this version of a table is not as the pointers and the Delta log say, by reading all of it."""
     done = Verification()
-    head = Head(table.name, contract.schema_version, table.path, table.version, frozenset())
+    head = TableHead(table.name, contract.schema_version, table.path, table.version, frozenset())
     verify_table(database, lake, head, contract, done, report)
     again = dict.fromkeys(done.in_files, "its file is not as the Delta log says")
     return TableDamage(
@@ -170,7 +175,7 @@ def table_damage(
 
 
 def verify_raw(
-    database: Database, lake: Lake, heads: Sequence[Head], done: Verification, report: Callable[[float], None]
+    database: Database, lake: Lake, heads: Sequence[TableHead], done: Verification, report: Callable[[float], None]
 ) -> None:
     """Hold the payloads of everything that is served against their seals and the digests of the verdicts."""
     wanted = [(key, row) for head in heads for key, row in _pointers(database, head.name).items()]
@@ -291,7 +296,7 @@ def _compare(
 
 def _compare_by_first_algorithm(
     lake: Lake,
-    head: Head,
+    head: TableHead,
     files: Sequence[DataFile],
     names: Sequence[str],
     differing: Mapping[PartitionKey, sa.Row[Any]],

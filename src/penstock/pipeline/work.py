@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, SparkFailed
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import new_ulid
-from penstock.pipeline.memory import settle
+from penstock.pipeline.memory import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +46,7 @@ def mapped(frame: DataFrame, work: Work, ddl: str) -> DataFrame:
     """What Python workers make of the frame."""
 
     def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_imports()
         return work(batches)
 
     return frame.mapInArrow(settled, ddl)

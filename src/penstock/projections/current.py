@@ -15,7 +15,7 @@ from penstock.lake import Lake
 from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import OF_A_RUN, Fact, understood
-from penstock.projections.manifest import Head, Manifest, ProjectionsLost, edges_path, tasks_path
+from penstock.projections.manifest import Manifest, ManifestPointer, ProjectionsLost, edges_path, tasks_path
 from penstock.projections.page import Events
 from penstock.projections.projector import PAGE
 from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
@@ -38,7 +38,7 @@ _REPEATED = (
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """One look at everything. Nothing is read before it is asked for."""
+    """One load_current at everything. Nothing is read before it is asked for."""
 
     lake: Lake
     events: Events
@@ -152,8 +152,8 @@ class Current:
             yield run_id, FoldedRun.of(self.events.of_run(run_id))
 
 
-def look(
-    head: Head,
+def load_current(
+    head: ManifestPointer,
     lake: Lake,
     events: Events,
     inputs: Callable[[Sequence[Fact]], pa.Table],

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from penstock.lake import Lake
-from penstock.lake.passage import Passage
+from penstock.lake.arrow_sink import ArrowSink
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.projections.manifest import ProjectionsLost
 
@@ -42,7 +42,7 @@ def write_pieces(
     """The pieces as one file, of which no more than a row group is in memory. `token` is stored in its metadata."""
     held: list[pa.Table] = []
     with lake.writer(path) as out:
-        with pq.ParquetWriter(Passage(out.write), schema, compression="zstd") as parquet:
+        with pq.ParquetWriter(ArrowSink(out.write), schema, compression="zstd") as parquet:
             if token is not None:
                 parquet.add_key_value_metadata({_TOKEN: token})
             for piece in pieces:

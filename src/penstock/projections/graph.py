@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import slices
 from penstock.lifecycle import Stage
+from penstock.partition_set import iter_keys
 
 Ints = NDArray[np.int64]
 
@@ -94,7 +94,7 @@ class RunGraph:
         ups = [np.empty(0, np.int64)]
         for chain in chains:
             names, first = [task_key(stage, "") for stage in chain["stages"]], len(keys)
-            keys += [name + partition_key for partition_key in slices.each(chain["slices"]) for name in names]
+            keys += [name + partition_key for partition_key in iter_keys(chain["slices"]) for name in names]
             tasks = np.arange(first, len(keys), dtype=np.int64)
             ups.append(tasks[(tasks - first + 1) % len(names) > 0])
         index = dict(zip(keys, itertools.count()))
@@ -172,7 +172,7 @@ def spread(start: Ints, end: Ints) -> Ints:
 
 def _tasks(payload: Mapping[str, Any]) -> Iterable[str]:
     for chain in payload.get("chains", ()):
-        for partition_key in slices.each(chain["slices"]):
+        for partition_key in iter_keys(chain["slices"]):
             for stage in chain["stages"]:
                 yield task_key(stage, partition_key)
     yield from payload.get("tasks", ())
@@ -181,18 +181,18 @@ def _tasks(payload: Mapping[str, Any]) -> Iterable[str]:
 def _edges(payload: Mapping[str, Any]) -> Iterable[tuple[str, str, str, str, bool]]:
     """Upstream, downstream, group, rule of the group, and whether the upstream was published outside the run."""
     for chain in payload.get("chains", ()):
-        for partition_key in slices.each(chain["slices"]):
+        for partition_key in iter_keys(chain["slices"]):
             for before, after in _pairs(chain["stages"]):
                 yield task_key(before, partition_key), task_key(after, partition_key), "", ALL, False
     for up, down in payload.get("edges", ()):
         yield up, down, "", ALL, False
     for group in payload.get("groups", ()):
         name, rule = group["name"], group["rule"]
-        for partition_key in slices.each(group.get("slices", {})):
+        for partition_key in iter_keys(group.get("slices", {})):
             yield task_key(Stage.LOAD, partition_key), group["task"], name, rule, False
         for up in group.get("tasks", ()):
             yield up, group["task"], name, rule, False
-        for partition_key in slices.each(group.get("published", {})):
+        for partition_key in iter_keys(group.get("published", {})):
             yield task_key(Stage.LOAD, partition_key), group["task"], name, rule, True
 
 

@@ -175,7 +175,7 @@ def new_path(table: str) -> str:
     return f"{FOLDER}/{table}/{new_ulid()}.parquet"
 
 
-class Head:
+class ManifestPointer:
     """The row that names the manifest. Whoever advances it must have seen the one before."""
 
     def __init__(self, database: Database, lake: Lake) -> None:

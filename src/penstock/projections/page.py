@@ -18,8 +18,8 @@ from penstock.projections.status import partials
 
 PIECE = 20_000  # events that are in memory at a time
 
-Lender = Callable[[], FoldedRun]  # a run folded from everything that was told of it until the moment of asking
-Lent = Mapping[str, Lender]
+FoldRun = Callable[[], FoldedRun]  # a run folded from everything that was told of it until the moment of asking
+PrefoldedRuns = Mapping[str, FoldRun]
 
 
 class Events(Protocol):
@@ -39,20 +39,20 @@ class Page:
     runs: dict[str, FoldedRun]  # in memory: those that were before, and those that are told of here
     written: Collection[str]  # runs that earlier pages told of
     forgets: Callable[[str], bool]  # whether retention took the tasks of a run: a late word about it changes nothing
-    lent: Lent
+    prefolded: PrefoldedRuns
     cursor: Cursor
     size: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
     said: list[pa.Table] = field(default_factory=list)  # about partitions
     consumed: list[pa.Table] = field(default_factory=list)
     changed: dict[str, Ints | None] = field(default_factory=dict)  # which tasks of a run; None for all that it has
-    _over: set[str] = field(default_factory=set)  # lent runs that were told to the end
+    _over: set[str] = field(default_factory=set)  # prefolded runs that were told to the end
 
     def take(self, facts: Sequence[Fact], cursor: Cursor) -> None:
         """Take a piece in."""
         self.size += len(facts)
         self.cursor = cursor
-        self.unknown += strange(facts)
+        self.unknown += count_unknown_events(facts)
         self.said.append(partials(facts))
         finished = [fact for fact in facts if fact.type == "TaskFinished" and fact.payload.get("consumed")]
         if finished:
@@ -72,7 +72,7 @@ class Page:
             self.changed[run_id] = None if known is None else np.union1d(known, more)
             return
         self.changed[run_id] = None
-        if run_id in self.lent:
+        if run_id in self.prefolded:
             if any(fact.type == "RunFinished" for fact in facts):
                 self._over.add(run_id)
         elif run_id in self.written:
@@ -81,15 +81,15 @@ class Page:
             self.runs[run_id] = FoldedRun.of(facts)
 
     def folded(self, run_id: str) -> FoldedRun:
-        """A run that this page tells of, from everything up to its end. One that was lent is used if it was told to the
-        end here, so that nothing of it is beyond this page."""
+        """A run that has events in this page, folded from all its events up to the end of the page. A prefolded run is
+        used if the page has its last event, so that no event of it lies beyond the page."""
         run = self.runs.get(run_id)
         if run is None:
-            known = self.lent[run_id]() if run_id in self._over else None
+            known = self.prefolded[run_id]() if run_id in self._over else None
             run = self.runs[run_id] = known or FoldedRun.of(self.events.of_run(run_id, self.cursor))
         return run
 
 
-def strange(facts: Iterable[Fact]) -> Counter[str]:
+def count_unknown_events(facts: Iterable[Fact]) -> Counter[str]:
     """Events of types and versions that nothing here understands, counted."""
     return Counter(f"{fact.type}/{fact.version}" for fact in facts if not understood(fact))

@@ -20,15 +20,15 @@ from penstock.projections import files
 from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import Cursor, Fact
 from penstock.projections.graph import Ints
-from penstock.projections.manifest import FOLDER, Head, Manifest, edges_path, made_at, new_path, tasks_path
-from penstock.projections.page import PIECE, Events, Lent, Page
+from penstock.projections.manifest import FOLDER, Manifest, ManifestPointer, edges_path, made_at, new_path, tasks_path
+from penstock.projections.page import PIECE, Events, Page, PrefoldedRuns
 from penstock.projections.publish_status import is_due, publish
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_files import read_runs, ulid_time, with_rows
 from penstock.projections.runs import FoldedRun, run_row
 from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import FILE, with_spec_columns
-from penstock.projections.stretches import merged
+from penstock.projections.status_merge import merged
 
 PAGE = 200_000  # events whose files are written together
 _MOST_DELTAS = 16
@@ -44,7 +44,7 @@ Pieces = Iterator[tuple[list[Fact], Cursor]]
 class Projector:
     """Holds the runs that are under way in memory, so that a batch costs as much as the tasks that it touches."""
 
-    head: Head
+    head: ManifestPointer
     lake: Lake
     events: Events
     inputs: Callable[[Sequence[Fact]], pa.Table]  # the consumed runs of finished tasks
@@ -56,11 +56,11 @@ class Projector:
     _manifest: Manifest = field(default_factory=Manifest)  # the same, read
     _verified: datetime | None = None  # when the published file was last compared with the manifest
 
-    def advance(self, lent: Lent | None = None) -> int:
+    def advance(self, prefolded: PrefoldedRuns | None = None) -> int:
         """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do. A run that
-        is over, and that the caller has folded already, can be lent: it is not folded again."""
+        is over, and that the caller has folded already, can be prefolded: it is not folded again."""
         done = 0
-        lent = lent or {}
+        prefolded = prefolded or {}
         try:
             while True:
                 seen, manifest = self.head.read((self._at, self._manifest))
@@ -68,7 +68,7 @@ class Projector:
                     self._runs.clear()
                 page: Page | None = None
                 for piece, cursor in self._after(manifest.cursor, PIECE):
-                    page = page or self._page(manifest, lent)
+                    page = page or self._page(manifest, prefolded)
                     page.take(piece, cursor)
                     if page.size >= PAGE:
                         break
@@ -182,9 +182,9 @@ class Projector:
 
     # --- one page of events -------------------------------------------------------------------------------------
 
-    def _page(self, manifest: Manifest, lent: Lent) -> Page:
+    def _page(self, manifest: Manifest, prefolded: PrefoldedRuns) -> Page:
         return Page(
-            self.events, self.inputs, self._runs, manifest.parts, self._forgets(manifest), lent, manifest.cursor
+            self.events, self.inputs, self._runs, manifest.parts, self._forgets(manifest), prefolded, manifest.cursor
         )
 
     def _forgets(self, manifest: Manifest) -> Callable[[str], bool]:

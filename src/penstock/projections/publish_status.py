@@ -22,7 +22,7 @@ from penstock.projections import files
 from penstock.projections.manifest import PARTITION_STATUS, Manifest, Published
 from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import FILE
-from penstock.projections.stretches import merged
+from penstock.projections.status_merge import merged
 
 SMALL = 2_000  # rows that every pass may write again
 _ROWS_PER_SECOND = 1_500  # of larger tables: one of 90,000 rows is written at most once a minute

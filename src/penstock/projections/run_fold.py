@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from penstock.projections import codes
 from penstock.projections.fact import Fact, understood
 from penstock.projections.graph import Ints, RunGraph, spread
+from penstock.projections.task_reports import TaskReport, task_reports
 from penstock.projections.ulids import EventIds
-from penstock.projections.words import Word, words
 
 _NEVER = np.iinfo(np.int64).max
 _CLOSES = 1 << 32
@@ -60,7 +60,7 @@ class RunFold:
         return self._propagate(np.unique(np.concatenate(touched))) if touched else np.empty(0, np.int64)
 
     def _hear(self, facts: Iterable[Fact]) -> list[Ints]:
-        told = words(facts)
+        told = task_reports(facts)
         numbers = [
             np.fromiter(map(self.graph.number, (w.task for w in some)), np.int64, len(some)) for some in told[:3]
         ]
@@ -84,7 +84,7 @@ class RunFold:
         tried_again = heard[(self.tries[heard] > tries) & (self.published[heard] != _NEVER)]
         return [*numbers, published, self.graph.down[self.graph.out_of(tried_again)]]
 
-    def _take_final(self, tasks: Ints, told: Sequence[Word]) -> None:
+    def _take_final(self, tasks: Ints, told: Sequence[TaskReport]) -> None:
         """Of all words on a task the one that closed the attempt holds, or else the one with the highest try, and
         among those the one told last."""
         if not len(tasks):
@@ -279,5 +279,5 @@ class RunFold:
         return int(self.tries[known].max()) if known else 0
 
 
-def _positions(told: Sequence[Word]) -> Ints:
+def _positions(told: Sequence[TaskReport]) -> Ints:
     return np.fromiter((word.position for word in told), np.int64, len(told))

@@ -15,7 +15,7 @@ from penstock import __version__
 from penstock.errors import AlreadySealed, DataError, RawError
 from penstock.failpoint import reach
 from penstock.lake import Lake
-from penstock.lake.passage import Passage
+from penstock.lake.arrow_sink import ArrowSink
 from penstock.partition import AttemptKey, new_ulid
 from penstock.raw.layout import SEAL, payload_name, run_folder
 from penstock.raw.seal import Seal
@@ -176,8 +176,8 @@ class RowsWriter(_Payload):
     def __init__(self, lake: Lake, attempt: AttemptKey, columns: pa.Schema) -> None:
         super().__init__(lake, attempt)
         self._columns = columns
-        self._passage = Passage(self._put)
-        self._parquet = pq.ParquetWriter(self._passage, columns, compression="zstd")
+        self._sink = ArrowSink(self._put)
+        self._parquet = pq.ParquetWriter(self._sink, columns, compression="zstd")
         self._batches: list[pa.RecordBatch] = []
         self._held = 0
 
@@ -200,6 +200,6 @@ class RowsWriter(_Payload):
 
     def discard(self) -> None:
         if self._open:
-            self._passage.put = lambda _block: None  # closing writes a footer, for which there is no place any more
+            self._sink.put = lambda _block: None  # closing writes a footer, for which there is no place any more
             self._parquet.close()
         super().discard()

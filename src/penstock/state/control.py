@@ -21,7 +21,7 @@ from penstock.ledger.append import append
 from penstock.ledger.events import Event, PlanCreated, RunCancelRequested, RunFinished, TasksDropped, TaskStarted
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.slices import brief
+from penstock.partition_set import compact_ranges
 from penstock.state.audited import AuditedAct
 from penstock.state.closing import close
 from penstock.state.pause_scope import PauseSelectors
@@ -380,10 +380,10 @@ def _refuse_strangers(connection: Connection, run_id: RunId, worker_token: str) 
 def _handed_out(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Sequence[Refused]) -> list[Event]:
     events: list[Event] = []
     if issued:
-        slices = brief(item.attempt.partition for item in issued)
+        slices = compact_ranges(item.attempt.partition for item in issued)
         events.append(TaskStarted(run_id, Stage.EXTRACT, slices, 1, f"{Stage.EXTRACT}/{batch}"))
     for number, why in enumerate(dict.fromkeys(item.why for item in refused)):
-        slices = brief(item.attempt.partition for item in refused if item.why == why)
+        slices = compact_ranges(item.attempt.partition for item in refused if item.why == why)
         dispatch = f"{Stage.EXTRACT}/{batch}" + (f"/{number}" if number else "")
         events.append(TasksDropped(run_id, Stage.EXTRACT, slices, 1, why, dispatch))
     return events

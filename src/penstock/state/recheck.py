@@ -17,7 +17,7 @@ from penstock.partition import AttemptKey, PartitionKey, RunId
 
 
 @dataclass(frozen=True, slots=True)
-class FoundWanting:
+class FailedRecheck:
     """A trusted run that was examined again and is not what the contract says."""
 
     attempt: AttemptKey
@@ -57,7 +57,7 @@ FROM incoming_recheck i JOIN partition_state s ON {same_key("s", "i")} WHERE i.a
 """
 
 
-def demote_rejected(connection: Connection, found: Sequence[FoundWanting], now: datetime) -> list[PartitionKey]:
+def demote_rejected(connection: Connection, found: Sequence[FailedRecheck], now: datetime) -> list[PartitionKey]:
     """Withdraw these runs where they are still trusted; each counts as one attempt. Says which were."""
     columns = {**KEY_COLUMNS, "run_id": sa.Text(), "error_message": sa.Text(), "applies": sa.Integer()}
     rows = [(*key_values(f.attempt.partition), f.attempt.run_id, f.error_message, 0) for f in found]

@@ -11,7 +11,7 @@ from penstock.db.engine import Database
 from penstock.partition import PartitionKey
 from penstock.state.closing import close
 from penstock.state.control import AuditEntry, record_audit
-from penstock.state.recheck import FoundWanting, demote_rejected
+from penstock.state.recheck import FailedRecheck, demote_rejected
 from penstock.state.records import Accepted, Rejected, Ruling, Verdict
 
 
@@ -31,7 +31,7 @@ class ValidatorStore:
     def accept(self, verdicts: Sequence[Accepted]) -> Ruling:
         return self.judge(verdicts)
 
-    def withdraw(self, found: Sequence[FoundWanting], entry: AuditEntry | None = None) -> list[PartitionKey]:
+    def withdraw(self, found: Sequence[FailedRecheck], entry: AuditEntry | None = None) -> list[PartitionKey]:
         """The re-check of trusted runs found these wanting: demote those that are still trusted. If a person asked for
         the re-check, its line in the audit log is written with the demotions."""
 

@@ -60,7 +60,7 @@ class WorkerStore:
         statement = sa.update(worker).where(worker.c.token == token).values(stopped_at=self._now())
         self._database.transact(lambda connection: connection.execute(statement))
 
-    def bury(self) -> int:
+    def mark_dead_workers(self) -> int:
         """Mark workers whose process on this machine is dead as stopped, without waiting for their lease to end."""
         worker = schema.worker
         with self._database.snapshot() as connection:

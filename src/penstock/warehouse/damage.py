@@ -19,7 +19,7 @@ from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import PartitionKey
 from penstock.plural import counted
-from penstock.warehouse.reader import Head
+from penstock.warehouse.reader import TableHead
 from penstock.warehouse.tables import DataFile, rebuild_hint
 from penstock.warehouse.versions import Versions
 
@@ -32,7 +32,7 @@ class DamagedFile:
     reason: str
 
 
-def damage_of(database: Database, versions: Versions, heads: Iterable[Head]) -> WarehouseError | None:
+def damage_of(database: Database, versions: Versions, heads: Iterable[TableHead]) -> WarehouseError | None:
     """The error that names the first of these tables with damaged files, and the partitions in them; None if all of
     them are whole."""
     for head in heads:

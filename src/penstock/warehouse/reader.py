@@ -40,7 +40,7 @@ class DataFileLost(WarehouseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class TableHead:
     """A table at the version that readers see, and the partitions in it that they must not see."""
 
     name: str
@@ -110,7 +110,7 @@ class Filter:
         return expression
 
 
-def heads(database: Database, source: str, query_name: str, hiding: Collection[str] | None = None) -> list[Head]:
+def heads(database: Database, source: str, query_name: str, hiding: Collection[str] | None = None) -> list[TableHead]:
     """All tables of an asset and their exceptions, from one snapshot of the database. See `table_heads`."""
     with database.snapshot() as connection:
         return table_heads(connection, source, query_name, hiding)
@@ -118,7 +118,7 @@ def heads(database: Database, source: str, query_name: str, hiding: Collection[s
 
 def heads_of_all(
     database: Database, assets: Sequence[tuple[str, str]], hiding: Collection[str] | None = None
-) -> list[tuple[str, Head]]:
+) -> list[tuple[str, TableHead]]:
     """The tables of several assets (source and query), by asset, all from one snapshot of the database."""
     with database.snapshot() as connection:
         return [
@@ -130,7 +130,7 @@ def heads_of_all(
 
 def heads_and_slices(
     database: Database, source: str, query_name: str, first: date, last: date, hiding: Collection[str] | None = None
-) -> tuple[list[Head], frozenset[SortKey]]:
+) -> tuple[list[TableHead], frozenset[SortKey]]:
     """The tables of an asset and which slices of these days can be read in them, from one snapshot of the database."""
     pointer = schema.warehouse_pointer
     statement = sa.select(pointer.c.logical_date, pointer.c.customer_id).where(
@@ -156,13 +156,13 @@ def table_schemas(
     return found
 
 
-def _version(head: Head) -> tuple[str, str, int, str | None]:
+def _version(head: TableHead) -> tuple[str, str, int, str | None]:
     return head.name, head.location, head.version, head.publication
 
 
 def table_heads(
     connection: sa.Connection, source: str, query_name: str, hiding: Collection[str] | None = None
-) -> list[Head]:
+) -> list[TableHead]:
     """The tables of an asset and their exceptions, as this connection sees them. `hiding` names the models whose rows
     are hidden when they were made from a demoted run, and leaves out tables that serve no partition. None is for
     maintenance, for which all rows and all tables are alike."""
@@ -192,7 +192,7 @@ def table_heads(
         for name, keys in withdrawn.items():
             exceptions.setdefault(name, set()).update(keys)
     return [
-        Head(
+        TableHead(
             r.table_name,
             r.schema_version,
             r.location,
@@ -219,7 +219,7 @@ class Vouched:
         self,
         versions: Versions,
         fields: pa.Schema,
-        tables: Sequence[Head],
+        tables: Sequence[TableHead],
         wanted: Filter,
         explained: Explained | None = None,
     ) -> None:
@@ -381,7 +381,7 @@ class Share:
     """Some files of one schema version, to be read anywhere: it holds plain values only, and travels."""
 
     _lake: Lake
-    head: Head
+    head: TableHead
     wanted: Filter
     files: tuple[str, ...]  # below the lake's root
     columns: pa.Schema  # of the files
@@ -432,7 +432,7 @@ class Share:
 class _Piece:
     """The vouched rows of one schema version."""
 
-    def __init__(self, versions: Versions, head: Head, wanted: Filter) -> None:
+    def __init__(self, versions: Versions, head: TableHead, wanted: Filter) -> None:
         contents = versions.contents(*_version(head))
         self._head = head
         self._wanted = wanted

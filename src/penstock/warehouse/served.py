@@ -13,23 +13,23 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.partition import RunId
-from penstock.warehouse.reader import Head, table_heads
+from penstock.warehouse.reader import TableHead, table_heads
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One look at the warehouse: the heads show exactly the runs, and those have authority at the same moment."""
+    """The heads of tables and the runs that they serve, from one snapshot: each run has authority at that moment."""
 
-    heads: Mapping[str, list[Head]]  # by table
+    heads: Mapping[str, list[TableHead]]  # by table
     runs: Mapping[tuple[str, date], Mapping[str, tuple[RunId, str]]]  # by table and day; by customer, run and digest
     served_in: Mapping[tuple[str, date], Mapping[str, str]]  # the same; by customer, the name of the head
 
 
-def look(database: Database, days: Mapping[str, tuple[date, date]]) -> Served:
+def read_served(database: Database, days: Mapping[str, tuple[date, date]]) -> Served:
     """The tables, and the runs of each between two days; all from one snapshot of the database. Partitions that are
     about to be replaced, and derived partitions that were made from a demoted run, are left out: nothing new may be
     made from them."""
-    heads: dict[str, list[Head]] = {}
+    heads: dict[str, list[TableHead]] = {}
     runs: dict[tuple[str, date], dict[str, tuple[RunId, str]]] = {}
     served_in: dict[tuple[str, date], dict[str, str]] = {}
     with database.snapshot() as connection:

@@ -19,7 +19,7 @@ from penstock.errors import UsageError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import MODELS
-from penstock.warehouse.reader import Head, heads_of_all
+from penstock.warehouse.reader import TableHead, heads_of_all
 from penstock.warehouse.tables import SortKey
 from penstock.warehouse.withdrawn import withdrawn_inputs
 
@@ -32,9 +32,9 @@ class Snapshot:
     name: str
     created_at: datetime
     expires_at: datetime
-    tables: tuple[tuple[str, Head], ...]  # by asset
+    tables: tuple[tuple[str, TableHead], ...]  # by asset
 
-    def of(self, asset: str) -> list[Head]:
+    def of(self, asset: str) -> list[TableHead]:
         return [head for name, head in self.tables if name == asset]
 
     def dumps(self) -> bytes:
@@ -132,7 +132,9 @@ def demoted_since(source: str, query_name: str, moment: datetime) -> sa.Select[t
     )
 
 
-def as_of(database: Database, snapshot: Snapshot, source: str, query_name: str, hiding: Collection[str]) -> list[Head]:
+def as_of(
+    database: Database, snapshot: Snapshot, source: str, query_name: str, hiding: Collection[str]
+) -> list[TableHead]:
     """The tables of an asset as a snapshot names them, without the runs that were demoted since. Partitions that were
     made from a demoted run are named, and left out if the model is `hiding` them."""
     withdrawn = withdrawn_since(database, source, query_name, snapshot.created_at)
@@ -161,8 +163,8 @@ def _read(keys: Sequence[Sequence[str]]) -> frozenset[SortKey]:
     return frozenset((date.fromisoformat(day), customer) for day, customer in keys)
 
 
-def _head(table: dict[str, Any]) -> Head:
-    return Head(
+def _head(table: dict[str, Any]) -> TableHead:
+    return TableHead(
         table["name"],
         table["schema_version"],
         table["location"],

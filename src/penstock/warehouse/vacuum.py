@@ -11,7 +11,7 @@ from penstock.lake import Lake
 from penstock.warehouse import batch as batches
 from penstock.warehouse.consistency import refuse_mismatch
 from penstock.warehouse.lease import TableLeases
-from penstock.warehouse.reader import Head
+from penstock.warehouse.reader import TableHead
 from penstock.warehouse.tables import Table
 
 LEAST = timedelta(hours=1)  # readers that took their heads before the last publication need the files of those
@@ -27,7 +27,7 @@ def vacuum_table(
     database: Database,
     lake: Lake,
     worker_token: str,
-    head: Head,
+    head: TableHead,
     keep: Collection[tuple[int, str | None]],
     retention: timedelta,
 ) -> list[str]:
@@ -49,7 +49,7 @@ def vacuum_table(
 
 
 def preview_vacuum(
-    database: Database, lake: Lake, head: Head, keep: Collection[tuple[int, str | None]], retention: timedelta
+    database: Database, lake: Lake, head: TableHead, keep: Collection[tuple[int, str | None]], retention: timedelta
 ) -> list[str]:
     """The files that `vacuum_table` would delete now. Takes no lease and changes nothing: what a publication under way
     has staged is too young to be listed."""
@@ -69,5 +69,5 @@ def _vacuum(
     return table.vacuum(sorted(there), hours, dry_run=dry_run)
 
 
-def _interrupted(head: Head) -> UsageError:
+def _interrupted(head: TableHead) -> UsageError:
     return UsageError(f"a publication to {head.name} was interrupted: run `penstock warehouse reconcile` first")

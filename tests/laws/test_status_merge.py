@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.lake import open_lake
-from penstock.projections import files, stretches
+from penstock.projections import files, status_merge
 from penstock.projections.status import ORDER, PARTIAL, joined
 from penstock.projections.status_file import FILE, MARKS, marked, marks
 
@@ -82,14 +82,14 @@ def test_stretch_by_stretch_is_the_same_as_at_once(
     small = pytest.MonkeyPatch()
     with tempfile.TemporaryDirectory() as folder, small.context() as patch:
         patch.setattr(files, "_ROW_GROUP", group)
-        patch.setattr(stretches, "STRETCH", stretch)
+        patch.setattr(status_merge, "PIECE_ROWS", stretch)
         lake = open_lake(folder)
         old = None if base is None else marked(partial(base[0]), stale_table(base[1]), OWNER)
         path = None if old is None else "base.parquet"
         if old is not None:
             files.write_pieces(lake, "base.parquet", FILE, [old.slice(at, 1) for at in range(len(old))])
         to_mark = None if stale is None else stale_table(stale)
-        pieces = list(stretches.merged(lake, path, partial(news), OWNER, to_mark))
+        pieces = list(status_merge.merged(lake, path, partial(news), OWNER, to_mark))
         assert len(pieces) >= (0 if old is None else -(-len(old) // max(group, stretch)))
         files.write_pieces(lake, "new.parquet", FILE, pieces)
         found = files.read(lake, "new.parquet")

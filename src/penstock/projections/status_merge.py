@@ -1,5 +1,5 @@
-"""Partition status that is too large to hold: its base is read, joined with what came since, and written again stretch
-by stretch, in the order of the file."""
+"""Merges the base of the partition status with later rows, piece by piece and in the order of the file, so that the
+whole table is never in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.projections import files
 from penstock.projections.status import ORDER, PARTIAL, joined
 from penstock.projections.status_file import FILE, marked, marks
 
-STRETCH = 25_000  # rows
+PIECE_ROWS = 25_000  # rows
 _ORDER = ORDER.split(", ")
 
 
@@ -26,7 +26,7 @@ def merged(
     and no others; without, the marks of the base stay."""
     since = _Upward(news)
     to_mark = None if stale is None else _Upward(stale.sort_by([(name, "ascending") for name in _ORDER]))
-    for old in _stretches(lake, base):
+    for old in _pieces(lake, base):
         last = _key(old, len(old) - 1)
         new = since.until(last)
         if not len(new) and to_mark is None:
@@ -37,19 +37,19 @@ def merged(
             rows = joined(pa.concat_tables([rows, new]))
         yield marked(rows, marks(old) if to_mark is None else to_mark.until(last), owner)
     after, left = since.rest(), marks(FILE.empty_table()) if to_mark is None else to_mark.rest()
-    for begin in range(0, len(after), STRETCH):
-        yield marked(after.slice(begin, STRETCH), left, owner)
+    for begin in range(0, len(after), PIECE_ROWS):
+        yield marked(after.slice(begin, PIECE_ROWS), left, owner)
 
 
-def _stretches(lake: Lake, path: str | None) -> Iterator[pa.Table]:
+def _pieces(lake: Lake, path: str | None) -> Iterator[pa.Table]:
     if path is None:
         return
     with files.named(path), lake.open(path) as file:
         parquet = pq.ParquetFile(file)
         for number in range(parquet.num_row_groups):
             rows = parquet.read_row_group(number, columns=FILE.names).cast(FILE)
-            for begin in range(0, len(rows), STRETCH):
-                yield rows.slice(begin, STRETCH)
+            for begin in range(0, len(rows), PIECE_ROWS):
+                yield rows.slice(begin, PIECE_ROWS)
 
 
 class _Upward:

@@ -1,4 +1,4 @@
-"""The runner's desk: it reads what the ledger says about the run, and answers the one question "what is ready?"."""
+"""The state of a run as the runner sees it: folded from the events of the run, it answers which tasks are ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.projections.runs import FoldedRun
 News = Callable[[str, Cursor], tuple[list[Fact], Cursor]]
 
 
-class Desk:
+class RunState:
     """One run, folded from its events and nothing else."""
 
     def __init__(self, run_id: RunId, news: News) -> None:
@@ -22,14 +22,14 @@ class Desk:
         self._cursor = Cursor()
         self._run = FoldedRun.of([])
 
-    def look(self) -> None:
-        """Take in what was told since the last look."""
+    def refresh(self) -> None:
+        """Fold the events that were recorded since the last call."""
         facts, self._cursor = self._news(self._run_id, self._cursor)
         self._run.take(facts)
 
     def folded(self) -> FoldedRun:
-        """The run as the ledger tells it at this moment."""
-        self.look()
+        """The run, folded from all its events."""
+        self.refresh()
         return self._run
 
     def ready(self, stage: Stage) -> list[str]:

@@ -59,7 +59,7 @@ STALE = "(late OR overtaken OR outdated) AND available"
 FAILED = "(last_failed OR display = 'unavailable')"
 
 
-class Standing(NamedTuple):
+class PartitionStanding(NamedTuple):
     """How one partition stands."""
 
     key: PartitionKey
@@ -238,16 +238,16 @@ class Board:
 
     # --- which --------------------------------------------------------------------------------------------------------
 
-    def page(self, condition: str, *, after: PartitionKey | None, limit: int | None) -> list[Standing]:
+    def page(self, condition: str, *, after: PartitionKey | None, limit: int | None) -> list[PartitionStanding]:
         """Those that were ever spoken of and meet a condition, by key."""
         return self._page(f"SELECT n, logical_date FROM judged WHERE {condition}", after, limit)
 
-    def missing_page(self, *, after: PartitionKey | None, limit: int | None) -> list[Standing]:
+    def missing_page(self, *, after: PartitionKey | None, limit: int | None) -> list[PartitionStanding]:
         """Those that were never materialized, by key."""
         gone = "SELECT n, logical_date FROM judged WHERE display <> 'never_materialized'"
         return self._page(f"SELECT * FROM ({self._universe()}) EXCEPT ALL {gone}", after, limit)
 
-    def everything(self) -> list[Standing]:
+    def everything(self) -> list[PartitionStanding]:
         return self._page(self._universe(), None, None)
 
     def gaps(self, limit: int) -> tuple[list[Gap], int]:
@@ -303,11 +303,11 @@ class Board:
         )
         return [Gap(*row[:5]) for row in rows], (rows[0][5] if rows else 0)
 
-    def _page(self, chosen: str, after: PartitionKey | None, limit: int | None) -> list[Standing]:
+    def _page(self, chosen: str, after: PartitionKey | None, limit: int | None) -> list[PartitionStanding]:
         with self._current.readable():
             return self._standings(chosen, after, limit)
 
-    def _standings(self, chosen: str, after: PartitionKey | None, limit: int | None) -> list[Standing]:
+    def _standings(self, chosen: str, after: PartitionKey | None, limit: int | None) -> list[PartitionStanding]:
         beyond, values = "", []
         if after is not None:
             beyond = f"WHERE ({_KEY}) > (?, ?, ?, ?)"
@@ -353,8 +353,8 @@ def _asked_for(policies: Sequence[Policy], expected: Sequence[ExpectedRange]) ->
     return [policy for policy in policies if (policy.source, policy.query_name) in assets]
 
 
-def _standing(row: dict[str, Any]) -> Standing:
-    return Standing(
+def _standing(row: dict[str, Any]) -> PartitionStanding:
+    return PartitionStanding(
         PartitionKey(row["source"], row["customer_id"], row["query_name"], row["logical_date"]),
         DisplayStatus(row["display"]),
         tuple(name for flag, name in _FLAG_NAMES.items() if row[flag]),

@@ -18,7 +18,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.figures import Worked, figure_name, figured_fields, gathered
 from penstock.contract.parse import parse_many
 from penstock.errors import UsageError
-from penstock.pipeline.examine import Examiner, header
+from penstock.pipeline.parse_slices import Examiner, header
 from penstock.pipeline.references import reference_name
 from penstock.pipeline.slices import BLOCK_BYTES
 from penstock.pipeline.validate import adder, all_rules, check_expressions, complaints_of

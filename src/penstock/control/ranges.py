@@ -15,22 +15,22 @@ from penstock.partition import PartitionKey
 _DAY = timedelta(days=1)
 
 
-def count(ranges: Iterable[ExpectedRange]) -> int:
+def count_partitions(ranges: Iterable[ExpectedRange]) -> int:
     return sum(len(span) for span in ranges)
 
 
-def in_order(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
+def in_key_order(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
     """Not empty, in key order."""
     return sorted((span for span in ranges if len(span)), key=lambda span: (*_owner(span), span.first))
 
 
-def thawed(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
+def without_frozen(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
     """Without what is frozen: the partitions that their sources can still be asked for."""
     clipped = [span if span.frozen_before is None else _since(span, span.frozen_before) for span in ranges]
     return [span for span in clipped if len(span)]
 
 
-def clipped(ranges: Iterable[ExpectedRange], first: date, last: date) -> list[ExpectedRange]:
+def clip_days(ranges: Iterable[ExpectedRange], first: date, last: date) -> list[ExpectedRange]:
     """Only the days from `first` to `last`."""
     found = [
         replace(span, first=max(span.first, first), last=min(span.last, last), over=span.over or span.last)
@@ -39,7 +39,7 @@ def clipped(ranges: Iterable[ExpectedRange], first: date, last: date) -> list[Ex
     return [span for span in found if len(span)]
 
 
-def page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int) -> list[ExpectedRange]:
+def next_page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int) -> list[ExpectedRange]:
     """The next `size` partitions of `ranges` (which are in order) after a key."""
     found: list[ExpectedRange] = []
     for span in _after(ranges, after):
@@ -51,15 +51,15 @@ def page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int)
     return found
 
 
-def pages(ranges: Iterable[ExpectedRange], size: int) -> Iterator[list[ExpectedRange]]:
+def iter_pages(ranges: Iterable[ExpectedRange], size: int) -> Iterator[list[ExpectedRange]]:
     """All partitions of `ranges` in key order, `size` at a time."""
-    ordered, after = in_order(ranges), None
-    while found := page(ordered, after, size):
+    ordered, after = in_key_order(ranges), None
+    while found := next_page(ordered, after, size):
         yield found
         after = last_key(found)
 
 
-def between(ranges: Sequence[ExpectedRange], first: PartitionKey, last: PartitionKey) -> list[ExpectedRange]:
+def between_keys(ranges: Sequence[ExpectedRange], first: PartitionKey, last: PartitionKey) -> list[ExpectedRange]:
     """The partitions of `ranges` from one key to another, both included."""
     found = []
     for span in ranges:
@@ -70,7 +70,7 @@ def between(ranges: Sequence[ExpectedRange], first: PartitionKey, last: Partitio
     return found
 
 
-def without(ranges: Iterable[ExpectedRange], others: Iterable[ExpectedRange]) -> list[ExpectedRange]:
+def subtract(ranges: Iterable[ExpectedRange], others: Iterable[ExpectedRange]) -> list[ExpectedRange]:
     """The partitions of `ranges` that are in none of the others."""
     taken: dict[tuple[str, str, str], list[tuple[date, date]]] = {}
     for span in others:
@@ -116,7 +116,7 @@ def _owner(thing: ExpectedRange | PartitionKey) -> tuple[str, str, str]:
     return (thing.source, thing.customer_id, thing.query_name)
 
 
-def within(ranges: Iterable[ExpectedRange], keys: Sequence[PartitionKey]) -> list[ExpectedRange]:
+def clip_to_keys(ranges: Iterable[ExpectedRange], keys: Sequence[PartitionKey]) -> list[ExpectedRange]:
     """The ranges, cut to the days from the first to the last that these keys name of each; others are left out."""
     days: dict[tuple[str, str, str], list[date]] = {}
     for key in keys:

@@ -1,19 +1,19 @@
-"""What events say about single tasks of a run: that they were handed out, and how they ended."""
+"""Reports of events about single tasks of a run: dispatched, tried, finished, published."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from penstock import slices
 from penstock.lifecycle import Outcome, Stage
+from penstock.partition_set import iter_keys
 from penstock.projections.codes import OUTCOME_CODE
 from penstock.projections.fact import Fact
 from penstock.projections.graph import task_key
 
 
-class Word(NamedTuple):
-    """One statement about one task."""
+class TaskReport(NamedTuple):
+    """One report about one task."""
 
     task: str
     outcome: int
@@ -23,20 +23,20 @@ class Word(NamedTuple):
     error_class: str | None = None
 
 
-class Words(NamedTuple):
-    final: list[Word]  # the last of a task, by try and position, holds
-    tried: list[Word]  # tries that ended but are not the last: they resolve nothing
-    started: list[Word]
+class TaskReports(NamedTuple):
+    final: list[TaskReport]  # the last of a task, by try and position, holds
+    tried: list[TaskReport]  # tries that ended but are not the last: they resolve nothing
+    started: list[TaskReport]
     published: list[tuple[str, int]]  # the first publication of a load ends it, whoever did it
 
 
-def words(facts: Iterable[Fact]) -> Words:
-    found = Words([], [], [], [])
+def task_reports(facts: Iterable[Fact]) -> TaskReports:
+    found = TaskReports([], [], [], [])
     for fact in facts:
         payload, position = fact.payload, fact.position
         match fact.type:
             case "TaskFinished":
-                word = Word(
+                word = TaskReport(
                     payload.get("task_key") or task_key(payload["stage"], payload["partition_key"]),
                     OUTCOME_CODE[payload["outcome"]],
                     payload.get("try", 1),
@@ -61,10 +61,10 @@ def words(facts: Iterable[Fact]) -> Words:
     return found
 
 
-def _each(fact: Fact, stage: str, outcome: Outcome) -> Iterator[Word]:
+def _each(fact: Fact, stage: str, outcome: Outcome) -> Iterator[TaskReport]:
     code, attempt, position = OUTCOME_CODE[outcome], fact.payload.get("try", 1), fact.position
     error_class = fact.payload.get("error_class")
-    for partition_key in slices.each(fact.payload.get("slices", {})):
-        yield Word(task_key(stage, partition_key), code, attempt, position, error_class=error_class)
+    for partition_key in iter_keys(fact.payload.get("slices", {})):
+        yield TaskReport(task_key(stage, partition_key), code, attempt, position, error_class=error_class)
     for key in fact.payload.get("tasks", ()):
-        yield Word(key, code, attempt, position, error_class=error_class)
+        yield TaskReport(key, code, attempt, position, error_class=error_class)

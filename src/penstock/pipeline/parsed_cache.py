@@ -1,4 +1,4 @@
-"""Rows that validation has parsed, set aside for the load that follows: a saving, and nothing else.
+"""Caches the rows that validation has parsed for the load that follows, to save time. Nothing depends on the cache.
 
 The workers of a local master share a disk. There a worker writes the rows that it has parsed into a file of its own,
 block by block, and the driver is told where those of each slice lie. A load takes them from there if they are what was
@@ -27,7 +27,7 @@ from penstock.partition import AttemptKey, new_ulid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MOST_BYTES = 1024**3  # on disk at a time; beyond that nothing more is set aside
+_MOST_BYTES = 1024**3  # on disk at a time; beyond that nothing more is cached
 _SHARE_OF_FREE = 4  # and no more than one part in so many of what is free
 _HELD_BYTES = 32 * 1024 * 1024  # of blocks that a load takes rows from
 _NAME = "penstock-rows-"
@@ -35,14 +35,14 @@ _LOCK = ".lock"  # held as long as the process lives that made the folder
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class Room(NamedTuple):
-    """A folder, and how many bytes may be set aside in it."""
+class DiskBudget(NamedTuple):
+    """A folder, and how many bytes may be cached in it."""
 
     folder: str
     left: int
 
 
-class Place(NamedTuple):
+class BlockRef(NamedTuple):
     """Where the rows of one slice lie: in a block of a file."""
 
     file: str
@@ -54,21 +54,21 @@ class Place(NamedTuple):
 
 
 Wanted = tuple[AttemptKey, str]  # with the digest of the payload that was accepted
-Finder = Callable[[Sequence[Wanted]], Sequence[Place | None]]
+Lookup = Callable[[Sequence[Wanted]], Sequence[BlockRef | None]]
 
 
-class AsideWriter:
-    """What a worker sets aside during one task. Without room that is nothing."""
+class CacheWriter:
+    """Writes the parsed rows of one task. Without a budget it writes nothing."""
 
-    def __init__(self, room: Room | None) -> None:
+    def __init__(self, room: DiskBudget | None) -> None:
         self._room = room
         self._path = ""
         self._file: BinaryIO | None = None
         self._size = 0
 
-    def write(self, rows: pa.Table, firsts: Sequence[int]) -> list[Place | None]:
-        """Set a block aside; where each of its slices lies, given by the first row of each."""
-        nothing: list[Place | None] = [None] * len(firsts)
+    def write(self, rows: pa.Table, firsts: Sequence[int]) -> list[BlockRef | None]:
+        """Write a block. Returns where the rows of each slice are; `firsts` are the first rows of the slices."""
+        nothing: list[BlockRef | None] = [None] * len(firsts)
         if self._room is None or not rows.num_rows:
             return nothing
         try:
@@ -82,7 +82,7 @@ class AsideWriter:
             return nothing
         digest, ends = sha256(block).hexdigest(), [*firsts[1:], rows.num_rows]
         return [
-            Place(self._path, offset, len(block), digest, first, end - first)
+            BlockRef(self._path, offset, len(block), digest, first, end - first)
             for first, end in zip(firsts, ends, strict=True)
         ]
 
@@ -110,14 +110,14 @@ class AsideWriter:
             self._file.close()
 
 
-class AsideReader:
-    """Takes rows from blocks. Slices come in the order in which a batch set them aside, so few blocks are in use."""
+class CacheReader:
+    """Reads rows from blocks. Slices come in the order in which a batch wrote them, so few blocks are in use."""
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[str, int], pa.Table | None] = {}  # the one used last stands last
         self.held_bytes = 0
 
-    def rows(self, place: Place | None, count: int) -> pa.Table | None:
+    def rows(self, place: BlockRef | None, count: int) -> pa.Table | None:
         """The rows of a slice; None if they are not there, or not what was written. They are part of their block: who
         wants to keep them copies them."""
         if place is None or place.rows != count:
@@ -125,7 +125,7 @@ class AsideReader:
         block = self._block(place)
         return None if block is None else block.slice(place.first, count)
 
-    def _block(self, place: Place) -> pa.Table | None:
+    def _block(self, place: BlockRef) -> pa.Table | None:
         name = (place.file, place.offset)
         if name in self._blocks:
             found = self._blocks.pop(name)
@@ -138,17 +138,17 @@ class AsideReader:
         return found
 
 
-class Asides:
-    """What one run has set aside, by attempt. Validation adds to it while a load takes from it."""
+class ParsedCache:
+    """The cached rows of one run, by attempt. Validation adds to it while a load takes from it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._lock = Lock()
-        self._places: dict[AttemptKey, tuple[str, Place]] = {}
+        self._places: dict[AttemptKey, tuple[str, BlockRef]] = {}
         self._taken: set[AttemptKey] = set()
         self._slices: dict[str, int] = {}  # how many there are in a file
 
-    def room(self) -> Room | None:
+    def budget(self) -> DiskBudget | None:
         """For the next job; None when there is enough on the disk already, or not enough of the disk."""
         try:
             with self._lock:
@@ -156,7 +156,7 @@ class Asides:
             left = min(_MOST_BYTES - used, shutil.disk_usage(self._folder).free // _SHARE_OF_FREE)
         except OSError:  # somebody has deleted it
             return None
-        return Room(self._folder, left) if left > 0 else None
+        return DiskBudget(self._folder, left) if left > 0 else None
 
     def sweep(self) -> None:
         """To be called between validations, when every file is known or not needed: deletes the rows of those that were
@@ -166,13 +166,13 @@ class Asides:
                 if str(file) not in self._slices:
                     file.unlink(missing_ok=True)
 
-    def keep(self, attempt: AttemptKey, payload_digest: str, place: Place) -> None:
+    def keep(self, attempt: AttemptKey, payload_digest: str, place: BlockRef) -> None:
         """To be called before the verdict: from then on somebody may load it."""
         with self._lock:
             self._places[attempt] = (payload_digest, place)
             self._slices[place.file] = self._slices.get(place.file, 0) + 1
 
-    def take(self, wanted: Sequence[Wanted]) -> list[Place | None]:
+    def take(self, wanted: Sequence[Wanted]) -> list[BlockRef | None]:
         """Where these lie. What was taken before, and is not wanted again, is done with: its files are deleted."""
         with self._lock:
             found = [self._places.get(attempt, ("", None)) for attempt, _ in wanted]
@@ -191,14 +191,14 @@ class Asides:
 
 
 @contextmanager
-def set_aside(spark: SparkSession) -> Iterator[Asides | None]:
-    """A place for what one run sets aside, if its workers share our disk and there is one. It is gone with the run."""
+def open_cache(spark: SparkSession) -> Iterator[ParsedCache | None]:
+    """The cache of one run, if its workers share the disk of the driver. It is deleted at the end of the run."""
     context = getattr(spark, "_sc", None)
     with ExitStack() as stack:
         asides = None
         if context is not None and context.master.startswith("local"):
             try:
-                asides = Asides(stack.enter_context(_folder(_scratch(context.getConf().get("spark.local.dir")))))
+                asides = ParsedCache(stack.enter_context(_folder(_scratch(context.getConf().get("spark.local.dir")))))
             except OSError:  # no place for it: payloads are read again
                 pass
         yield asides
@@ -245,7 +245,7 @@ def _packed(rows: pa.Table) -> bytes:
     return memoryview(sink.getvalue()).tobytes()
 
 
-def _read(place: Place) -> pa.Table | None:
+def _read(place: BlockRef) -> pa.Table | None:
     try:
         with open(place.file, "rb", buffering=0) as file:
             block = os.pread(file.fileno(), place.length, place.offset)

@@ -1,12 +1,12 @@
-"""Between Arrow, which writes to files, and a lake, which takes blocks."""
+"""A file object for Arrow writers that passes the bytes on to a lake writer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 
-class Passage:
-    """What Arrow writes, handed on as it comes."""
+class ArrowSink:
+    """Passes each block that Arrow writes to `put`."""
 
     closed = False
 
@@ -19,7 +19,7 @@ class Passage:
         return len(block)
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Does nothing: no bytes are buffered."""
 
     def close(self) -> None:
         self.closed = True

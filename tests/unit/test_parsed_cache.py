@@ -11,8 +11,8 @@ import pytest
 
 from builders import key
 from penstock.partition import AttemptKey, RunId, new_run_id
-from penstock.pipeline import aside
-from penstock.pipeline.aside import AsideReader, Asides, AsideWriter, Place, Room, set_aside
+from penstock.pipeline import parsed_cache
+from penstock.pipeline.parsed_cache import BlockRef, CacheReader, CacheWriter, DiskBudget, ParsedCache, open_cache
 
 RUN = new_run_id()
 
@@ -25,15 +25,15 @@ def attempt(day: int, run_id: RunId = RUN) -> AttemptKey:
     return AttemptKey(key(day), run_id)
 
 
-def written(folder: Path) -> list[Place]:
+def written(folder: Path) -> list[BlockRef]:
     """Two blocks of one task: slices of 2, 0 and 3 rows, then one of 4."""
-    with AsideWriter(Room(str(folder), 2**20)) as writer:
+    with CacheWriter(DiskBudget(str(folder), 2**20)) as writer:
         places = [*writer.write(rows(0, 5), [0, 2, 2]), *writer.write(rows(100, 4), [0])]
     return [place for place in places if place is not None]
 
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
-    reader = AsideReader()
+    reader = CacheReader()
     places = written(tmp_path)
     found = [reader.rows(place, count) for place, count in zip(places, (2, 0, 3, 4), strict=True)]
     assert [None if table is None else table["id"].to_pylist() for table in found] == [
@@ -66,33 +66,33 @@ def test_what_is_not_as_it_was_written_is_not_there(tmp_path: Path, damage: str)
             import hashlib
 
             place = place._replace(sha256=hashlib.sha256(b"?" * place.length).hexdigest())
-    assert AsideReader().rows(place, 4) is None
-    assert AsideReader().rows(None, 4) is None
+    assert CacheReader().rows(place, 4) is None
+    assert CacheReader().rows(None, 4) is None
 
 
 def test_a_worker_without_room_sets_nothing_aside_and_goes_on(tmp_path: Path) -> None:
-    with AsideWriter(None) as writer:
+    with CacheWriter(None) as writer:
         assert writer.write(rows(0, 2), [0, 1]) == [None, None]
-    with AsideWriter(Room(str(tmp_path / "never made"), 2**20)) as writer:
+    with CacheWriter(DiskBudget(str(tmp_path / "never made"), 2**20)) as writer:
         assert writer.write(rows(0, 2), [0, 1]) == [None, None]
         assert writer.write(rows(0, 2), [0]) == [None]
-    with AsideWriter(Room(str(tmp_path), 2**20)) as writer:
+    with CacheWriter(DiskBudget(str(tmp_path), 2**20)) as writer:
         assert writer.write(rows(0, 0), [0, 0]) == [None, None]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_uses_no_more_than_its_share(tmp_path: Path) -> None:
-    with AsideWriter(Room(str(tmp_path), 2**20)) as writer:
+    with CacheWriter(DiskBudget(str(tmp_path), 2**20)) as writer:
         [whole] = writer.write(rows(0, 5), [0])
     assert whole is not None
-    with AsideWriter(Room(str(tmp_path), 3 * whole.length)) as writer:
+    with CacheWriter(DiskBudget(str(tmp_path), 3 * whole.length)) as writer:
         found = [writer.write(rows(0, 5), [0])[0] for _ in range(6)]
     assert [place is not None for place in found] == [True] * 3 + [False] * 3
     assert max(path.stat().st_size for path in tmp_path.iterdir()) == 3 * whole.length
 
 
 def test_half_a_block_does_not_stay_on_a_full_disk(tmp_path: Path) -> None:
-    with AsideWriter(Room(str(tmp_path), 2**20)) as writer:
+    with CacheWriter(DiskBudget(str(tmp_path), 2**20)) as writer:
         [place] = writer.write(rows(0, 5), [0])
         assert place is not None
         disk = writer._file
@@ -121,18 +121,18 @@ class _FullDisk:
 def test_the_memory_of_a_reader_is_bounded_and_what_is_used_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with AsideWriter(Room(str(tmp_path), 2**20)) as writer:
+    with CacheWriter(DiskBudget(str(tmp_path), 2**20)) as writer:
         places = [place for n in range(6) if (place := writer.write(rows(10 * n, 2), [0])[0])]
     most = 2 * rows(0, 2).nbytes
-    monkeypatch.setattr(aside, "_HELD_BYTES", most)
-    read, opened = aside._read, []
+    monkeypatch.setattr(parsed_cache, "_HELD_BYTES", most)
+    read, opened = parsed_cache._read, []
 
-    def watched(place: Place) -> pa.Table | None:
+    def watched(place: BlockRef) -> pa.Table | None:
         opened.append(place.offset)
         return read(place)
 
-    monkeypatch.setattr(aside, "_read", watched)
-    reader = AsideReader()
+    monkeypatch.setattr(parsed_cache, "_read", watched)
+    reader = CacheReader()
     for number in (0, 1, 0, 2, 0, 3):
         assert reader.rows(places[number], 2) is not None
         assert reader.held_bytes == sum(block.nbytes for block in reader._blocks.values() if block) <= most
@@ -140,7 +140,7 @@ def test_the_memory_of_a_reader_is_bounded_and_what_is_used_stays(
 
 
 def test_a_place_is_found_only_for_the_payload_that_was_accepted(tmp_path: Path) -> None:
-    kept = Asides(str(tmp_path))
+    kept = ParsedCache(str(tmp_path))
     place = written(tmp_path)[0]
     kept.keep(attempt(1), "abc", place)
     asked = [(attempt(1), "abd"), (attempt(2), "abc"), (attempt(1, new_run_id()), "abc"), (attempt(1), "abc")]
@@ -148,7 +148,7 @@ def test_a_place_is_found_only_for_the_payload_that_was_accepted(tmp_path: Path)
 
 
 def test_a_file_goes_when_the_last_of_its_slices_was_loaded(tmp_path: Path) -> None:
-    kept = Asides(str(tmp_path))
+    kept = ParsedCache(str(tmp_path))
     places = written(tmp_path)
     for day, place in enumerate(places, start=1):
         kept.keep(attempt(day), "abc", place)
@@ -164,19 +164,19 @@ def test_a_file_goes_when_the_last_of_its_slices_was_loaded(tmp_path: Path) -> N
 
 
 def test_no_more_is_set_aside_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Asides(str(tmp_path))
-    room = kept.room()
+    kept = ParsedCache(str(tmp_path))
+    room = kept.budget()
     assert room is not None
     assert room.folder == str(tmp_path)
     places = written(tmp_path)
     written(tmp_path)  # of slices that were rejected, or of a task that broke: nobody keeps them
     used = sum(path.stat().st_size for path in tmp_path.iterdir())
-    monkeypatch.setattr(aside, "_MOST_BYTES", used)
-    assert kept.room() is None
+    monkeypatch.setattr(parsed_cache, "_MOST_BYTES", used)
+    assert kept.budget() is None
     kept.keep(attempt(1), "abc", places[0])
     kept.sweep()
     assert [str(path) for path in tmp_path.iterdir()] == [places[0].file]
-    room = kept.room()
+    room = kept.budget()
     assert room is not None
     assert room.left == used // 2
 
@@ -197,10 +197,10 @@ def test_the_place_is_gone_with_the_run_and_so_is_what_the_dead_left(tmp_path: P
         folder.mkdir()
         (folder / "file").touch()
     (dead / ".lock").touch()  # nobody holds it
-    with set_aside(session("local[2]", str(tmp_path))) as kept, set_aside(session("local", str(tmp_path))) as second:
+    with open_cache(session("local[2]", str(tmp_path))) as kept, open_cache(session("local", str(tmp_path))) as second:
         assert kept is not None
         assert second is not None
-        rooms = [room for room in (kept.room(), second.room()) if room]
+        rooms = [room for room in (kept.budget(), second.budget()) if room]
         assert len({room.folder for room in rooms}) == 2  # the second has not taken the first for dead
         assert all(Path(room.folder).is_dir() for room in rooms)
         (Path(rooms[0].folder) / "left").touch()
@@ -210,29 +210,29 @@ def test_the_place_is_gone_with_the_run_and_so_is_what_the_dead_left(tmp_path: P
 
 def test_of_several_folders_of_spark_the_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with set_aside(session("local", "one,two")) as kept:
-        room = kept and kept.room()
+    with open_cache(session("local", "one,two")) as kept:
+        room = kept and kept.budget()
         assert room
         assert Path(room.folder).parent == tmp_path / "one"
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/three, {tmp_path}/four")
-    with set_aside(session("local", "one")) as kept:
-        room = kept and kept.room()
+    with open_cache(session("local", "one")) as kept:
+        room = kept and kept.budget()
         assert room
         assert Path(room.folder).parent == tmp_path / "three"
 
 
 def test_without_a_place_nothing_is_set_aside_and_errors_of_others_stay_theirs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with set_aside(session("local", str(tmp_path / "file"))) as kept:
+    with open_cache(session("local", str(tmp_path / "file"))) as kept:
         assert kept is None
-    with pytest.raises(OSError, match="theirs"), set_aside(session("local", str(tmp_path))):
+    with pytest.raises(OSError, match="theirs"), open_cache(session("local", str(tmp_path))):
         raise OSError("theirs")
 
 
 def test_workers_elsewhere_set_nothing_aside(tmp_path: Path) -> None:
     for master in ("spark://host:7077", "yarn"):
-        with set_aside(session(master, str(tmp_path))) as kept:
+        with open_cache(session(master, str(tmp_path))) as kept:
             assert kept is None
-    with set_aside(SimpleNamespace()) as kept:  # type: ignore[arg-type]
+    with open_cache(SimpleNamespace()) as kept:  # type: ignore[arg-type]
         assert kept is None  # Spark Connect
     assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ import pytest
 import builders
 from builders import BACKENDS, Actors, contract
 from penstock.control.plan import ASKED_FOR, Plan, asked_for
-from penstock.control.portions import Portions, by_month, windows
+from penstock.control.run_splitting import RunBatches, by_month, windows
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey
@@ -42,9 +42,9 @@ def ranges(*sources: str, customers: int = 3) -> list[ExpectedRange]:
     ]
 
 
-def portions(actors: Actors, size: int, reasons: Sequence[str] = ASKED_FOR) -> Portions:
+def portions(actors: Actors, size: int, reasons: Sequence[str] = ASKED_FOR) -> RunBatches:
     contracts = {name: contract(name=name) for name in QUERIES}
-    return Portions(actors.reader, contracts, actors.clock, {}, reasons, None, size)
+    return RunBatches(actors.reader, contracts, actors.clock, {}, reasons, None, size)
 
 
 def keys(plans: Sequence[Plan]) -> list[PartitionKey]:

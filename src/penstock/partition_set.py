@@ -1,4 +1,4 @@
-"""A set of partitions, written briefly: days of one customer that follow each other are one range."""
+"""A set of partitions in compact form: consecutive days of a customer are one range."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import lru_cache
 from penstock.partition import PartitionKey
 
 # By asset and customer, for example "2024-06-01..2024-06-30 2024-07-04".
-Brief = Mapping[str, Mapping[str, str]]
+CompactRanges = Mapping[str, Mapping[str, str]]
 
 
-def brief(keys: Iterable[PartitionKey]) -> dict[str, dict[str, str]]:
-    """The partitions as asset, customer and ranges of days; in what order they come makes no difference."""
+def compact_ranges(keys: Iterable[PartitionKey]) -> dict[str, dict[str, str]]:
+    """The partitions by asset and customer as ranges of days. The order of `keys` makes no difference."""
     days: dict[tuple[str, str], set[int]] = {}
     for key in keys:
         days.setdefault((key.asset, key.customer_id), set()).add(key.logical_date.toordinal())
@@ -34,7 +34,7 @@ def _ranges(days: list[int]) -> Iterator[str]:
             first = last = day
 
 
-def each(slices: Brief) -> Iterator[str]:
+def iter_keys(slices: CompactRanges) -> Iterator[str]:
     """The partition keys, as text, in the order of asset, customer and day."""
     for asset, customers in slices.items():
         source, _, query_name = asset.partition(".")

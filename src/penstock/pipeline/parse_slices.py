@@ -23,7 +23,7 @@ from penstock.contract.schema import arrow_type, spark_type
 from penstock.errors import RawError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.aside import AsideWriter, Room
+from penstock.pipeline.parsed_cache import CacheWriter, DiskBudget
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
 from penstock.raw.reader import RawReader
@@ -37,12 +37,14 @@ Items = np.ndarray[Any, np.dtype[np.int32]]
 
 class Examiner:
     """A worker for work items; its answers have the columns of `ddl`. `also` are fields that somebody wants besides;
-    `aside` is room where one task may set parsed rows aside."""
+    `cache` is the disk budget of one task for parsed rows."""
 
-    def __init__(self, lake: str, contract: Contract, also: Sequence[str] = (), aside: Room | None = None) -> None:
+    def __init__(
+        self, lake: str, contract: Contract, also: Sequence[str] = (), cache: DiskBudget | None = None
+    ) -> None:
         self._lake = lake
         self._contract = contract
-        self._aside = aside
+        self._cache = cache
         rules = row_rules(contract)
         self.for_spark = [rule for rule in rules if plain(rule, contract) is None]
         self.keys = sorted({name for rule in unique_rules(contract) for name in rule.fields})
@@ -83,13 +85,13 @@ class Examiner:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader = RawReader(open_lake(self._lake))
-        with AsideWriter(self._aside) as aside:
+        with CacheWriter(self._cache) as cache:
             for batch in batches:
                 slices = [slice_of(row, self._contract) for row in batch.to_pylist()]
                 for group in groups(slices):
-                    yield from self._large(reader, group[0]) if group[0].is_large else self._group(reader, group, aside)
+                    yield from self._large(reader, group[0]) if group[0].is_large else self._group(reader, group, cache)
 
-    def _group(self, reader: RawReader, group: Sequence[Slice], aside: AsideWriter) -> Iterator[pa.RecordBatch]:
+    def _group(self, reader: RawReader, group: Sequence[Slice], cache: CacheWriter) -> Iterator[pa.RecordBatch]:
         found = reader.read_many([piece.attempt for piece in group])
         whole = [(piece, *raw) for piece, raw in zip(group, found, strict=True) if not isinstance(raw, RawError)]
         headers: dict[int, dict[str, Any]] = {
@@ -99,12 +101,12 @@ class Examiner:
         }
         counts = [seal.record_count for _, seal, _ in whole]
         parsed = read_together([payload for _, _, payload in whole], self._contract, counts)
-        places = aside.write(parsed.table, np.searchsorted(parsed.owner, np.arange(len(whole))).tolist())
+        places = cache.write(parsed.table, np.searchsorted(parsed.owner, np.arange(len(whole))).tolist())
         for position, (piece, seal, _payload) in enumerate(whole):
             complaints = [*parsed.complaints.get(position, ()), *self._version_complaints(seal)]
             headers[piece.item] = header(seal.payload_sha256, seal.record_count, complaints)
             if (place := places[position]) is not None:
-                headers[piece.item]["aside"] = list(place)
+                headers[piece.item]["block"] = list(place)
         numbers = np.array([piece.item for piece, _, _ in whole], dtype=np.int32)
         yield from self.rows(parsed, numbers)
         yield self.headers(headers)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import ConfigError, PenstockError
 from penstock.pipeline import session
-from penstock.pipeline.archive import ClassArchive, class_archive
+from penstock.pipeline.class_data_sharing import ClassArchive, class_archive
 from penstock.settings import SparkSettings
 
 JAVA = 'openjdk version "17.0.1"\nOpenJDK 64-Bit Server VM (mixed mode, sharing)'
@@ -52,7 +52,7 @@ def test_what_others_keep_or_are_just_writing_is_left_alone(tmp_path: Path) -> N
 
 
 def test_a_jvm_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.archive._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.pipeline.class_data_sharing._PATIENCE_SECONDS", 0.1)
     archive = ClassArchive(tmp_path / "ours", JAVA, "spark 1")
     new_file(archive)
     stubborn = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE)

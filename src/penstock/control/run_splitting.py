@@ -1,7 +1,7 @@
-"""What is too much for one run, in portions: several runs after each other, none larger than a process can hold.
+"""Splits large plans into several runs, to bound the driver's memory.
 
-Every partition is in one portion at most, whatever becomes of it meanwhile: one command attempts it once. A customer's
-slices of a day are never in two of them, because one may refer to another.
+Every partition is in one run at most, whatever its state becomes meanwhile: one command attempts it once. The
+partitions of a customer and day are never split, because one may refer to another.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from penstock.contract.contract import Contract
-from penstock.control import spans
 from penstock.control.plan import Plan, make_plan
+from penstock.control.ranges import clip_days, without_frozen
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.state.reader import StateReader
@@ -26,7 +26,7 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Portions:
+class RunBatches:
     """Plans of at most `size` partitions of sources, each made when its turn comes."""
 
     reader: StateReader
@@ -41,7 +41,7 @@ class Portions:
         """What is due in ranges, newest months first. They are asked for again each time, because days freeze while
         others are worked on. A source that may not go on gets a probe in a few portions more, of other customers; then
         it is left out until it may. What was left out is counted in the last plan."""
-        now = spans.thawed(ranges())
+        now = without_frozen(ranges())
         due = self.reader.due_by_day(now, self.reasons, self.clock(), self.restated, self.status)
         left = Counter[str]()
         for (source, _), count in due.items():
@@ -58,7 +58,7 @@ class Portions:
                 out = {source for source, portions in tried.items() if portions > _PROBED}
                 left_out |= out
                 some = [span for span in ranges() if span.source not in out]
-                page, is_last = self._page(spans.clipped(some, first, min(last, newest)), after)
+                page, is_last = self._page(clip_days(some, first, min(last, newest)), after)
                 if page:
                     left.subtract(item.key.source for item in page)
                     tried.update({item.key.source for item in page})
