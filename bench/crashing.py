@@ -20,12 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     say = Console(stderr=True).print
     sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests walk the same way with fewer partitions
-    from gaps import Walk, expected_mending
-    from house import House
-    from loaders import Watch
+    from support.harness import Harness
+    from support.loader_processes import Watch
+    from support.publisher_kills import Walk, expected_mending
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
-        walk = Walk(House(Path(name)), options.partitions)
+        walk = Walk(Harness(Path(name)), options.partitions)
         walk.prepare()
         watch, started = Watch(Path(name), options.readers, options.partitions), time.monotonic()
         wrong = []

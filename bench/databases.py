@@ -52,6 +52,6 @@ def settle(database: Database) -> None:
 
 def _server() -> AbstractContextManager[str]:
     sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests know how to start one, and to leave nothing
-    from servers import postgres
+    from support.servers import postgres
 
     return postgres()

@@ -13,8 +13,7 @@ import hypothesis
 import pytest
 
 import penstock.source.google_ads  # noqa: F401 - sets up gRPC, before any test loads it
-import servers
-from support import made_workspaces
+from support import made_workspaces, servers
 
 # Commands print without a terminal's width, whoever starts the tests; a test that means a width sets it.
 os.environ.pop("COLUMNS", None)

@@ -85,7 +85,7 @@ def environment(database: str, lake: str, seed: int) -> Iterator[Environment]:
     add_tests_to_path()
     import boto3
 
-    from servers import postgres_to_restart, s3, s3_environment
+    from support.servers import postgres_to_restart, s3, s3_environment
 
     with ExitStack() as stack:
         scratch = Path(tempfile.mkdtemp(prefix="penstock-soak-"))

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import new_ulid
-from workspaces import customer_id, key, open_at, rows_by_partition, run, write_workspace
+from support.workspaces import customer_id, key, open_at, rows_by_partition, run, write_workspace
 
 
 def test_a_workspace_on_postgresql_behaves_like_one_on_sqlite(tmp_path: Path, spark: Any, postgres_url: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cli import answer, penstock
-from workspaces import CAMPAIGNS, customer_id, write_workspace
+from support.cli import answer, penstock
+from support.workspaces import CAMPAIGNS, customer_id, write_workspace
 
 DAY = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
 

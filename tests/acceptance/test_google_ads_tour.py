@@ -12,10 +12,10 @@ import grpc
 import pytest
 import yaml
 
-from ads_server import MANAGER, AdsServer, Client, Fault, campaign, quota, serve
-from cli import answer, penstock
 from penstock.partition import PartitionKey
-from workspaces import open_at, rows_by_partition, run
+from support.ads_server import MANAGER, AdsServer, Client, Fault, campaign, quota, serve
+from support.cli import answer, penstock
+from support.workspaces import open_at, rows_by_partition, run
 
 TODAY = datetime.now(UTC).date()
 OLDEST, OLD, RECENT, YESTERDAY = DAYS = [TODAY - timedelta(days=number) for number in (4, 3, 2, 1)]

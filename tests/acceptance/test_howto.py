@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from servers import free_port
+from support.servers import free_port
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 PAGES = [page for page in sorted(HOWTO.glob("*.md")) if "## An example that runs" in page.read_text()]

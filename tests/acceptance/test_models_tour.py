@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli import answer, penstock
+from support.cli import answer, penstock
 
 
 @pytest.fixture(scope="module")

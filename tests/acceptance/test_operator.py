@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cli import answer, penstock
-from workspaces import customer_id, write_workspace
+from support.cli import answer, penstock
+from support.workspaces import customer_id, write_workspace
 
 TODAY = datetime.now(UTC).date()
 DAYS = [(TODAY - timedelta(days=n)).isoformat() for n in (4, 3, 2, 1)]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import answer, penstock
 from penstock.app import load_workspace
 from penstock.control.select import Selection
-from workspaces import rows_by_partition, write_workspace
+from support.cli import answer, penstock
+from support.workspaces import rows_by_partition, write_workspace
 
 TABLE = "demo.campaign_daily"
 

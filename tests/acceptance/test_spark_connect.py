@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-import servers
-from cli import answer, penstock
-from workspaces import key, write_workspace
+from support import servers
+from support.cli import answer, penstock
+from support.workspaces import key, write_workspace
 
 _MODEL = """
 SELECT logical_date, count(*) AS rows_, sum(clicks) AS clicks FROM demo.campaign_daily GROUP BY logical_date

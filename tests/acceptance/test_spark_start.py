@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import answer, penstock
 from penstock.pipeline.session import archive_of_classes
+from support.cli import answer, penstock
 
 _MAPPED = """
 from pathlib import Path

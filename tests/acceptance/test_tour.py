@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from cli import answer, penstock
+from support.cli import answer, penstock
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import builders
-from builders import BACKENDS, NOW, Actors, accepted, audit_entry, cancelled, key, planned, rejected
 from penstock.db import schema
 from penstock.errors import ActRefused, UsageError
 from penstock.partition import PartitionKey, RunId, new_run_id, new_ulid
 from penstock.state.backfills import Backfill, BackfillStore, Chunk, Progress
+from support import builders
+from support.builders import BACKENDS, NOW, Actors, accepted, audit_entry, cancelled, key, planned, rejected
 
 
 @dataclass

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import builders
-from cli import in_process, penstock
-from house import House
 from penstock.cli.options import LAST_ID, MOST_LINES
 from penstock.clock import LONGEST
 from penstock.control.breaker import observed
@@ -20,7 +17,10 @@ from penstock.declared import duration
 from penstock.errors import UsageError
 from penstock.partition import new_ulid
 from penstock.state.records import Observation
-from workspaces import key
+from support import builders
+from support.cli import in_process, penstock
+from support.harness import Harness
+from support.workspaces import key
 
 TABLE = "demo.campaign_daily"
 KEY = str(key(1))
@@ -28,9 +28,9 @@ ENDLESS = "99999999999999999999"
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[Harness]:
     with builders.quick_folder() as folder:
-        made = House(Path(folder))
+        made = Harness(Path(folder))
         made.deliver({key(1): 1, key(2): 2})
         made.publish()
         yield made
@@ -65,7 +65,9 @@ NUMBERS: dict[tuple[str, ...], int] = {
 }
 
 
-def test_a_number_beyond_its_range_is_refused_as_wrong_usage_and_the_largest_one_is_taken(house: House) -> None:
+def test_a_number_beyond_its_range_is_refused_as_wrong_usage_and_the_largest_one_is_taken(
+    house: Harness,
+) -> None:
     for command, largest in NUMBERS.items():
         for number in (ENDLESS, f"{largest + 1}"):
             refused = in_process(*command, number, workspace=house.folder)
@@ -81,7 +83,7 @@ def test_both_databases_take_the_largest_numbers(backend: str, tmp_path: Path, r
     state, schema = None, None
     if backend == "postgresql":
         state, schema = request.getfixturevalue("postgres_url"), f"t_{new_ulid().lower()}"
-    ws = House(tmp_path, state=state, schema=schema).workspace
+    ws = Harness(tmp_path, state=state, schema=schema).workspace
     ws.note(builders.audit_entry(), 1, "done")
     assert len(ws.reader.audit(MOST_LINES + 1, after=LAST_ID)) == 1
     assert ws.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
@@ -102,7 +104,7 @@ LENGTHS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def test_a_length_of_time_that_leaves_the_calendar_is_refused_as_wrong_usage(house: House) -> None:
+def test_a_length_of_time_that_leaves_the_calendar_is_refused_as_wrong_usage(house: Harness) -> None:
     for command in LENGTHS:
         for length in ("99999999d", "365001d", "99999999999999999999s", "9" * 5000 + "d"):
             refused = in_process(*command, length, workspace=house.folder)
@@ -122,7 +124,7 @@ def test_the_longest_time_of_a_command_is_named_when_it_is_exceeded() -> None:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_argument_that_is_no_utf_8_is_wrong_usage_and_changes_nothing(house: House) -> None:
+def test_an_argument_that_is_no_utf_8_is_wrong_usage_and_changes_nothing(house: Harness) -> None:
     before = builders.everything(house.workspace.database)
     broken = os.fsdecode(b"nul\xff")
     for command in (
@@ -147,7 +149,7 @@ def test_a_process_refuses_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["[/]", "[bold]a", "[red]a[/red]", ":smile:", "a\\", "[link=http://x]"])
-def test_a_column_is_shown_by_the_name_that_the_statement_gives_it(house: House, name: str) -> None:
+def test_a_column_is_shown_by_the_name_that_the_statement_gives_it(house: Harness, name: str) -> None:
     shown = in_process("sql", f'SELECT count(*) AS "{name}" FROM {TABLE}', workspace=house.folder)
     assert shown.code == 0
     assert shown.stdout.split() == [name, "─" * max(len(name), 1), "6"]
@@ -156,7 +158,7 @@ def test_a_column_is_shown_by_the_name_that_the_statement_gives_it(house: House,
 MARKUP = "[/] [bold]renew[/bold] :key: C:\\"
 
 
-def test_reasons_and_errors_are_shown_as_they_are(house: House) -> None:
+def test_reasons_and_errors_are_shown_as_they_are(house: Harness) -> None:
     ws = house.workspace
     ws.breakers.change(
         "demo", lambda breaker: observed(breaker, Observation(refused=3, message=MARKUP), datetime.now(UTC))

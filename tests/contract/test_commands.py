@@ -12,9 +12,6 @@ import orjson
 import pytest
 import sqlalchemy as sa
 
-import builders
-from cli import Ended, in_process
-from house import House
 from penstock.app import os_user
 from penstock.control.breaker import observed
 from penstock.control.select import Selection
@@ -25,14 +22,17 @@ from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.raw.layout import run_folder
 from penstock.raw.sink import RawSink
 from penstock.state.records import Observation, Planned, Rejected
-from workspaces import key
+from support import builders
+from support.cli import Ended, in_process
+from support.harness import Harness
+from support.workspaces import key
 
 TABLE = "demo.campaign_daily"
 PATIENT = "3650d"
 SHRUNK = {"check": "shrink", "severity": "reject", "message": "3 rows instead of 30", "count": 1}
 
 
-class Shop(House):
+class Shop(Harness):
     """A house whose clock can be set back, with commands that run in this process by the true clock."""
 
     ago = timedelta(0)

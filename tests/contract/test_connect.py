@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import builders
-from house import House
 from penstock.pipeline.session import start_session
 from penstock.settings import SparkSettings
+from support import builders
+from support.harness import Harness
 
 _WITHOUT_PACKAGES = """
 import sys
@@ -76,7 +76,7 @@ def test_a_session_brings_our_package_and_the_settings_that_results_depend_on(mo
 @pytest.mark.parametrize("command", [("run", "--until", "2024-06-09"), ("control", "tick")], ids=" ".join)
 def test_without_the_packages_of_connect_a_command_names_them_and_changes_nothing(command: tuple[str, ...]) -> None:
     with builders.quick_folder() as folder:
-        house = House(Path(folder))
+        house = Harness(Path(folder))
         settings = house.folder / "penstock.yaml"
         text = settings.read_text()
         assert "master: local[2]" in text

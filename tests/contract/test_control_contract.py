@@ -12,10 +12,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import BACKENDS, NOW, Actors, audit_entry, cancelled, days, everything, key, rejected, resumed, tamper
-from cli import answer
-from old_workspaces import move_to_postgres, unpack
 from penstock.control.plan import DUE, planned
 from penstock.control.requeue import NotRetried
 from penstock.control.retry import terminal
@@ -37,7 +33,23 @@ from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Breaker, PartitionControl
 from penstock.state.schedule import Decided, RetryStore
-from workspaces import open_at, write_workspace
+from support import builders
+from support.builders import (
+    BACKENDS,
+    NOW,
+    Actors,
+    audit_entry,
+    cancelled,
+    days,
+    everything,
+    key,
+    rejected,
+    resumed,
+    tamper,
+)
+from support.cli import answer
+from support.old_workspaces import move_to_postgres, unpack
+from support.workspaces import open_at, write_workspace
 
 POLICY = Retry(max_attempts=3, backoff=(timedelta(minutes=5), timedelta(minutes=30)), jitter=0)
 QUERIES: dict[str, Query] = {name: builders.query(name, retry=POLICY) for name in ("campaign_daily", "keyword_daily")}

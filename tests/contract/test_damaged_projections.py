@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from old_workspaces import unpack
 from penstock.app import Workspace
 from penstock.cli.main import main
 from penstock.control.select import Selection
 from penstock.partition import MODELS
 from penstock.projections.manifest import ProjectionsLost
-from workspaces import open_at
+from support.old_workspaces import unpack
+from support.workspaces import open_at
 
 KEY = "models/all/daily_spend/2024-06-01"
 

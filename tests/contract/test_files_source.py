@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from fetching import by_day
 from penstock.errors import AuthFailed, ConfigError, DataError, SourceUnavailable
 from penstock.partition import new_run_id
 from penstock.settings import Field, Query, load_settings
 from penstock.source.files import FilesSource
 from penstock.source.inflate import Inflated
 from penstock.source.protocol import RunContext
-from servers import free_port
+from support.fetching import by_day
+from support.servers import free_port
 
 D1, D2, D3 = DAYS = [date(2024, 6, day) for day in (1, 2, 3)]
 MEGABYTE = 1024 * 1024

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import builders
-from builders import BACKENDS, audit_entry
 from penstock.app import Workspace
 from penstock.control.requeue import NotRetried
 from penstock.control.round import Planner
@@ -24,7 +22,9 @@ from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Planned, Rejected
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
-from workspaces import customer_id, open_at, write_workspace
+from support import builders
+from support.builders import BACKENDS, audit_entry
+from support.workspaces import customer_id, open_at, write_workspace
 
 NOW = datetime(2024, 6, 11, 12, tzinfo=UTC)
 FROZEN, OPEN = (1, 2, 3, 4, 5), (6, 7, 8, 9, 10)  # of June, for a source that keeps five days

@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from ads_server import MANAGER, AdsServer, Client, Fault, campaign, quota, serve
 from penstock.errors import AuthFailed, ConfigError, SourceUnavailable
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
@@ -30,6 +29,7 @@ from penstock.settings import Customer, Query, SourceSettings, load_settings
 from penstock.source.google_ads.source import GoogleAdsSource, stretches
 from penstock.source.protocol import Account, RunContext
 from penstock.source.registry import make_source, refuse_queries
+from support.ads_server import MANAGER, AdsServer, Client, Fault, campaign, quota, serve
 
 D1, D2, D3 = DAYS = [date(2024, 6, day) for day in (1, 2, 3)]
 SELECT: dict[str, Any] = {"campaign_id": "campaign.id", "clicks": "metrics.clicks"}

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import builders
-from builders import rejected
-from house import House
 from penstock.cli.main import app
 from penstock.cli.run import document
 from penstock.errors import ErrorClass
@@ -21,7 +18,10 @@ from penstock.flow.summary import Failure, RunSummary
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import new_run_id
 from penstock.state.records import Planned
-from workspaces import key
+from support import builders
+from support.builders import rejected
+from support.harness import Harness
+from support.workspaces import key
 
 DAY = "2024-06-09"
 PARTITION = {"key", "source", "customer_id", "query_name", "logical_date"}
@@ -30,10 +30,10 @@ FILTERS = ("--since", DAY, "--until", DAY)
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def house() -> Iterator[Harness]:
     """One partition is published, one was rejected, and nothing is known of the others."""
     with builders.quick_folder() as folder:
-        made = House(Path(folder), query={"retry": {"max_age": "20000d"}})  # its days are years ago
+        made = Harness(Path(folder), query={"retry": {"max_age": "20000d"}})  # its days are years ago
         made.deliver({key(1): 1})
         made.publish()
         reject(made, 2)
@@ -41,7 +41,7 @@ def house() -> Iterator[House]:
         made.workspace.database.close()
 
 
-def reject(house: House, number: int) -> None:
+def reject(house: Harness, number: int) -> None:
     contract = house.workspace.contracts["campaign_daily"]
     planned = Planned(key(number), 0, "missing", contract.fingerprint, contract.schema_version)
     token = house.workers.register()
@@ -52,7 +52,7 @@ def reject(house: House, number: int) -> None:
     house.workers.stop(token)
 
 
-def told(house: House, *arguments: str) -> dict[str, Any]:
+def told(house: Harness, *arguments: str) -> dict[str, Any]:
     done = CliRunner().invoke(app, [*arguments, "--json", "--workspace", str(house.folder)])
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
@@ -81,7 +81,9 @@ NOTHING = {("state", "terminal", *FILTERS), ("stale", *FILTERS), ("backfill", "l
 
 
 @pytest.mark.parametrize("command", LISTS, ids=" ".join)
-def test_a_list_has_items_and_a_total_and_partitions_say_which_they_are(house: House, command: tuple[str, ...]) -> None:
+def test_a_list_has_items_and_a_total_and_partitions_say_which_they_are(
+    house: Harness, command: tuple[str, ...]
+) -> None:
     found = told(house, *command)
     assert isinstance(found["items"], list)
     assert found["total"] >= len(found["items"])
@@ -95,7 +97,7 @@ def test_a_list_has_items_and_a_total_and_partitions_say_which_they_are(house: H
             assert re.fullmatch(r"\d{4}-\d\d-\d\d", item["logical_date"])
 
 
-def test_inspect_has_the_columns_of_the_contract_and_the_control_metadata(house: House) -> None:
+def test_inspect_has_the_columns_of_the_contract_and_the_control_metadata(house: Harness) -> None:
     good, bad = (told(house, "state", "inspect", str(key(number)))["items"][0] for number in (1, 2))
     contract = {
         "status",
@@ -116,7 +118,7 @@ def test_inspect_has_the_columns_of_the_contract_and_the_control_metadata(house:
     assert (named["status"], named["implicit"], named["attempt_count"]) == ("pending", True, 0)
 
 
-def test_history_says_what_became_of_each_attempt(house: House) -> None:
+def test_history_says_what_became_of_each_attempt(house: Harness) -> None:
     [attempt] = told(house, "state", "history", str(key(2)))["items"]
     names = ("outcome", "stage", "error_class", "error_message", "record_count")
     assert tuple(attempt[name] for name in names) == ("FAILED", "validate", "data", "clicks is negative", 3)
@@ -126,7 +128,7 @@ def test_history_says_what_became_of_each_attempt(house: House) -> None:
     assert re.fullmatch(r"[0-9A-Z]{26}", attempt["run_id"])
 
 
-def test_pointers_say_what_is_served(house: House) -> None:
+def test_pointers_say_what_is_served(house: Harness) -> None:
     [pointer] = told(house, "warehouse", "pointers")["items"]
     [state] = told(house, "state", "inspect", str(key(1)))["items"]
     assert (pointer["run_id"], pointer["schema_version"]) == (state["current_run_id"], "v1")
@@ -136,7 +138,7 @@ def test_pointers_say_what_is_served(house: House) -> None:
     assert MOMENT.fullmatch(pointer["loaded_at"])
 
 
-def test_status_counts_by_display_status(house: House) -> None:
+def test_status_counts_by_display_status(house: Harness) -> None:
     found = told(house, "status", *FILTERS, "--by", "customer")
     assert found["counts"] == {"materialized": 1, "never_materialized": 8}
     assert {item["customer"]: item["display_status"] for item in found["items"]}[key(1).customer_id] == "materialized"
@@ -167,7 +169,7 @@ def test_words_for_states_are_the_promised_ones() -> None:
     assert {status.value for status in PartitionStatus} == {"pending", "success", "failed"}
 
 
-def test_pages_of_a_long_list_go_on_after_a_key(house: House) -> None:
+def test_pages_of_a_long_list_go_on_after_a_key(house: Harness) -> None:
     first = told(house, "missing", *FILTERS, "--limit", "3")
     rest = told(house, "missing", *FILTERS, "--limit", "100", "--after", first["items"][-1]["key"])
     assert (len(first["items"]), first["total"]) == (3, 8)

@@ -14,10 +14,6 @@ import pytest
 import sqlalchemy as sa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-import builders
-from cli import penstock
-from house import House
-from loaders import start
 from penstock.app import load_workspace
 from penstock.db import schema
 from penstock.errors import LakeMismatch, WarehouseError
@@ -39,15 +35,19 @@ from penstock.warehouse.consistency import (
     unknown_commits,
 )
 from penstock.warehouse.delta_log import Commit, commits_after, log_path, table_locations
-from workspaces import key, write_workspace
+from support import builders
+from support.cli import penstock
+from support.harness import Harness
+from support.loader_processes import start
+from support.workspaces import key, write_workspace
 
 TABLE = "demo.campaign_daily"
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[Harness]:
     with builders.quick_folder() as folder:
-        made = House(Path(folder), queries=("campaign_daily", "network_daily"))
+        made = Harness(Path(folder), queries=("campaign_daily", "network_daily"))
         made.deliver(slices(1, 2))
         made.publish()
         yield made
@@ -57,7 +57,7 @@ def slices(*customers: int, clicks: int = 1, query: str = "campaign_daily") -> d
     return {PartitionKey("demo", key(number).customer_id, query, key(1).logical_date): clicks for number in customers}
 
 
-def back_up(house: House) -> Path:
+def back_up(house: Harness) -> Path:
     """A copy of the state database as it is now."""
     copy = house.folder / "backup.db"
     with sqlite3.connect(house.folder / "state.db") as source, sqlite3.connect(copy) as target:
@@ -65,33 +65,33 @@ def back_up(house: House) -> Path:
     return copy
 
 
-def restore(house: House, copy: Path) -> House:
+def restore(house: Harness, copy: Path) -> Harness:
     lose_database(house)
     shutil.copy(copy, house.folder / "state.db")
-    return House(house.folder)
+    return Harness(house.folder)
 
 
-def lose_database(house: House) -> None:
+def lose_database(house: Harness) -> None:
     house.workspace.database.close()
     for file in house.folder.glob("state.db*"):
         file.unlink()
 
 
-def kinds(house: House) -> list[tuple[str | None, MismatchKind]]:
+def kinds(house: Harness) -> list[tuple[str | None, MismatchKind]]:
     return [(found.table, found.kind) for found in house.workspace.mismatches(everything=True)]
 
 
-def table_of(house: House, query: str = "campaign_daily") -> DeltaTable:
+def table_of(house: Harness, query: str = "campaign_daily") -> DeltaTable:
     return DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/{query}/v1")
 
 
-def test_lake_and_database_carry_the_same_identity_and_agree(house: House) -> None:
+def test_lake_and_database_carry_the_same_identity_and_agree(house: Harness) -> None:
     assert lake_identity(house.workspace.lake) is not None
     house.workspace.require_own_lake()
     assert kinds(house) == []
 
 
-def test_an_older_database_publishes_nothing_to_a_table_that_is_ahead(house: House) -> None:
+def test_an_older_database_publishes_nothing_to_a_table_that_is_ahead(house: Harness) -> None:
     copy = back_up(house)
     house.deliver(slices(2, 3, clicks=2))
     house.publish()
@@ -112,7 +112,7 @@ def test_an_older_database_publishes_nothing_to_a_table_that_is_ahead(house: Hou
     assert table_of(old).version() == ahead  # not even a fence was written
 
 
-def test_a_table_that_is_ahead_holds_up_no_other_table(house: House) -> None:
+def test_a_table_that_is_ahead_holds_up_no_other_table(house: Harness) -> None:
     copy = back_up(house)
     house.deliver(slices(3))
     house.publish()
@@ -124,7 +124,7 @@ def test_a_table_that_is_ahead_holds_up_no_other_table(house: House) -> None:
     assert old.workspace.pointers.waiting() == 1
 
 
-def test_a_lost_database_is_not_replaced_by_a_new_one_without_a_word(house: House) -> None:
+def test_a_lost_database_is_not_replaced_by_a_new_one_without_a_word(house: Harness) -> None:
     lose_database(house)
     workspace = load_workspace(house.folder)
     with pytest.raises(LakeMismatch, match=r"belongs to another state database.*penstock recover --from lake"):
@@ -137,7 +137,7 @@ def test_a_lost_database_is_not_replaced_by_a_new_one_without_a_word(house: Hous
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
-def test_a_lake_without_an_identity_is_marked_by_the_next_migration(house: House) -> None:
+def test_a_lake_without_an_identity_is_marked_by_the_next_migration(house: Harness) -> None:
     identity = lake_identity(house.workspace.lake)
     (house.folder / "lake" / IDENTITY).unlink()
     assert kinds(house) == [(None, MismatchKind.UNMARKED_LAKE)]
@@ -159,7 +159,7 @@ def test_a_migration_that_dies_before_it_marks_the_lake_is_finished_by_the_next(
     workspace.require_own_lake()
 
 
-def test_commits_that_change_no_file_are_no_disagreement(house: House) -> None:
+def test_commits_that_change_no_file_are_no_disagreement(house: Harness) -> None:
     house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
     table = table_of(house)
     marks = CommitProperties(app_transactions=[Transaction("somebody/else", 1)])
@@ -169,7 +169,7 @@ def test_commits_that_change_no_file_are_no_disagreement(house: House) -> None:
     assert house.publish().loaded == 1
 
 
-def test_rows_that_another_tool_wrote_are_not_adopted(house: House) -> None:
+def test_rows_that_another_tool_wrote_are_not_adopted(house: Harness) -> None:
     table = table_of(house)
     rows = table.to_pyarrow_table()
     write_deltalake(table, rows, mode="append")
@@ -178,14 +178,14 @@ def test_rows_that_another_tool_wrote_are_not_adopted(house: House) -> None:
     assert house.clicks() == {k: {1} for k in slices(1, 2)}
 
 
-def test_an_older_lake_is_refused_and_never_read_as_the_recorded_version(house: House) -> None:
+def test_an_older_lake_is_refused_and_never_read_as_the_recorded_version(house: Harness) -> None:
     lake = Path(house.workspace.lake.url)
     shutil.copytree(lake / "warehouse", house.folder / "older")
     house.deliver(slices(1, clicks=2))
     house.publish()
     shutil.rmtree(lake / "warehouse")
     shutil.copytree(house.folder / "older", lake / "warehouse")
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     assert kinds(fresh) == [(f"{TABLE}.v1", MismatchKind.LAKE_BEHIND)]
     with pytest.raises(WarehouseError, match=f"recover --from database --table {TABLE}"):
         fresh.clicks()
@@ -193,11 +193,11 @@ def test_an_older_lake_is_refused_and_never_read_as_the_recorded_version(house: 
     assert set(fresh.publish().refused) == {f"{TABLE}.v1"}
 
 
-def test_another_table_under_the_same_version_number_is_not_read(house: House) -> None:
+def test_another_table_under_the_same_version_number_is_not_read(house: Harness) -> None:
     """A table that was deleted and filled again by another database may well have as many versions."""
     lake = Path(house.workspace.lake.url)
     with builders.quick_folder() as folder:
-        other = House(Path(folder))
+        other = Harness(Path(folder))
         for clicks in (664, 665, 666):
             other.deliver(slices(1, 2, clicks=clicks))
             other.publish()
@@ -205,28 +205,28 @@ def test_another_table_under_the_same_version_number_is_not_read(house: House) -
         house.publish()
         shutil.rmtree(lake / "warehouse")
         shutil.copytree(f"{folder}/lake/warehouse", lake / "warehouse")
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     assert kinds(fresh) == [(f"{TABLE}.v1", MismatchKind.TABLE_REPLACED), (f"{TABLE}.v1", MismatchKind.LAKE_AHEAD)]
     with pytest.raises(WarehouseError, match="the lake was replaced or restored"):
         fresh.clicks()
 
 
-def test_a_missing_table_is_named_and_not_created_again_empty(house: House) -> None:
+def test_a_missing_table_is_named_and_not_created_again_empty(house: Harness) -> None:
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     assert kinds(fresh) == [(f"{TABLE}.v1", MismatchKind.TABLE_MISSING)]
     fresh.deliver(slices(7))
     assert set(fresh.publish().refused) == {f"{TABLE}.v1"}
     assert not (Path(fresh.workspace.lake.url) / "warehouse").exists()
 
 
-def test_a_table_that_nobody_knows_is_reported(house: House) -> None:
+def test_a_table_that_nobody_knows_is_reported(house: Harness) -> None:
     lake = Path(house.workspace.lake.url)
     shutil.copytree(lake / "warehouse/demo/campaign_daily", lake / "warehouse/demo/unknown_daily")
     assert kinds(house) == [("demo.unknown_daily.v1", MismatchKind.UNKNOWN_TABLE)]
 
 
-def test_an_unfinished_publication_is_no_disagreement(house: House) -> None:
+def test_an_unfinished_publication_is_no_disagreement(house: Harness) -> None:
     """Prepared and committed, then dead: the database knows the publication, so the next publisher finishes it."""
     house.deliver(slices(1, clicks=3))
     assert start("publish", house.folder, PENSTOCK_FAILPOINT="publish.committed").wait(120) < 0
@@ -243,7 +243,7 @@ def test_a_damaged_identity_says_what_to_do(tmp_path: Path) -> None:
         lake_identity(lake)
 
 
-def test_a_lake_of_another_database_is_refused_and_keeps_its_identity(house: House, tmp_path: Path) -> None:
+def test_a_lake_of_another_database_is_refused_and_keeps_its_identity(house: Harness, tmp_path: Path) -> None:
     lake = LocalLake(str(tmp_path))
     lake.create(IDENTITY, b'{"format": 1, "identity": "another"}')
     with pytest.raises(LakeMismatch, match=r"belongs to another database \(its identity is another"):
@@ -252,7 +252,7 @@ def test_a_lake_of_another_database_is_refused_and_keeps_its_identity(house: Hou
     assert next(found.kind for found in mismatches(house.workspace.database, lake)) is MismatchKind.FOREIGN_LAKE
 
 
-def test_the_identity_is_written_with_its_format(house: House) -> None:
+def test_the_identity_is_written_with_its_format(house: Harness) -> None:
     with house.workspace.database.snapshot() as connection:
         identity = connection.scalar(sa.select(schema.workspace.c.identity))
     assert orjson.loads(house.workspace.lake.read(IDENTITY)) == {"format": 1, "identity": identity}
@@ -262,7 +262,7 @@ def test_the_identity_is_written_with_its_format(house: House) -> None:
     ("tables", "named"), [(1, "a0.q.v1"), (5, "a0.q.v1, .*, a4.q.v1"), (6, r".*, a4.q.v1, \.\.\.")]
 )
 def test_a_lake_with_unknown_tables_is_refused_and_a_few_are_named(
-    house: House, tmp_path: Path, tables: int, named: str
+    house: Harness, tmp_path: Path, tables: int, named: str
 ) -> None:
     lake = LocalLake(str(tmp_path))
     for number in range(tables):
@@ -322,7 +322,7 @@ def test_a_table_that_is_ahead_names_the_versions_and_what_readers_see(versions:
     assert new.detail.endswith("its version 0 (readers see nothing of it)")
 
 
-def test_only_publications_that_were_prepared_or_published_are_known(house: House) -> None:
+def test_only_publications_that_were_prepared_or_published_are_known(house: Harness) -> None:
     ends = {"prepared": None, "published": house.now(), "discarded": house.now()}
     facts = {"lease_token": "t", "prepared_at": house.now(), "body": {}}
     rows = [{**facts, "batch_id": status, "status": status, "finished_at": end} for status, end in ends.items()]
@@ -358,7 +358,9 @@ class WatchedLake(LocalLake):
         return super().read_many(paths)
 
 
-def test_a_table_that_is_published_to_meanwhile_agrees_and_the_others_are_examined_all_the_same(house: House) -> None:
+def test_a_table_that_is_published_to_meanwhile_agrees_and_the_others_are_examined_all_the_same(
+    house: Harness,
+) -> None:
     house.deliver(slices(1, query="network_daily"))
     house.publish()
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/network_daily")
@@ -369,7 +371,7 @@ def test_a_table_that_is_published_to_meanwhile_agrees_and_the_others_are_examin
     assert house.workspace.pointers.waiting() == 0
 
 
-def test_a_look_reads_two_log_entries_of_each_table_and_lists_no_unknown_ones(house: House) -> None:
+def test_a_look_reads_two_log_entries_of_each_table_and_lists_no_unknown_ones(house: Harness) -> None:
     lake = WatchedLake(house.workspace.lake.url)
     shutil.copytree(f"{lake.url}/warehouse/demo/campaign_daily", f"{lake.url}/warehouse/demo/unknown_daily")
     assert mismatches(house.workspace.database, lake) == []

@@ -11,17 +11,17 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-import builders
-from house import WIDE_BYTES, House
 from penstock.pipeline.slices import LARGE_BYTES
-from workspaces import key
+from support import builders
+from support.harness import WIDE_BYTES, Harness
+from support.workspaces import key
 
 _MEGABYTE = 1024 * 1024
 _SMALL, _LARGE = 96, 320  # megabytes of payload; both are many blocks and row groups
 _SOME_BLOCKS = 32  # megabytes
 
 
-def examined_and_published(house: House, clicks: int, megabytes: int) -> dict[str, Any]:
+def examined_and_published(house: Harness, clicks: int, megabytes: int) -> dict[str, Any]:
     """In a process of its own: what it used at most, in megabytes."""
     rows = megabytes * _MEGABYTE // WIDE_BYTES
     house.deliver({key(): clicks}, rows)
@@ -32,7 +32,7 @@ def examined_and_published(house: House, clicks: int, megabytes: int) -> dict[st
     prompt = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": str(_MEGABYTE), "MALLOC_ARENA_MAX": "1"}
     surroundings = {**os.environ, "PYTHONPATH": paths, **prompt}
     done = subprocess.run(
-        [sys.executable, "-m", "heavy", str(house.folder)],
+        [sys.executable, "-m", "support.memory_probe", str(house.folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -50,7 +50,7 @@ def examined_and_published(house: House, clicks: int, megabytes: int) -> dict[st
 
 def loaded_and_replaced(megabytes: int) -> list[dict[str, Any]]:
     with builders.quick_folder() as name:
-        house = House(Path(name), version="wide")
+        house = Harness(Path(name), version="wide")
         found = [examined_and_published(house, clicks, megabytes) for clicks in (1, 2)]
         house.workspace.database.close()
     return found

@@ -13,9 +13,6 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-import builders
-from annals import Annals, attempt
-from builders import BACKENDS, accepted, audit_entry, key, rejected
 from penstock.control.export import export_before
 from penstock.control.plan import ASKED_FOR
 from penstock.control.rescue import end_cancelled, tidy_own
@@ -49,18 +46,21 @@ from penstock.projections.runs import FoldedRun
 from penstock.projections.system import SystemTable
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed, Issued, Verdict
-from workspaces import customer_id, open_at, write_workspace
+from support import builders
+from support.builders import BACKENDS, accepted, audit_entry, key, rejected
+from support.ledger_harness import LedgerHarness, attempt
+from support.workspaces import customer_id, open_at, write_workspace
 
 
 @pytest.fixture(params=BACKENDS)
-def annals(request: pytest.FixtureRequest) -> Iterator[Annals]:
+def annals(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
     def url() -> str:
         found: str = request.getfixturevalue("postgres_url")
         return found
 
     with (
         builders.quick_folder() as folder,
-        Annals.on(builders.open_database(request.param, folder, url), folder) as found,
+        LedgerHarness.on(builders.open_database(request.param, folder, url), folder) as found,
     ):
         yield found
 
@@ -68,7 +68,7 @@ def annals(request: pytest.FixtureRequest) -> Iterator[Annals]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_is_delivered_twice_changes_nothing(annals: Annals) -> None:
+def test_a_batch_that_is_delivered_twice_changes_nothing(annals: LedgerHarness) -> None:
     events: list[Event] = [RunCancelRequested(new_run_id(), "ada"), RunFinished(new_run_id(), "done")]
     tell = lambda connection: append(connection, events, "control", builders.NOW)  # noqa: E731
     assert annals.actors.database.transact(tell) == 2
@@ -77,7 +77,7 @@ def test_a_batch_that_is_delivered_twice_changes_nothing(annals: Annals) -> None
     assert annals.ledger.after(START, 100) == before
 
 
-def test_pages_hold_every_event_once_and_in_order(annals: Annals) -> None:
+def test_pages_hold_every_event_once_and_in_order(annals: LedgerHarness) -> None:
     annals.start(1, 2, 3)
     everything, end = annals.ledger.after(START, 1000)
     found, cursor = [], START
@@ -92,7 +92,7 @@ def test_pages_hold_every_event_once_and_in_order(annals: Annals) -> None:
 
 @pytest.mark.parametrize("annals", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("late_first", [True, False], ids=["numbered first", "numbered last"])
-def test_an_event_that_commits_late_is_not_skipped(annals: Annals, late_first: bool) -> None:
+def test_an_event_that_commits_late_is_not_skipped(annals: LedgerHarness, late_first: bool) -> None:
     """One append is held open while another commits, with a lower or a higher transaction number than that one. (SQLite
     has one writer at a time: there the second append waits for the first.)"""
     database = annals.actors.database
@@ -125,7 +125,7 @@ def test_an_event_that_commits_late_is_not_skipped(annals: Annals, late_first: b
     assert slow in {fact.run_id for fact in second}
 
 
-def test_news_of_a_run_are_told_at_once_and_none_is_lost(annals: Annals) -> None:
+def test_news_of_a_run_are_told_at_once_and_none_is_lost(annals: LedgerHarness) -> None:
     run_id = annals.start(1, 2)
     first, cursor = annals.ledger.news_of_run(run_id, START)
     assert {fact.type for fact in first} == {"PlanCreated", "TaskStarted"}
@@ -137,7 +137,7 @@ def test_news_of_a_run_are_told_at_once_and_none_is_lost(annals: Annals) -> None
 # --- projections -----------------------------------------------------------------------------------------------------
 
 
-def story(annals: Annals) -> Iterator[None]:
+def story(annals: LedgerHarness) -> Iterator[None]:
     """Things happen to three partitions, step by step."""
     actors = annals.actors
     first = annals.start(1, 2, 3)
@@ -156,7 +156,7 @@ def story(annals: Annals) -> Iterator[None]:
     yield
 
 
-def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: Annals) -> None:
+def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: LedgerHarness) -> None:
     for _ in story(annals):
         over_the_news = annals.tables()
         annals.projector.advance()
@@ -174,7 +174,7 @@ def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: Ann
     assert {row["state"] for row in step_by_step["runs"]} == {"FAILED"}
 
 
-def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row_is_made(annals: Annals) -> None:
+def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row_is_made(annals: LedgerHarness) -> None:
     """An acceptance also changes the authority of its partition, which is told last and is no news of the run."""
     run_id = annals.start(1, 2)
     annals.projector.advance()
@@ -189,7 +189,7 @@ def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row
     assert [(row["row_version"], row["first_position"]) for row in found] == [(told[-2].event_id, told[0].position)] * 3
 
 
-def test_what_is_said_of_a_partition_alone_is_no_news_of_a_run(annals: Annals) -> None:
+def test_what_is_said_of_a_partition_alone_is_no_news_of_a_run(annals: LedgerHarness) -> None:
     said: list[Event] = [AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT), PartitionHidden(key(1), "batch")]
     annals.actors.database.transact(lambda c: append(c, said, "operator", builders.NOW))
     over_the_news = annals.tables()
@@ -201,7 +201,7 @@ def test_what_is_said_of_a_partition_alone_is_no_news_of_a_run(annals: Annals) -
 
 @pytest.mark.parametrize("somebody_was_faster", [False, True])
 def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
-    annals: Annals, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
+    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
 ) -> None:
     actors, run_id = annals.actors, annals.start(1, 2, 3)
     desk = RunState(run_id, annals.ledger.news_of_run)
@@ -220,7 +220,7 @@ def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     assert annals.tables() == prefolded
 
 
-def test_a_run_that_is_lent_before_it_is_over_is_folded_from_the_ledger(annals: Annals) -> None:
+def test_a_run_that_is_lent_before_it_is_over_is_folded_from_the_ledger(annals: LedgerHarness) -> None:
     """Whoever lends it may be ahead of the page, or behind it."""
     run_id = annals.start(1, 2)
 
@@ -240,7 +240,9 @@ def test_a_run_that_is_lent_before_it_is_over_is_folded_from_the_ledger(annals: 
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
-def test_the_page_of_a_run_shows_what_failed_and_which_edges_hold_up_the_rest(annals: Annals, folded: bool) -> None:
+def test_the_page_of_a_run_shows_what_failed_and_which_edges_hold_up_the_rest(
+    annals: LedgerHarness, folded: bool
+) -> None:
     annals.start(9)  # another run, which is on no page but its own
     run_id = annals.start(1, 2, 3)
     verdicts: list[Verdict] = [
@@ -270,7 +272,7 @@ def test_the_page_of_a_run_shows_what_failed_and_which_edges_hold_up_the_rest(an
     assert [row["downstream_task_key"].partition(":")[0] for row in page.blocked] == ["validate"] * 2 + ["load"] * 2
 
 
-def test_an_edge_from_a_task_of_no_plan_is_on_the_page_of_the_run_that_it_holds_up(annals: Annals) -> None:
+def test_an_edge_from_a_task_of_no_plan_is_on_the_page_of_the_run_that_it_holds_up(annals: LedgerHarness) -> None:
     run_id, waiting = new_run_id(), "extract:models/all/m/2024-06-01"
     group = {"task": waiting, "name": "g", "rule": "all", "slices": compact_ranges([key(1)])}
     plan = PlanCreated(run_id, 0, tasks=[waiting], groups=[group])
@@ -283,7 +285,7 @@ def test_an_edge_from_a_task_of_no_plan_is_on_the_page_of_the_run_that_it_holds_
 
 
 @pytest.mark.parametrize("folded", [0, 1, 2, 3], ids=["from news", "one in files", "two in files", "from files"])
-def test_runs_are_listed_newest_first_and_before_one(annals: Annals, folded: int) -> None:
+def test_runs_are_listed_newest_first_and_before_one(annals: LedgerHarness, folded: int) -> None:
     runs = []
     for day in (1, 2, 3):
         runs.append(annals.start(day))
@@ -312,7 +314,7 @@ def test_runs_are_listed_newest_first_and_before_one(annals: Annals, folded: int
 @pytest.mark.parametrize(("piece", "events"), [(1, 1), (1, 4), (2, 5), (3, 1000)])
 @pytest.mark.parametrize("is_lent", [False, True])
 def test_in_whatever_pieces_and_pages_events_are_read_the_tables_are_the_same(
-    annals: Annals, monkeypatch: pytest.MonkeyPatch, piece: int, events: int, is_lent: bool
+    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch, piece: int, events: int, is_lent: bool
 ) -> None:
     for _ in story(annals):
         pass
@@ -330,7 +332,7 @@ def test_in_whatever_pieces_and_pages_events_are_read_the_tables_are_the_same(
     assert {row["state"] for row in by_pieces["runs"]} == {"FAILED"}
 
 
-def test_two_who_advance_at_once_do_the_work_once(annals: Annals) -> None:
+def test_two_who_advance_at_once_do_the_work_once(annals: LedgerHarness) -> None:
     for _ in story(annals):
         pass
     projectors = [annals.projector, annals.another_projector(), annals.another_projector()]
@@ -342,7 +344,7 @@ def test_two_who_advance_at_once_do_the_work_once(annals: Annals) -> None:
     assert annals.tables() == told
 
 
-def test_a_finished_run_is_written_once_and_then_never_again(annals: Annals) -> None:
+def test_a_finished_run_is_written_once_and_then_never_again(annals: LedgerHarness) -> None:
     for _ in story(annals):
         annals.projector.advance()
     _, before = annals.projector.head.read()
@@ -353,7 +355,7 @@ def test_a_finished_run_is_written_once_and_then_never_again(annals: Annals) -> 
     assert len(after.parts) == len(before.parts) + 1
 
 
-def test_tasks_expire_by_retention_and_partition_status_never(annals: Annals) -> None:
+def test_tasks_expire_by_retention_and_partition_status_never(annals: LedgerHarness) -> None:
     for _ in story(annals):
         annals.projector.advance()
     annals.actors.clock.now += timedelta(days=3650)  # run times come from ULIDs, which are of today
@@ -367,7 +369,7 @@ def test_tasks_expire_by_retention_and_partition_status_never(annals: Annals) ->
     assert len(after["partition_status"]) == 3
 
 
-def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(annals: Annals) -> None:
+def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(annals: LedgerHarness) -> None:
     run_id = annals.start(1)
     annals.projector.advance()
     before = annals.tables()
@@ -385,7 +387,7 @@ def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(
     assert annals.projector.head.read()[1].unknown == {"Unheard/1": 1, "RunFinished/9": 1}
 
 
-def test_projections_that_are_lost_or_strange_are_made_anew(annals: Annals) -> None:
+def test_projections_that_are_lost_or_strange_are_made_anew(annals: LedgerHarness) -> None:
     for _ in story(annals):
         annals.projector.advance()
     told = annals.tables()
@@ -400,7 +402,7 @@ def test_projections_that_are_lost_or_strange_are_made_anew(annals: Annals) -> N
         assert annals.tables() == told
 
 
-def test_an_error_in_the_middle_leaves_nothing_out_afterwards(annals: Annals) -> None:
+def test_an_error_in_the_middle_leaves_nothing_out_afterwards(annals: LedgerHarness) -> None:
     """The second file of a page cannot be written; what was folded in memory for it is folded again."""
     run_id = annals.start(1)
     annals.projector.advance()
@@ -433,7 +435,7 @@ class _FullLake:
         return getattr(self._lake, name)
 
 
-def test_rebuilding_again_and_again_leaves_no_files_behind(annals: Annals) -> None:
+def test_rebuilding_again_and_again_leaves_no_files_behind(annals: LedgerHarness) -> None:
     for _ in story(annals):
         annals.projector.advance()
     annals.projector.rebuild()
@@ -446,7 +448,7 @@ def test_rebuilding_again_and_again_leaves_no_files_behind(annals: Annals) -> No
 
 
 @pytest.mark.parametrize("annals", ["postgresql"], indirect=True)
-def test_a_ledger_that_was_restored_into_another_cluster_is_refused_then_settled(annals: Annals) -> None:
+def test_a_ledger_that_was_restored_into_another_cluster_is_refused_then_settled(annals: LedgerHarness) -> None:
     for _ in story(annals):
         annals.projector.advance()
     told, database = annals.tables(), annals.actors.database
@@ -469,7 +471,7 @@ def test_a_ledger_that_was_restored_into_another_cluster_is_refused_then_settled
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
-def exported(annals: Annals, *, rehearsal: bool = False) -> int:
+def exported(annals: LedgerHarness, *, rehearsal: bool = False) -> int:
     database, lake, clock = annals.actors.database, annals.lake, annals.actors.clock
     entry = audit_entry(command="ledger export")
     folded = annals.projector.head.read()[1].cursor
@@ -477,7 +479,7 @@ def exported(annals: Annals, *, rehearsal: bool = False) -> int:
     return int(found["events"])
 
 
-def test_exported_events_leave_the_database_and_a_rebuild_reads_both(annals: Annals) -> None:
+def test_exported_events_leave_the_database_and_a_rebuild_reads_both(annals: LedgerHarness) -> None:
     for _ in story(annals):
         annals.projector.advance()
     annals.actors.clock.now += timedelta(days=1)
@@ -495,7 +497,7 @@ def test_exported_events_leave_the_database_and_a_rebuild_reads_both(annals: Ann
     assert (line["command"], line["affected"]) == ("ledger export", total - 1)
 
 
-def test_positions_go_on_after_everything_was_exported(annals: Annals) -> None:
+def test_positions_go_on_after_everything_was_exported(annals: LedgerHarness) -> None:
     """SQLite numbers on from the largest position in the table: without the newest event it would begin again at 1."""
     for _ in story(annals):
         annals.projector.advance()
@@ -511,20 +513,20 @@ def test_positions_go_on_after_everything_was_exported(annals: Annals) -> None:
     assert annals.tables() == told
 
 
-def test_events_of_a_run_that_is_not_over_are_not_exported(annals: Annals) -> None:
+def test_events_of_a_run_that_is_not_over_are_not_exported(annals: LedgerHarness) -> None:
     run_id = annals.start(1)
     annals.actors.clock.now += timedelta(days=1)
     assert exported(annals) == 0
     assert annals.ledger.of_run(run_id)
 
 
-def test_events_that_are_not_exported_cannot_be_deleted(annals: Annals) -> None:
+def test_events_that_are_not_exported_cannot_be_deleted(annals: LedgerHarness) -> None:
     annals.start(1)
     with pytest.raises(PenstockError, match="append-only"):
         annals.actors.database.transact(lambda connection: connection.execute(sa.delete(schema.event)))
 
 
-def test_a_segment_that_was_changed_is_refused(annals: Annals) -> None:
+def test_a_segment_that_was_changed_is_refused(annals: LedgerHarness) -> None:
     for _ in story(annals):
         pass
     annals.actors.clock.now += timedelta(days=1)
@@ -542,7 +544,7 @@ def test_a_segment_that_was_changed_is_refused(annals: Annals) -> None:
 # --- consumed runs ---------------------------------------------------------------------------------------------------
 
 
-def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(annals: Annals) -> None:
+def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(annals: LedgerHarness) -> None:
     actors = annals.actors
     first = annals.start(1)
     actors.validator.judge([accepted(attempt(first, 1), actors.token)])
@@ -575,7 +577,7 @@ def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(ann
 # --- adopting --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_adopted_only_when_its_worker_is_gone(annals: Annals) -> None:
+def test_a_run_is_adopted_only_when_its_worker_is_gone(annals: LedgerHarness) -> None:
     actors = annals.actors
     run_id = annals.start(1, 2)
     newcomer = actors.workers.register()
@@ -594,7 +596,7 @@ def test_a_run_is_adopted_only_when_its_worker_is_gone(annals: Annals) -> None:
     assert Stage.EXTRACT in {a.stage for a in actors.reader.attempts(key(2))}
 
 
-def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_say(annals: Annals) -> None:
+def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_say(annals: LedgerHarness) -> None:
     actors = annals.actors
     run_id = annals.start(1)
     actors.workers.stop(actors.token)
@@ -611,7 +613,7 @@ def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_sa
     assert actors.control.finish_run(run_id, newcomer, {}) is None
 
 
-def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals: Annals) -> None:
+def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals: LedgerHarness) -> None:
     """Day 1 was judged, day 2 fetched, day 3 handed out, day 4 refused, day 5 never handed out."""
     actors, run_id = annals.actors, new_run_id()
     keys = [key(day) for day in (1, 2, 3, 4, 5)]
@@ -651,7 +653,7 @@ def test_only_attempts_whose_contract_query_and_customer_are_as_they_were_go_on(
     assert {(one.stage, one.error_class) for one in closings} == {(Stage.EXTRACT, ErrorClass.CONFIG)}
 
 
-def test_killed_runs_with_reprocess_are_unfinished_while_partitions_of_them_are_left(annals: Annals) -> None:
+def test_killed_runs_with_reprocess_are_unfinished_while_partitions_of_them_are_left(annals: LedgerHarness) -> None:
     """Each run planned two days; the first of them was judged before it died."""
     actors = annals.actors
 
@@ -693,7 +695,7 @@ def test_a_resumed_run_has_the_reasons_it_had_and_a_round_is_not_resumed() -> No
         reasons_of({"round": True})
 
 
-def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals: Annals) -> None:
+def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals: LedgerHarness) -> None:
     actors = annals.actors
     run_id = annals.start(1, 2)
     assert tidy_own(actors.workers, actors.control, actors.token) == 2
@@ -702,7 +704,7 @@ def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals
     assert (run["run_id"], run["state"]) == (run_id, "FAILED")
 
 
-def test_a_cancel_comes_before_the_end_of_a_run_or_is_refused(annals: Annals) -> None:
+def test_a_cancel_comes_before_the_end_of_a_run_or_is_refused(annals: LedgerHarness) -> None:
     """In the first case the run ends as cancelled, so that no other run of its command begins."""
     actors = annals.actors
     first, second = annals.start(1), annals.start(2)
@@ -717,7 +719,7 @@ def test_a_cancel_comes_before_the_end_of_a_run_or_is_refused(annals: Annals) ->
     assert builders.everything(actors.database) == before
 
 
-def test_cancelling_a_dead_run_closes_it_and_no_other(annals: Annals) -> None:
+def test_cancelling_a_dead_run_closes_it_and_no_other(annals: LedgerHarness) -> None:
     actors = annals.actors
     first, second = annals.start(1), annals.start(2)
     actors.workers.stop(actors.token)

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import BACKENDS, NOW, Actors, accepted, audit_entry, key
 from penstock.db import schema
 from penstock.lake.local import LocalLake
 from penstock.ledger.read import LedgerReader
@@ -20,6 +18,8 @@ from penstock.partition import PartitionKey, RunId, new_ulid
 from penstock.state.backfills import Backfill, BackfillStore
 from penstock.state.marks import MarkStore
 from penstock.warehouse.pointers import PointerReader
+from support import builders
+from support.builders import BACKENDS, NOW, Actors, accepted, audit_entry, key
 
 
 @pytest.fixture(params=BACKENDS)

@@ -11,10 +11,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import audit_entry
-from cli import penstock
-from house import House
 from penstock.db import schema
 from penstock.errors import ActRefused, LeaseLost, UsageError, WarehouseError
 from penstock.partition import PartitionKey, new_run_id, new_ulid
@@ -28,19 +24,23 @@ from penstock.warehouse.reader import TableHead
 from penstock.warehouse.readiness import Coverage, Rule, wait_for
 from penstock.warehouse.tables import Table
 from penstock.warehouse.vacuum import preview_vacuum
-from workspaces import key
+from support import builders
+from support.builders import audit_entry
+from support.cli import penstock
+from support.harness import Harness
+from support.workspaces import key
 
 TABLE = "demo.campaign_daily"
 
 
 @pytest.fixture(params=builders.BACKENDS)
-def house(request: pytest.FixtureRequest) -> Iterator[House]:
+def house(request: pytest.FixtureRequest) -> Iterator[Harness]:
     with builders.quick_folder() as folder:
         if request.param == "sqlite":
-            yield House(Path(folder))
+            yield Harness(Path(folder))
             return
         url = request.getfixturevalue("postgres_url")
-        made = House(Path(folder), state=url, schema=f"t_{new_ulid().lower()}")
+        made = Harness(Path(folder), state=url, schema=f"t_{new_ulid().lower()}")
         yield made
         made.workspace.database.close()
 
@@ -49,18 +49,18 @@ def days(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
     return {key(number, "2024-06-09"): clicks for number in numbers}
 
 
-def publish_each(house: House, *numbers: int) -> None:
+def publish_each(house: Harness, *numbers: int) -> None:
     """A publication of its own for each customer, so that there are several files."""
     for number in numbers:
         house.deliver(days(number), rows=3)
         house.publish()
 
 
-def demote(house: House, partition: PartitionKey) -> None:
+def demote(house: Harness, partition: PartitionKey) -> None:
     AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
 
 
-def files(house: House) -> list[str]:
+def files(house: Harness) -> list[str]:
     [(_, head)] = house.workspace.warehouse_tables()
     return [f.path for f in Table(house.workspace.lake, head.name, head.location, head.version).files()]
 
@@ -68,7 +68,7 @@ def files(house: House) -> list[str]:
 # --- reconcile -------------------------------------------------------------------------------------------------------
 
 
-def test_the_comparison_says_what_is_to_be_loaded_replaced_and_hidden(house: House) -> None:
+def test_the_comparison_says_what_is_to_be_loaded_replaced_and_hidden(house: Harness) -> None:
     first = house.deliver(days(1, 2, 3))
     house.publish()
     assert house.workspace.differences() == ([], {})
@@ -85,7 +85,7 @@ def test_the_comparison_says_what_is_to_be_loaded_replaced_and_hidden(house: Hou
     assert counts == {"hide": 1, "load": 1, "replace": 1}
 
 
-def test_the_comparison_knows_what_is_hidden_unavailable_or_of_another_schema_version(house: House) -> None:
+def test_the_comparison_knows_what_is_hidden_unavailable_or_of_another_schema_version(house: Harness) -> None:
     first = house.deliver(days(1, 2, 3, 4))
     house.publish()
     demote(house, key(3))
@@ -113,7 +113,7 @@ def test_the_comparison_knows_what_is_hidden_unavailable_or_of_another_schema_ve
     assert house.workspace.differences() == ([], {})
 
 
-def test_what_fell_off_the_list_of_due_work_is_found_and_published(house: House) -> None:
+def test_what_fell_off_the_list_of_due_work_is_found_and_published(house: Harness) -> None:
     house.deliver(days(1))
     house.publish()
     house.deliver(days(1, clicks=7))
@@ -128,21 +128,21 @@ def test_what_fell_off_the_list_of_due_work_is_found_and_published(house: House)
 # --- compact and vacuum ----------------------------------------------------------------------------------------------
 
 
-def compact(house: House) -> Compaction:
+def compact(house: Harness) -> Compaction:
     publisher, token = house.publisher()
     done = publisher.compact(f"{TABLE}.v1")
     house.workers.stop(token)
     return done
 
 
-def split(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def split(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publications that fold no small neighbours in: several small files."""
     monkeypatch.setattr("penstock.warehouse.packing._small_neighbours", lambda files, written: [])
     publish_each(house, 1, 2, 3, 4)
     assert len(files(house)) == 4
 
 
-def test_compaction_changes_files_and_nothing_else(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_changes_files_and_nothing_else(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     split(house, monkeypatch)
     demote(house, key(4))  # hidden, and not yet gone from the table
     order = [("customer_id", "ascending"), ("campaign_id", "ascending")]
@@ -158,7 +158,9 @@ def test_compaction_changes_files_and_nothing_else(house: House, monkeypatch: py
     assert house.clicks()[key(1)] == {9}
 
 
-def test_a_compaction_that_slept_through_its_lease_cannot_commit(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_that_slept_through_its_lease_cannot_commit(
+    house: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     split(house, monkeypatch)
     slow, token = house.publisher()
     stage = slow.stage
@@ -176,7 +178,7 @@ def test_a_compaction_that_slept_through_its_lease_cannot_commit(house: House, m
 
 
 def test_a_reader_that_took_its_snapshot_before_reads_on_through_compaction(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split(house, monkeypatch)
     reader = house.workspace.vouched(TABLE)
@@ -184,20 +186,20 @@ def test_a_reader_that_took_its_snapshot_before_reads_on_through_compaction(
     assert reader.arrow().num_rows == 12
 
 
-def vacuum(house: House, keep: set[int], retention: timedelta = timedelta(hours=1)) -> list[str]:
+def vacuum(house: Harness, keep: set[int], retention: timedelta = timedelta(hours=1)) -> list[str]:
     [(_, head)] = house.workspace.warehouse_tables()
     versions: set[tuple[int, str | None]] = {(version, None) for version in (head.version, *keep)}
     database, lake = house.workspace.database, house.workspace.lake
     return preview_vacuum(database, lake, head, versions, retention)
 
 
-def test_vacuum_refuses_a_retention_that_readers_could_notice(house: House) -> None:
+def test_vacuum_refuses_a_retention_that_readers_could_notice(house: Harness) -> None:
     publish_each(house, 1)
     with pytest.raises(UsageError, match="at least 1:00:00"):
         vacuum(house, set(), timedelta(minutes=5))
 
 
-def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: House) -> None:
+def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: Harness) -> None:
     long_ago = house.now() - timedelta(days=30)
     house.now = lambda: long_ago  # type: ignore[method-assign]
     house.deliver(days(1))
@@ -215,7 +217,7 @@ def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: House) 
     assert gone == {path.rsplit("/", 1)[-1] for path in (*first, *second)}
 
 
-def test_vacuum_leaves_an_interrupted_publication_to_the_next_publisher(house: House) -> None:
+def test_vacuum_leaves_an_interrupted_publication_to_the_next_publisher(house: Harness) -> None:
     publish_each(house, 1)
     database, token = house.workspace.database, house.workers.register()
     leases = TableLeases(database, token)
@@ -235,7 +237,7 @@ def test_vacuum_leaves_an_interrupted_publication_to_the_next_publisher(house: H
     house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
 
 
-def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: House) -> None:
+def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: Harness) -> None:
     long_ago = house.now() - timedelta(days=30)
     house.now = lambda: long_ago  # type: ignore[method-assign]
     house.deliver(days(1))
@@ -267,7 +269,7 @@ def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: House) -> 
     ],
     ids=" ".join,
 )
-def test_a_usage_mistake_leaves_no_line_in_the_audit_log(house: House, command: tuple[str, ...]) -> None:
+def test_a_usage_mistake_leaves_no_line_in_the_audit_log(house: Harness, command: tuple[str, ...]) -> None:
     publish_each(house, 1)
     house.workspace.snapshot("then", actor="kim")
     before = builders.everything(house.workspace.database)
@@ -277,7 +279,7 @@ def test_a_usage_mistake_leaves_no_line_in_the_audit_log(house: House, command: 
 
 
 def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_commit(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_each(house, 1)
     house.deliver(days(1, clicks=2))
@@ -303,7 +305,7 @@ def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_c
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_reads_as_it_was_without_what_was_demoted_since(house: House) -> None:
+def test_a_snapshot_reads_as_it_was_without_what_was_demoted_since(house: Harness) -> None:
     ws = house.workspace
     house.deliver(days(1, 2, 3))
     house.publish()
@@ -323,7 +325,7 @@ def test_a_snapshot_reads_as_it_was_without_what_was_demoted_since(house: House)
     assert ws.withdrawn_since("before", [TABLE]) == 1
 
 
-def test_names_of_snapshots_are_given_once_and_expire(house: House) -> None:
+def test_names_of_snapshots_are_given_once_and_expire(house: Harness) -> None:
     publish_each(house, 1)
     store, now = house.workspace.snapshots, house.now()
     store.take("one", [("demo", "campaign_daily")], now, timedelta(hours=1))
@@ -339,7 +341,7 @@ def test_names_of_snapshots_are_given_once_and_expire(house: House) -> None:
     assert store.all() == []
 
 
-def test_a_snapshot_expires_at_its_moment_and_only_expired_ones_are_forgotten(house: House) -> None:
+def test_a_snapshot_expires_at_its_moment_and_only_expired_ones_are_forgotten(house: Harness) -> None:
     publish_each(house, 1)
     store, now, instant = house.workspace.snapshots, house.now(), timedelta(microseconds=1)
     asset, end = [("demo", "campaign_daily")], now + timedelta(hours=1)
@@ -368,7 +370,7 @@ def test_a_snapshot_expires_at_its_moment_and_only_expired_ones_are_forgotten(ho
 # --- verify ----------------------------------------------------------------------------------------------------------
 
 
-def test_verify_names_what_is_damaged(house: House) -> None:
+def test_verify_names_what_is_damaged(house: Harness) -> None:
     ws = house.workspace
     house.deliver(days(1, 2, 3, 4))
     house.publish()
@@ -391,7 +393,7 @@ def test_verify_names_what_is_damaged(house: House) -> None:
     assert set(ws.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
 
 
-def test_verify_names_the_partitions_of_a_file_that_is_gone(house: House) -> None:
+def test_verify_names_the_partitions_of_a_file_that_is_gone(house: Harness) -> None:
     house.deliver(days(1, 2))
     house.publish()
     [(_, head)] = house.workspace.warehouse_tables()
@@ -411,7 +413,7 @@ def test_verify_names_the_partitions_of_a_file_that_is_gone(house: House) -> Non
     ],
 )
 def test_verify_compares_the_statistics_in_the_log_with_the_files(
-    house: House, said: dict[str, Any], edited: dict[str, Any], hidden: bool
+    house: Harness, said: dict[str, Any], edited: dict[str, Any], hidden: bool
 ) -> None:
     ws = house.workspace
     house.deliver({key(1, "2024-06-09"): 1, key(2, "2024-06-10"): 1})
@@ -427,7 +429,7 @@ def test_verify_compares_the_statistics_in_the_log_with_the_files(
     assert bool(done.wrong) is hidden
 
 
-def edit_log(house: House, head: TableHead, said: dict[str, Any], edited: dict[str, Any]) -> None:
+def edit_log(house: Harness, head: TableHead, said: dict[str, Any], edited: dict[str, Any]) -> None:
     """Changes what the log says about the one file of a table."""
     log = f"{head.location}/_delta_log/{head.version:020d}.json"
     lines = [json.loads(line) for line in house.workspace.lake.read(log).splitlines()]
@@ -452,19 +454,19 @@ def edit_log(house: House, head: TableHead, said: dict[str, Any], edited: dict[s
 # --- damaged data files ----------------------------------------------------------------------------------------------
 
 
-def publish_one_more(house: House) -> None:
+def publish_one_more(house: Harness) -> None:
     """What the end of a run does, with a stager that needs no job."""
     house.deliver(days(1, clicks=2))
     house.workspace._publish(NO_SPARK, house.workers.register(), new_run_id(), None)
 
 
-def compact_with_the_stager_of_runs(house: House) -> None:
+def compact_with_the_stager_of_runs(house: Harness) -> None:
     [(_, head)] = house.workspace.warehouse_tables()
     house.workspace.publisher(NO_SPARK, house.workers.register(), None).compact(head.name)
 
 
 NO_SPARK: Any = None
-READERS: dict[str, Callable[[House], object]] = {
+READERS: dict[str, Callable[[Harness], object]] = {
     "arrow": lambda house: house.workspace.vouched(TABLE).arrow(),
     "duckdb": lambda house: house.workspace.vouched(TABLE).duckdb().to_arrow_table(),
     "sql": lambda house: house.workspace.sql(f"SELECT sum(clicks) FROM {TABLE}").read_all(),
@@ -495,7 +497,7 @@ def garble(path: Path) -> None:
 def test_a_damaged_data_file_is_named_with_its_table_its_partitions_and_the_command(
     tmp_path: Path, reader: str, spoil: Callable[[Path], None], concerned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     split(house, monkeypatch)
     [(_, head)] = house.workspace.warehouse_tables()
     for path in files(house):
@@ -512,7 +514,7 @@ def test_a_damaged_data_file_is_named_with_its_table_its_partitions_and_the_comm
 # --- readiness -------------------------------------------------------------------------------------------------------
 
 
-def test_a_slice_is_ready_when_its_pointers_are_there(house: House) -> None:
+def test_a_slice_is_ready_when_its_pointers_are_there(house: Harness) -> None:
     ws = house.workspace
     slices = {key(n, "2024-06-09"): 1 for n in range(1, 10)}
     assert ws.ready(TABLE, date="2024-06-09") is False
@@ -606,11 +608,11 @@ def test_the_whole_answer_is_asked_for_only_when_a_glance_is_enough_or_patience_
 # --- garbage ---------------------------------------------------------------------------------------------------------
 
 
-def raw_runs(house: House) -> set[str]:
+def raw_runs(house: Harness) -> set[str]:
     return {e.path.split("run_id=")[1].split("/")[0] for e in house.workspace.lake.list("raw")}
 
 
-def collect(house: House) -> tuple[int, int]:
+def collect(house: Harness) -> tuple[int, int]:
     """As of two hours from now, with an age of one."""
     ws, later = house.workspace, house.now() + timedelta(hours=2)
     ws._clock = lambda: later
@@ -618,7 +620,7 @@ def collect(house: House) -> tuple[int, int]:
     return ws.collect_garbage(ws.garbage(age), age, audit_entry(command="raw gc"))
 
 
-def test_only_raw_runs_that_nothing_refers_to_are_collected(house: House) -> None:
+def test_only_raw_runs_that_nothing_refers_to_are_collected(house: Harness) -> None:
     abandoned = house.deliver(days(1, 2))
     house.publish()
     served = house.deliver(days(1, clicks=2))
@@ -637,7 +639,7 @@ def test_only_raw_runs_that_nothing_refers_to_are_collected(house: House) -> Non
     assert {line["command"] for line in house.workspace.reader.audit()} == {"raw gc"}
 
 
-def test_what_was_marked_by_one_who_died_is_deleted_by_the_next(house: House) -> None:
+def test_what_was_marked_by_one_who_died_is_deleted_by_the_next(house: Harness) -> None:
     house.deliver(days(1))
     house.publish()
     house.deliver(days(1, clicks=2))

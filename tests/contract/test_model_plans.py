@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import NOW, Actors
 from penstock.control.models import STALE, ModelPlan, ModelPlanner
 from penstock.control.plan import DUE, in_words
 from penstock.db import schema
@@ -20,6 +18,8 @@ from penstock.flow.graph import FanIn
 from penstock.flow.stages import REFRESH
 from penstock.partition import PartitionKey
 from penstock.settings import Model, Settings
+from support import builders
+from support.builders import NOW, Actors
 
 FIRST, LAST = date(2024, 6, 1), date(2024, 6, 3)
 CUSTOMERS = ("1000000001", "1000000002")

@@ -11,38 +11,38 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import builders
-from cli import penstock
-from house import House
 from penstock.cli.main import app
 from penstock.db import schema
-from workspaces import key, write_workspace
+from support import builders
+from support.cli import penstock
+from support.harness import Harness
+from support.workspaces import key, write_workspace
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[Harness]:
     with builders.quick_folder() as folder:
-        made = House(Path(folder))
+        made = Harness(Path(folder))
         yield made
         made.workspace.database.close()
 
 
-def typed(house: House, *arguments: str) -> Result:
+def typed(house: Harness, *arguments: str) -> Result:
     return CliRunner().invoke(app, [*arguments, "--workspace", str(house.folder)])
 
 
-def told(house: House, *arguments: str) -> dict[str, Any]:
+def told(house: Harness, *arguments: str) -> dict[str, Any]:
     done = typed(house, *arguments, "--json")
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def backfills(house: House) -> list[dict[str, Any]]:
+def backfills(house: Harness) -> list[dict[str, Any]]:
     return builders.everything(house.workspace.database, [schema.backfill])["backfill"]
 
 
-def test_a_backfill_is_listed_and_cancelled(house: House) -> None:
+def test_a_backfill_is_listed_and_cancelled(house: Harness) -> None:
     made = told(house, "backfill", "create", "--date", "2024-06-09")
     [listed] = told(house, "backfill", "list")["items"]
     assert (listed["backfill_id"], listed["status"], listed["total"]) == (made["backfill_id"], "active", 9)
@@ -52,7 +52,7 @@ def test_a_backfill_is_listed_and_cancelled(house: House) -> None:
     assert (newest["actor"], newest["command"], newest["affected"]) == ("ada", "backfill cancel", 1)
 
 
-def test_a_backup_and_a_recovery_are_commands(house: House) -> None:
+def test_a_backup_and_a_recovery_are_commands(house: Harness) -> None:
     house.deliver({key(1): 1})
     house.publish()
     copy = told(house, "backup", str(house.folder / "copy"))

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import BACKENDS, audit_entry
 from penstock.app import Workspace, acting, explaining
 from penstock.control import requeue
 from penstock.control.select import Selection
@@ -24,7 +22,9 @@ from penstock.state.records import Planned
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.snapshots import demoted_since
-from workspaces import NOW, customer_id, key, open_at, write_workspace
+from support import builders
+from support.builders import BACKENDS, audit_entry
+from support.workspaces import NOW, customer_id, key, open_at, write_workspace
 
 FAILED = 7  # customers, each with two failed days
 ALL = Selection()

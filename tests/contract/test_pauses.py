@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import BACKENDS, audit_entry
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.db import schema
@@ -21,7 +19,9 @@ from penstock.state.control import ControlStore
 from penstock.state.pause_selectors import read_selectors
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
-from workspaces import NOW, customer_id, key, open_at, write_workspace
+from support import builders
+from support.builders import BACKENDS, audit_entry
+from support.workspaces import NOW, customer_id, key, open_at, write_workspace
 
 CUSTOMERS, DAYS = 100, 365
 FIRST = date(2023, 6, 12)  # of the 365 days that are over

@@ -17,9 +17,6 @@ import pytest
 import sqlalchemy as sa
 from ulid import ULID
 
-import builders
-from annals import OWNER, Annals, attempt
-from builders import BACKENDS, key
 from penstock.clock import iso
 from penstock.lake import open_lake
 from penstock.ledger.append import append
@@ -47,17 +44,20 @@ from penstock.projections.status_file import FILE
 from penstock.projections.system import system_table
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed
+from support import builders
+from support.builders import BACKENDS, key
+from support.ledger_harness import OWNER, LedgerHarness, attempt
 
 
 @pytest.fixture(params=BACKENDS)
-def annals(request: pytest.FixtureRequest) -> Iterator[Annals]:
+def annals(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
     with builders.quick_folder() as folder:
         url = lambda: str(request.getfixturevalue("postgres_url"))  # noqa: E731
-        with Annals.on(builders.open_database(request.param, folder, url), folder) as made:
+        with LedgerHarness.on(builders.open_database(request.param, folder, url), folder) as made:
             yield made
 
 
-def tell(annals: Annals, *days: int) -> None:
+def tell(annals: LedgerHarness, *days: int) -> None:
     """A run that accepts these days, and ends."""
     run_id = annals.start(*days)
     verdicts = [builders.accepted(attempt(run_id, day), annals.actors.token) for day in days]
@@ -65,7 +65,7 @@ def tell(annals: Annals, *days: int) -> None:
     annals.actors.control.finish_run(run_id, annals.actors.token, {})
 
 
-def published(annals: Annals) -> pa.Table:
+def published(annals: LedgerHarness) -> pa.Table:
     """As any Parquet reader sees it: one file, by its path."""
     return pq.read_table(f"{annals.lake.url}/{PARTITION_STATUS}")
 
@@ -74,11 +74,11 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: str(row["partition_key"]))
 
 
-def whole(annals: Annals) -> list[dict[str, Any]]:
+def whole(annals: LedgerHarness) -> list[dict[str, Any]]:
     return rows(system_table("partition_status", annals.current()).arrow())
 
 
-def test_the_published_file_has_one_row_for_each_partition_after_every_pass(annals: Annals) -> None:
+def test_the_published_file_has_one_row_for_each_partition_after_every_pass(annals: LedgerHarness) -> None:
     for days in ((1, 2, 3), (2, 3, 4), (3,), (4, 5)):
         tell(annals, *days)
         annals.projector.advance()
@@ -94,7 +94,7 @@ def test_the_published_file_has_one_row_for_each_partition_after_every_pass(anna
 
 
 def test_a_large_table_is_published_from_time_to_time_and_at_the_latest_when_nothing_happens(
-    annals: Annals, monkeypatch: pytest.MonkeyPatch
+    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert publish_status.interval(90_000) == timedelta(minutes=1)
     assert publish_status.interval(10**7) == timedelta(minutes=10)
@@ -114,7 +114,7 @@ def test_a_large_table_is_published_from_time_to_time_and_at_the_latest_when_not
 
 
 def test_a_publication_that_breaks_leaves_the_old_file_and_the_next_pass_repairs_it(
-    annals: Annals, monkeypatch: pytest.MonkeyPatch
+    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(annals, 1)
     annals.projector.advance()
@@ -135,7 +135,9 @@ def test_a_publication_that_breaks_leaves_the_old_file_and_the_next_pass_repairs
     assert len(published(annals)) == 2
 
 
-def test_an_older_file_of_a_process_that_died_is_replaced(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_file_of_a_process_that_died_is_replaced(
+    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slow process writes its file when another one has published newer events, and dies before it finds out."""
     slow, quick = annals.projector, annals.another_projector()
     tell(annals, 1)
@@ -160,7 +162,7 @@ def test_an_older_file_of_a_process_that_died_is_replaced(annals: Annals, monkey
     assert len(published(annals)) == 2
 
 
-def test_a_process_that_lives_replaces_an_older_file_within_a_minute(annals: Annals) -> None:
+def test_a_process_that_lives_replaces_an_older_file_within_a_minute(annals: LedgerHarness) -> None:
     tell(annals, 1)
     annals.projector.advance()
     older = annals.lake.read(PARTITION_STATUS)
@@ -185,7 +187,7 @@ def test_an_event_of_an_older_position_that_is_committed_later_is_published(
     """Only PostgreSQL gives out positions before transactions commit."""
     database = builders.open_database("postgresql", str(tmp_path), lambda: request.getfixturevalue("postgres_url"))
     began, taken, seen = threading.Event(), threading.Event(), threading.Event()
-    with Annals.on(database, str(tmp_path)) as annals:
+    with LedgerHarness.on(database, str(tmp_path)) as annals:
         attempts = [annals.actors.accept(key(day)) for day in (1, 2)]
         annals.projector.advance()
 
@@ -220,7 +222,7 @@ def demote(connection: sa.Connection, demoted: AttemptKey) -> None:
     append(connection, [event], "operator", builders.NOW)
 
 
-def test_a_sweep_is_published_at_once(annals: Annals) -> None:
+def test_a_sweep_is_published_at_once(annals: LedgerHarness) -> None:
     tell(annals, 1, 2)
     annals.projector.advance()
     status = published(annals)
@@ -254,7 +256,7 @@ def test_what_a_pass_writes_of_runs_does_not_grow_with_their_number(tmp_path: Pa
     assert [row["run_id"] for row in found.to_pylist() if row["state"] == "SUCCEEDED"] == [f"{7:026d}"]
 
 
-def test_a_pass_after_many_runs_reads_and_writes_no_file_of_the_others(annals: Annals) -> None:
+def test_a_pass_after_many_runs_reads_and_writes_no_file_of_the_others(annals: LedgerHarness) -> None:
     for _ in range(3):
         tell(annals, 1)
         annals.projector.advance()
@@ -284,7 +286,7 @@ class Noted:
         return self._lake.read(path)
 
 
-def test_a_manifest_of_an_earlier_release_is_read_and_goes_on(annals: Annals) -> None:
+def test_a_manifest_of_an_earlier_release_is_read_and_goes_on(annals: LedgerHarness) -> None:
     """It names one file of runs, and no published file."""
     tell(annals, 1)
     annals.projector.advance()
@@ -306,7 +308,7 @@ def test_a_manifest_of_an_earlier_release_is_read_and_goes_on(annals: Annals) ->
 
 
 def test_one_downstream_task_is_found_without_reading_all_edges(
-    annals: Annals, monkeypatch: pytest.MonkeyPatch
+    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Edges are in the order of their downstream task, so all but one or two row groups are skipped."""
     assert files.LOOKED_UP <= 10_000
@@ -336,7 +338,7 @@ MAY_BE_EMPTY = {
 }
 
 
-def derive(annals: Annals, day: int, from_day: int, run_id: RunId) -> None:
+def derive(annals: LedgerHarness, day: int, from_day: int, run_id: RunId) -> None:
     """A run that makes this day from an accepted run of another, and ends."""
     mine = annals.start(day)
     InputStore(annals.actors.database).record(
@@ -346,7 +348,7 @@ def derive(annals: Annals, day: int, from_day: int, run_id: RunId) -> None:
     annals.actors.control.finish_run(mine, annals.actors.token, {})
 
 
-def test_files_say_which_of_their_columns_are_always_filled(annals: Annals) -> None:
+def test_files_say_which_of_their_columns_are_always_filled(annals: LedgerHarness) -> None:
     tell(annals, 1)
     [made] = annals.actors.reader.attempts(key(1))
     derive(annals, 2, 1, made.run_id)
@@ -469,7 +471,7 @@ def test_a_manifest_remembers_what_its_successor_does_without_for_an_hour() -> N
     assert {*gone} - {"old"} == {path for path in FULL.files() if "run_id=" in path}
 
 
-def test_the_manifest_is_replaced_by_whoever_has_seen_it_and_by_nobody_else(annals: Annals) -> None:
+def test_the_manifest_is_replaced_by_whoever_has_seen_it_and_by_nobody_else(annals: LedgerHarness) -> None:
     head = ManifestPointer(annals.actors.database, annals.lake)
     assert head.read() == (None, Manifest())
     first = head.advance(None, FULL, builders.NOW)
@@ -491,7 +493,7 @@ def test_a_file_is_as_old_as_the_name_that_it_was_given() -> None:
     assert made_at(PARTITION_STATUS, now) == builders.NOW.timestamp()
 
 
-def test_a_rebuild_deletes_what_was_left_over_a_day_ago_and_nothing_younger(annals: Annals) -> None:
+def test_a_rebuild_deletes_what_was_left_over_a_day_ago_and_nothing_younger(annals: LedgerHarness) -> None:
     tell(annals, 1)
     annals.projector.advance()
     annals.actors.clock.now = datetime.now(UTC)  # names of files are of today
@@ -512,7 +514,7 @@ def test_a_rebuild_deletes_what_was_left_over_a_day_ago_and_nothing_younger(anna
 # --- passes ----------------------------------------------------------------------------------------------------------
 
 
-def test_deltas_become_a_base_when_they_are_many(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deltas_become_a_base_when_they_are_many(annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector, "_MOST_DELTAS", 2)
     found = []
     for day in (1, 2, 3, 4):
@@ -531,7 +533,7 @@ def test_deltas_become_a_base_when_they_are_many(annals: Annals, monkeypatch: py
     ids=["worth it", "not worth it", "above a fifth of the base", "a fifth of the base"],
 )
 def test_deltas_become_a_base_when_their_rows_are_many(
-    annals: Annals, monkeypatch: pytest.MonkeyPatch, base: int, smallest: int, merged: bool
+    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch, base: int, smallest: int, merged: bool
 ) -> None:
     """More rows wait than the least that is worth it, and than a fifth of the base."""
     tell(annals, *range(1, base + 1))
@@ -547,7 +549,7 @@ def test_deltas_become_a_base_when_their_rows_are_many(
     assert rows(published(annals)) == whole(annals)
 
 
-def test_what_went_into_tasks_is_kept_in_few_files(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_went_into_tasks_is_kept_in_few_files(annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector, "_MOST_DELTAS", 2)
     tell(annals, 1)
     [made] = annals.actors.reader.attempts(key(1))
@@ -566,7 +568,7 @@ def test_what_went_into_tasks_is_kept_in_few_files(annals: Annals, monkeypatch: 
     assert sorted(row["logical_date"].day for row in kept.to_table().to_pylist()) == [2, 3, 4]
 
 
-def test_news_are_read_page_by_page_to_the_end(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_news_are_read_page_by_page_to_the_end(annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     tell(annals, 1, 2)
     everything = annals.ledger.after(START, 1000)[0]
     for size in (1, 2, len(everything) - 1, len(everything), len(everything) + 1):
@@ -574,7 +576,7 @@ def test_news_are_read_page_by_page_to_the_end(annals: Annals, monkeypatch: pyte
         assert annals.current().news == everything
 
 
-def test_a_run_that_somebody_else_has_advanced_is_not_taken_from_memory(annals: Annals) -> None:
+def test_a_run_that_somebody_else_has_advanced_is_not_taken_from_memory(annals: LedgerHarness) -> None:
     run_id = annals.start(1, 2)
     annals.projector.advance()
     annals.actors.validator.judge([builders.accepted(attempt(run_id, 1), annals.actors.token)])
@@ -587,7 +589,7 @@ def test_a_run_that_somebody_else_has_advanced_is_not_taken_from_memory(annals: 
     assert annals.tables() == told
 
 
-def test_a_run_stays_in_memory_until_it_is_over(annals: Annals) -> None:
+def test_a_run_stays_in_memory_until_it_is_over(annals: LedgerHarness) -> None:
     run_id = annals.start(1, 2)
     annals.projector.advance()
     counts = []
@@ -606,7 +608,7 @@ def test_a_run_stays_in_memory_until_it_is_over(annals: Annals) -> None:
     assert files.rows(annals.lake, tasks_path(run_id, part)) == 6
 
 
-def test_parts_of_a_run_become_one_when_they_are_many(annals: Annals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_run_become_one_when_they_are_many(annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector, "_MOST_PARTS", 2)
     run_id = annals.start(1, 2, 3)
     annals.projector.advance()
@@ -625,7 +627,7 @@ def test_parts_of_a_run_become_one_when_they_are_many(annals: Annals, monkeypatc
 
 
 def test_the_published_file_is_due_when_it_is_behind_and_its_time_has_come(
-    annals: Annals, monkeypatch: pytest.MonkeyPatch
+    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(annals, 1, 2, 3)
     annals.projector.advance()
@@ -654,7 +656,7 @@ def test_the_published_file_is_due_when_it_is_behind_and_its_time_has_come(
     assert due(timedelta(minutes=10)), "ten minutes are enough, whatever the files say"
 
 
-def test_a_base_without_deltas_is_published_as_it_is_and_one_with_deltas_is_not(annals: Annals) -> None:
+def test_a_base_without_deltas_is_published_as_it_is_and_one_with_deltas_is_not(annals: LedgerHarness) -> None:
     tell(annals, 1, 2)
     annals.projector.rebuild()
     _, manifest = annals.projector.head.read()

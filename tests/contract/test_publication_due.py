@@ -11,9 +11,6 @@ import orjson
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import audit_entry
-from house import House
 from penstock.db import schema
 from penstock.errors import LakeMismatch, LeaseLost, StateConflict, WarehouseError
 from penstock.lake.local import LocalLake
@@ -27,46 +24,49 @@ from penstock.warehouse.consistency import Mismatch, MismatchKind
 from penstock.warehouse.due import DueTables, Hide, Load, Settled
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.tables import Staged, Table
-from workspaces import key
+from support import builders
+from support.builders import audit_entry
+from support.harness import Harness
+from support.workspaces import key
 
 CAMPAIGN, NETWORK = "demo.campaign_daily.v1", "demo.network_daily.v1"
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[Harness]:
     with builders.quick_folder() as folder:
-        made = House(Path(folder), ("campaign_daily", "network_daily"))
+        made = Harness(Path(folder), ("campaign_daily", "network_daily"))
         yield made
         made.workspace.database.close()
 
 
-def waiting(house: House) -> int:
+def waiting(house: Harness) -> int:
     return house.workspace.pointers.waiting()
 
 
-def rows(house: House, *tables: sa.Table) -> dict[str, list[dict[str, Any]]]:
+def rows(house: Harness, *tables: sa.Table) -> dict[str, list[dict[str, Any]]]:
     return builders.everything(house.workspace.database, tables)
 
 
-def due(house: House) -> dict[PartitionKey, int]:
+def due(house: Harness) -> dict[PartitionKey, int]:
     """What waits, each with the version of authority that it waits for."""
     found = rows(house, schema.publish_due)["publish_due"]
     return {PartitionKey(*(row[name] for name in schema.KEY)): row["authority_version"] for row in found}
 
 
-def forget_due(house: House) -> None:
+def forget_due(house: Harness) -> None:
     execute(house, sa.delete(schema.publish_due))
 
 
-def execute(house: House, statement: sa.Executable) -> None:
+def execute(house: Harness, statement: sa.Executable) -> None:
     house.workspace.database.transact(lambda connection: connection.execute(statement))
 
 
-def read(house: House, question: Callable[[sa.Connection], Any]) -> Any:
+def read(house: Harness, question: Callable[[sa.Connection], Any]) -> Any:
     return house.workspace.database.transact(question)
 
 
-def demote(house: House, partition: PartitionKey) -> None:
+def demote(house: Harness, partition: PartitionKey) -> None:
     assert AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
 
 
@@ -84,7 +84,7 @@ def at(monkeypatch: pytest.MonkeyPatch, **acts: Callable[[], object]) -> None:
     monkeypatch.setattr(publish, "reach", reach)
 
 
-def test_nothing_waits_after_a_publication(house: House) -> None:
+def test_nothing_waits_after_a_publication(house: Harness) -> None:
     assert waiting(house) == 0
     house.deliver({key(1): 1, key(2): 1})
     assert waiting(house) == 2
@@ -94,7 +94,7 @@ def test_nothing_waits_after_a_publication(house: House) -> None:
 
 
 def test_what_was_accepted_while_its_publication_was_under_way_is_not_forgotten(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.deliver({key(1): 1, key(2): 1})
     newer: list[str] = []
@@ -115,7 +115,7 @@ def test_what_was_accepted_while_its_publication_was_under_way_is_not_forgotten(
 
 
 def test_when_a_publication_is_recorded_nothing_of_it_waits_any_more(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.deliver({key(1): 1, key(2): 1})
     seen: list[dict[PartitionKey, int]] = []
@@ -127,7 +127,7 @@ def test_when_a_publication_is_recorded_nothing_of_it_waits_any_more(
 
 @pytest.mark.parametrize("struck", [False, True])
 def test_when_a_publication_is_recorded_what_moved_on_meanwhile_waits(
-    house: House, monkeypatch: pytest.MonkeyPatch, struck: bool
+    house: Harness, monkeypatch: pytest.MonkeyPatch, struck: bool
 ) -> None:
     """Also if somebody struck it, who saw nothing of it in any table."""
     house.deliver({key(1): 1, key(2): 1})
@@ -144,7 +144,7 @@ def test_when_a_publication_is_recorded_what_moved_on_meanwhile_waits(
 
 
 def test_what_waited_before_keeps_its_moment_when_a_publication_is_recorded(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.deliver({key(1): 1})
     seen: list[object] = []
@@ -177,7 +177,7 @@ def test_what_waited_before_keeps_its_moment_when_a_publication_is_recorded(
     ],
 )
 def test_a_run_is_read_after_its_publication_if_only_newer_ones_replaced_it(
-    house: House, monkeypatch: pytest.MonkeyPatch, before: str, meanwhile: list[str], read: set[int]
+    house: Harness, monkeypatch: pytest.MonkeyPatch, before: str, meanwhile: list[str], read: set[int]
 ) -> None:
     """And if readers saw the run before it: then they see this one until a newer one is published."""
     authority = AuthorityStore(house.workspace.database, house.now)
@@ -203,7 +203,7 @@ def test_a_run_is_read_after_its_publication_if_only_newer_ones_replaced_it(
 
 
 def test_a_publication_records_nothing_of_another_that_is_prepared_at_the_same_time(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = house.deliver({network(1): 1, network(2): 1, network(3): 1})
     house.publish()
@@ -247,7 +247,7 @@ def test_a_publication_records_nothing_of_another_that_is_prepared_at_the_same_t
     assert not any(payload.get("batch_id") == "other" for payload in told)
 
 
-def test_a_publication_is_ended_once_and_only_by_the_one_it_belongs_to(house: House) -> None:
+def test_a_publication_is_ended_once_and_only_by_the_one_it_belongs_to(house: Harness) -> None:
     database, now = house.workspace.database, house.now()
     one, two = (Batch(name, {table: TableChange((), ())}) for name, table in (("1", CAMPAIGN), ("2", NETWORK)))
     for batch in (two, one):
@@ -284,7 +284,7 @@ def test_a_change_of_a_table_is_kept_as_it_was() -> None:
 # --- the due work ----------------------------------------------------------------------------------------------------
 
 
-def test_due_work_is_read_in_the_order_of_tables_without_some_and_not_more_than_asked(house: House) -> None:
+def test_due_work_is_read_in_the_order_of_tables_without_some_and_not_more_than_asked(house: Harness) -> None:
     wanted = [key(2, "2024-06-09"), key(1, "2024-06-10"), network(1)]
     house.deliver(dict.fromkeys(reversed(wanted), 1))
 
@@ -298,7 +298,7 @@ def test_due_work_is_read_in_the_order_of_tables_without_some_and_not_more_than_
     assert found(9, "demo.network_daily", "demo.campaign_daily") == []
 
 
-def test_due_work_says_what_is_to_be_loaded_hidden_or_struck(house: House) -> None:
+def test_due_work_says_what_is_to_be_loaded_hidden_or_struck(house: Harness) -> None:
     house.deliver({key(1): 1, key(2): 1, key(3): 1, key(4): 1})
     house.publish()
     newer = house.deliver({key(1): 2})
@@ -326,7 +326,7 @@ def test_due_work_says_what_is_to_be_loaded_hidden_or_struck(house: House) -> No
     assert read(house, lambda c: due_work.load_again(c, [key(2)])) == [], "hidden, and nothing to load"
 
 
-def test_only_what_is_settled_is_struck_from_the_list(house: House) -> None:
+def test_only_what_is_settled_is_struck_from_the_list(house: Harness) -> None:
     house.deliver({key(1): 1, key(2): 1, key(3): 1})
     house.deliver({key(2): 2})
     assert due(house) == {key(1): 1, key(2): 2, key(3): 1}
@@ -337,7 +337,7 @@ def test_only_what_is_settled_is_struck_from_the_list(house: House) -> None:
     assert due(house) == {key(2): 2}
 
 
-def test_a_load_is_authoritative_while_run_schema_and_status_are_the_same(house: House) -> None:
+def test_a_load_is_authoritative_while_run_schema_and_status_are_the_same(house: Harness) -> None:
     house.deliver({key(number): 1 for number in range(1, 5)})
     loads = [item for item in read(house, lambda c: due_work.read_due(c, 9, ())) if isinstance(item, Load)]
     publisher, _ = house.publisher()
@@ -349,7 +349,7 @@ def test_a_load_is_authoritative_while_run_schema_and_status_are_the_same(house:
     assert publisher.authority(loads[:3]) == set()
 
 
-def test_tables_gain_what_is_accepted_and_lose_what_is_replaced_or_withdrawn(house: House) -> None:
+def test_tables_gain_what_is_accepted_and_lose_what_is_replaced_or_withdrawn(house: Harness) -> None:
     house.deliver({key(1): 1})
     facts = {CAMPAIGN: ("demo", "campaign_daily", "v1")}
     assert read(house, due_work.due_tables) == DueTables(facts, set())
@@ -369,7 +369,7 @@ def test_tables_gain_what_is_accepted_and_lose_what_is_replaced_or_withdrawn(hou
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_what_is_as_it_should_be_is_struck_without_a_publication(house: House, served: bool) -> None:
+def test_what_is_as_it_should_be_is_struck_without_a_publication(house: Harness, served: bool) -> None:
     house.deliver({key(1): 1})
     if served:
         house.publish()
@@ -387,7 +387,7 @@ def test_what_is_as_it_should_be_is_struck_without_a_publication(house: House, s
 # --- batch by batch --------------------------------------------------------------------------------------------------
 
 
-def test_all_batches_of_a_publication_are_counted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_batches_of_a_publication_are_counted(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     house.deliver({key(number): 1 for number in range(1, 6)})
     house.publish()
     demote(house, key(1))
@@ -400,7 +400,7 @@ def test_all_batches_of_a_publication_are_counted(house: House, monkeypatch: pyt
     assert (len(house.batches()) - before, waiting(house)) == (5, 0)
 
 
-def test_what_cannot_be_published_fills_no_batch(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_published_fills_no_batch(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken partitions and tables that disagree stay due, and all others come through, however small a batch is."""
     run = house.deliver({key(1): 1, key(2): 1})
     house.deliver({key(3): 1, key(4): 1, network(1): 1, network(2): 1})
@@ -412,7 +412,7 @@ def test_what_cannot_be_published_fills_no_batch(house: House, monkeypatch: pyte
     assert set(due(house)) == {key(1), key(2)}
 
 
-def test_a_table_that_disagrees_fills_no_batch(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_disagrees_fills_no_batch(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     house.deliver({key(1): 1, network(1): 1})
     house.publish()
     for path in (house.folder / "lake/warehouse/demo/campaign_daily/v1/_delta_log").glob("*"):
@@ -425,7 +425,7 @@ def test_a_table_that_disagrees_fills_no_batch(house: House, monkeypatch: pytest
     assert house.clicks("network_daily") == {network(1): {2}, network(2): {2}}
 
 
-def test_what_is_settled_in_a_table_that_disagrees_stays_due(house: House) -> None:
+def test_what_is_settled_in_a_table_that_disagrees_stays_due(house: Harness) -> None:
     house.deliver({key(1): 1, key(2): 1})
     house.publish()
     for path in (house.folder / "lake/warehouse/demo/campaign_daily/v1/_delta_log").glob("*"):
@@ -450,23 +450,23 @@ def test_an_unfinished_publication_keeps_all_of_its_tables_waiting_for_the_one_t
 # --- leases ----------------------------------------------------------------------------------------------------------
 
 
-def holders(house: House) -> dict[str, str | None]:
+def holders(house: Harness) -> dict[str, str | None]:
     return {row["table_name"]: row["lease_token"] for row in rows(house, schema.warehouse_table)["warehouse_table"]}
 
 
 @pytest.fixture
-def tables(house: House) -> House:
+def tables(house: Harness) -> Harness:
     """With two tables, each of which has been published to."""
     house.deliver({key(1): 1, network(1): 1})
     house.publish()
     return house
 
 
-def leases_of(house: House, patience: float = -1.0) -> TableLeases:
+def leases_of(house: Harness, patience: float = -1.0) -> TableLeases:
     return TableLeases(house.workspace.database, house.workers.register(), patience)
 
 
-def test_a_lease_is_held_by_one_until_it_is_released_or_its_worker_is_gone(tables: House) -> None:
+def test_a_lease_is_held_by_one_until_it_is_released_or_its_worker_is_gone(tables: Harness) -> None:
     assert holders(tables) == {CAMPAIGN: None, NETWORK: None}
     token = tables.workers.register()
     first, second = TableLeases(tables.workspace.database, token, -1.0), leases_of(tables)
@@ -490,7 +490,7 @@ def test_a_lease_is_held_by_one_until_it_is_released_or_its_worker_is_gone(table
 
 
 def test_who_waits_for_a_lease_says_so_and_takes_it_when_it_is_free(
-    tables: House, monkeypatch: pytest.MonkeyPatch
+    tables: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.warehouse.lease._WAIT_SECONDS", 0)
     first, second = leases_of(tables), leases_of(tables, 60)
@@ -507,7 +507,7 @@ def test_who_waits_for_a_lease_says_so_and_takes_it_when_it_is_free(
     assert set(holders(tables).values()) == {second.token}
 
 
-def test_leases_are_free_after_a_publication_however_it_ends(tables: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_are_free_after_a_publication_however_it_ends(tables: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         assert holders(tables)[CAMPAIGN] is not None
         raise RuntimeError
@@ -524,7 +524,7 @@ def test_leases_are_free_after_a_publication_however_it_ends(tables: House, monk
 
 
 def test_who_finds_that_more_tables_are_needed_holds_none_while_waiting_for_them(
-    tables: House, monkeypatch: pytest.MonkeyPatch
+    tables: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leases are taken in the order of names: who keeps a later one would wait in a circle."""
     both = Batch("both", {CAMPAIGN: TableChange((), ()), NETWORK: TableChange((), ())})
@@ -544,7 +544,7 @@ def test_who_finds_that_more_tables_are_needed_holds_none_while_waiting_for_them
 
 @pytest.mark.parametrize("point", ["staged", "committed"])
 def test_a_publisher_whose_lease_was_taken_records_nothing(
-    tables: House, monkeypatch: pytest.MonkeyPatch, point: str
+    tables: Harness, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     tables.deliver({key(1): 2})
     publisher, token = tables.publisher()
@@ -569,7 +569,9 @@ def test_a_publisher_whose_lease_was_taken_records_nothing(
 # --- the order of a publication --------------------------------------------------------------------------------------
 
 
-def test_files_are_synced_before_the_publication_is_prepared_and_commits_before_it_is_recorded(tables: House) -> None:
+def test_files_are_synced_before_the_publication_is_prepared_and_commits_before_it_is_recorded(
+    tables: Harness,
+) -> None:
     tables.deliver({key(1): 2})
     publisher, _ = tables.publisher()
     seen: list[tuple[set[str], int]] = []
@@ -588,7 +590,7 @@ def test_files_are_synced_before_the_publication_is_prepared_and_commits_before_
     assert tables.clicks() == {key(1): {2}}
 
 
-def test_a_compaction_that_would_lose_rows_changes_nothing(tables: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_that_would_lose_rows_changes_nothing(tables: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.warehouse.packing._small_neighbours", lambda files, written: [])
     tables.deliver({key(2): 1})
     tables.publish()
@@ -610,7 +612,7 @@ def test_a_compaction_that_would_lose_rows_changes_nothing(tables: House, monkey
     assert publisher.compact(CAMPAIGN) == publish.Compaction(CAMPAIGN, 2, 1)
 
 
-def test_a_table_that_disagrees_is_not_held(tables: House) -> None:
+def test_a_table_that_disagrees_is_not_held(tables: Harness) -> None:
     for path in (tables.folder / "lake/warehouse/demo/campaign_daily/v1/_delta_log").glob("*"):
         path.unlink()
     publisher, _ = tables.publisher()
@@ -621,7 +623,7 @@ def test_a_table_that_disagrees_is_not_held(tables: House) -> None:
         assert holders(tables) == {CAMPAIGN: None, NETWORK: leases.token}
 
 
-def test_a_commit_says_when_files_came_and_went_and_of_which_month_they_are(tables: House) -> None:
+def test_a_commit_says_when_files_came_and_went_and_of_which_month_they_are(tables: Harness) -> None:
     tables.deliver({key(1): 2})
     moment = tables.now().replace(microsecond=5000)
     tables.now = lambda: moment  # type: ignore[method-assign]
@@ -637,7 +639,7 @@ def test_a_commit_says_when_files_came_and_went_and_of_which_month_they_are(tabl
     assert marks == {"penstock", "penstock/pub"}
 
 
-def test_who_opened_a_table_before_its_fence_cannot_commit_to_it(tables: House) -> None:
+def test_who_opened_a_table_before_its_fence_cannot_commit_to_it(tables: Harness) -> None:
     place = "warehouse/demo/campaign_daily/v1"
     early, late = (Table(tables.workspace.lake, CAMPAIGN, place) for _ in range(2))
     fenced = late.fence()

@@ -10,26 +10,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import builders
 import penstock
-from cli import in_process
-from house import House
 from penstock.app import Workspace
 from penstock.errors import UsageError
 from penstock.partition import new_run_id
 from penstock.settings import Customer, SourceSettings
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
-from workspaces import key
+from support import builders
+from support.cli import in_process
+from support.harness import Harness
+from support.workspaces import key
 
 TABLE = "demo.campaign_daily"
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def house() -> Iterator[Harness]:
     """Three days of two customers, published."""
     with builders.quick_folder() as folder:
-        made = House(Path(folder))
+        made = Harness(Path(folder))
         days = ("2024-06-09", "2024-06-10", "2024-06-11")
         made.deliver({key(number, day): 10 * number + at for number in (1, 2) for at, day in enumerate(days)})
         made.publish()
@@ -38,7 +38,7 @@ def house() -> Iterator[House]:
 
 
 @pytest.fixture
-def ws(house: House) -> Iterator[Workspace]:
+def ws(house: Harness) -> Iterator[Workspace]:
     (house.folder / "below" / "it").mkdir(parents=True, exist_ok=True)
     found = penstock.open(str(house.folder / "below" / "it"))
     yield found
@@ -68,7 +68,7 @@ def test_readiness_is_asked_for_a_day_and_by_a_rule(ws: Workspace) -> None:
 
 
 @pytest.fixture(params=["open", "reader"])
-def asked(request: pytest.FixtureRequest, house: House) -> Iterator[Any]:
+def asked(request: pytest.FixtureRequest, house: Harness) -> Iterator[Any]:
     """A workspace and its reader: both are asked in the same words."""
     found = getattr(penstock, request.param)(str(house.folder))
     yield found
@@ -103,7 +103,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("filters", "options"), REFUSED)
 def test_filters_that_commands_refuse_are_refused_in_the_same_words(
-    asked: Any, house: House, filters: dict[str, Any], options: list[str]
+    asked: Any, house: Harness, filters: dict[str, Any], options: list[str]
 ) -> None:
     said = in_process("read", TABLE, *options, workspace=house.folder)
     assert said == in_process("ready", TABLE, *options, workspace=house.folder)

@@ -21,8 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 import penstock
-from builders import BACKENDS, audit_entry
-from house import House
 from penstock.app import Reader
 from penstock.app.reader import open_reader
 from penstock.control.select import Selection
@@ -31,7 +29,9 @@ from penstock.errors import ActRefused, PenstockError
 from penstock.lake.protocol import Lake, LakeRefused
 from penstock.partition import new_ulid
 from penstock.warehouse.reader import Vouched
-from workspaces import NOW, key
+from support.builders import BACKENDS, audit_entry
+from support.harness import Harness
+from support.workspaces import NOW, key
 
 TABLE = "demo.campaign_daily"
 
@@ -60,11 +60,11 @@ OF_SPARK = {"session", "spark_sql"}  # they start a JVM; what they read is `vouc
 
 
 @pytest.fixture(params=BACKENDS)
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     state, schema = None, None
     if request.param == "postgresql":
         state, schema = request.getfixturevalue("postgres_url"), f"t_{new_ulid().lower()}"
-    made = House(tmp_path / "house", state=state, schema=schema)
+    made = Harness(tmp_path / "house", state=state, schema=schema)
     made.deliver({key(1): 1, key(2): 2})
     made.publish()
     made.workspace.snapshot("then", timedelta(days=20_000), actor="set-up")
@@ -75,13 +75,13 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
 
 
 @pytest.fixture
-def reader(house: House) -> Iterator[Reader]:
+def reader(house: Harness) -> Iterator[Reader]:
     made = open_reader(house.folder, lambda: NOW)
     yield made
     made.close()
 
 
-def traces(house: House) -> dict[str, str]:
+def traces(house: Harness) -> dict[str, str]:
     """Every file of the workspace, and every row of its state, as they are now."""
     files = {
         str(path): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -95,7 +95,7 @@ def traces(house: House) -> dict[str, str]:
     return files | {name: repr(found) for name, found in rows.items()}
 
 
-def test_every_question_is_answered_and_leaves_no_trace(house: House, reader: Reader) -> None:
+def test_every_question_is_answered_and_leaves_no_trace(house: Harness, reader: Reader) -> None:
     public = {name for name in dir(reader) if not name.startswith("_")}
     assert public == set(QUESTIONS) | OF_SPARK
     before = traces(house)
@@ -133,7 +133,7 @@ def _asks_nothing(method: Any) -> bool:
     return all(p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
 
 
-def test_nothing_that_is_handed_out_can_write(house: House, reader: Reader) -> None:
+def test_nothing_that_is_handed_out_can_write(house: Harness, reader: Reader) -> None:
     seen: dict[int, tuple[str, Any]] = {}
     for name, ask in QUESTIONS.items():
         if name != "close":
@@ -214,11 +214,11 @@ _EROFS, _EACCES = "30", "13"
 
 
 @pytest.fixture
-def open_house() -> Iterator[House]:
+def open_house() -> Iterator[Harness]:
     """In a folder that every user may read; nobody but its owner may write."""
     with TemporaryDirectory(prefix="penstock-") as made:
         Path(made).chmod(0o755)
-        house = House(Path(made) / "house")
+        house = Harness(Path(made) / "house")
         house.deliver({key(1): 1, key(2): 2})
         house.publish()
         for path in house.folder.rglob("*"):
@@ -230,7 +230,7 @@ def open_house() -> Iterator[House]:
 
 
 @contextmanager
-def without_write_access(house: House, way: str, script: str) -> Iterator[subprocess.Popen[str]]:
+def without_write_access(house: Harness, way: str, script: str) -> Iterator[subprocess.Popen[str]]:
     """Runs the script in a process that cannot write to the folder: on a read-only mount of it, or by permission."""
     folder, warm = house.folder, house.folder.with_name("warm")
     is_root = os.geteuid() == 0
@@ -254,7 +254,7 @@ def without_write_access(house: House, way: str, script: str) -> Iterator[subpro
             folder.chmod(0o755)
 
 
-def answer_of(house: House, way: str, script: str = _ANSWER) -> list[str]:
+def answer_of(house: Harness, way: str, script: str = _ANSWER) -> list[str]:
     with without_write_access(house, way, script) as process:
         words, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
@@ -266,7 +266,7 @@ WAYS = [("mount", _EROFS), ("permission", _EACCES)]
 
 @pytest.mark.parametrize(("way", "refusal"), WAYS)
 def test_a_folder_that_cannot_be_written_to_is_read_while_nobody_writes(
-    way: str, refusal: str, open_house: House
+    way: str, refusal: str, open_house: Harness
 ) -> None:
     open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
     open_house.workspace.database.close()
@@ -275,7 +275,7 @@ def test_a_folder_that_cannot_be_written_to_is_read_while_nobody_writes(
 
 
 @pytest.mark.parametrize(("way", "refusal"), WAYS)
-def test_a_demotion_that_is_still_in_the_wal_is_seen(way: str, refusal: str, open_house: House) -> None:
+def test_a_demotion_that_is_still_in_the_wal_is_seen(way: str, refusal: str, open_house: Harness) -> None:
     with closing(sqlite3.connect(open_house.folder / "state.db")) as writer:  # another process that has it open
         writer.execute("SELECT count(*) FROM partition_state").fetchone()
         open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
@@ -286,7 +286,7 @@ def test_a_demotion_that_is_still_in_the_wal_is_seen(way: str, refusal: str, ope
 @pytest.mark.parametrize("way", ["mount", "permission"])
 @pytest.mark.parametrize("is_in_wal", [True, False])
 def test_a_snapshot_without_locks_ends_in_an_error_if_somebody_wrote(
-    way: str, is_in_wal: bool, open_house: House
+    way: str, is_in_wal: bool, open_house: Harness
 ) -> None:
     with without_write_access(open_house, way, _READ_IN_TWO_STEPS) as process, ExitStack() as others:
         assert process.stdin is not None
@@ -305,7 +305,7 @@ def test_a_snapshot_without_locks_ends_in_an_error_if_somebody_wrote(
 
 
 @pytest.mark.parametrize("way", ["mount", "permission"])
-def test_a_wal_that_cannot_be_read_names_the_missing_permission(way: str, open_house: House) -> None:
+def test_a_wal_that_cannot_be_read_names_the_missing_permission(way: str, open_house: Harness) -> None:
     folder = open_house.folder
     with closing(sqlite3.connect(folder / "state.db")) as writer:
         writer.execute("SELECT count(*) FROM partition_state").fetchone()
@@ -318,7 +318,7 @@ def test_a_wal_that_cannot_be_read_names_the_missing_permission(way: str, open_h
     assert f"allow it to read state.db* and to write to {folder}" in errors
 
 
-def test_a_state_file_that_cannot_be_read_names_the_missing_permission(open_house: House) -> None:
+def test_a_state_file_that_cannot_be_read_names_the_missing_permission(open_house: Harness) -> None:
     (open_house.folder / "state.db").chmod(0o000)
     with without_write_access(open_house, "permission", _ANSWER) as process:
         _, errors = process.communicate(timeout=60)

@@ -12,27 +12,26 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-import builders
-import servers
-from house import House
 from penstock.db.engine import Database
 from penstock.errors import WarehouseError
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import PartitionKey
 from penstock.warehouse.reader import _spark_type, heads
 from penstock.warehouse.versions import Versions
-from workspaces import key, open_at
+from support import builders, servers
+from support.harness import Harness
+from support.workspaces import key, open_at
 
 TABLE = "demo.campaign_daily"
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[Harness]:
     with builders.quick_folder() as folder:
-        yield House(Path(folder))
+        yield Harness(Path(folder))
 
 
-def clicks(house: House, **slice_of: Any) -> list[int]:
+def clicks(house: Harness, **slice_of: Any) -> list[int]:
     return sorted(house.workspace.vouched(TABLE, **slice_of).arrow().column("clicks").to_pylist())
 
 
@@ -40,7 +39,7 @@ def days(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
     return {key(number, "2024-06-09"): clicks for number in numbers}
 
 
-def test_the_log_of_a_version_is_read_once_and_a_new_version_is_seen_at_once(house: House) -> None:
+def test_the_log_of_a_version_is_read_once_and_a_new_version_is_seen_at_once(house: Harness) -> None:
     house.deliver(days(1, 2), rows=1)
     house.publish()
     assert clicks(house) == [1, 1]
@@ -57,7 +56,7 @@ def test_the_log_of_a_version_is_read_once_and_a_new_version_is_seen_at_once(hou
     assert clicks(house) == [1, 7]
 
 
-def test_the_versions_that_were_asked_for_last_are_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_versions_that_were_asked_for_last_are_kept(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.warehouse.versions._KEPT", 2)
     house.deliver(days(1, 2), rows=1)
     house.publish()
@@ -75,7 +74,7 @@ def test_the_versions_that_were_asked_for_last_are_kept(house: House, monkeypatc
     assert [records(version) for version in (1, 0)] == [0, 0]
 
 
-def test_a_version_is_read_only_as_the_publication_that_was_recorded(house: House) -> None:
+def test_a_version_is_read_only_as_the_publication_that_was_recorded(house: Harness) -> None:
     for clicks_of in (1, 2):
         house.deliver(days(1, clicks=clicks_of), rows=1)
         house.publish()
@@ -88,7 +87,7 @@ def test_a_version_is_read_only_as_the_publication_that_was_recorded(house: Hous
             versions.contents(head.name, head.location, version, publication)
 
 
-def test_a_reader_keeps_its_version_while_others_go_on(house: House) -> None:
+def test_a_reader_keeps_its_version_while_others_go_on(house: Harness) -> None:
     house.deliver(days(1), rows=1)
     house.publish()
     before = house.workspace.vouched(TABLE)
@@ -99,7 +98,7 @@ def test_a_reader_keeps_its_version_while_others_go_on(house: House) -> None:
     assert before.arrow().column("clicks").to_pylist() == [1]
 
 
-def test_what_readers_must_not_see_is_found_by_its_index(house: House) -> None:
+def test_what_readers_must_not_see_is_found_by_its_index(house: Harness) -> None:
     """However many pointers there are: a reader asks only for those that are not available."""
     asked = statements(house.workspace.database, lambda: heads(house.workspace.database, "demo", "campaign_daily"))
     [(statement, values)] = [one for one in asked if "FROM warehouse_pointer" in one[0]]
@@ -129,7 +128,7 @@ def test_types_are_spelled_so_that_no_session_reads_them_otherwise() -> None:
     assert _spark_type(pa.int64()) == "bigint"
 
 
-def test_a_workspace_that_was_begun_anew_in_the_same_place_is_read_as_it_is_now(house: House) -> None:
+def test_a_workspace_that_was_begun_anew_in_the_same_place_is_read_as_it_is_now(house: Harness) -> None:
     house.deliver(days(1), rows=1)
     house.publish()
     assert clicks(house) == [1]
@@ -137,7 +136,7 @@ def test_a_workspace_that_was_begun_anew_in_the_same_place_is_read_as_it_is_now(
     for name in ("lake", "state.db", "state.db-wal", "state.db-shm", "penstock.yaml"):
         path = house.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    again = House(house.folder)
+    again = Harness(house.folder)
     again.deliver(days(1, clicks=5), rows=1)
     again.publish()
     assert clicks(again) == [5]
@@ -150,7 +149,7 @@ def test_a_storage_that_stops_answering_in_the_middle_of_a_read_is_a_transient_e
         for name, value in servers.s3_environment(endpoint).items():
             monkeypatch.setenv(name, value)
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="gone")
-        house = House(tmp_path, lake="s3://gone/lake")
+        house = Harness(tmp_path, lake="s3://gone/lake")
         house.deliver(days(1), rows=1)
         house.publish()
         opened = house.workspace.vouched(TABLE)

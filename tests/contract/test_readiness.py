@@ -11,10 +11,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import audit_entry
-from cli import answer, in_process, penstock
-from house import House
 from penstock.control.asked_days import asked_days
 from penstock.control.select import Selection
 from penstock.errors import UsageError
@@ -23,21 +19,25 @@ from penstock.partition import PartitionKey, new_ulid
 from penstock.settings import load_settings
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse import readiness
-from workspaces import customer_id, key, open_at, write_workspace
+from support import builders
+from support.builders import audit_entry
+from support.cli import answer, in_process, penstock
+from support.harness import Harness
+from support.workspaces import customer_id, key, open_at, write_workspace
 
 TABLE, OTHER = "demo.campaign_daily", "demo.network_daily"
 DAYS = ("2024-06-09", "2024-06-10")
 
 
 @pytest.fixture(params=builders.BACKENDS)
-def house(request: pytest.FixtureRequest) -> Iterator[House]:
+def house(request: pytest.FixtureRequest) -> Iterator[Harness]:
     queries = ("campaign_daily", "network_daily")
     with builders.quick_folder() as folder:
         if request.param == "sqlite":
-            made = House(Path(folder), queries)
+            made = Harness(Path(folder), queries)
         else:
             url = request.getfixturevalue("postgres_url")
-            made = House(Path(folder), queries, state=url, schema=f"t_{new_ulid().lower()}")
+            made = Harness(Path(folder), queries, state=url, schema=f"t_{new_ulid().lower()}")
         yield made
         made.workspace.database.close()
 
@@ -46,11 +46,11 @@ def everything(query: str = "campaign_daily") -> dict[PartitionKey, int]:
     return {key(number, day, query): 1 for number in range(1, 10) for day in DAYS}
 
 
-def demote(house: House, partition: PartitionKey) -> None:
+def demote(house: Harness, partition: PartitionKey) -> None:
     AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
 
 
-def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: House) -> None:
+def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: Harness) -> None:
     """The clock of the workspace stands on 2024-06-11: the table expects 2024-06-09 and 2024-06-10."""
     ws = house.workspace
     house.deliver(everything())
@@ -93,7 +93,7 @@ def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: H
     assert ws.asked_days(TABLE, since="2024-06-09").notes == []
 
 
-def test_readiness_is_counted_by_the_database_in_a_few_statements(house: House) -> None:
+def test_readiness_is_counted_by_the_database_in_a_few_statements(house: Harness) -> None:
     """However many partitions there are; keys are asked for only where something is absent."""
     ws = house.workspace
     house.deliver(everything())
@@ -127,7 +127,7 @@ def noted(found: list[str]) -> Iterator[None]:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
 
 
-def test_waiting_for_several_tables_takes_the_patience_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_several_tables_takes_the_patience_once(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither table gets ready: ten minutes are ten minutes, and both are asked until they are over."""
     clock = Clock()
     monkeypatch.setattr(readiness, "time", clock)
@@ -189,7 +189,7 @@ def test_a_model_that_is_made_per_date_has_no_partitions_of_a_customer(tmp_path:
 
 def test_the_command_refuses_empty_ranges_and_says_what_it_clipped(tmp_path: Path) -> None:
     """The command's clock is today's: the table expects 2024-06-09 to yesterday, and nothing is published."""
-    House(tmp_path).workspace.database.close()
+    Harness(tmp_path).workspace.database.close()
     refused = penstock("ready", TABLE, "--since", "2131-01-01", workspace=tmp_path)
     assert refused.returncode == 2
     assert "expects nothing from 2131-01-01 on: later days are not over yet (it expects 2024-06-09 to" in refused.stderr

@@ -15,11 +15,6 @@ import pytest
 import sqlalchemy as sa
 from deltalake import DeltaTable, write_deltalake
 
-import builders
-from builders import Actors, audit_entry
-from cli import in_process
-from house import House
-from loaders import start
 from penstock.app import Workspace, load_workspace
 from penstock.app.recovery import LakeRecovery, Recovery
 from penstock.contract.stored import store_contracts, stored_contracts
@@ -46,7 +41,12 @@ from penstock.state.recovery import (
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import lake_identity
-from workspaces import key, rows_by_partition, write_workspace
+from support import builders
+from support.builders import Actors, audit_entry
+from support.cli import in_process
+from support.harness import Harness
+from support.loader_processes import start
+from support.workspaces import key, rows_by_partition, write_workspace
 
 TABLE = "demo.campaign_daily"
 
@@ -72,13 +72,13 @@ def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(params=builders.BACKENDS)
-def house(request: pytest.FixtureRequest) -> Iterator[House]:
+def house(request: pytest.FixtureRequest) -> Iterator[Harness]:
     with builders.quick_folder() as folder:
         if request.param == "sqlite":
-            made = House(Path(folder), queries=("campaign_daily", "network_daily"))
+            made = Harness(Path(folder), queries=("campaign_daily", "network_daily"))
         else:
             url = request.getfixturevalue("postgres_url")
-            made = House(Path(folder), ("campaign_daily", "network_daily"), url, f"t_{new_ulid().lower()}")
+            made = Harness(Path(folder), ("campaign_daily", "network_daily"), url, f"t_{new_ulid().lower()}")
         made.deliver(slices(1, 2, 3))
         made.publish()
         yield made
@@ -103,7 +103,7 @@ def run(database: Database, statement: sa.Executable, rows: Any = None) -> None:
     database.transact(lambda connection: connection.execute(statement, rows))
 
 
-def restored(house: House, rows: dict[str, list[dict[str, Any]]]) -> House:
+def restored(house: Harness, rows: dict[str, list[dict[str, Any]]]) -> Harness:
     """The same workspace with the rows that an older dump has, in a schema of its own."""
     old = empty(house)
     run(old.database, sa.delete(schema.workspace))
@@ -116,10 +116,10 @@ def restored(house: House, rows: dict[str, list[dict[str, Any]]]) -> House:
                 f"SELECT setval(pg_get_serial_sequence('{name}', '{column}'), (SELECT max({column}) FROM {name}))"
             )
             old.database.transact(lambda connection, text=statement: connection.execute(sa.text(text)))  # type: ignore[misc]
-    return House(house.folder)
+    return Harness(house.folder)
 
 
-def empty(house: House) -> Workspace:
+def empty(house: Harness) -> Workspace:
     """The workspace with a new database: what was there is lost."""
     database = house.workspace.database
     database.close()
@@ -133,7 +133,7 @@ def empty(house: House) -> Workspace:
     return workspace
 
 
-def lost(house: House) -> Workspace:
+def lost(house: Harness) -> Workspace:
     """The workspace without a database."""
     workspace = empty(house)
     workspace.database.close()
@@ -149,7 +149,7 @@ def from_lake(workspace: Workspace) -> LakeRecovery:
     return workspace.recovery.from_lake(audit_entry(command="recover"), silent)
 
 
-def assert_sound(house: House) -> None:
+def assert_sound(house: Harness) -> None:
     """Nothing disagrees, nothing waits, and every row is the one that was validated."""
     assert house.workspace.mismatches(everything=True) == []
     assert house.workspace.differences() == ([], {})
@@ -157,13 +157,13 @@ def assert_sound(house: House) -> None:
     assert (verified.wrong, verified.files) == ({}, {})
 
 
-def seen(house: House) -> dict[PartitionKey, int]:
+def seen(house: Harness) -> dict[PartitionKey, int]:
     found = house.clicks()
     assert all(len(values) == 1 for values in found.values())
     return {partition: next(iter(values)) for partition, values in found.items()}
 
 
-def data_files(house: House) -> list[Path]:
+def data_files(house: Harness) -> list[Path]:
     place = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1"
     return sorted(path for path in place.rglob("*.parquet") if "_delta_log" not in path.parts)
 
@@ -171,7 +171,7 @@ def data_files(house: House) -> list[Path]:
 # --- from the lake ---------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_database_is_rebuilt_and_readers_see_the_same_rows(house: House) -> None:
+def test_a_lost_database_is_rebuilt_and_readers_see_the_same_rows(house: Harness) -> None:
     house.deliver(slices(2, clicks=7))
     house.deliver(slices(1, query="network_daily"))
     house.publish()
@@ -181,7 +181,7 @@ def test_a_lost_database_is_rebuilt_and_readers_see_the_same_rows(house: House) 
     assert (preview.database_is_new, preview.restored) == (True, 4)
     done = from_lake(workspace)
     assert [(a.asset, len(a.restored)) for a in done.assets] == [(TABLE, 3), ("demo.network_daily", 1)]
-    again = House(house.folder)
+    again = Harness(house.folder)
     assert seen(again) == before
     assert_sound(again)
     expected = sum(len(span) for span in again.workspace.ranges(Selection()))
@@ -191,7 +191,7 @@ def test_a_lost_database_is_rebuilt_and_readers_see_the_same_rows(house: House) 
     assert (older.outcome, newer.outcome) == ("CANCELLED", "SUCCEEDED")
 
 
-def test_the_report_about_a_lost_database_names_the_command_that_rebuilds_it(house: House) -> None:
+def test_the_report_about_a_lost_database_names_the_command_that_rebuilds_it(house: Harness) -> None:
     """Whatever was tried before: `db migrate` names the same command, and leaves nothing behind."""
     lost(house).database.close()
     for tried in ("nothing", "db migrate"):
@@ -221,7 +221,7 @@ def test_a_new_workspace_is_not_taken_for_one_with_a_lost_database(tmp_path: Pat
     assert "run `penstock db migrate`" in told.stderr
 
 
-def test_an_older_database_is_brought_forward_and_goes_on(house: House) -> None:
+def test_an_older_database_is_brought_forward_and_goes_on(house: Harness) -> None:
     backup = dump(house.workspace.database)
     house.deliver(slices(2, 4, clicks=5))
     house.publish()
@@ -241,7 +241,7 @@ def test_an_older_database_is_brought_forward_and_goes_on(house: House) -> None:
     assert_sound(old)
 
 
-def test_recovering_twice_is_the_same_as_once(house: House) -> None:
+def test_recovering_twice_is_the_same_as_once(house: Harness) -> None:
     backup = dump(house.workspace.database)
     house.deliver(slices(2, clicks=5))
     house.publish()
@@ -254,7 +254,7 @@ def test_recovering_twice_is_the_same_as_once(house: House) -> None:
     assert once == twice
 
 
-def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_shows(house: House) -> None:
+def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_shows(house: Harness) -> None:
     token, run = house.workers.register(), RunId(new_run_id())
     planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
     [issued], _ = house.control.issue(run, token, 0, planned)
@@ -269,11 +269,11 @@ def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_
     assert_sound(old)
 
 
-def contract(house: House) -> str:
+def contract(house: Harness) -> str:
     return house.workspace.contracts["campaign_daily"].fingerprint
 
 
-def test_what_was_withdrawn_after_the_backup_does_not_come_back(house: House) -> None:
+def test_what_was_withdrawn_after_the_backup_does_not_come_back(house: Harness) -> None:
     backup = dump(house.workspace.database)
     [withdrawn] = house.workspace.reader.attempts(one(2))
     AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
@@ -292,7 +292,7 @@ def test_what_was_withdrawn_after_the_backup_does_not_come_back(house: House) ->
     assert_sound(old)
 
 
-def test_a_run_that_was_demoted_before_the_backup_stays_hidden(house: House) -> None:
+def test_a_run_that_was_demoted_before_the_backup_stays_hidden(house: Harness) -> None:
     AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
     backup = dump(house.workspace.database)
     house.deliver(slices(4))
@@ -304,7 +304,7 @@ def test_a_run_that_was_demoted_before_the_backup_stays_hidden(house: House) -> 
     assert_sound(old)
 
 
-def test_a_run_that_was_fetched_again_after_the_restore_keeps_authority(house: House) -> None:
+def test_a_run_that_was_fetched_again_after_the_restore_keeps_authority(house: Harness) -> None:
     backup = dump(house.workspace.database)
     house.deliver(slices(4, clicks=5))
     house.publish()
@@ -318,7 +318,7 @@ def test_a_run_that_was_fetched_again_after_the_restore_keeps_authority(house: H
     assert_sound(old)
 
 
-def test_rows_of_two_runs_of_a_partition_are_never_shown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_two_runs_of_a_partition_are_never_shown(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an older release left them, which published to tables that were ahead of its database."""
     backup = dump(house.workspace.database)
     house.deliver(slices(1, clicks=5))
@@ -338,7 +338,7 @@ def test_rows_of_two_runs_of_a_partition_are_never_shown(house: House, monkeypat
     assert_sound(old)
 
 
-def test_an_attempt_that_was_open_at_the_backup_is_closed_when_a_later_run_is_known(house: House) -> None:
+def test_an_attempt_that_was_open_at_the_backup_is_closed_when_a_later_run_is_known(house: Harness) -> None:
     token = house.workers.register()
     planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
     [open_one], _ = house.control.issue(RunId(new_run_id()), token, 0, planned)
@@ -359,7 +359,7 @@ def test_an_attempt_that_was_open_at_the_backup_is_closed_when_a_later_run_is_kn
     assert seen(old)[one(4)] == 7
 
 
-def test_raw_runs_that_were_deleted_after_the_backup_cannot_be_returned_to(house: House) -> None:
+def test_raw_runs_that_were_deleted_after_the_backup_cannot_be_returned_to(house: Harness) -> None:
     house.deliver(slices(2, clicks=5))
     house.publish()
     _, oldest = house.workspace.reader.attempts(one(2))
@@ -374,7 +374,7 @@ def test_raw_runs_that_were_deleted_after_the_backup_cannot_be_returned_to(house
     assert seen(old)[one(2)] == 5
 
 
-def test_a_run_that_was_replaced_and_deleted_after_the_backup_cannot_be_returned_to(house: House) -> None:
+def test_a_run_that_was_replaced_and_deleted_after_the_backup_cannot_be_returned_to(house: Harness) -> None:
     [replaced] = house.workspace.reader.attempts(one(2))
     backup = dump(house.workspace.database)
     house.deliver(slices(2, clicks=5))
@@ -388,7 +388,7 @@ def test_a_run_that_was_replaced_and_deleted_after_the_backup_cannot_be_returned
 
 
 def test_rows_that_another_tool_doubled_or_deleted_are_rebuilt_and_not_adopted(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = seen(house)
     table = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1")
@@ -402,7 +402,7 @@ def test_rows_that_another_tool_doubled_or_deleted_are_rebuilt_and_not_adopted(
     assert_sound(house)
 
 
-def test_a_run_that_waited_at_the_backup_and_was_withdrawn_since_does_not_come_back(house: House) -> None:
+def test_a_run_that_waited_at_the_backup_and_was_withdrawn_since_does_not_come_back(house: Harness) -> None:
     house.deliver(slices(4, clicks=6))
     backup = dump(house.workspace.database)
     house.publish()
@@ -416,7 +416,7 @@ def test_a_run_that_waited_at_the_backup_and_was_withdrawn_since_does_not_come_b
     assert_sound(old)
 
 
-def test_a_newer_run_that_waits_keeps_authority_over_the_one_in_the_table(house: House) -> None:
+def test_a_newer_run_that_waits_keeps_authority_over_the_one_in_the_table(house: Harness) -> None:
     house.deliver(slices(4, clicks=6))
     backup = dump(house.workspace.database)
     house.publish()
@@ -432,7 +432,7 @@ def test_a_newer_run_that_waits_keeps_authority_over_the_one_in_the_table(house:
 
 
 def test_withdrawn_partitions_stay_withdrawn_when_others_are_rebuilt(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backup = dump(house.workspace.database)
     AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
@@ -447,24 +447,24 @@ def test_withdrawn_partitions_stay_withdrawn_when_others_are_rebuilt(
     assert_sound(old)
 
 
-def test_a_lost_database_is_rebuilt_beside_a_damaged_file(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_database_is_rebuilt_beside_a_damaged_file(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     data_files(house)[0].write_bytes(b"PAR1")
     workspace = lost(house)
-    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: House(house.folder).rebuilder()[0])
+    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: Harness(house.folder).rebuilder()[0])
     done = from_lake(workspace)
     assert len(done.damaged_files) == 1
-    again = House(house.folder)
+    again = Harness(house.folder)
     assert again.workspace.mismatches(everything=True) == []
     assert seen(again) == {}  # nothing shows which of its runs were accepted: they are fetched again
 
 
-def test_an_older_database_is_brought_forward_to_a_table_that_was_created_again(house: House) -> None:
+def test_an_older_database_is_brought_forward_to_a_table_that_was_created_again(house: Harness) -> None:
     for clicks in (2, 3, 4):
         house.deliver(slices(1, clicks=clicks))
         house.publish()
     backup = dump(house.workspace.database)
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     fresh.deliver(slices(4))
     fresh.publish()
@@ -475,7 +475,7 @@ def test_an_older_database_is_brought_forward_to_a_table_that_was_created_again(
     assert_sound(old)
 
 
-def test_a_missing_table_holds_up_no_other_recovery(house: House) -> None:
+def test_a_missing_table_holds_up_no_other_recovery(house: Harness) -> None:
     house.deliver(slices(1, query="network_daily"))
     house.publish()
     backup = dump(house.workspace.database)
@@ -488,7 +488,7 @@ def test_a_missing_table_holds_up_no_other_recovery(house: House) -> None:
     assert seen(old) == slices(1, 2, 3, 4)
 
 
-def test_a_hole_in_the_log_hides_no_version(house: House) -> None:
+def test_a_hole_in_the_log_hides_no_version(house: Harness) -> None:
     backup = dump(house.workspace.database)
     [(_, head)] = house.workspace.warehouse_tables()
     house.deliver(slices(2, 4, clicks=5))
@@ -503,7 +503,7 @@ def test_a_hole_in_the_log_hides_no_version(house: House) -> None:
     assert seen(old) == slices(1, 2, 3)
 
 
-def test_rows_without_their_raw_run_are_hidden_and_reported(house: House) -> None:
+def test_rows_without_their_raw_run_are_hidden_and_reported(house: Harness) -> None:
     backup = dump(house.workspace.database)
     house.deliver(slices(4))
     house.publish()
@@ -516,7 +516,7 @@ def test_rows_without_their_raw_run_are_hidden_and_reported(house: House) -> Non
     assert old.workspace.mismatches(everything=True) == []
 
 
-def test_exported_events_say_what_was_demoted_and_accepted(house: House) -> None:
+def test_exported_events_say_what_was_demoted_and_accepted(house: Harness) -> None:
     house.deliver(slices(2, clicks=5))
     house.publish()
     AuthorityStore(house.workspace.database, house.now).demote(one(3), "wrong", audit_entry())
@@ -525,7 +525,7 @@ def test_exported_events_say_what_was_demoted_and_accepted(house: House) -> None
     assert exported["events"] > 0
     workspace = lost(house)
     from_lake(workspace)
-    again = House(house.folder)
+    again = Harness(house.folder)
     assert seen(again) == {**slices(1), **slices(2, clicks=5)}
     second, first = again.workspace.reader.attempts(one(2))
     assert (first.outcome, second.outcome) == ("SUCCEEDED", "SUCCEEDED")
@@ -534,7 +534,7 @@ def test_exported_events_say_what_was_demoted_and_accepted(house: House) -> None
     assert seen(again) == slices(1, 2)
 
 
-def test_contracts_are_kept_in_the_lake(house: House) -> None:
+def test_contracts_are_kept_in_the_lake(house: Harness) -> None:
     contracts = list(house.workspace.contracts.values())
     store_contracts(house.workspace.lake, contracts)
     store_contracts(house.workspace.lake, contracts)
@@ -542,7 +542,7 @@ def test_contracts_are_kept_in_the_lake(house: House) -> None:
 
 
 @pytest.mark.parametrize("gap", ["recover.created", "recover.prepared", "recover.committed", "recover.recorded"])
-def test_a_recovery_that_dies_in_a_gap_is_finished_by_the_next(house: House, gap: str) -> None:
+def test_a_recovery_that_dies_in_a_gap_is_finished_by_the_next(house: Harness, gap: str) -> None:
     house.deliver(slices(1, query="network_daily"))
     house.publish()
     before = seen(house)
@@ -551,20 +551,20 @@ def test_a_recovery_that_dies_in_a_gap_is_finished_by_the_next(house: House, gap
     assert start("recover", house.folder, PENSTOCK_FAILPOINT=gap).wait(120) < 0
     workspace = load_workspace(house.folder)
     from_lake(workspace)
-    again = House(house.folder)
+    again = Harness(house.folder)
     again.publish()
     assert seen(again) == before
     assert len(again.clicks("network_daily")) == 1
     assert_sound(again)
 
 
-def test_another_database_is_never_brought_forward(house: House) -> None:
+def test_another_database_is_never_brought_forward(house: Harness) -> None:
     workspace = empty(house)
     with pytest.raises(LakeMismatch, match="they never belonged together"):
         from_lake(workspace)
 
 
-def test_a_damaged_segment_is_named_and_the_others_are_read(house: House) -> None:
+def test_a_damaged_segment_is_named_and_the_others_are_read(house: Harness) -> None:
     AuthorityStore(house.workspace.database, house.now).demote(one(3), "wrong", audit_entry())
     house.deliver(slices(1, query="network_daily"))  # the newest event is never exported
     exported = house.workspace.export_ledger(-2000, audit_entry())
@@ -578,7 +578,7 @@ def test_a_damaged_segment_is_named_and_the_others_are_read(house: House) -> Non
     assert set(facts.digests) >= {AttemptKey(one(n), demoted.run_id) for n in (1, 2, 3)}
 
 
-def test_sealed_runs_are_what_exported_events_say_of_them(house: House) -> None:
+def test_sealed_runs_are_what_exported_events_say_of_them(house: Harness) -> None:
     """The runs of seven customers, none of them in a table; the seal of the first cannot be read."""
     run_id = house.deliver(slices(1, 2, 3, 4, 5, 6, 7, day=10))
     broken, good, without_digest, failed, cancelled, silent_one, is_known = (
@@ -614,7 +614,7 @@ def test_sealed_runs_are_what_exported_events_say_of_them(house: House) -> None:
     assert [c.query_name for c in found.contracts] == ["campaign_daily"]
 
 
-def test_only_tables_that_lie_where_penstock_puts_them_are_found(house: House) -> None:
+def test_only_tables_that_lie_where_penstock_puts_them_are_found(house: Harness) -> None:
     rows = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1").to_pyarrow_table()
     for place in ("aaa", "aaa/b", "demo/campaign_daily/v1x/deep"):
         write_deltalake(f"{house.workspace.lake.url}/warehouse/{place}", rows)
@@ -877,7 +877,7 @@ def test_raw_runs_that_are_needed_are_lost_and_not_deleted(actors: Actors) -> No
 # --- backups ---------------------------------------------------------------------------------------------------------
 
 
-def restore_backup(house: House, folder: Path) -> House:
+def restore_backup(house: Harness, folder: Path) -> Harness:
     """Put the copy in place of the database, as docs/howto/backup-and-restore.md says."""
     database = house.workspace.database
     database.close()
@@ -885,15 +885,15 @@ def restore_backup(house: House, folder: Path) -> House:
         for file in house.folder.glob("state.db*"):
             file.unlink()
         shutil.copy(folder / "state.db", house.folder / "state.db")
-        return House(house.folder)
+        return Harness(house.folder)
     url = database.url
     where = [f"--host={url.host}", f"--port={url.port}", f"--username={url.username}", f"--dbname={url.database}"]
     command = ["pg_restore", "--clean", "--if-exists", "--no-owner", *where, str(folder / "state.dump")]
     subprocess.run(command, check=True, capture_output=True)
-    return House(house.folder)
+    return Harness(house.folder)
 
 
-def test_a_backup_is_of_one_moment_and_names_the_heads_it_belongs_to(house: House) -> None:
+def test_a_backup_is_of_one_moment_and_names_the_heads_it_belongs_to(house: Harness) -> None:
     [(_, head)] = house.workspace.warehouse_tables()
     made = house.workspace.backup(house.folder / "backup")
     told = orjson.loads((house.folder / "backup" / "backup.json").read_bytes())
@@ -904,7 +904,7 @@ def test_a_backup_is_of_one_moment_and_names_the_heads_it_belongs_to(house: Hous
         house.workspace.backup(house.folder / "backup")
 
 
-def test_a_backup_is_restored_and_brought_forward(house: House) -> None:
+def test_a_backup_is_restored_and_brought_forward(house: Harness) -> None:
     house.workspace.backup(house.folder / "backup")
     house.deliver(slices(2, 4, clicks=5))
     house.publish()
@@ -916,7 +916,7 @@ def test_a_backup_is_restored_and_brought_forward(house: House) -> None:
     assert_sound(old)
 
 
-def test_without_pg_dump_the_error_names_the_package(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pg_dump_the_error_names_the_package(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     if house.workspace.database.dialect == "sqlite":
         return
     monkeypatch.setenv("PATH", "/nowhere")
@@ -927,7 +927,7 @@ def test_without_pg_dump_the_error_names_the_package(house: House, monkeypatch: 
 # --- from the database -----------------------------------------------------------------------------------------------
 
 
-def test_a_missing_data_file_is_rebuilt_from_raw(house: House) -> None:
+def test_a_missing_data_file_is_rebuilt_from_raw(house: Harness) -> None:
     before = seen(house)
     data_files(house)[0].unlink()
     damage = house.workspace.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
@@ -938,7 +938,7 @@ def test_a_missing_data_file_is_rebuilt_from_raw(house: House) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 100])
-def test_a_damaged_data_file_is_rebuilt_from_raw(house: House, keep: int) -> None:
+def test_a_damaged_data_file_is_rebuilt_from_raw(house: Harness, keep: int) -> None:
     before = seen(house)
     file = data_files(house)[0]
     file.write_bytes(file.read_bytes()[:keep])
@@ -947,11 +947,11 @@ def test_a_damaged_data_file_is_rebuilt_from_raw(house: House, keep: int) -> Non
     assert_sound(house)
 
 
-def test_a_lost_warehouse_is_rebuilt_from_raw(house: House) -> None:
+def test_a_lost_warehouse_is_rebuilt_from_raw(house: Harness) -> None:
     before = seen(house)
     house.deliver(slices(4))
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     assert seen(fresh) == before
     fresh.publish()
@@ -959,17 +959,17 @@ def test_a_lost_warehouse_is_rebuilt_from_raw(house: House) -> None:
     assert_sound(fresh)
 
 
-def test_a_damaged_log_is_created_again(house: House) -> None:
+def test_a_damaged_log_is_created_again(house: Harness) -> None:
     before = seen(house)
     for entry in (Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log").glob("*.json"):
         entry.write_text("{")
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     assert seen(fresh) == before
     assert_sound(fresh)
 
 
-def test_the_database_is_right_about_versions_that_it_does_not_know(house: House) -> None:
+def test_the_database_is_right_about_versions_that_it_does_not_know(house: Harness) -> None:
     backup = dump(house.workspace.database)
     house.deliver(slices(2, 4, clicks=5))
     house.publish()
@@ -983,7 +983,7 @@ def test_the_database_is_right_about_versions_that_it_does_not_know(house: House
     assert_sound(old)
 
 
-def edit_statistics(house: House, edit: Callable[[dict[str, Any]], None]) -> House:
+def edit_statistics(house: Harness, edit: Callable[[dict[str, Any]], None]) -> Harness:
     """Change what the Delta log says about its files, as a reader that opens the workspace later finds it."""
     log = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
     for entry in log.glob("*.json"):
@@ -992,10 +992,10 @@ def edit_statistics(house: House, edit: Callable[[dict[str, Any]], None]) -> Hou
             if "add" in action:
                 edit(action["add"])
         entry.write_bytes(b"\n".join(map(orjson.dumps, actions)))
-    return House(house.folder)
+    return Harness(house.folder)
 
 
-def test_wrong_statistics_are_repaired(house: House) -> None:
+def test_wrong_statistics_are_repaired(house: Harness) -> None:
     before = seen(house)
     fresh = edit_statistics(house, lambda add: add.update(stats=add["stats"].replace("2024-06-09", "2024-06-12")))
     assert fresh.workspace.verify((), silent, raw=False).files
@@ -1004,7 +1004,7 @@ def test_wrong_statistics_are_repaired(house: House) -> None:
     assert_sound(fresh)
 
 
-def test_a_log_without_statistics_is_created_again(house: House) -> None:
+def test_a_log_without_statistics_is_created_again(house: Harness) -> None:
     before = seen(house)
     fresh = edit_statistics(house, lambda add: add.pop("stats"))
     with pytest.raises(WarehouseError, match="no statistics"):
@@ -1014,7 +1014,7 @@ def test_a_log_without_statistics_is_created_again(house: House) -> None:
     assert_sound(fresh)
 
 
-def test_a_partition_whose_raw_run_is_gone_as_well_is_hidden_and_named(house: House) -> None:
+def test_a_partition_whose_raw_run_is_gone_as_well_is_hidden_and_named(house: Harness) -> None:
     data_files(house)[0].unlink()
     shutil.rmtree(Path(house.workspace.lake.url) / f"raw/demo/customer_id={one(2).customer_id}")
     done = house.rebuild(TABLE)
@@ -1027,11 +1027,11 @@ def test_a_partition_whose_raw_run_is_gone_as_well_is_hidden_and_named(house: Ho
     assert_sound(house)
 
 
-def test_a_partition_on_its_way_to_another_schema_version_is_not_lost_by_a_rebuild(house: House) -> None:
+def test_a_partition_on_its_way_to_another_schema_version_is_not_lost_by_a_rebuild(house: Harness) -> None:
     newer = house.under("v2")
     newer.deliver(slices(2, clicks=7))
     data_files(house)[0].unlink()
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     assert seen(fresh) == slices(1, 3)
     newer.publish()
@@ -1040,10 +1040,10 @@ def test_a_partition_on_its_way_to_another_schema_version_is_not_lost_by_a_rebui
 
 
 def test_a_run_that_is_accepted_during_a_rebuild_leaves_no_pointer_without_rows(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data_files(house)[0].unlink()
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     stage = fresh.stage
 
     def stage_and_accept(*arguments: Any) -> Any:
@@ -1060,35 +1060,35 @@ def test_a_run_that_is_accepted_during_a_rebuild_leaves_no_pointer_without_rows(
     assert_sound(fresh)
 
 
-def test_a_table_without_a_column_of_its_contract_is_created_again(house: House) -> None:
+def test_a_table_without_a_column_of_its_contract_is_created_again(house: Harness) -> None:
     before = seen(house)
     table = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1")
     rows = table.to_pyarrow_table().drop_columns(["clicks"])
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=["_month"])
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     assert seen(fresh) == before
     assert_sound(fresh)
 
 
-def test_the_preview_of_a_lost_table_lists_what_is_loaded_again(house: House) -> None:
+def test_the_preview_of_a_lost_table_lists_what_is_loaded_again(house: Harness) -> None:
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
-    damage = House(house.folder).workspace.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
+    damage = Harness(house.folder).workspace.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
     assert (damage.created, set(damage.partitions)) == ("there is no Delta table", set(slices(1, 2, 3)))
 
 
-def test_the_preview_of_a_lost_table_leaves_out_what_has_no_rows_in_it(house: House) -> None:
+def test_the_preview_of_a_lost_table_leaves_out_what_has_no_rows_in_it(house: Harness) -> None:
     AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
     house.deliver(slices(4), rows=0)
     house.deliver(slices(1, query="network_daily"))
     house.publish()
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily")
-    damage = House(house.folder).workspace.recovery.preview_from_database((), silent)
+    damage = Harness(house.folder).workspace.recovery.preview_from_database((), silent)
     assert set(damage[f"{TABLE}.v1"].partitions) == set(slices(1, 3))
     assert damage["demo.network_daily.v1"].is_none
 
 
-def test_pointers_name_versions_of_their_own_table_after_another_was_created_again(house: House) -> None:
+def test_pointers_name_versions_of_their_own_table_after_another_was_created_again(house: Harness) -> None:
     """Also the pointer of an empty slice, of which there is nothing to load again."""
     for clicks in (2, 3):
         house.deliver(slices(1, clicks=clicks, query="network_daily"))
@@ -1099,26 +1099,26 @@ def test_pointers_name_versions_of_their_own_table_after_another_was_created_aga
     house.deliver(slices(4), rows=0)
     house.publish()
 
-    def named(house: House) -> dict[str, set[int]]:
+    def named(house: Harness) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
         for pointer in house.workspace.pointers.find()[0]:
             found.setdefault(pointer.table, set()).add(pointer.table_version)
         return found
 
-    def head(house: House, query: str) -> int:
+    def head(house: Harness, query: str) -> int:
         return DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/{query}/v1").version()
 
     before, network = named(house), head(house, "network_daily")
     assert max(before[f"{TABLE}.v1"]) > network
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily")
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     assert head(fresh, "campaign_daily") < network
     assert named(fresh) == {f"{TABLE}.v1": {head(fresh, "campaign_daily")}, "demo.network_daily.v1": {network}}
     assert_sound(fresh)
 
 
-def test_a_rebuild_ends_what_others_left_prepared_in_its_tables_and_nothing_else(house: House) -> None:
+def test_a_rebuild_ends_what_others_left_prepared_in_its_tables_and_nothing_else(house: Harness) -> None:
     house.deliver(slices(1, query="network_daily"))
     house.publish()
     for name, table in (("mine", f"{TABLE}.v1"), ("other", "demo.network_daily.v1")):
@@ -1134,13 +1134,13 @@ def test_a_rebuild_ends_what_others_left_prepared_in_its_tables_and_nothing_else
     assert seen(house) == slices(1, 2, 3)
 
 
-def test_vacuum_works_beside_a_snapshot_from_before_a_table_was_created_again(house: House) -> None:
+def test_vacuum_works_beside_a_snapshot_from_before_a_table_was_created_again(house: Harness) -> None:
     for clicks in (2, 3, 4):
         house.deliver(slices(1, clicks=clicks))
         house.publish()
     house.workspace.snapshots.take("old", [("demo", "campaign_daily")], house.workspace.now(), timedelta(days=900))
     shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     fresh.workspace.vacuum((), timedelta(hours=1), dry_run=False)
     assert seen(fresh) == {**slices(1, clicks=4), **slices(2, 3)}
@@ -1148,18 +1148,18 @@ def test_vacuum_works_beside_a_snapshot_from_before_a_table_was_created_again(ho
         fresh.workspace.vouched(TABLE, as_of="old").arrow()
 
 
-def test_a_rebuild_of_a_sound_table_loads_nothing(house: House) -> None:
+def test_a_rebuild_of_a_sound_table_loads_nothing(house: Harness) -> None:
     assert (house.rebuild(TABLE).loaded, seen(house)) == (0, slices(1, 2, 3))
     assert_sound(house)
 
 
 @pytest.mark.parametrize("gap", ["rebuild.staged", "rebuild.prepared", "rebuild.committed", "rebuild.recorded"])
-def test_a_rebuild_that_dies_in_a_gap_is_finished_or_repeated(house: House, gap: str) -> None:
+def test_a_rebuild_that_dies_in_a_gap_is_finished_or_repeated(house: Harness, gap: str) -> None:
     before = seen(house)
     house.workspace.database.close()
     data_files(house)[0].unlink()
     assert start("rebuild", house.folder, PENSTOCK_FAILPOINT=gap).wait(120) < 0
-    fresh = House(house.folder)
+    fresh = Harness(house.folder)
     fresh.workers.mark_dead_workers()
     fresh.rebuild(TABLE)
     assert seen(fresh) == before

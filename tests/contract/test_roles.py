@@ -10,26 +10,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-import workspaces
-from builders import (
-    NOW,
-    TENANT,
-    WORKSPACE,
-    Actors,
-    accepted,
-    another_handle,
-    audit_entry,
-    cancelled,
-    days,
-    everything,
-    key,
-    planned,
-    rejected,
-    resumed,
-)
-from cli import answer, penstock
-from house import House
 from penstock.app import load_workspace
 from penstock.cli import diagnosis
 from penstock.db import schema
@@ -51,6 +31,25 @@ from penstock.state.schedule import Decided, RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.pointers import PointerReader
+from support import builders, workspaces
+from support.builders import (
+    NOW,
+    TENANT,
+    WORKSPACE,
+    Actors,
+    accepted,
+    another_handle,
+    audit_entry,
+    cancelled,
+    days,
+    everything,
+    key,
+    planned,
+    rejected,
+    resumed,
+)
+from support.cli import answer, penstock
+from support.harness import Harness
 
 TABLES = (*sorted(schema.metadata.tables), "alembic_version")
 DENIED = "permission denied "
@@ -264,7 +263,7 @@ def test_a_temporary_table_in_the_place_of_the_pointers_keeps_nothing_visible(es
 
 def test_a_slice_goes_all_the_way_with_each_actor_in_its_own_role(estate: Estate, tmp_path: Path) -> None:
     """Received and accepted, published, read, withdrawn, and taken out of the table again."""
-    house = House(tmp_path, state=estate.owner.url.render_as_string(hide_password=False))
+    house = Harness(tmp_path, state=estate.owner.url.render_as_string(hide_password=False))
     handles = [house.workspace.database]
     loader, consumer = estate.holding(Role.LOADER), estate.holding(Role.CONSUMER)
     house.control = ControlStore(estate.holding(Role.CONTROL), house.now)

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-import builders
-from builders import BACKENDS, Actors, accepted, audit_entry, cancelled, contract, query, rejected
 from penstock.control.round import Planner, Round
 from penstock.flow.guard import Gate
 from penstock.partition import AttemptKey, PartitionKey, new_run_id, new_ulid
@@ -21,6 +19,8 @@ from penstock.state.marks import MarkStore
 from penstock.state.pause_scope import Scope
 from penstock.state.pauses import PauseStore
 from penstock.state.schedule import RetryStore
+from support import builders
+from support.builders import BACKENDS, Actors, accepted, audit_entry, cancelled, contract, query, rejected
 
 NOW = datetime(2024, 7, 1, 12, tzinfo=UTC)
 

@@ -8,13 +8,13 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-import builders
-from builders import BACKENDS, Actors, contract
 from penstock.control.plan import ASKED_FOR, Plan, asked_for
 from penstock.control.run_splitting import RunBatches, by_month, windows
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey
+from support import builders
+from support.builders import BACKENDS, Actors, contract
 
 NOW = datetime(2024, 7, 1, 12, tzinfo=UTC)
 QUERIES = ("campaign_daily", "keyword_daily")

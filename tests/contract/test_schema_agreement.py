@@ -12,7 +12,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-import builders
 import penstock.db
 from penstock.db import schema
 from penstock.db.engine import Database
@@ -25,6 +24,7 @@ from penstock.db.triggers import (
     freeze_closed_attempts,
     statements,
 )
+from support import builders
 
 SCRIPTS = Path(penstock.db.__file__).with_name("migrations")
 

@@ -10,9 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import builders
-from builders import BACKENDS, audit_entry
-from house import House
 from penstock.app import Workspace
 from penstock.errors import UsageError
 from penstock.flow.model_contracts import _columns
@@ -22,7 +19,10 @@ from penstock.warehouse.reader import Vouched, heads, table_schemas
 from penstock.warehouse.served import read_served
 from penstock.warehouse.snapshots import Snapshot
 from penstock.warehouse.version_union import VersionsConflict, unified
-from workspaces import customer_id, key
+from support import builders
+from support.builders import BACKENDS, audit_entry
+from support.harness import Harness
+from support.workspaces import customer_id, key
 
 TABLE = "demo.campaign_daily"
 D9, D10 = date(2024, 6, 9), date(2024, 6, 10)
@@ -30,26 +30,28 @@ OLD, NEW = key(1, "2024-06-09"), key(2, "2024-06-10")
 
 
 @pytest.fixture(params=BACKENDS)
-def old(request: pytest.FixtureRequest) -> Iterator[House]:
+def old(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A house in which clicks is a long."""
     with builders.quick_folder() as folder:
         if request.param == "sqlite":
-            made = House(Path(folder))
+            made = Harness(Path(folder))
         else:
-            made = House(Path(folder), state=request.getfixturevalue("postgres_url"), schema=f"t_{new_ulid().lower()}")
+            made = Harness(
+                Path(folder), state=request.getfixturevalue("postgres_url"), schema=f"t_{new_ulid().lower()}"
+            )
         yield made
         made.workspace.database.close()
 
 
 @pytest.fixture
-def new(old: House) -> Iterator[House]:
+def new(old: Harness) -> Iterator[Harness]:
     """The same house, under a workspace file in which clicks is a string."""
     made = old.under("text")
     yield made
     made.workspace.database.close()
 
 
-def deliver(house: House, *keys: PartitionKey, clicks: int) -> None:
+def deliver(house: Harness, *keys: PartitionKey, clicks: int) -> None:
     house.deliver(dict.fromkeys(keys, clicks), rows=2)
     house.publish()
 
@@ -64,7 +66,7 @@ def sql(ws: Workspace, **versions: Any) -> list[Any]:
     return list(found["clicks"].to_pylist())
 
 
-def test_a_version_that_serves_no_partition_is_not_read(old: House, new: House) -> None:
+def test_a_version_that_serves_no_partition_is_not_read(old: Harness, new: Harness) -> None:
     deliver(old, OLD, NEW, clicks=1)
     deliver(new, OLD, NEW, clicks=7)
     ws = new.workspace
@@ -81,7 +83,7 @@ def test_a_version_that_serves_no_partition_is_not_read(old: House, new: House) 
     assert rows(ws.vouched(TABLE, as_of="now")) == {("7", "text")}
 
 
-def test_a_version_all_of_whose_partitions_are_demoted_is_not_read(old: House, new: House) -> None:
+def test_a_version_all_of_whose_partitions_are_demoted_is_not_read(old: Harness, new: Harness) -> None:
     deliver(old, OLD, clicks=1)
     deliver(new, NEW, clicks=7)
     AuthorityStore(old.workspace.database, old.now).demote(OLD, "wrong", audit_entry())
@@ -89,7 +91,7 @@ def test_a_version_all_of_whose_partitions_are_demoted_is_not_read(old: House, n
     assert rows(new.workspace.vouched(TABLE)) == {("7", "text")}
 
 
-def test_a_snapshot_that_names_an_empty_table_is_read_without_it(old: House, new: House) -> None:
+def test_a_snapshot_that_names_an_empty_table_is_read_without_it(old: Harness, new: Harness) -> None:
     """Earlier releases wrote such snapshots."""
     deliver(old, OLD, clicks=1)
     deliver(new, OLD, clicks=7)
@@ -101,7 +103,7 @@ def test_a_snapshot_that_names_an_empty_table_is_read_without_it(old: House, new
     assert rows(ws.vouched(TABLE, as_of="older")) == {("7", "text")}
 
 
-def test_versions_that_do_not_fit_are_refused_together_and_read_one_by_one(old: House, new: House) -> None:
+def test_versions_that_do_not_fit_are_refused_together_and_read_one_by_one(old: Harness, new: Harness) -> None:
     deliver(old, OLD, clicks=1)
     deliver(new, NEW, clicks=7)
     ws = new.workspace
@@ -128,7 +130,7 @@ def test_versions_that_do_not_fit_are_refused_together_and_read_one_by_one(old: 
         sql(ws, schema_versions={"demo.nothing": "v1"})
 
 
-def test_a_slice_of_one_version_and_columns_that_fit_are_read_as_they_are(old: House, new: House) -> None:
+def test_a_slice_of_one_version_and_columns_that_fit_are_read_as_they_are(old: Harness, new: Harness) -> None:
     deliver(old, OLD, clicks=1)
     deliver(new, NEW, clicks=7)
     ws = new.workspace

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-import builders
-import servers
-from builders import Actors, days
 from penstock.control import serve as loop
 from penstock.control.serve import serve
 from penstock.db.engine import Database
 from penstock.errors import ConfigError, TransientError
+from support import builders, servers
+from support.builders import Actors, days
 
 SOON = timedelta(milliseconds=1)
 

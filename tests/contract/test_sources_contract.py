@@ -23,8 +23,8 @@ from penstock.source.files import FilesSource
 from penstock.source.http import HttpSource
 from penstock.source.sql import SqlSource
 from penstock.testing import SourceSuite
-from servers import free_port
-from web import Asked, Said, service
+from support.servers import free_port
+from support.web import Asked, Said, service
 
 DAYS = [date(2024, 6, 1) + timedelta(days=number) for number in range(4)]
 ME, OTHER = Customer(id="me"), "other"

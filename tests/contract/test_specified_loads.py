@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import audit_entry
-from house import House
 from penstock.db import schema
 from penstock.expected import ExpectedRange
 from penstock.partition import AttemptKey, PartitionKey, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.state.marks import MarkStore
 from penstock.state.records import Planned
-from workspaces import key
+from support import builders
+from support.builders import audit_entry
+from support.harness import Harness
+from support.workspaces import key
 
 TABLE = "demo.campaign_daily"
 DAY = "2024-06-09"
@@ -27,12 +27,14 @@ LOADED = datetime(2024, 6, 11, 12, tzinfo=UTC)
 
 
 @pytest.fixture(params=builders.BACKENDS)
-def house(request: pytest.FixtureRequest) -> Iterator[House]:
+def house(request: pytest.FixtureRequest) -> Iterator[Harness]:
     with builders.quick_folder() as folder:
         if request.param == "sqlite":
-            made = House(Path(folder))
+            made = Harness(Path(folder))
         else:
-            made = House(Path(folder), state=request.getfixturevalue("postgres_url"), schema=f"t_{new_ulid().lower()}")
+            made = Harness(
+                Path(folder), state=request.getfixturevalue("postgres_url"), schema=f"t_{new_ulid().lower()}"
+            )
         yield made
         made.workspace.database.close()
 
@@ -41,24 +43,24 @@ def slices(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
     return {key(number, DAY): clicks for number in numbers}
 
 
-def demote(house: House, partition: PartitionKey) -> None:
+def demote(house: Harness, partition: PartitionKey) -> None:
     assert AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
 
 
-def requeue(house: House, partition: PartitionKey) -> None:
+def requeue(house: Harness, partition: PartitionKey) -> None:
     assert house.control.requeue([partition], audit_entry()) == 1
 
 
-def rows(house: House, table: sa.Table) -> list[dict[str, Any]]:
+def rows(house: Harness, table: sa.Table) -> list[dict[str, Any]]:
     return builders.everything(house.workspace.database, [table])[table.name]
 
 
-def pointers(house: House) -> dict[PartitionKey, tuple[str, str]]:
+def pointers(house: Harness) -> dict[PartitionKey, tuple[str, str]]:
     found, _ = house.workspace.pointers.find()
     return {pointer.key: (pointer.run_id, pointer.schema_version) for pointer in found if pointer.available}
 
 
-def authority(house: House) -> dict[PartitionKey, tuple[str, str]]:
+def authority(house: Harness) -> dict[PartitionKey, tuple[str, str]]:
     states = [row for row in rows(house, schema.partition_state) if row["status"] == "success"]
     return {
         PartitionKey(*(row[name] for name in schema.KEY)): (row["current_run_id"], row["schema_version"])
@@ -66,7 +68,7 @@ def authority(house: House) -> dict[PartitionKey, tuple[str, str]]:
     }
 
 
-def test_pointers_mirror_authority_after_the_load_and_not_before(house: House) -> None:
+def test_pointers_mirror_authority_after_the_load_and_not_before(house: Harness) -> None:
     house.deliver(slices(1, 2))
     assert (pointers(house), house.clicks()) == ({}, {})
     house.publish()
@@ -82,7 +84,7 @@ def test_pointers_mirror_authority_after_the_load_and_not_before(house: House) -
     assert pointers(house)[key(2)][1] == "v2"
 
 
-def test_only_success_is_loaded(house: House) -> None:
+def test_only_success_is_loaded(house: Harness) -> None:
     """One partition failed and one waits to be tried again; both have a sealed raw run and a place in the due list."""
     house.deliver(slices(1, 2, 3))
     demote(house, key(2))
@@ -97,7 +99,7 @@ def test_only_success_is_loaded(house: House) -> None:
 
 
 @pytest.mark.parametrize("before", ["success", "failed", "pending"])
-def test_a_new_run_replaces_the_rows_whatever_the_status_was(house: House, before: str) -> None:
+def test_a_new_run_replaces_the_rows_whatever_the_status_was(house: Harness, before: str) -> None:
     house.deliver(slices(1, 2))
     house.publish()
     if before != "success":
@@ -114,7 +116,7 @@ def test_a_new_run_replaces_the_rows_whatever_the_status_was(house: House, befor
     assert house.workspace.vouched(TABLE).arrow().num_rows == 6
 
 
-def test_a_load_record_says_when_from_which_run_and_in_which_schema_version(house: House) -> None:
+def test_a_load_record_says_when_from_which_run_and_in_which_schema_version(house: Harness) -> None:
     house.now = lambda: LOADED  # type: ignore[method-assign]
     first = house.deliver(slices(1), rows=3)
     house.publish()
@@ -132,7 +134,7 @@ def test_a_load_record_says_when_from_which_run_and_in_which_schema_version(hous
     assert (newest.run_id, newest.loaded_at, newest.schema_version) == (second, pointer.loaded_at, "v1")
 
 
-def test_sealed_raw_files_without_a_verdict_make_nothing_ready(house: House) -> None:
+def test_sealed_raw_files_without_a_verdict_make_nothing_ready(house: Harness) -> None:
     house.deliver(slices(2))
     house.publish()
     contract = house.workspace.contracts["campaign_daily"]
@@ -149,7 +151,7 @@ def test_sealed_raw_files_without_a_verdict_make_nothing_ready(house: House) -> 
     assert house.workspace.ready(TABLE, date=DAY, customers=(key(2).customer_id,)) is True
 
 
-def test_a_terminal_partition_stays_unavailable_to_consumers(house: House) -> None:
+def test_a_terminal_partition_stays_unavailable_to_consumers(house: Harness) -> None:
     house.deliver(slices(1, 2))
     house.publish()
     demote(house, key(1))
@@ -169,7 +171,7 @@ def test_the_order_of_loads_changes_nothing(tmp_path: Path) -> None:
     """Newest days first, oldest first, or all at once: each partition is independent of the others."""
 
     def loaded(name: str, *batches: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        house = House(tmp_path / name)
+        house = Harness(tmp_path / name)
         for batch in batches:
             house.deliver({key(1, day): int(day[-2:]) for day in batch})
             house.publish()

@@ -8,31 +8,31 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-import builders
-from annals import OWNER, Annals, attempt
-from builders import BACKENDS, FINGERPRINT, NOW, Actors, accepted, audit_entry, columns, key, rejected
 from penstock.db import schema
 from penstock.lifecycle import PartitionStatus
 from penstock.state.marks import MarkStore
+from support import builders
+from support.builders import BACKENDS, FINGERPRINT, NOW, Actors, accepted, audit_entry, columns, key, rejected
+from support.ledger_harness import OWNER, LedgerHarness, attempt
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(params=BACKENDS)
-def annals(request: pytest.FixtureRequest) -> Iterator[Annals]:
+def annals(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
     def url() -> str:
         found: str = request.getfixturevalue("postgres_url")
         return found
 
     with (
         builders.quick_folder() as folder,
-        Annals.on(builders.open_database(request.param, folder, url), folder) as found,
+        LedgerHarness.on(builders.open_database(request.param, folder, url), folder) as found,
     ):
         yield found
 
 
 @pytest.fixture
-def actors(annals: Annals) -> Actors:
+def actors(annals: LedgerHarness) -> Actors:
     return annals.actors
 
 
@@ -72,7 +72,7 @@ def test_a_verdict_does_not_ask_whether_its_partition_is_terminal(actors: Actors
     assert (two.status, two.error_message, two.attempt_count) == (PartitionStatus.FAILED, "still bad", 2)
 
 
-def test_partition_status_says_of_a_partition_what_the_decision_lists(annals: Annals) -> None:
+def test_partition_status_says_of_a_partition_what_the_decision_lists(annals: LedgerHarness) -> None:
     """Accepted, then rejected an hour later: the two groups of facts, whole, beside who and what they are about."""
     actors = annals.actors
     good = annals.start(1)
@@ -118,7 +118,7 @@ def moment_of(ulid: str) -> datetime:
     return datetime.fromtimestamp(number // 1000, UTC) + timedelta(milliseconds=number % 1000)
 
 
-def test_dep_satisfaction_has_one_row_for_each_edge_of_a_run(annals: Annals) -> None:
+def test_dep_satisfaction_has_one_row_for_each_edge_of_a_run(annals: LedgerHarness) -> None:
     first, second = annals.start(1, 2), annals.start(3)
     actors = annals.actors
     actors.validator.judge([accepted(attempt(first, 1), actors.token), rejected(attempt(first, 2), actors.token)])

@@ -18,7 +18,7 @@ from penstock.settings import Customer, Field, Query, SourceSettings, load_setti
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
 from penstock.source.sql import SqlSource
-from servers import free_port
+from support.servers import free_port
 
 DAYS = [date(2024, 6, day) for day in (1, 2, 4)]  # with a gap
 PASSWORD = "s3cr3t-pass"

@@ -12,27 +12,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import (
-    BACKENDS,
-    FINGERPRINT,
-    NOW,
-    TENANT,
-    WORKSPACE,
-    Actors,
-    accepted,
-    another_handle,
-    audit_entry,
-    cancelled,
-    columns,
-    days,
-    everything,
-    is_key,
-    key,
-    planned,
-    race,
-    rejected,
-)
 from penstock.control.plan import DUE, refuse_changed_fields
 from penstock.control.rescue import Rescued, rescue
 from penstock.db import schema
@@ -53,6 +32,27 @@ from penstock.state.records import Attempt, PartitionState, PartitionView, Refus
 from penstock.state.schedule import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import OpenAttempt, WorkerStore
+from support import builders
+from support.builders import (
+    BACKENDS,
+    FINGERPRINT,
+    NOW,
+    TENANT,
+    WORKSPACE,
+    Actors,
+    accepted,
+    another_handle,
+    audit_entry,
+    cancelled,
+    columns,
+    days,
+    everything,
+    is_key,
+    key,
+    planned,
+    race,
+    rejected,
+)
 
 BEFORE, LATER = NOW - timedelta(days=400), NOW + timedelta(days=400)
 CLOSED = "the attempt was closed before, "

@@ -12,10 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import builders
-from annals import OWNER, Annals, attempt
-from builders import FINGERPRINT, NOW, accepted, key, rejected
-from cli import answer
 from penstock.clock import utc_now
 from penstock.control.select import Selection
 from penstock.digests import versioned
@@ -33,16 +29,20 @@ from penstock.projections.status_board import FAILED, STALE, Board
 from penstock.state.authority import AuthorityStore
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed
-from workspaces import open_at, write_workspace
+from support import builders
+from support.builders import FINGERPRINT, NOW, accepted, key, rejected
+from support.cli import answer
+from support.ledger_harness import OWNER, LedgerHarness, attempt
+from support.workspaces import open_at, write_workspace
 
 EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 10), date(2024, 6, 30))
 
 
 @pytest.fixture
-def annals() -> Iterator[Annals]:
+def annals() -> Iterator[LedgerHarness]:
     with (
         builders.quick_folder() as folder,
-        Annals.on(builders.open_database("sqlite", folder, str), folder) as found,
+        LedgerHarness.on(builders.open_database("sqlite", folder, str), folder) as found,
     ):
         yield found
 
@@ -52,18 +52,18 @@ def policy(**changes: Any) -> Policy:
 
 
 def board(
-    annals: Annals, *, after: timedelta = timedelta(0), expected: ExpectedRange = EXPECTED, **changes: Any
+    annals: LedgerHarness, *, after: timedelta = timedelta(0), expected: ExpectedRange = EXPECTED, **changes: Any
 ) -> Board:
     return Board(annals.current(), [expected], [policy(**changes)], NOW + after)
 
 
-def accept(annals: Annals, *days: int) -> RunId:
+def accept(annals: LedgerHarness, *days: int) -> RunId:
     run_id = annals.start(*days)
     annals.actors.validator.judge([accepted(attempt(run_id, day), annals.actors.token) for day in days])
     return run_id
 
 
-def reject(annals: Annals, *days: int) -> None:
+def reject(annals: LedgerHarness, *days: int) -> None:
     run_id = annals.start(*days)
     annals.actors.validator.judge([rejected(attempt(run_id, day), annals.actors.token) for day in days])
 
@@ -72,12 +72,12 @@ def shown(found: Board) -> dict[int, str]:
     return {s.key.logical_date.day: str(s.display) for s in found.everything()}
 
 
-def later(annals: Annals, hours: int = 1) -> None:
+def later(annals: LedgerHarness, hours: int = 1) -> None:
     annals.actors.clock.now += timedelta(hours=hours)
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
-def test_every_display_status_is_shown(annals: Annals, folded: bool) -> None:
+def test_every_display_status_is_shown(annals: LedgerHarness, folded: bool) -> None:
     accept(annals, 1, 2, 3)
     if folded:
         annals.projector.advance()
@@ -106,7 +106,7 @@ def test_every_display_status_is_shown(annals: Annals, folded: bool) -> None:
     assert found.missing() == 7
 
 
-def test_a_failure_is_newer_by_its_number_whatever_the_clocks_say(annals: Annals) -> None:
+def test_a_failure_is_newer_by_its_number_whatever_the_clocks_say(annals: LedgerHarness) -> None:
     annals.actors.clock.now += timedelta(minutes=2)  # the clock of the one who accepts is ahead
     accept(annals, 1)
     annals.actors.clock.now -= timedelta(minutes=2)
@@ -114,7 +114,7 @@ def test_a_failure_is_newer_by_its_number_whatever_the_clocks_say(annals: Annals
     assert shown(board(annals))[1] == "materialized_but_last_attempt_failed"
 
 
-def test_a_newer_success_ends_a_failure(annals: Annals) -> None:
+def test_a_newer_success_ends_a_failure(annals: LedgerHarness) -> None:
     reject(annals, 1)
     later(annals)
     accept(annals, 1)
@@ -122,7 +122,7 @@ def test_a_newer_success_ends_a_failure(annals: Annals) -> None:
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
-def test_a_failure_is_shown_before_staleness_and_both_are_told(annals: Annals, folded: bool) -> None:
+def test_a_failure_is_shown_before_staleness_and_both_are_told(annals: LedgerHarness, folded: bool) -> None:
     accept(annals, 1, 2)
     later(annals, 2)
     reject(annals, 2)
@@ -139,7 +139,7 @@ def test_a_failure_is_shown_before_staleness_and_both_are_told(annals: Annals, f
     assert [s.key for s in found.page(STALE, after=None, limit=None)] == [key(1), key(2)]
 
 
-def test_gaps_are_ranges(annals: Annals) -> None:
+def test_gaps_are_ranges(annals: LedgerHarness) -> None:
     accept(annals, 3, 4, 7)
     gaps, total = board(annals).gaps(10)
     assert [(gap.first.day, gap.last.day) for gap in gaps] == [(1, 2), (5, 6), (8, 10)]
@@ -148,7 +148,7 @@ def test_gaps_are_ranges(annals: Annals) -> None:
 
 
 @pytest.mark.parametrize("first_pass", ["advance", "rebuild"], ids=["deltas", "a base"])
-def test_what_was_told_since_is_shown_beside_what_the_files_have(annals: Annals, first_pass: str) -> None:
+def test_what_was_told_since_is_shown_beside_what_the_files_have(annals: LedgerHarness, first_pass: str) -> None:
     accept(annals, 1, 2, 3)
     later(annals)
     reject(annals, 3)
@@ -174,7 +174,7 @@ def test_what_was_told_since_is_shown_beside_what_the_files_have(annals: Annals,
 SECOND = replace(EXPECTED, customer_id="1000000002", first=date(2024, 5, 30), last=date(2024, 6, 2))
 
 
-def test_partitions_are_counted_by_whatever_is_asked_for(annals: Annals) -> None:
+def test_partitions_are_counted_by_whatever_is_asked_for(annals: LedgerHarness) -> None:
     accept(annals, 1, 2)
     for partition in (key(1, "1000000002"), key(3, "1000000002"), key(1, query="clicks")):  # the last two: not expected
         annals.actors.accept(partition)
@@ -210,7 +210,7 @@ def test_partitions_are_counted_by_whatever_is_asked_for(annals: Annals) -> None
     assert [s.key for s in found.page("true", after=None, limit=2)] == [key(1), key(2)]
 
 
-def test_where_nothing_is_expected_nothing_is_counted_or_missing(annals: Annals) -> None:
+def test_where_nothing_is_expected_nothing_is_counted_or_missing(annals: LedgerHarness) -> None:
     accept(annals, 1)
     for expected in ([], [replace(EXPECTED, last=date(2024, 5, 31))]):
         found = Board(annals.current(), expected, [policy()], NOW)
@@ -224,7 +224,7 @@ def keys_table(*keys: PartitionKey) -> pa.Table:
     return pa.table({n: pa.array([k[at] for k in keys], kinds[at]) for at, n in enumerate(names)})
 
 
-def test_a_board_of_some_keys_speaks_of_no_others(annals: Annals) -> None:
+def test_a_board_of_some_keys_speaks_of_no_others(annals: LedgerHarness) -> None:
     accept(annals, 1, 2, 5)
     reject(annals, 2, 3)
     annals.actors.accept(key(4, "1000000002"))
@@ -245,7 +245,7 @@ def test_a_board_of_some_keys_speaks_of_no_others(annals: Annals) -> None:
     assert found.flags() == {"last_attempt_failed": 2, "unpublished": 2}
 
 
-def test_keys_that_are_left_out_are_neither_failed_nor_stale(annals: Annals) -> None:
+def test_keys_that_are_left_out_are_neither_failed_nor_stale(annals: LedgerHarness) -> None:
     accept(annals, 1)
     reject(annals, 1, 2, 3)
     left_out = keys_table(key(2), key(3, "1000000002"), key(1, query="clicks"))
@@ -255,7 +255,7 @@ def test_keys_that_are_left_out_are_neither_failed_nor_stale(annals: Annals) -> 
     assert [s.key for s in both.page(FAILED, after=None, limit=None)] == [key(3)]
 
 
-def test_what_readers_do_not_see_yet_is_flagged_until_they_do(annals: Annals) -> None:
+def test_what_readers_do_not_see_yet_is_flagged_until_they_do(annals: LedgerHarness) -> None:
     run_id = accept(annals, 1)
     assert board(annals).flags() == {"unpublished": 1}
     tell(annals, published(AttemptKey(key(1), run_id)))
@@ -269,7 +269,7 @@ def test_what_readers_do_not_see_yet_is_flagged_until_they_do(annals: Annals) ->
     assert board(annals).flags() == {}
 
 
-def tell(annals: Annals, *events: Event) -> None:
+def tell(annals: LedgerHarness, *events: Event) -> None:
     annals.actors.database.transact(lambda c: append(c, events, "loader", annals.actors.clock.now))
 
 
@@ -277,7 +277,7 @@ def published(made: AttemptKey) -> PartitionPublished:
     return PartitionPublished(made.run_id, made.partition, new_ulid(), "demo.campaign_daily.v1", 1, 10)
 
 
-def test_pages_go_on_after_a_key(annals: Annals) -> None:
+def test_pages_go_on_after_a_key(annals: LedgerHarness) -> None:
     found = board(annals)
     first = found.missing_page(after=None, limit=4)
     rest = found.missing_page(after=first[-1].key, limit=None)
@@ -291,7 +291,7 @@ def reasons(found: Board) -> dict[int, list[str]]:
     return {s.key.logical_date.day: [str(r) for r in s.reasons] for s in found.page(STALE, after=None, limit=None)}
 
 
-def test_the_newest_slice_is_stale_when_it_is_older_than_the_policy_allows(annals: Annals) -> None:
+def test_the_newest_slice_is_stale_when_it_is_older_than_the_policy_allows(annals: LedgerHarness) -> None:
     accept(annals, 1, 2)
     lag = timedelta(hours=36)
     assert reasons(board(annals, after=lag, max_lag=lag)) == {}
@@ -301,14 +301,14 @@ def test_the_newest_slice_is_stale_when_it_is_older_than_the_policy_allows(annal
     assert (stale.display, stale.stale_since) == (DisplayStatus.STALE, NOW + lag)
 
 
-def test_slices_that_their_source_may_still_change_are_stale_by_age_too(annals: Annals) -> None:
+def test_slices_that_their_source_may_still_change_are_stale_by_age_too(annals: LedgerHarness) -> None:
     accept(annals, 8, 9, 10)
     near = replace(EXPECTED, over=date(2024, 6, 10))
     found = board(annals, after=timedelta(days=2), expected=near, max_lag=timedelta(hours=36), restate_days=2)
     assert reasons(found) == {9: ["FRESHNESS_POLICY"], 10: ["FRESHNESS_POLICY"]}
 
 
-def test_fresh_materialization_clears_staleness(annals: Annals) -> None:
+def test_fresh_materialization_clears_staleness(annals: LedgerHarness) -> None:
     accept(annals, 1)
     late: dict[str, Any] = {"after": timedelta(hours=48), "max_lag": timedelta(hours=36)}
     assert reasons(board(annals, **late)) == {1: ["FRESHNESS_POLICY"]}
@@ -317,25 +317,25 @@ def test_fresh_materialization_clears_staleness(annals: Annals) -> None:
     assert reasons(board(annals, **late)) == {}
 
 
-def test_another_version_of_the_code_makes_what_it_made_stale(annals: Annals) -> None:
+def test_another_version_of_the_code_makes_what_it_made_stale(annals: LedgerHarness) -> None:
     accept(annals, 1, 2)
     found = board(annals, code_version="another", code_since=NOW - timedelta(days=1))
     assert reasons(found) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
     assert found.stale_reasons() == {"FRESHNESS_POLICY": 0, "UPSTREAM_CHANGED": 0, "CODE_CHANGED": 2}
 
 
-def test_the_same_definition_under_another_fingerprint_makes_nothing_stale(annals: Annals) -> None:
+def test_the_same_definition_under_another_fingerprint_makes_nothing_stale(annals: LedgerHarness) -> None:
     accept(annals, 1, 2)
     assert reasons(board(annals, code_version="today", same_code=(FINGERPRINT,))) == {}
     assert reasons(board(annals, code_version="today", same_code=("x",))) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
 
 
-def test_of_what_an_unknown_code_made_nothing_says_that_the_code_has_changed(annals: Annals) -> None:
+def test_of_what_an_unknown_code_made_nothing_says_that_the_code_has_changed(annals: LedgerHarness) -> None:
     tell(annals, AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT))
     assert shown(board(annals, code_version="another"))[1] == "materialized"
 
 
-def test_only_what_was_materialized_can_be_the_newest(annals: Annals) -> None:
+def test_only_what_was_materialized_can_be_the_newest(annals: LedgerHarness) -> None:
     accept(annals, 1, 2)
     reject(annals, 3)
     annals.actors.accept(key(9, "1000000002"))
@@ -344,7 +344,7 @@ def test_only_what_was_materialized_can_be_the_newest(annals: Annals) -> None:
     assert reasons(found) == {2: ["FRESHNESS_POLICY"]}
 
 
-def test_a_policy_without_a_lag_beside_one_with_a_lag_makes_nothing_late(annals: Annals) -> None:
+def test_a_policy_without_a_lag_beside_one_with_a_lag_makes_nothing_late(annals: LedgerHarness) -> None:
     accept(annals, 1)
     annals.actors.accept(key(1, query="clicks"))
     clicks = replace(EXPECTED, query_name="clicks")
@@ -353,14 +353,16 @@ def test_a_policy_without_a_lag_beside_one_with_a_lag_makes_nothing_late(annals:
     assert [s.key for s in found.page(STALE, after=None, limit=None)] == [key(1, query="clicks")]
 
 
-def test_what_has_no_policy_is_shown_and_never_stale(annals: Annals) -> None:
+def test_what_has_no_policy_is_shown_and_never_stale(annals: LedgerHarness) -> None:
     accept(annals, 1)
     for policies in ([], [policy(query_name="clicks", code_version="x", max_lag=timedelta(hours=1))]):
         found = Board(annals.current(), [EXPECTED], policies, NOW + timedelta(days=3))
         assert (shown(found)[1], reasons(found)) == ("materialized", {})
 
 
-def test_stale_since_is_the_first_of_all_reasons_and_a_sweep_writes_the_reason_of_highest_rank(annals: Annals) -> None:
+def test_stale_since_is_the_first_of_all_reasons_and_a_sweep_writes_the_reason_of_highest_rank(
+    annals: LedgerHarness,
+) -> None:
     accept(annals, 1)
     lag = timedelta(hours=36)
     late: dict[str, Any] = {"after": timedelta(days=3), "max_lag": lag, "code_version": "x"}
@@ -381,7 +383,7 @@ def test_stale_since_is_the_first_of_all_reasons_and_a_sweep_writes_the_reason_o
     assert stale.stale_since == NOW + timedelta(hours=2)
 
 
-def test_what_is_not_available_is_not_stale_and_not_swept(annals: Annals) -> None:
+def test_what_is_not_available_is_not_stale_and_not_swept(annals: LedgerHarness) -> None:
     accept(annals, 1, 2)
     AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
     found = board(annals, code_version="x")
@@ -390,14 +392,14 @@ def test_what_is_not_available_is_not_stale_and_not_swept(annals: Annals) -> Non
     assert [row["logical_date"].day for row in found.swept().to_pylist()] == [2]
 
 
-def derive(annals: Annals, *inputs: Consumed) -> None:
+def derive(annals: LedgerHarness, *inputs: Consumed) -> None:
     run_id = annals.start(5)
     InputStore(annals.actors.database).record({attempt(run_id, 5): inputs})
     assert annals.actors.validator.judge([accepted(attempt(run_id, 5), annals.actors.token)]).applied
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
-def test_a_derived_slice_is_stale_when_another_run_of_its_input_is_trusted(annals: Annals, folded: bool) -> None:
+def test_a_derived_slice_is_stale_when_another_run_of_its_input_is_trusted(annals: LedgerHarness, folded: bool) -> None:
     first = accept(annals, 1, 2)
     derive(annals, *(Consumed(key(day), first, f"content-{first}") for day in (1, 2)))
     if folded:
@@ -413,7 +415,7 @@ def test_a_derived_slice_is_stale_when_another_run_of_its_input_is_trusted(annal
     }
 
 
-def test_a_digest_of_an_earlier_release_is_compared_without_its_version(annals: Annals) -> None:
+def test_a_digest_of_an_earlier_release_is_compared_without_its_version(annals: LedgerHarness) -> None:
     first = accept(annals, 1)
     derive(annals, Consumed(key(1), first, "d1"))
     again = annals.start(1)
@@ -422,7 +424,7 @@ def test_a_digest_of_an_earlier_release_is_compared_without_its_version(annals: 
     assert reasons(board(annals)) == {}
 
 
-def test_an_input_with_the_same_rows_makes_nothing_stale(annals: Annals) -> None:
+def test_an_input_with_the_same_rows_makes_nothing_stale(annals: LedgerHarness) -> None:
     first = accept(annals, 1)
     derive(annals, Consumed(key(1), first, f"content-{first}"))
     again = annals.start(1)
@@ -431,14 +433,14 @@ def test_an_input_with_the_same_rows_makes_nothing_stale(annals: Annals) -> None
     assert reasons(board(annals)) == {}
 
 
-def test_an_input_that_was_withdrawn_makes_what_was_made_from_it_stale(annals: Annals) -> None:
+def test_an_input_that_was_withdrawn_makes_what_was_made_from_it_stale(annals: LedgerHarness) -> None:
     first = accept(annals, 1)
     derive(annals, Consumed(key(1), first, f"content-{first}"))
     AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
     assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
 
 
-def test_a_derived_slice_is_stale_since_its_input_changed_and_not_before_it_was_made(annals: Annals) -> None:
+def test_a_derived_slice_is_stale_since_its_input_changed_and_not_before_it_was_made(annals: LedgerHarness) -> None:
     first = accept(annals, 1)
     later(annals, 24)
     derive(annals, Consumed(key(1), first, f"content-{first}"))
@@ -458,7 +460,7 @@ def withdrawn(demoted_at: Any, *keys: PartitionKey) -> pa.Table:
     )
 
 
-def test_what_was_made_from_a_demoted_run_is_stale_and_flagged_and_nothing_else_is(annals: Annals) -> None:
+def test_what_was_made_from_a_demoted_run_is_stale_and_flagged_and_nothing_else_is(annals: LedgerHarness) -> None:
     accept(annals, 1, 2, 3)
     at = NOW + timedelta(hours=5)
     other = (key(1, query="clicks"), key(1, "1000000002"), key(1, source="models"))
@@ -472,7 +474,7 @@ def test_what_was_made_from_a_demoted_run_is_stale_and_flagged_and_nothing_else_
     assert stale.flags == ("upstream_changed", "unpublished", "input_demoted")
 
 
-def test_a_slice_is_stale_since_the_first_of_a_changed_and_a_demoted_input(annals: Annals) -> None:
+def test_a_slice_is_stale_since_the_first_of_a_changed_and_a_demoted_input(annals: LedgerHarness) -> None:
     first = accept(annals, 1, 2)
     derive(annals, Consumed(key(1), first, f"content-{first}"))
     later(annals, 10)
@@ -692,14 +694,14 @@ def test_a_slice_whose_input_is_gone_is_stale(told: Told, source: str) -> None:
     assert found.stale_since == told.now
 
 
-def test_a_fan_in_has_no_limit(annals: Annals) -> None:
+def test_a_fan_in_has_no_limit(annals: LedgerHarness) -> None:
     first = accept(annals, *range(6, 31))
     derive(annals, *(Consumed(key(day), first, f"content-{first}") for day in range(6, 31)))
     accept(annals, 30)
     assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
 
 
-def test_a_sweep_writes_down_what_is_stale_and_fresh_data_clears_it(annals: Annals) -> None:
+def test_a_sweep_writes_down_what_is_stale_and_fresh_data_clears_it(annals: LedgerHarness) -> None:
     accept(annals, 1, 2)
     late = board(annals, after=timedelta(days=3), max_lag=timedelta(hours=36))
     assert annals.projector.sweep(late.swept()) == 1

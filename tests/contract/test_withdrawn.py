@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import BACKENDS, NOW, Actors, accepted, audit_entry, key
 from penstock.db import schema
 from penstock.digests import comparable
 from penstock.errors import ActRefused
@@ -28,6 +26,8 @@ from penstock.warehouse.readiness import coverage, day_counts, usable
 from penstock.warehouse.served import read_served
 from penstock.warehouse.snapshots import Snapshot, as_of, withdrawn_since
 from penstock.warehouse.withdrawn import demoted_inputs, keys_by_table, not_ready, trusted_inputs, withdrawn_inputs
+from support import builders
+from support.builders import BACKENDS, NOW, Actors, accepted, audit_entry, key
 
 DAY = date(2024, 6, 1)
 SLICE = frozenset({(DAY, "all")})

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-import builders
-from house import House
-from loaders import SHAKY, STEADY, TABLE, Watch, rows_of, start, whole_slices
 from penstock.partition import new_ulid
+from support import builders
 from support.checker import check_workspace
-from workspaces import rows_by_partition
+from support.harness import Harness
+from support.loader_processes import SHAKY, STEADY, TABLE, Watch, rows_of, start, whole_slices
+from support.workspaces import rows_by_partition
 
 LOADERS, READERS, ROUNDS, KILLS = 8, 3, 8, 4
 _LONGEST_SECONDS = 300
@@ -26,7 +26,7 @@ def test_every_read_is_of_whole_slices_whatever_loaders_do(backend: str, request
     with builders.quick_folder() as name:
         folder = Path(name)
         url = request.getfixturevalue("postgres_url") if backend == "postgresql" else None
-        house = House(folder, state=url, schema=f"t_{new_ulid().lower()}" if url else None)
+        house = Harness(folder, state=url, schema=f"t_{new_ulid().lower()}" if url else None)
         house.under("v2").workspace.database.close()
         house.deliver(dict.fromkeys([*STEADY, *SHAKY], 1), rows_of(1))
         house.publish()
@@ -68,7 +68,7 @@ def load_and_kill(folder: Path) -> None:
     assert killed
 
 
-def check(house: House) -> None:
+def check(house: Harness) -> None:
     """In the end pointers are what authority says, tables are what pointers say, and nothing is left half done."""
     ws = house.workspace
     house.workers.mark_dead_workers()

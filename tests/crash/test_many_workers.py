@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-import builders
-from builders import BACKENDS
-from crowd import POLICY, expected
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.partition import PartitionKey
+from support import builders
+from support.builders import BACKENDS
 from support.checker import check_state
+from support.worker_process import POLICY, expected
 
 PARTITIONS = 5000
 _LONGEST_SECONDS = 300
@@ -28,7 +28,7 @@ _LONGEST_SECONDS = 300
 
 def start(database: Database, folder: Path) -> subprocess.Popen[bytes]:
     url = database.url.render_as_string(hide_password=False)
-    command = [sys.executable, "-m", "crowd", url, database.schema or "", str(folder), str(PARTITIONS)]
+    command = [sys.executable, "-m", "support.worker_process", url, database.schema or "", str(folder), str(PARTITIONS)]
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
 

@@ -10,15 +10,15 @@ import pytest
 import sqlalchemy as sa
 from deltalake import DeltaTable
 
-from builders import audit_entry
-from house import House
 from penstock.db import schema
 from penstock.errors import LeaseLost, UsageError
 from penstock.partition import PartitionKey, RunId
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse import publish as protocol
 from penstock.warehouse.lease import TableLeases
-from workspaces import key
+from support.builders import audit_entry
+from support.harness import Harness
+from support.workspaces import key
 
 QUERIES = ("campaign_daily", "network_daily")
 GAPS = ("publish.staged", "publish.prepared", "publish.committed", "publish.committed:2", "publish.recorded")
@@ -42,11 +42,11 @@ def stop_at(gap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableLeases, "release", lambda self: None)
 
 
-def seen(house: House) -> dict[PartitionKey, set[int]]:
+def seen(house: Harness) -> dict[PartitionKey, set[int]]:
     return {k: clicks for query in QUERIES for k, clicks in house.clicks(query).items()}
 
 
-def plain_rows(house: House, query: str) -> int:
+def plain_rows(house: Harness, query: str) -> int:
     table = DeltaTable(house.workspace.lake.uri(f"warehouse/demo/{query}/v1"))
     return int(table.to_pyarrow_table().num_rows)
 
@@ -55,7 +55,7 @@ def plain_rows(house: House, query: str) -> int:
 def test_a_publisher_that_dies_in_a_gap_is_finished_or_forgotten_by_the_next(
     gap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path, QUERIES)
+    house = Harness(tmp_path, QUERIES)
     keys = [key(n, day, query) for n in (1, 2) for day in ("2024-05-31", "2024-06-09") for query in QUERIES]
     old, new = {k: {1} for k in keys}, {k: {2} for k in keys}
     house.deliver(dict.fromkeys(keys, 1))
@@ -84,7 +84,7 @@ def test_a_publisher_that_dies_in_a_gap_is_finished_or_forgotten_by_the_next(
 def test_a_paused_publisher_that_wakes_after_its_batch_was_discarded_can_not_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(): 1})
     paused, token = house.publisher()
 
@@ -105,7 +105,7 @@ def test_a_paused_publisher_that_wakes_after_its_batch_was_discarded_can_not_com
 def test_a_run_accepted_while_we_stage_is_published_and_the_older_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(1): 1, key(2): 1})
     staged: list[int] = []
     stage = house.stage
@@ -121,7 +121,7 @@ def test_a_run_accepted_while_we_stage_is_published_and_the_older_one_is_not(
     assert house.clicks() == {key(1): {2}, key(2): {1}}
 
 
-def commit_and_die(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def commit_and_die(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """A publication that reaches the table, and of which the database knows only that it was prepared."""
     publisher, token = house.publisher()
     with monkeypatch.context() as patch:
@@ -131,7 +131,7 @@ def commit_and_die(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.workers.stop(token)
 
 
-def deliver_what_cannot_be_read(house: House, clicks: int) -> RunId:
+def deliver_what_cannot_be_read(house: Harness, clicks: int) -> RunId:
     run_id = house.deliver({key(): clicks})
     [payload] = (house.folder / "lake/raw").rglob(f"run_id={run_id}/payload-*.jsonl")
     payload.write_bytes(b"{}\n")
@@ -142,7 +142,7 @@ def deliver_what_cannot_be_read(house: House, clicks: int) -> RunId:
 def test_a_run_that_was_replaced_while_it_was_published_is_read_until_its_successor_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(): 1})
     house.publish()
     house.deliver({key(): 2})
@@ -160,7 +160,7 @@ def test_a_run_that_was_replaced_while_it_was_published_is_read_until_its_succes
 def test_a_run_that_was_abandoned_while_it_was_published_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     first = house.deliver({key(): 1})
     house.publish()
     house.deliver({key(): 2})
@@ -174,7 +174,7 @@ def test_a_run_that_was_abandoned_while_it_was_published_is_not_read(
 def test_what_a_dead_publisher_left_in_the_table_of_another_schema_version_is_finished_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     newer = house.under("v2")
     house.deliver({key(1): 1})
     commit_and_die(house, monkeypatch)
@@ -192,7 +192,7 @@ def test_publishers_of_two_schema_versions_of_a_query_do_not_overtake_each_other
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that slept with a slice of v1 in its hands finds that the slice is in v2 now."""
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     newer = house.under("v2")
     house.deliver({key(1): 1})
     slow, token = house.publisher()
@@ -218,7 +218,7 @@ def test_publishers_of_two_schema_versions_of_a_query_do_not_overtake_each_other
 def test_what_was_withdrawn_before_it_was_ever_read_is_taken_out_of_the_table_by_the_next(
     gap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(): 1})
     publisher, token = house.publisher()
     with monkeypatch.context() as patch:
@@ -238,7 +238,7 @@ def test_what_was_withdrawn_before_it_was_ever_read_is_taken_out_of_the_table_by
 def test_what_vacuum_advises_after_an_interrupted_publication_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     ws = house.workspace
     house.deliver({key(1): 1})
     house.publish()
@@ -259,7 +259,7 @@ def test_what_vacuum_advises_after_an_interrupted_publication_helps(
 def test_what_was_struck_from_the_list_while_another_published_it_is_due_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(1): 1, key(2): 1})
     publisher, _ = house.publisher()
 
@@ -278,7 +278,7 @@ def test_what_was_struck_from_the_list_while_another_published_it_is_due_again(
 
 @pytest.mark.damages_workspace(reason="an accepted payload is changed")
 def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(1): 1, key(2): 1})
     house.publish()
     house.deliver({key(1): 2, key(2): 2})
@@ -293,7 +293,7 @@ def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(
 
 
 def test_a_snapshot_that_was_taken_before_a_replacement_still_reads_the_same(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(): 1})
     house.publish()
     before = house.workspace.vouched("demo.campaign_daily")
@@ -304,7 +304,7 @@ def test_a_snapshot_that_was_taken_before_a_replacement_still_reads_the_same(tmp
 
 
 def test_loading_the_same_run_again_changes_neither_rows_nor_record(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(1): 1, key(2): 1})
     house.publish()
 
@@ -329,7 +329,7 @@ def test_loading_the_same_run_again_changes_neither_rows_nor_record(tmp_path: Pa
 
 
 def test_an_unfinished_file_of_a_dead_run_is_never_read(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(): 1})
     house.publish()
     folder = next((tmp_path / "lake/warehouse").rglob("_month=*"))
@@ -338,7 +338,7 @@ def test_an_unfinished_file_of_a_dead_run_is_never_read(tmp_path: Path) -> None:
 
 
 def test_an_empty_slice_may_be_the_first_that_a_table_ever_gets(tmp_path: Path) -> None:
-    house = House(tmp_path, QUERIES)
+    house = Harness(tmp_path, QUERIES)
     house.deliver({key(1, query="network_daily"): 1}, rows=0)
     house.deliver({key(1): 1, key(2): 1})
     done = house.publish()
@@ -351,7 +351,7 @@ def test_an_empty_slice_may_be_the_first_that_a_table_ever_gets(tmp_path: Path) 
 
 @pytest.mark.damages_workspace(reason="an accepted payload is replaced by a link")
 def test_a_raw_object_that_can_not_be_read_holds_up_no_other(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     house.deliver({key(1): 1, key(2): 1})
     [payload] = (tmp_path / "lake/raw").rglob(f"customer_id={key(1).customer_id}/**/payload-*.jsonl")
     payload.unlink()

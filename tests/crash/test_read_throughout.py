@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import builders
-from gaps import COMPACT_GAPS, PUBLISH_GAPS, Walk, expected_mending
-from house import House
-from loaders import Watch
 from penstock.partition import new_ulid
+from support import builders
 from support.checker import check_workspace
+from support.harness import Harness
+from support.loader_processes import Watch
+from support.publisher_kills import COMPACT_GAPS, PUBLISH_GAPS, Walk, expected_mending
 
 PARTITIONS, READERS = 400, 2
 
@@ -22,7 +22,7 @@ def test_readers_see_one_whole_publication_while_publishers_die_in_every_gap(
 ) -> None:
     with builders.quick_folder() as name:
         url = request.getfixturevalue("postgres_url") if backend == "postgresql" else None
-        house = House(Path(name), state=url, schema=f"t_{new_ulid().lower()}" if url else None)
+        house = Harness(Path(name), state=url, schema=f"t_{new_ulid().lower()}" if url else None)
         walk = Walk(house, PARTITIONS)
         walk.prepare()
         watch = Watch(Path(name), READERS, PARTITIONS)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from cli import answer, penstock
 from penstock.app import Workspace, load_workspace
 from penstock.control.select import Selection
 from penstock.errors import ActRefused
@@ -21,7 +20,8 @@ from penstock.lifecycle import Outcome
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.projections.system import system_table
 from penstock.raw.reader import RawReader
-from workspaces import Silent, customer_id, rows_by_partition, write_workspace
+from support.cli import answer, penstock
+from support.workspaces import Silent, customer_id, rows_by_partition, write_workspace
 
 YESTERDAY = datetime.now(UTC).date() - timedelta(days=1)
 GAPS = (

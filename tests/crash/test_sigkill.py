@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cli import penstock
 from penstock.app import Workspace, load_workspace
 from penstock.control.select import Selection
 from penstock.lifecycle import Outcome, PartitionStatus
-from workspaces import customer_id, key, rows_by_partition, run, write_workspace
+from support.cli import penstock
+from support.workspaces import customer_id, key, rows_by_partition, run, write_workspace
 
 DRIVER_GAPS = (
     "run.issued",

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from cli import penstock
-from house import House
 from penstock.app import load_workspace
 from penstock.lifecycle import Outcome
 from penstock.partition import new_ulid
-from workspaces import key, write_workspace
+from support.cli import penstock
+from support.harness import Harness
+from support.workspaces import key, write_workspace
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 YESTERDAY = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
@@ -172,7 +172,7 @@ def test_an_interrupted_answer_leaves_no_unfinished_file(
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_an_interrupted_read_leaves_no_unfinished_file(number: signal.Signals, tmp_path: Path) -> None:
-    house = House(tmp_path / "house")
+    house = Harness(tmp_path / "house")
     house.deliver({key(customer): 1 for customer in range(1, 10)}, rows=20_000)
     house.publish()
     house.workspace.database.close()
@@ -191,7 +191,7 @@ def test_an_interrupted_read_leaves_no_unfinished_file(number: signal.Signals, t
 def test_an_interrupted_preview_of_a_recovery_leaves_no_temporary_database(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    house = House(tmp_path / "house")
+    house = Harness(tmp_path / "house")
     house.deliver({key(1): 1})
     house.publish()
     house.workspace.database.close()

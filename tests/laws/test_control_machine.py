@@ -15,8 +15,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import builders
-from builders import Actors, audit_entry, days, key, resumed
 from penstock.control.plan import DUE, planned
 from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
@@ -34,6 +32,8 @@ from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Accepted, Cancelled, Rejected
 from penstock.state.schedule import RetryStore
+from support import builders
+from support.builders import Actors, audit_entry, days, key, resumed
 
 KEYS = tuple(key(day) for day in (2, 3))
 BACKOFF = (timedelta(minutes=5), timedelta(hours=2))

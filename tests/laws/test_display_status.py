@@ -13,9 +13,6 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import builders
-from annals import Annals, attempt
-from builders import FINGERPRINT, NOW, accepted, audit_entry, cancelled, key, rejected
 from penstock.errors import ActRefused
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
@@ -24,6 +21,9 @@ from penstock.projections.staleness import Policy
 from penstock.projections.status_board import Board
 from penstock.state.authority import AuthorityStore
 from penstock.state.recheck import FailedRecheck
+from support import builders
+from support.builders import FINGERPRINT, NOW, accepted, audit_entry, cancelled, key, rejected
+from support.ledger_harness import LedgerHarness, attempt
 
 DAYS = (1, 2)
 EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), date(2024, 6, 2), date(2024, 6, 3))
@@ -65,7 +65,7 @@ class History:
         return DisplayStatus.STALE if stale else DisplayStatus.MATERIALIZED
 
 
-def play(annals: Annals, act: str, day: int, which: int, step: int, told: History) -> None:
+def play(annals: LedgerHarness, act: str, day: int, which: int, step: int, told: History) -> None:
     """Do it, as far as it is allowed, and note what it means."""
     actors = annals.actors
     acts = AuthorityStore(actors.database, actors.clock)
@@ -111,7 +111,7 @@ def test_the_board_shows_what_the_rule_says(
 ) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(builders.quick_folder())
-        annals = stack.enter_context(Annals.on(builders.open_database("sqlite", folder, str), folder))
+        annals = stack.enter_context(LedgerHarness.on(builders.open_database("sqlite", folder, str), folder))
         told = {day: History([], []) for day in DAYS}
         for step, (act, day, which) in enumerate(story, start=1):
             annals.actors.clock.now = NOW + timedelta(hours=step * hours)

@@ -22,7 +22,7 @@ from penstock.projections.run_fold import RunFold
 from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.task_reports import TaskReport, task_reports
 from penstock.projections.ulids import EventIds, moments
-from reference_fold import reference
+from support.reference_fold import reference
 
 _NOW = datetime(2024, 6, 1, tzinfo=UTC)
 _IDS = new_ulids(200)

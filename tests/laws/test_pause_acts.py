@@ -12,8 +12,6 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import builders
-from builders import BACKENDS, audit_entry
 from penstock.app import Workspace
 from penstock.control import requeue
 from penstock.control.select import Selection
@@ -23,7 +21,9 @@ from penstock.partition import PartitionKey, new_run_id, new_ulid
 from penstock.state.control import ControlStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
-from workspaces import customer_id, key, open_at, write_workspace
+from support import builders
+from support.builders import BACKENDS, audit_entry
+from support.workspaces import customer_id, key, open_at, write_workspace
 
 CUSTOMERS = 3
 DAYS = [date(2024, 6, 5) + timedelta(days=number) for number in range(6)]  # all that are over

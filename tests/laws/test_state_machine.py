@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import builders
-from builders import Actors, accepted, cancelled, key, planned, rejected
 from penstock.control.rescue import Rescued, rescue
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.lifecycle import MAX_LOSSES
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.state.records import Accepted, Cancelled, Refused, Rejected, Ruling
+from support import builders
+from support.builders import Actors, accepted, cancelled, key, planned, rejected
 
 KEYS = tuple(key(day) for day in (1, 2, 3))
 Closing = Accepted | Rejected | Cancelled

@@ -15,16 +15,16 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import builders
-from builders import audit_entry
-from gaps import COMPACT_GAPS
-from house import House
 from penstock.errors import ActRefused, UsageError
 from penstock.partition import PartitionKey, RunId
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse.reader import TableHead
 from penstock.warehouse.tables import Table
-from workspaces import key
+from support import builders
+from support.builders import audit_entry
+from support.harness import Harness
+from support.publisher_kills import COMPACT_GAPS
+from support.workspaces import key
 
 KEYS = [key(number, day) for number in (1, 2) for day in ("2024-06-09", "2024-06-10")]
 TABLE = "demo.campaign_daily"
@@ -37,7 +37,7 @@ class Crash(BaseException):
     """The process is gone: nothing of ours runs after it."""
 
 
-class OldHouse(House):
+class OldHouse(Harness):
     """Everything in it happened a month ago: whatever nobody needs is old enough for vacuum."""
 
     def now(self) -> datetime:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import builders
 from penstock.app import Workspace
 from penstock.control.customers import plan_customers
 from penstock.control.select import Selection
@@ -22,7 +21,8 @@ from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.records import Breaker
 from penstock.state.worker import WorkerStore
-from workspaces import NOW, Silent, customer_id, key, open_at, write_workspace
+from support import builders
+from support.workspaces import NOW, Silent, customer_id, key, open_at, write_workspace
 
 Line = tuple[int, str]  # affected, outcome
 TABLE = "demo.campaign_daily"
@@ -243,7 +243,7 @@ def compact(shop: Shop) -> list[Line]:
 
 
 def vacuum(shop: Shop) -> list[Line]:
-    from cli import answer
+    from support.cli import answer
 
     shop.filters, shop.flags = {"tables": [TABLE]}, {"retention": "7d"}
     answer("warehouse", "vacuum", TABLE, "--actor", "kim", workspace=shop.folder)

@@ -13,7 +13,7 @@ from penstock.partition import PartitionKey, RunId
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.worker import WorkerStore
-from workspaces import NOW, Silent, customer_id, key, open_at, run, write_workspace
+from support.workspaces import NOW, Silent, customer_id, key, open_at, run, write_workspace
 
 D9, D10 = date(2024, 6, 9), date(2024, 6, 10)
 SPEND = "SELECT logical_date, sum(cost_micros) AS cost, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from builders import audit_entry
-from house import House
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass
 from penstock.lifecycle import Outcome
@@ -22,7 +20,9 @@ from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.raw.sink import RawSink
 from penstock.settings import check_from_mapping
 from penstock.state.records import Accepted, Planned
-from workspaces import CAMPAIGNS, key, open_at, rows_by_partition, run, write_workspace
+from support.builders import audit_entry
+from support.harness import Harness
+from support.workspaces import CAMPAIGNS, key, open_at, rows_by_partition, run, write_workspace
 
 NESTED: list[dict[str, Any]] = [
     {"name": "id", "type": "long", "required": True},
@@ -32,7 +32,7 @@ NESTED: list[dict[str, Any]] = [
 ]
 
 
-class Keeper(House):
+class Keeper(Harness):
     """A house whose query keeps what it does not know, and whose slices are judged on Spark."""
 
     def __init__(self, folder: Path, **query: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cli import answer, penstock
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.errors import ConfigError
@@ -17,7 +16,8 @@ from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.version_union import VersionsConflict
-from workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, run, write_workspace
+from support.cli import answer, penstock
+from support.workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, run, write_workspace
 
 NEW: dict[str, Any] = {"fields": [*CAMPAIGNS["fields"], {"name": "network", "type": "string"}]}
 

@@ -11,12 +11,12 @@ import polars
 import pytest
 from deltalake import DeltaTable
 
-import delta_reader
-from builders import audit_entry
-from house import House
-from loaders import folding_nothing
 from penstock.state.authority import AuthorityStore
-from workspaces import key
+from support import delta_reader
+from support.builders import audit_entry
+from support.harness import Harness
+from support.loader_processes import folding_nothing
+from support.workspaces import key
 
 TABLE = "demo.campaign_daily"
 COLUMNS = ("customer_id", "logical_date", "campaign_id", "clicks", "cost_micros", "_run_id", "schema_version")
@@ -24,7 +24,7 @@ COLUMNS = ("customer_id", "logical_date", "campaign_id", "clicks", "cost_micros"
 Rows = list[tuple[str, ...]]
 
 
-class LongAgo(House):
+class LongAgo(Harness):
     """What leaves a table in this house left it a month ago."""
 
     def now(self) -> Any:
@@ -35,7 +35,7 @@ def texts(rows: Iterable[dict[str, Any]]) -> Rows:
     return sorted(tuple(str(row.get(name)) for name in COLUMNS) for row in rows)
 
 
-def of_tables(house: House, read: Callable[[list[str]], list[list[dict[str, Any]]]]) -> Rows:
+def of_tables(house: Harness, read: Callable[[list[str]], list[list[dict[str, Any]]]]) -> Rows:
     """Both tables as a Delta reader sees them at their last version."""
     heads = [head for _, head in house.workspace.warehouse_tables()]
     found = read([house.workspace.lake.uri(head.location) for head in heads])
@@ -53,10 +53,10 @@ def by_polars(places: list[str]) -> list[list[dict[str, Any]]]:
 
 
 @pytest.fixture
-def seen(tmp_path: Path, spark: Any) -> Callable[[House, dict[Any, int]], None]:
+def seen(tmp_path: Path, spark: Any) -> Callable[[Harness, dict[Any, int]], None]:
     """Fails unless every reader sees exactly these partitions with these clicks, three rows each."""
 
-    def check(house: House, expected: dict[Any, int]) -> None:
+    def check(house: Harness, expected: dict[Any, int]) -> None:
         vouched = house.workspace.vouched(TABLE)
         ours = texts(vouched.arrow().to_pylist())
         assert house.clicks() == {partition: {clicks} for partition, clicks in expected.items()}
@@ -72,7 +72,7 @@ def seen(tmp_path: Path, spark: Any) -> Callable[[House, dict[Any, int]], None]:
 
 
 def test_every_reader_sees_exactly_the_vouched_rows_after_every_publication(
-    tmp_path: Path, seen: Callable[[House, dict[Any, int]], None]
+    tmp_path: Path, seen: Callable[[Harness, dict[Any, int]], None]
 ) -> None:
     house = LongAgo(tmp_path)
     newer, acts = house.under("v2"), AuthorityStore(house.workspace.database, house.now)

@@ -13,7 +13,7 @@ from penstock.control.select import Selection
 from penstock.partition import PartitionKey, RunId
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
-from workspaces import Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
+from support.workspaces import Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
 
 FROM_MAY: dict[str, Any] = {"start_date": "2024-05-30"}  # twelve days: two of May, ten of June
 SPEND = "SELECT logical_date, sum(cost_micros) AS cost, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"

@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 import yaml
 
-import lineage_schema
-from cli import answer, penstock
 from penstock.app import Workspace
-from workspaces import customer_id, open_at, run, write_workspace
+from support import lineage_schema
+from support.cli import answer, penstock
+from support.workspaces import customer_id, open_at, run, write_workspace
 
 SPEND = "SELECT logical_date, sum(cost_micros) AS cost FROM demo.campaign_daily GROUP BY ALL"
 FAULTS = [{"fault": "wrong_type", "customer": customer_id(1), "date": "2024-06-10"}]

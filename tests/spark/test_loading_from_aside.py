@@ -18,7 +18,7 @@ from penstock.pipeline import load
 from penstock.pipeline.extract import extract_here
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
-from workspaces import customer_id, key, open_at, rows_by_partition, run, write_workspace
+from support.workspaces import customer_id, key, open_at, rows_by_partition, run, write_workspace
 
 
 @pytest.fixture(params=["by workers", "here"])

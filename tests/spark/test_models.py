@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cli import answer
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.errors import UsageError
@@ -17,7 +16,8 @@ from penstock.partition import PartitionKey
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 from penstock.state.inputs import InputReader
-from workspaces import NOW, customer_id, key, open_at, run, write_workspace
+from support.cli import answer
+from support.workspaces import NOW, customer_id, key, open_at, run, write_workspace
 
 SPEND = "SELECT logical_date, sum(cost_micros) AS cost, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"
 D9, D10 = date(2024, 6, 9), date(2024, 6, 10)

@@ -21,7 +21,7 @@ from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
 from penstock.state.worker import WorkerStore
-from workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, run, write_workspace
+from support.workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, run, write_workspace
 
 D9, D10 = date(2024, 6, 9), date(2024, 6, 10)
 CLICKS = "SELECT logical_date, sum(clicks) AS clicks, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"

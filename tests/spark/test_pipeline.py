@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 
-from cli import penstock
 from penstock.app import Workspace
 from penstock.db import schema
 from penstock.errors import (
@@ -35,7 +34,18 @@ from penstock.settings import Customer
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
 from penstock.state.worker import WorkerStore
-from workspaces import CAMPAIGNS, NOW, Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
+from support.cli import penstock
+from support.workspaces import (
+    CAMPAIGNS,
+    NOW,
+    Silent,
+    customer_id,
+    key,
+    open_at,
+    rows_by_partition,
+    run,
+    write_workspace,
+)
 
 
 def state_of(workspace: Workspace, partition: PartitionKey) -> tuple[PartitionStatus, int]:

@@ -15,7 +15,7 @@ from penstock.control.select import Selection
 from penstock.projections.manifest import edges_path, tasks_path
 from penstock.projections.system import TABLES, system_table
 from penstock.state.authority import AuthorityStore
-from workspaces import Silent, customer_id, key, open_at, run, write_workspace
+from support.workspaces import Silent, customer_id, key, open_at, run, write_workspace
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def lived_in(tmp_path: Path, spark: Any) -> Workspace:
 
 
 def _entry() -> Any:
-    from builders import audit_entry
+    from support.builders import audit_entry
 
     return audit_entry()
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders import contract
 from penstock.contract.checks import broken
 from penstock.contract.plain import plain, spark_fields
 from penstock.contract.rules import row_rules
@@ -18,6 +17,7 @@ from penstock.errors import ConfigError
 from penstock.pipeline.validate import check_expressions
 from penstock.settings import Field, check_from_mapping
 from penstock.sql_guard import expression_problems
+from support.builders import contract
 
 FIELDS = (
     Field(name="a", type="long", required=True),

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from old_workspaces import VERSIONS, move_to_postgres, unpack
 from penstock.app import Workspace
 from penstock.contract.schema import arrow_schema, spark_ddl
 from penstock.contract.spark_hash import nullable_row_hashes
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey
 from penstock.settings import Field
-from workspaces import open_at, rows_by_partition, run
+from support.old_workspaces import VERSIONS, move_to_postgres, unpack
+from support.workspaces import open_at, rows_by_partition, run
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import yaml
 
-from builders import audit_entry, rejected, resumed
-from house import FIELDS, House
 from penstock.control.select import Selection
 from penstock.flow.graph import Graph
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_run_id
 from penstock.state.records import Planned
+from support.builders import audit_entry, rejected, resumed
+from support.harness import FIELDS, Harness
 
 QUERY = "campaign_performance_daily"
 CUSTOMERS = ("1234567890", "9876543210")
@@ -58,7 +58,7 @@ def make(folder: Path) -> LongNames:
         },
     }
     (folder / "penstock.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
-    house = House(folder)
+    house = Harness(folder)
     served, terminal, failed, missing = (
         [PartitionKey("google_ads", customer, QUERY, start + timedelta(days=n)) for customer in CUSTOMERS]
         for n in range(4)
@@ -83,7 +83,7 @@ def make(folder: Path) -> LongNames:
     )
 
 
-def fail(house: House, keys: Sequence[PartitionKey]) -> RunId:
+def fail(house: Harness, keys: Sequence[PartitionKey]) -> RunId:
     """A run in which the source answered for none of these."""
     run_id, token = new_run_id(), house.workers.register()
     contract = house.workspace.contracts[QUERY]
@@ -96,7 +96,7 @@ def fail(house: House, keys: Sequence[PartitionKey]) -> RunId:
     return run_id
 
 
-def backfill(house: House, priority: int) -> str:
+def backfill(house: Harness, priority: int) -> str:
     from penstock.app import load_workspace
 
     ws = load_workspace(house.folder)  # by the clock of today

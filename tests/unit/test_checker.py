@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from builders import audit_entry
-from house import House
 from penstock.partition import PartitionKey
 from penstock.state.authority import AuthorityStore
+from support.builders import audit_entry
 from support.checker import check_state, check_workspace, places
+from support.harness import Harness
 from support.payload_rows import payload_rows, table_rows
 from support.projections import check_projections
-from workspaces import key
+from support.workspaces import key
 
 FIRST, SECOND, DEMOTED, WAITING = key(1), key(2), key(3), key(4)
 TABLE = "lake/warehouse/demo/campaign_daily/v1"
@@ -33,7 +33,7 @@ TABLE = "lake/warehouse/demo/campaign_daily/v1"
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two partitions that readers see, one of them in its second attempt, one demoted and one that waits."""
-    made = House(tmp_path_factory.mktemp("pristine"))
+    made = Harness(tmp_path_factory.mktemp("pristine"))
     made.deliver({FIRST: 1, SECOND: 1, DEMOTED: 1})
     made.publish()
     made.deliver({FIRST: 2})
@@ -45,15 +45,15 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def house(pristine: Path, tmp_path: Path) -> Iterator[House]:
+def house(pristine: Path, tmp_path: Path) -> Iterator[Harness]:
     """A copy of it, to be damaged."""
     shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
-    made = House(tmp_path)
+    made = Harness(tmp_path)
     yield made
     made.workspace.database.close()
 
 
-def sql(house: House, statement: str, *values: object) -> None:
+def sql(house: Harness, statement: str, *values: object) -> None:
     """Change the database as somebody with an editor would: no trigger and no constraint has a say."""
     with closing(sqlite3.connect(house.folder / "state.db")) as connection, connection:
         connection.execute("PRAGMA ignore_check_constraints = on")
@@ -63,25 +63,25 @@ def sql(house: House, statement: str, *values: object) -> None:
         connection.execute(statement, values)
 
 
-def current_run(house: House, partition: PartitionKey) -> str:
+def current_run(house: Harness, partition: PartitionKey) -> str:
     state = house.workspace.reader.state(partition)
     assert state is not None
     return str(state.current_run_id)
 
 
-def payload_of(house: House, partition: PartitionKey) -> Path:
+def payload_of(house: Harness, partition: PartitionKey) -> Path:
     folder = house.folder / f"lake/raw/demo/customer_id={partition.customer_id}"
     [path] = folder.rglob(f"run_id={current_run(house, partition)}/payload-*.jsonl")
     return path
 
 
-def data_file(house: House) -> Path:
+def data_file(house: Harness) -> Path:
     """The one file of the table: its partitions are of one month."""
     [uri] = DeltaTable(str(house.folder / TABLE)).file_uris()
     return Path(uri.removeprefix("file://"))
 
 
-def commit(house: House, change: Callable[[pa.Table], pa.Table], *, keep: bool = False) -> int:
+def commit(house: Harness, change: Callable[[pa.Table], pa.Table], *, keep: bool = False) -> int:
     """Add a file with other rows to the Delta table, in the place of the old one or beside it. The new version."""
     old, log = data_file(house), house.folder / TABLE / "_delta_log"
     new = old.with_name("planted.parquet")
@@ -96,7 +96,7 @@ def commit(house: House, change: Callable[[pa.Table], pa.Table], *, keep: bool =
     return version
 
 
-def plant(house: House, change: Callable[[pa.Table], pa.Table], *, keep: bool = False) -> list[str]:
+def plant(house: Harness, change: Callable[[pa.Table], pa.Table], *, keep: bool = False) -> list[str]:
     """The same in a version that the head names; what the checker says about it."""
     version = commit(house, change, keep=keep)
     assert check_workspace(house.folder) == [], "no head names that version yet"
@@ -104,7 +104,7 @@ def plant(house: House, change: Callable[[pa.Table], pa.Table], *, keep: bool = 
     return check_workspace(house.folder)
 
 
-def test_a_workspace_that_was_not_touched_has_no_violations(house: House) -> None:
+def test_a_workspace_that_was_not_touched_has_no_violations(house: Harness) -> None:
     assert check_workspace(house.folder) == []
     house.publish()
     assert check_workspace(house.folder) == []
@@ -153,13 +153,13 @@ OF_FIRST, OF_SECOND, OF_DEMOTED = FIRST.customer_id, SECOND.customer_id, DEMOTED
         ("UPDATE warehouse_table SET version = 99 WHERE ? <> ''", "any", "version 99 cannot be read"),
     ],
 )
-def test_each_edited_row_of_the_state_is_found(house: House, statement: str, customer: str, violation: str) -> None:
+def test_each_edited_row_of_the_state_is_found(house: Harness, statement: str, customer: str, violation: str) -> None:
     sql(house, statement, customer)
     found = check_workspace(house.folder)
     assert any(violation in text for text in found), found
 
 
-def test_a_changed_byte_of_a_payload_is_found(house: House) -> None:
+def test_a_changed_byte_of_a_payload_is_found(house: Harness) -> None:
     path = payload_of(house, SECOND)
     path.write_bytes(path.read_bytes().replace(b'"clicks":1', b'"clicks":8', 1))
     [found] = check_workspace(house.folder)
@@ -167,14 +167,14 @@ def test_a_changed_byte_of_a_payload_is_found(house: House) -> None:
 
 
 @pytest.mark.parametrize("name", ["metadata.json", "payload"])
-def test_a_missing_payload_or_seal_is_found(house: House, name: str) -> None:
+def test_a_missing_payload_or_seal_is_found(house: Harness, name: str) -> None:
     path = payload_of(house, SECOND)
     (path.with_name(name) if name == "metadata.json" else path).unlink()
     [found] = check_workspace(house.folder)
     assert ("is not sealed" if name == "metadata.json" else "is missing") in found
 
 
-def test_a_seal_that_counts_other_records_is_found(house: House) -> None:
+def test_a_seal_that_counts_other_records_is_found(house: Harness) -> None:
     path = payload_of(house, SECOND).with_name("metadata.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"record_count": 4}))
     [found] = check_workspace(house.folder)
@@ -186,34 +186,34 @@ def with_first_clicks(rows: pa.Table, clicks: int) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index("clicks"), "clicks", pa.array([clicks, *values[1:]], pa.int64()))
 
 
-def test_a_data_file_with_another_value_is_found(house: House) -> None:
+def test_a_data_file_with_another_value_is_found(house: Harness) -> None:
     [found] = plant(house, lambda rows: with_first_clicks(rows, 77))
     assert "1 are unknown, 1 are missing" in found
     assert "77" in found
 
 
-def test_a_data_file_that_lost_a_row_is_found(house: House) -> None:
+def test_a_data_file_that_lost_a_row_is_found(house: Harness) -> None:
     found = plant(house, lambda rows: rows.slice(1))
     assert any("holds 2 rows of run" in text for text in found), found
 
 
-def test_a_data_file_that_lost_a_partition_is_found(house: House) -> None:
+def test_a_data_file_that_lost_a_partition_is_found(house: Harness) -> None:
     found = plant(house, lambda rows: rows.slice(3))
     assert found == [f"{FIRST}: its pointer names 3 rows, demo.campaign_daily.v1 has none"]
 
 
-def test_a_missing_data_file_is_found(house: House) -> None:
+def test_a_missing_data_file_is_found(house: Harness) -> None:
     data_file(house).unlink()
     [found] = check_workspace(house.folder)
     assert "cannot be read" in found
 
 
-def test_a_file_that_was_added_twice_is_found(house: House) -> None:
+def test_a_file_that_was_added_twice_is_found(house: Harness) -> None:
     found = plant(house, lambda rows: rows, keep=True)
     assert len([text for text in found if "holds 6 rows of run" in text]) == 3, found
 
 
-def test_rows_of_two_runs_of_one_partition_are_found(house: House) -> None:
+def test_rows_of_two_runs_of_one_partition_are_found(house: Harness) -> None:
     foreign = "01M7KP4MB00J3XWQ1FS7J9P18B"
 
     def of_another_run(rows: pa.Table) -> pa.Table:
@@ -224,14 +224,14 @@ def test_rows_of_two_runs_of_one_partition_are_found(house: House) -> None:
     assert len([text for text in found if f"holds rows of run {foreign}, " in text or f", {foreign}, " in text]) == 3
 
 
-def test_the_state_alone_can_be_checked(house: House) -> None:
+def test_the_state_alone_can_be_checked(house: Harness) -> None:
     state, _, schema = places(house.folder)
     assert check_state(state, schema) == []
     sql(house, "UPDATE partition_state SET attempt_count = 7")
     assert len(check_state(state, schema)) == 4
 
 
-def test_projections_that_differ_from_a_rebuild_are_found(house: House) -> None:
+def test_projections_that_differ_from_a_rebuild_are_found(house: Harness) -> None:
     ws = house.workspace
     ws.project()
     assert check_projections(house.folder) == []

@@ -12,14 +12,14 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from builders import everything
-from cli import penstock
 from penstock.app import load_workspace
 from penstock.cli.main import app
 from penstock.db.schema import metadata
 from support import long_names
+from support.builders import everything
+from support.cli import penstock
 from support.long_names import QUERY, LongNames
-from workspaces import write_workspace
+from support.workspaces import write_workspace
 
 # --- options: which promise holds for which command -----------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workspaces import customer_id, write_workspace
+from support.workspaces import customer_id, write_workspace
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 

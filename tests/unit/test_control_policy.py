@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import NOW, query
 from penstock.control.breaker import CONFIRMATIONS, gate, in_words, observed
 from penstock.control.ranges import (
     between_keys,
@@ -30,6 +29,7 @@ from penstock.flow.guard import Gate
 from penstock.partition import PartitionKey
 from penstock.settings import Restate, Retry
 from penstock.state.records import Breaker, Observation, PartitionControl
+from support.builders import NOW, query
 
 MINUTES = timedelta(minutes=1)
 POLICY = Retry(max_attempts=5, backoff=(5 * MINUTES, 30 * MINUTES, 120 * MINUTES), jitter=0.2)

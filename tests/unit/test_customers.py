@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import builders
 from penstock.control.customers import plan_customers, write_customers
 from penstock.errors import ActRefused, ConfigError, StateConflict
 from penstock.settings import Settings, load_settings
 from penstock.source.protocol import Account
+from support import builders
 
 NOW = datetime(2026, 6, 10, 12, tzinfo=UTC)
 HEAD = "id,name,time_zone,active_from,active_to\n"

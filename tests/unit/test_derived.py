@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-import builders
 from penstock.clock import last_day_over
 from penstock.control.models import ModelPlanner
 from penstock.control.select import Selection, derived, expected
@@ -17,6 +16,7 @@ from penstock.derived import Derived, in_order
 from penstock.expected import ExpectedRange
 from penstock.partition import EVERYBODY, PartitionKey
 from penstock.settings import Customer, Model, Settings, SourceSettings, StateSettings
+from support import builders
 
 START = date(2024, 6, 1)
 ZONES = ("UTC", "Pacific/Auckland", "America/Los_Angeles")

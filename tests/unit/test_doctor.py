@@ -18,8 +18,8 @@ from penstock.cli import diagnosis
 from penstock.cli.main import app
 from penstock.errors import SourceUnavailable
 from penstock.source.reach import connect, within
-from servers import free_port
-from workspaces import write_workspace
+from support.servers import free_port
+from support.workspaces import write_workspace
 
 FIELDS = [{"name": "campaign_id", "type": "long"}, {"name": "clicks", "type": "long"}]
 

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from builders import key
 from penstock.ledger import events
 from penstock.partition import RunId
 from penstock.projections.fact import UNDERSTOOD
+from support.builders import key
 
 GOLDEN = Path(__file__).parent / "golden_events.json"
 RUN = RunId("01J00000000000000000000000")

@@ -9,12 +9,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from builders import NOW, contract, key
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, new_run_id
 from penstock.pipeline import slices as sizes
 from penstock.pipeline.parse_slices import Examiner
 from penstock.raw.sink import RawSink
+from support.builders import NOW, contract, key
 
 
 def headers(folder: Path, sealed_as: str) -> list[dict[str, Any]]:

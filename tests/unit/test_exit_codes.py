@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cli import penstock
 from penstock import errors
 from penstock.errors import ExitCode, PenstockError, TransientError, UsageError
+from support.cli import penstock
 
 ROOT = Path(__file__).parents[2]
 

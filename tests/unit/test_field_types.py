@@ -11,7 +11,7 @@ from hypothesis import given
 from penstock.contract.schema import arrow_type, spark_type
 from penstock.field_types import Kind, kind_of, reader
 from penstock.settings import Field
-from strategies import kinds
+from support.strategies import kinds
 
 
 @given(kinds)

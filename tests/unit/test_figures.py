@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import contract
 from penstock.contract.figures import Figures, Worked, as_numbers, figure_complaints, measures
 from penstock.settings import Field, check_from_mapping
+from support.builders import contract
 
 FIELDS = (Field(name="n", type="double"), Field(name="at", type="timestamp"))
 DAY = date(2024, 6, 1)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import days
 from penstock.control.ranges import without_frozen
 from penstock.control.select import Selection, due_range, expected
 from penstock.expected import ExpectedRange
@@ -22,6 +21,7 @@ from penstock.source.budget import Budget
 from penstock.source.horizon import horizon
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
+from support.builders import days
 
 NOW = datetime(2026, 6, 10, 12, tzinfo=UTC)
 QUERY = Query(name="q", source="shop", start_date=date(2026, 6, 1), fields=(Field(name="clicks", type="long"),))

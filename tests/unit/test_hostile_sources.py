@@ -20,7 +20,7 @@ from penstock.raw.reader import RawReader
 from penstock.settings import Customer, Field, Query, SourceSettings
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
-from web import Asked, Said, service
+from support.web import Asked, Said, service
 
 D1, D2, D3 = DAYS = [date(2024, 6, day) for day in (1, 2, 3)]
 FIELDS = (Field(name="n", type="long"), Field(name="s", type="string"), Field(name="d", type="decimal(38,6)"))

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 import pytest
 
-from fetching import by_day
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, QuotaExceeded, SourceUnavailable
 from penstock.partition import new_run_id
 from penstock.settings import Field, Query, SourceSettings
@@ -19,8 +18,9 @@ from penstock.source.budget import Budget
 from penstock.source.http import HttpSource
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
-from servers import free_port
-from web import Asked, Said, service
+from support.fetching import by_day
+from support.servers import free_port
+from support.web import Asked, Said, service
 
 D1, D2, D3 = DAYS = [date(2024, 6, day) for day in (1, 2, 4)]
 FIELDS = (Field(name="n", type="long"),)

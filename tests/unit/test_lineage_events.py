@@ -12,14 +12,14 @@ from uuid import UUID
 import pytest
 from ulid import ULID
 
-from builders import NOW, contract
 from penstock.contract.contract import Contract
 from penstock.control.lineage import run_events, tell
 from penstock.errors import TransientError
 from penstock.settings import LineageSettings, Settings, load_settings
 from penstock.state.assets import AssetRun
 from penstock.warehouse.reader import TableHead
-from workspaces import write_workspace
+from support.builders import NOW, contract
+from support.workspaces import write_workspace
 
 RUN = "01J00000000000000000000001"
 FETCHED = contract()

@@ -20,7 +20,7 @@ from penstock.contract.documents import as_yaml, checked_query, dumped, queries_
 from penstock.contract.odcs import from_odcs, to_odcs
 from penstock.errors import ConfigError
 from penstock.settings import Field, Freshness, Query, Restate, check_from_mapping, query_to_mapping
-from strategies import kinds
+from support.strategies import kinds
 
 CHECKS: list[dict[str, Any]] = [
     {"unique": ["id", "day"]},

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from builders import key
 from penstock.partition import AttemptKey, RunId, new_run_id
 from penstock.pipeline import parsed_cache
 from penstock.pipeline.parsed_cache import BlockRef, CacheReader, CacheWriter, DiskBudget, ParsedCache, open_cache
+from support.builders import key
 
 RUN = new_run_id()
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cli import penstock
 from penstock.control.select import Selection
 from penstock.errors import ConfigError
-from workspaces import CAMPAIGNS, open_at
+from support.cli import penstock
+from support.workspaces import CAMPAIGNS, open_at
 
 NOW = datetime(2024, 6, 11, 12, tzinfo=UTC)
 

@@ -10,8 +10,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-import builders
-from builders import Actors, contract, days, key, planned, query
 from penstock.contract.contract import Contract
 from penstock.control.plan import DUE, Plan, make_plan, refuse_changed_fields
 from penstock.control.select import Selection, due_range, expected
@@ -21,6 +19,8 @@ from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.settings import Customer, Field, Query, Settings, SourceSettings, StateSettings
 from penstock.state.records import Planned
+from support import builders
+from support.builders import Actors, contract, days, key, planned, query
 
 NOW = datetime(2024, 6, 10, 12, 0, tzinfo=UTC)  # midnight in Auckland, 5 in the morning in Los Angeles
 

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from house import House
 from penstock.partition import MODELS, AttemptKey, PartitionKey, new_run_id
 from penstock.pipeline import load
 from penstock.pipeline import slices as sizes
@@ -18,15 +17,16 @@ from penstock.raw.sink import RawSink
 from penstock.warehouse import files as packed
 from penstock.warehouse.packing import NewSlice, Part, plan_month
 from penstock.warehouse.staging import StagePart
-from workspaces import key
+from support.harness import Harness
+from support.workspaces import key
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def house(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)
 
 
-def stored(house: House) -> list[pa.Table]:
+def stored(house: Harness) -> list[pa.Table]:
     root = Path(house.workspace.lake.url)
     paths = [path for share in house.workspace.vouched("demo.campaign_daily").shares() for path in share.files]
     assert all(path.startswith("warehouse/") for path in paths)
@@ -38,7 +38,7 @@ def is_sorted(table: pa.Table) -> bool:
     return keys == sorted(keys)
 
 
-def test_rows_are_sorted_and_merged_with_what_stays_of_the_old_file(house: House) -> None:
+def test_rows_are_sorted_and_merged_with_what_stays_of_the_old_file(house: Harness) -> None:
     days = ("2024-06-03", "2024-06-05", "2024-06-07")
     house.deliver({key(n, day): 1 for n in (1, 3, 5) for day in days})
     house.publish()
@@ -53,7 +53,9 @@ def test_rows_are_sorted_and_merged_with_what_stays_of_the_old_file(house: House
     assert lines == [0, 1, 2] * 4  # the order of the payload survives the merge
 
 
-def test_a_slice_too_large_for_memory_is_streamed_into_its_place(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_too_large_for_memory_is_streamed_into_its_place(
+    house: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house.deliver({key(n, "2024-06-05"): 1 for n in (1, 2, 3)})
     house.publish()
     monkeypatch.setattr(sizes, "LARGE_BYTES", 1000)
@@ -68,7 +70,7 @@ def test_a_slice_too_large_for_memory_is_streamed_into_its_place(house: House, m
     assert table.num_rows == 506
 
 
-def test_files_roll_over_at_the_target_size(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_roll_over_at_the_target_size(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "TARGET_BYTES", 2_000)
     monkeypatch.setattr(packed, "_HELD_BYTES", 1_000)
     monkeypatch.setattr(sizes, "GROUP_SLICES", 2)
@@ -114,7 +116,7 @@ def test_a_slice_of_a_model_weighs_what_its_file_does() -> None:
 
 @pytest.mark.parametrize("large", [False, True], ids=["read together", "streamed"])
 def test_only_the_content_that_was_accepted_is_loaded(
-    house: House, monkeypatch: pytest.MonkeyPatch, large: bool
+    house: Harness, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
     """A raw run that is whole, with a seal that fits its payload, and that is not the one the verdict was about."""
     if large:

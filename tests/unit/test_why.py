@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-import builders
-from builders import NOW, Actors, key
 from penstock.control.why import Circumstances, Named, Why, explain
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus
@@ -21,6 +19,8 @@ from penstock.state.authority import AuthorityStore
 from penstock.state.records import Attempt, PartitionControl, PartitionState, PartitionView
 from penstock.warehouse.pointers import Pointer
 from penstock.warehouse.withdrawn import DemotedRun
+from support import builders
+from support.builders import NOW, Actors, key
 
 OLD, NEW = RunId("01J00000000000000000000001"), RunId("01J00000000000000000000002")
 DAY = key(5).logical_date

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-_LOCK = Path(__file__).parents[1] / "requirements" / "delta-reader.lock"
+_LOCK = Path(__file__).parents[2] / "requirements" / "delta-reader.lock"
 
 _READ = """
 import json, sys

@@ -30,7 +30,7 @@ from penstock.warehouse.publish import Publication, Publisher
 from penstock.warehouse.rebuild import Rebuilder, Rebuilt, TableDamage
 from penstock.warehouse.staging import PartStaged, StagePart
 from penstock.warehouse.tables import Table
-from workspaces import CAMPAIGNS, open_at, rows_by_partition, write_workspace
+from support.workspaces import CAMPAIGNS, open_at, rows_by_partition, write_workspace
 
 FIELDS = [{"name": "campaign_id", "type": "long"}, {"name": "clicks", "type": "long"}]
 FIELDS_OF = {
@@ -51,7 +51,7 @@ def content_digest(rows: pa.Table, version: str = "v1") -> str:
     return content.digest(version)
 
 
-class House:
+class Harness:
     """Delivers accepted slices and publishes them. One that stands in the folder already is entered as it is."""
 
     def __init__(
@@ -80,12 +80,12 @@ class House:
             [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in self._contracts.values()]
         )
 
-    def under(self, version: str) -> House:
+    def under(self, version: str) -> Harness:
         """The same state and lake, as somebody sees them whose workspace file says another schema version."""
         database = self.workspace.database
         url = database.url.render_as_string(hide_password=False)
         queries = tuple(self._contracts)
-        return House(self.folder / version, queries, url, database.schema, version, self.workspace.lake.url)
+        return Harness(self.folder / version, queries, url, database.schema, version, self.workspace.lake.url)
 
     def now(self) -> datetime:
         return datetime.now(UTC)

@@ -27,7 +27,7 @@ from sqlalchemy.engine import Connection
 import penstock.db
 from penstock.db.engine import Database
 
-DATA = Path(__file__).with_name("data")
+DATA = Path(__file__).parents[1] / "data"
 VERSIONS = sorted(file.name.split("-")[1].split(".")[0] for file in DATA.glob("workspace-*.tar.xz"))
 _SCRIPTS = Path(penstock.db.__file__).with_name("migrations")
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from house import House
 from penstock.contract.content import content_digest
 from penstock.contract.rules import row_rules, unique_rules
 from penstock.partition import AttemptKey
 from penstock.pipeline.parse_slices import Examiner
 from penstock.pipeline.summarise import summariser
 from penstock.pipeline.validate import ToValidate, _item_table
-from workspaces import key
+from support.harness import Harness
+from support.workspaces import key
 
 
-def examine(house: House) -> str:
+def examine(house: Harness) -> str:
     """The digest of the rows, by the functions that Spark's workers run."""
     contract = house.workspace.contracts["campaign_daily"]
     [attempt, *_] = house.workspace.reader.attempts(key())
@@ -36,7 +36,7 @@ def peak() -> int:
 
 
 def main(folder: str) -> None:
-    house = House(Path(folder))
+    house = Harness(Path(folder))
     started = peak()
     digest = examine(house)
     examined = peak()

@@ -22,8 +22,6 @@ from unittest.mock import patch
 import pyarrow as pa
 import sqlalchemy as sa
 
-from builders import audit_entry
-from house import House
 from penstock.app import load_workspace
 from penstock.control.rescue import rescue
 from penstock.db import schema
@@ -32,7 +30,9 @@ from penstock.flow.heartbeat import Heartbeat
 from penstock.partition import PartitionKey
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse import packing
-from workspaces import customer_id
+from support.builders import audit_entry
+from support.harness import Harness
+from support.workspaces import customer_id
 
 TABLE = "demo.campaign_daily"
 FIRST_DAY = date(2024, 5, 30)  # so that there are two months, and two folders
@@ -57,15 +57,15 @@ def folding_nothing() -> AbstractContextManager[object]:
 
 
 def start(role: str, folder: Path, *arguments: object, **environment: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "loaders", role, str(folder), *map(str, arguments)]
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-m", "support.loader_processes", role, str(folder), *map(str, arguments)]
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     return subprocess.Popen(command, env={**os.environ, **environment, "PYTHONPATH": paths})
 
 
 class Loader:
     """Delivers, demotes, rolls back and compacts at random, and publishes after each."""
 
-    def __init__(self, house: House, token: str, seed: int) -> None:
+    def __init__(self, house: Harness, token: str, seed: int) -> None:
         self._house = house
         self._houses = [house, house.under("v2")]
         self._token = token
@@ -102,7 +102,7 @@ class Loader:
 
 
 def load(folder: str, seed: str, rounds: str) -> None:
-    house = House(Path(folder))
+    house = Harness(Path(folder))
     with folding_nothing(), Heartbeat(house.workers) as heart:
         loader = Loader(house, heart.token, int(seed))
         done = 0
@@ -117,11 +117,11 @@ def load(folder: str, seed: str, rounds: str) -> None:
 
 
 def publish(folder: str) -> None:
-    House(Path(folder)).publish()
+    Harness(Path(folder)).publish()
 
 
 def compact(folder: str, table: str) -> None:
-    publisher, _ = House(Path(folder)).publisher()
+    publisher, _ = Harness(Path(folder)).publisher()
     publisher.compact(table)
 
 
@@ -130,7 +130,7 @@ def recover(folder: str) -> None:
 
 
 def rebuild(folder: str) -> None:
-    House(Path(folder)).rebuild(TABLE)
+    Harness(Path(folder)).rebuild(TABLE)
 
 
 class Caught(Exception):
@@ -140,7 +140,7 @@ class Caught(Exception):
 class Witness:
     """Reads again and again until it is told to stop; every read is looked at from all sides."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: Harness) -> None:
         self.house = house
         self.reads = 0
 
@@ -169,7 +169,7 @@ class Witness:
 class SteadyWitness(Witness):
     """What is only ever replaced is always there, and a run that was replaced never comes back."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: Harness) -> None:
         super().__init__(house)
         self._now: dict[PartitionKey, str] = {}
         self._before: dict[PartitionKey, set[str]] = defaultdict(set)
@@ -189,7 +189,7 @@ class SteadyWitness(Witness):
 class UniformWitness(Witness):
     """All of the expected partitions are of one publication, and no read is of an older one than the read before."""
 
-    def __init__(self, house: House, partitions: int) -> None:
+    def __init__(self, house: Harness, partitions: int) -> None:
         super().__init__(house)
         self._partitions = partitions
         self.last = 0
@@ -225,7 +225,7 @@ def whole_slices(rows: pa.Table) -> dict[PartitionKey, tuple[int, str]]:
 
 def read(folder: str, partitions: str = "") -> None:
     """Until there is a file `stop`; what was caught is left in a file, and the number of reads in another."""
-    house = House(Path(folder))
+    house = Harness(Path(folder))
     witness = UniformWitness(house, int(partitions)) if partitions else SteadyWitness(house)
     place = Path(folder) / "witnesses"
     try:

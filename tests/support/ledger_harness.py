@@ -10,8 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-import builders
-from builders import Actors, key, planned
 from penstock.db.engine import Database
 from penstock.flow.graph import Graph
 from penstock.lake import Lake, open_lake
@@ -23,12 +21,14 @@ from penstock.projections.manifest import ManifestPointer
 from penstock.projections.projector import Projector
 from penstock.projections.system import system_table
 from penstock.state.inputs import InputReader
+from support import builders
+from support.builders import Actors, key, planned
 
 OWNER = (builders.TENANT, builders.WORKSPACE)
 
 
 @dataclass
-class Annals:
+class LedgerHarness:
     """A state database, a lake, and everybody who reads the ledger."""
 
     actors: Actors
@@ -63,7 +63,7 @@ class Annals:
 
     @classmethod
     @contextmanager
-    def on(cls, database: Database, folder: str) -> Iterator[Annals]:
+    def on(cls, database: Database, folder: str) -> Iterator[LedgerHarness]:
         actors, lake = Actors.on(builders.migrated(database)), open_lake(f"{folder}/lake")
         ledger = LedgerReader(database, SegmentReader(lake))
         inputs = InputReader(database).of

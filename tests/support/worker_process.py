@@ -14,7 +14,6 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from builders import contract, query
 from penstock.clock import utc_now
 from penstock.control.plan import make_plan
 from penstock.control.rescue import rescue
@@ -31,6 +30,7 @@ from penstock.state.records import Accepted, Cancelled, Issued, Rejected, Verdic
 from penstock.state.schedule import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore, process
+from support.builders import contract, query
 
 POLICY = Retry(max_attempts=4, backoff=(timedelta(seconds=1),), jitter=0)
 QUERIES = {"campaign_daily": query(retry=POLICY)}

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from house import House
-from loaders import TABLE, UniformWitness, Watch, folding_nothing, keys, rows_of, start
+from support.harness import Harness
+from support.loader_processes import TABLE, UniformWitness, Watch, folding_nothing, keys, rows_of, start
 
 COMPACT_GAPS = ("compact.staged", "compact.prepared", "compact.committed")
 PUBLISH_GAPS = ("publish.staged", "publish.prepared", "publish.committed", "publish.committed:2", "publish.recorded")
@@ -25,7 +25,7 @@ class Survived:
 class Walk:
     """Every partition is replaced again and again, half of them moving from one schema version to the other."""
 
-    def __init__(self, house: House, partitions: int) -> None:
+    def __init__(self, house: Harness, partitions: int) -> None:
         self._house = house
         self._newer = house.under("v2")
         days = next(n for n in range(100, 0, -1) if partitions % n == 0 and n * n <= partitions)
