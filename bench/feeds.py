@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from bench.workload import CONTRACT, FIRST_DAY
+from penstock.config.assets import Query
+from penstock.config.settings import Customer
 from penstock.partition import new_run_id
-from penstock.settings import Customer, Query
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import COMPLETE, RunContext
 

@@ -20,9 +20,9 @@ from bench.filling import Deliveries, keys_of, publish
 from bench.measure import timed
 from bench.workload import ASSET, CONTRACT, Workload
 from penstock.app import Workspace
+from penstock.config.checks import Field
 from penstock.contract.schema import arrow_schema
 from penstock.partition import PartitionKey
-from penstock.settings import Field
 
 _FIELDS = arrow_schema([Field(**field) for field in CONTRACT["fields"]])
 _ROWS = pa.schema([("customer_id", pa.string()), ("logical_date", pa.date32()), *_FIELDS])

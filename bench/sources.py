@@ -19,9 +19,9 @@ from rich.table import Table
 from bench.feeds import CUSTOMER, Feed, dates_of, feeds
 from bench.options import positive
 from bench.report import circumstances
+from penstock.config.settings import SourceSettings
 from penstock.partition import new_run_id
 from penstock.pipeline.extract import Extraction, extract_here
-from penstock.settings import SourceSettings
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
 

@@ -13,8 +13,8 @@ import yaml
 
 from bench.clock import StandingClock
 from penstock.app import Workspace
+from penstock.config.settings import Settings, load_settings
 from penstock.partition import RunId
-from penstock.settings import Settings, load_settings
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
 

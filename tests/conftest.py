@@ -42,8 +42,8 @@ def s3_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One small local session for all tests, made as a run makes it."""
+    from penstock.config.settings import SparkSettings
     from penstock.pipeline.session import start_session
-    from penstock.settings import SparkSettings
 
     session = start_session(SparkSettings(master="local[2]", config={"spark.sql.shuffle.partitions": "2"}))
     yield session

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from graphlib import TopologicalSorter
 
+from penstock.config.assets import Model
+from penstock.config.settings import Settings
 from penstock.expected import ExpectedRange
 from penstock.partition import EVERYBODY, MODELS, PartitionKey
-from penstock.settings import Model, Settings
 
 _DAY = timedelta(days=1)
 

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 import orjson
 
+from penstock.config.assets import Query
+from penstock.config.settings import Customer, SourceSettings
 from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
 from penstock.contract.counts import count_complaints
@@ -22,7 +24,6 @@ from penstock.lake import open_lake
 from penstock.partition import new_run_id
 from penstock.pipeline.extract import Extracted, Extraction, extract_here
 from penstock.raw.reader import RawReader
-from penstock.settings import Customer, Query, SourceSettings
 from penstock.source.budget import Budget
 from penstock.source.protocol import COMPLETE, Row, RunContext, Source
 from penstock.source.registry import refuse_queries

@@ -14,7 +14,7 @@ from support.cli import answer, penstock
 _MAPPED = """
 from pathlib import Path
 from penstock.pipeline.session import start_session
-from penstock.settings import SparkSettings
+from penstock.config.settings import SparkSettings
 session = start_session(SparkSettings())
 print(Path(f"/proc/{session.sparkContext._gateway.proc.pid}/maps").read_text())
 """

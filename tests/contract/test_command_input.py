@@ -11,9 +11,9 @@ import pytest
 
 from penstock.cli.options import LAST_ID, MOST_LINES
 from penstock.clock import LONGEST
+from penstock.config.values import duration
 from penstock.control.breaker import observed
 from penstock.control.select import Selection
-from penstock.declared import duration
 from penstock.errors import UsageError
 from penstock.partition import new_ulid
 from penstock.state.records import Observation

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.config.settings import SparkSettings
 from penstock.pipeline.session import start_session
-from penstock.settings import SparkSettings
 from support import builders
 from support.harness import Harness
 

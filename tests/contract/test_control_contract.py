@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from penstock.config.assets import Query, Retry
 from penstock.control.plan import DUE, planned
 from penstock.control.requeue import NotRetried
 from penstock.control.retry import terminal
@@ -22,7 +23,6 @@ from penstock.errors import ActRefused, ErrorClass, PenstockError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
-from penstock.settings import Query, Retry
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import TAKEN

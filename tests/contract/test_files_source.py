@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import load_settings
 from penstock.errors import AuthFailed, ConfigError, DataError, SourceUnavailable
 from penstock.partition import new_run_id
-from penstock.settings import Field, Query, load_settings
 from penstock.source.files import FilesSource
 from penstock.source.inflate import Inflated
 from penstock.source.protocol import RunContext

@@ -19,13 +19,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
+from penstock.config.assets import Query
+from penstock.config.settings import Customer, SourceSettings, load_settings
 from penstock.errors import AuthFailed, ConfigError, SourceUnavailable
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.pipeline.extract import Extraction, _Span, _worker
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
-from penstock.settings import Customer, Query, SourceSettings, load_settings
 from penstock.source.google_ads.source import GoogleAdsSource, stretches
 from penstock.source.protocol import Account, RunContext
 from penstock.source.registry import make_source, refuse_queries

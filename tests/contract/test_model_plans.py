@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from penstock.config.assets import Model
+from penstock.config.settings import Settings
 from penstock.control.models import STALE, ModelPlan, ModelPlanner
 from penstock.control.plan import DUE, in_words
 from penstock.db import schema
@@ -17,7 +19,6 @@ from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
 from penstock.flow.stages import REFRESH
 from penstock.partition import PartitionKey
-from penstock.settings import Model, Settings
 from support import builders
 from support.builders import NOW, Actors
 

@@ -12,9 +12,9 @@ import pytest
 
 import penstock
 from penstock.app import Workspace
+from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import UsageError
 from penstock.partition import new_run_id
-from penstock.settings import Customer, SourceSettings
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
 from support import builders

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from penstock.config.settings import load_settings
 from penstock.control.asked_days import asked_days
 from penstock.control.select import Selection
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange, expected_by_day
 from penstock.partition import PartitionKey, new_ulid
-from penstock.settings import load_settings
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse import readiness
 from support import builders

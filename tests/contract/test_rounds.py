@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from penstock.config.settings import ControlSettings, Customer, Settings, SourceSettings, StateSettings
 from penstock.control.round import Planner, Round
 from penstock.flow.guard import Gate
 from penstock.partition import AttemptKey, PartitionKey, new_run_id, new_ulid
-from penstock.settings import ControlSettings, Customer, Settings, SourceSettings, StateSettings
 from penstock.state.backfills import Backfill, BackfillStore
 from penstock.state.marks import MarkStore
 from penstock.state.pause_scope import Scope

@@ -16,8 +16,10 @@ import pyarrow.parquet
 import pytest
 import sqlalchemy as sa
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer
 from penstock.lake import open_lake
-from penstock.settings import Customer, Field, Query
 from penstock.source.demo import DemoSource
 from penstock.source.files import FilesSource
 from penstock.source.http import HttpSource

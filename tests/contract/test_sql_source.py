@@ -12,9 +12,11 @@ import orjson
 import pytest
 import sqlalchemy as sa
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer, SourceSettings, load_settings
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
 from penstock.partition import new_run_id
-from penstock.settings import Customer, Field, Query, SourceSettings, load_settings
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
 from penstock.source.sql import SqlSource

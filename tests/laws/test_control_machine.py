@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from penstock.config.assets import Retry
 from penstock.control.plan import DUE, planned
 from penstock.control.retry import terminal
 from penstock.control.schedule import schedule
@@ -23,7 +24,6 @@ from penstock.errors import ActRefused, ErrorClass
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus, Stage
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.settings import Retry
 from penstock.state.authority import AuthorityStore
 from penstock.state.marks import MarkStore
 from penstock.state.pause_scope import Scope

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.config.checks import check_from_mapping
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass
 from penstock.lifecycle import Outcome
@@ -18,7 +19,6 @@ from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.pipeline.references import Referenced
 from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.raw.sink import RawSink
-from penstock.settings import check_from_mapping
 from penstock.state.records import Accepted, Planned
 from support.builders import audit_entry
 from support.harness import Harness

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 
 from penstock.app import Workspace
+from penstock.config.settings import Customer
 from penstock.db import schema
 from penstock.errors import (
     ConfigError,
@@ -30,7 +31,6 @@ from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
 from penstock.pipeline.work import collected, mapped, spread
 from penstock.projections.fact import START, Cursor
-from penstock.settings import Customer
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
 from penstock.state.worker import WorkerStore

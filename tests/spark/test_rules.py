@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.config.checks import Field, check_from_mapping
 from penstock.contract.checks import broken
 from penstock.contract.plain import plain, spark_fields
 from penstock.contract.rules import row_rules
 from penstock.contract.schema import arrow_schema, spark_ddl
 from penstock.errors import ConfigError
 from penstock.pipeline.validate import check_expressions
-from penstock.settings import Field, check_from_mapping
 from penstock.sql_guard import expression_problems
 from support.builders import contract
 

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from penstock.app import Workspace
+from penstock.config.checks import Field
 from penstock.contract.schema import arrow_schema, spark_ddl
 from penstock.contract.spark_hash import nullable_row_hashes
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey
-from penstock.settings import Field
 from support.old_workspaces import VERSIONS, move_to_postgres, unpack
 from support.workspaces import open_at, rows_by_partition, run
 

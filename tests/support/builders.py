@@ -14,6 +14,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
 from penstock.contract.contract import Contract
 from penstock.control.pause import scopes_of
 from penstock.db import schema
@@ -23,7 +25,6 @@ from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
-from penstock.settings import Field, Query
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
+from penstock.config.assets import Query
+from penstock.config.settings import Customer
 from penstock.errors import PenstockError
-from penstock.settings import Customer, Query
 from penstock.source.protocol import COMPLETE, Source
 
 

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from penstock.app import Workspace
+from penstock.config.settings import load_settings
 from penstock.projections.system import system_table
-from penstock.settings import load_settings
 from support.checker import places
 
 _TABLES = ("partition_status", "runs")

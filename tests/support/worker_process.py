@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from penstock.clock import utc_now
+from penstock.config.assets import Retry
 from penstock.control.plan import make_plan
 from penstock.control.rescue import rescue
 from penstock.control.schedule import schedule
@@ -23,7 +24,6 @@ from penstock.errors import ErrorClass, TransientError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import Stage
 from penstock.partition import AttemptKey, new_run_id
-from penstock.settings import Retry
 from penstock.state.control import ControlStore
 from penstock.state.reader import StateReader
 from penstock.state.records import Accepted, Cancelled, Issued, Rejected, Verdict

@@ -33,13 +33,9 @@ LAYERS = (
     "db",
     "lake",
     "derived",
-    "settings",
-    "specification",
-    "checks",
-    "declared",
+    "config",
     "sql_guard",
     "sql_functions",
-    "workspace_file",
     "field_types",
     "lifecycle",
     "expected",
@@ -132,7 +128,7 @@ def test_every_exception_is_still_needed_and_has_a_reason() -> None:
         ("import penstock.db.engine", "penstock.errors", False, ["penstock.db.engine"]),
         ("def f():\n    from penstock.db import schema", "penstock.errors", False, ["penstock.db"]),
         ("if TYPE_CHECKING:\n    from penstock.app import W", "penstock.errors", False, ["penstock.app"]),
-        ("from penstock import partition", "penstock.settings", False, ["penstock.partition"]),
+        ("from penstock import partition", "penstock.config.settings", False, ["penstock.partition"]),
         ("from penstock import __version__", "penstock.raw.sink", False, ["penstock.__version__"]),
         ("from . import reader", "penstock.state.control", False, ["penstock.state"]),
         ("from .reader import X", "penstock.state.control", False, ["penstock.state.reader"]),
@@ -147,7 +143,7 @@ def test_the_check_itself_sees_every_way_to_import(
     assert [name for name, _ in imported(ast.parse(source), module, is_package)] == found
 
 
-@pytest.mark.parametrize("module", ["penstock", "penstock.settings", "penstock.cli.main"])
+@pytest.mark.parametrize("module", ["penstock", "penstock.config.settings", "penstock.cli.main"])
 def test_what_every_command_imports_is_light(module: str) -> None:
     probe = f"import sys, {module}; print(*sorted({set(HEAVY)!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)

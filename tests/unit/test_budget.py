@@ -9,9 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer, SourceSettings
 from penstock.partition import new_run_id
 from penstock.pipeline.extract import Extraction, _shared_out, _worker
-from penstock.settings import Customer, Field, Query, SourceSettings
 from penstock.source.budget import Budget
 
 FIRST = date(2024, 6, 1)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config.settings import SparkSettings
 from penstock.errors import ConfigError, PenstockError
 from penstock.pipeline import session
 from penstock.pipeline.class_data_sharing import ClassArchive, class_archive
-from penstock.settings import SparkSettings
 
 JAVA = 'openjdk version "17.0.1"\nOpenJDK 64-Bit Server VM (mixed mode, sharing)'
 

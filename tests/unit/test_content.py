@@ -8,11 +8,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.config.checks import Field
 from penstock.contract.content import FirstContent, content_digest, row_hashes
 from penstock.contract.schema import arrow_schema
 from penstock.contract.spark_hash import nullable_row_hashes
 from penstock.digests import comparable
-from penstock.settings import Field
 
 KINDS = (
     "long", "double", "string", "boolean", "date", "timestamp", "decimal(10,2)", "array<long>",

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field, check_from_mapping
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.parse import parse_many
-from penstock.settings import Field, Query, check_from_mapping
 
 FIELDS = (
     Field(name="id", type="long"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config.assets import Restate, Retry
 from penstock.control.breaker import CONFIRMATIONS, gate, in_words, observed
 from penstock.control.ranges import (
     between_keys,
@@ -27,7 +28,6 @@ from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
 from penstock.partition import PartitionKey
-from penstock.settings import Restate, Retry
 from penstock.state.records import Breaker, Observation, PartitionControl
 from support.builders import NOW, query
 

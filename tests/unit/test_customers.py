@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config.settings import Settings, load_settings
 from penstock.control.customers import plan_customers, write_customers
 from penstock.errors import ActRefused, ConfigError, StateConflict
-from penstock.settings import Settings, load_settings
 from penstock.source.protocol import Account
 from support import builders
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import AuthFailed, ConfigError, QuotaExceeded, SourceUnavailable
 from penstock.partition import RunId, new_run_id
-from penstock.settings import Customer, Field, Query, SourceSettings
 from penstock.source.demo import DemoSource, Fault
 from penstock.source.protocol import COMPLETE, RunContext
 from penstock.source.registry import make_source

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.clock import last_day_over
+from penstock.config.assets import Model
+from penstock.config.settings import Customer, Settings, SourceSettings, StateSettings
 from penstock.control.models import ModelPlanner
 from penstock.control.select import Selection, derived, expected
 from penstock.derived import Derived, in_order
 from penstock.expected import ExpectedRange
 from penstock.partition import EVERYBODY, PartitionKey
-from penstock.settings import Customer, Model, Settings, SourceSettings, StateSettings
 from support import builders
 
 START = date(2024, 6, 1)

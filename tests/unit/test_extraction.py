@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import QuotaExceeded, SourceUnavailable
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.pipeline.extract import Extraction, _Span
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
-from penstock.settings import Customer, Field, Query, SourceSettings
 from penstock.source.protocol import COMPLETE, Row
 
 D1, D2, D3 = DAYS = [date(2024, 6, day) for day in (1, 2, 3)]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from penstock.config.checks import Field
 from penstock.contract.schema import arrow_type, spark_type
 from penstock.field_types import Kind, kind_of, reader
-from penstock.settings import Field
 from support.strategies import kinds
 
 

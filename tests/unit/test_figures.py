@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.config.checks import Field, check_from_mapping
 from penstock.contract.figures import Figures, Worked, as_numbers, figure_complaints, measures
-from penstock.settings import Field, check_from_mapping
 from support.builders import contract
 
 FIELDS = (Field(name="n", type="double"), Field(name="at", type="timestamp"))

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 import numpy as np
 import pytest
 
+from penstock.config.checks import check_from_mapping
 from penstock.flow.graph import FanIn, Graph, GraphRefused
 from penstock.flow.references import waiting_for_references
 from penstock.lifecycle import Stage
@@ -16,7 +17,6 @@ from penstock.projections import codes
 from penstock.projections.fact import Fact
 from penstock.projections.graph import Ints, RunGraph, needed, spread
 from penstock.projections.run_fold import RunFold
-from penstock.settings import check_from_mapping
 from support.builders import contract, key
 
 RUN = RunId("01J00000000000000000000000")

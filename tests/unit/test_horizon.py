@@ -9,6 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer, Settings, SourceSettings, StateSettings
+from penstock.config.values import Keeps
 from penstock.control.ranges import without_frozen
 from penstock.control.select import Selection, due_range, expected
 from penstock.expected import ExpectedRange
@@ -16,7 +20,6 @@ from penstock.lake import open_lake
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline.extract import Extraction, _Span
 from penstock.raw.sink import RawSink
-from penstock.settings import Customer, Field, Keeps, Query, Settings, SourceSettings, StateSettings
 from penstock.source.budget import Budget
 from penstock.source.horizon import horizon
 from penstock.source.protocol import RunContext

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer, SourceSettings
 from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
 from penstock.contract.parse import parse_many
@@ -17,7 +20,6 @@ from penstock.lake import open_lake
 from penstock.partition import new_run_id
 from penstock.pipeline.extract import Extraction, extract_here
 from penstock.raw.reader import RawReader
-from penstock.settings import Customer, Field, Query, SourceSettings
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
 from support.web import Asked, Said, service

@@ -11,9 +11,11 @@ from typing import Any
 import orjson
 import pytest
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import SourceSettings
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, QuotaExceeded, SourceUnavailable
 from penstock.partition import new_run_id
-from penstock.settings import Field, Query, SourceSettings
 from penstock.source.budget import Budget
 from penstock.source.http import HttpSource
 from penstock.source.protocol import RunContext

@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.config.assets import query_to_mapping
 from penstock.contract.contract import Contract
 from penstock.contract.documents import as_yaml, checked_query, queries_in
 from penstock.contract.infer import infer
 from penstock.errors import DataError
 from penstock.pipeline.contract_trial import try_contract
-from penstock.settings import query_to_mapping
 
 
 def lines(*rows: Any) -> list[bytes]:

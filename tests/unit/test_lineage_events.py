@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 from ulid import ULID
 
+from penstock.config.settings import LineageSettings, Settings, load_settings
 from penstock.contract.contract import Contract
 from penstock.control.lineage import run_events, tell
 from penstock.errors import TransientError
-from penstock.settings import LineageSettings, Settings, load_settings
 from penstock.state.assets import AssetRun
 from penstock.warehouse.reader import TableHead
 from support.builders import NOW, contract

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_data_contract_standard.model import OpenDataContractStandard
 
+from penstock.config.assets import Freshness, Query, Restate, query_to_mapping
+from penstock.config.checks import Field, check_from_mapping
 from penstock.contract.contract import Contract
 from penstock.contract.documents import as_yaml, checked_query, dumped, queries_in
 from penstock.contract.odcs import from_odcs, to_odcs
 from penstock.errors import ConfigError
-from penstock.settings import Field, Freshness, Query, Restate, check_from_mapping, query_to_mapping
 from support.strategies import kinds
 
 CHECKS: list[dict[str, Any]] = [

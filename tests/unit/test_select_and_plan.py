@@ -10,6 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer, Settings, SourceSettings, StateSettings
 from penstock.contract.contract import Contract
 from penstock.control.plan import DUE, Plan, make_plan, refuse_changed_fields
 from penstock.control.select import Selection, due_range, expected
@@ -17,7 +20,6 @@ from penstock.db.engine import Database
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
-from penstock.settings import Customer, Field, Query, Settings, SourceSettings, StateSettings
 from penstock.state.records import Planned
 from support import builders
 from support.builders import Actors, contract, days, key, planned, query

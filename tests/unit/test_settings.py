@@ -13,34 +13,31 @@ from typing import Any
 import pydantic
 import pytest
 
-from penstock.contract.contract import Contract
-from penstock.contract.odcs import to_odcs
-from penstock.errors import ConfigError, UsageError
-from penstock.settings import (
+from penstock.config.assets import Freshness, Model, Query, Restate, Retry, query_to_mapping
+from penstock.config.checks import (
     Allowed,
-    Customer,
     Expression,
     Field,
-    Freshness,
-    Model,
-    Query,
     Range,
     Required,
-    Restate,
-    Retry,
     Rows,
-    Settings,
     Shrink,
-    SourceSettings,
-    SparkSettings,
-    StateSettings,
     Unique,
     check_from_mapping,
     check_to_mapping,
+)
+from penstock.config.settings import (
+    Customer,
+    Settings,
+    SourceSettings,
+    SparkSettings,
+    StateSettings,
     find_workspace,
     load_settings,
-    query_to_mapping,
 )
+from penstock.contract.contract import Contract
+from penstock.contract.odcs import to_odcs
+from penstock.errors import ConfigError, UsageError
 
 # Four lines, so that what a test adds starts on line 5.
 HEAD = "tenant: acme\nworkspace: ads\nstate: sqlite:///state.db\nlake: ./lake\n"
@@ -1592,7 +1589,7 @@ def test_without_a_workspace_the_way_to_one_is_named(tmp_path: Path) -> None:
 
 def test_settings_import_no_engine() -> None:
     program = (
-        "import sys, penstock.settings; "
+        "import sys, penstock.config.settings; "
         "print([m for m in ('pyspark', 'pyarrow', 'sqlalchemy', 'deltalake', 'pandas') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

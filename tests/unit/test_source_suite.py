@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field, Rows
+from penstock.config.settings import Customer
 from penstock.errors import ConfigError, PenstockError, SourceUnavailable
-from penstock.settings import Customer, Field, Query, Rows
 from penstock.source.protocol import COMPLETE, Row, RunContext
 from penstock.testing import SourceSuite
 

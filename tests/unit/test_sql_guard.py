@@ -8,12 +8,14 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from penstock.config.assets import Model
+from penstock.config.checks import check_from_mapping
+from penstock.config.settings import load_queries
 from penstock.contract.checks import broken
 from penstock.contract.contract import Contract
 from penstock.contract.rules import row_rules
 from penstock.errors import ConfigError, UsageError
 from penstock.pipeline.model import checked_sql
-from penstock.settings import Model, check_from_mapping, load_queries
 from penstock.sql_guard import SqlRefused, check_spark_expression, expression_problems, spark_statement
 from penstock.warehouse.sql import query
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import interrupts
 from penstock.app.opened import Opened
+from penstock.config.assets import Model
 from penstock.control.select import Selection
 from penstock.errors import UsageError
 from penstock.partition import MODELS, PartitionKey, RunId
-from penstock.settings import Model
 from penstock.state.control import AuditEntry
 
 if TYPE_CHECKING:

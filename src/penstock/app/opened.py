@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import interrupts
 from penstock.clock import Clock, utc_now
+from penstock.config.settings import Settings
 from penstock.control.select import Selection, derived, expected
 from penstock.errors import PenstockError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.failpoint import reach
 from penstock.partition import PartitionKey, RunId
-from penstock.settings import Settings
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.reader import StateReader

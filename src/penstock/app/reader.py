@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock.app.explaining import Explaining, PartitionHandle
 from penstock.clock import Clock, utc_now
+from penstock.config.settings import find_workspace, load_settings
 from penstock.control.filters import AnyCustomers, AnyDay, SliceFilters
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey, RunId
-from penstock.settings import find_workspace, load_settings
 from penstock.state.records import PartitionView
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock.app.chronicle import Chronicle
 from penstock.app.opened import os_user
+from penstock.config.values import time_span
 from penstock.control.filters import AnyCustomers, AnyDay, SliceFilters, customer_ids, day_range
 from penstock.control.select import Selection, refuse_unknown
-from penstock.declared import time_span
 from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId

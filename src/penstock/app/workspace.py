@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.opened import os_user
 from penstock.app.planning import Planning
 from penstock.clock import Clock, utc_now
+from penstock.config.settings import find_workspace, load_settings
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, LakeMismatch, PenstockError, UsageError
 from penstock.partition import MODELS, RunId, new_run_id
 from penstock.pipeline.memory import reduced_gc
 from penstock.plural import counted
-from penstock.settings import find_workspace, load_settings
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.validator import ValidatorStore

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.lifecycle import PartitionStatus
 
 if TYPE_CHECKING:
-    from penstock.settings import Settings
+    from penstock.config.settings import Settings
 
 
 def sources(context: typer.Context, incomplete: str) -> list[str]:

@@ -18,8 +18,8 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from penstock.config.assets import Query
     from penstock.pipeline.contract_trial import Trial
-    from penstock.settings import Query
 
 contract = typer.Typer(no_args_is_help=True, help="What queries promise: show, try, propose, export and import it.")
 
@@ -76,8 +76,8 @@ def check(
 
 
 def _session() -> Any:
+    from penstock.config.settings import SparkSettings
     from penstock.pipeline.session import start_session
-    from penstock.settings import SparkSettings
 
     return start_session(SparkSettings())
 
@@ -107,9 +107,10 @@ def infer(
     debug: opt.Debug = False,
 ) -> None:
     """Propose fields and checks from the rows of a raw run, or of a file; the answer can be included in a workspace."""
+    from penstock.config.assets import query_to_mapping
+    from penstock.config.settings import name_after
     from penstock.contract.documents import as_yaml, checked_query
     from penstock.contract.infer import infer as propose
-    from penstock.settings import name_after, query_to_mapping
 
     if (key is None) == (payload is None):
         raise UsageError("name either a partition or a --payload file")
@@ -137,9 +138,9 @@ def show_contract(
     name: QueryName, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
 ) -> None:
     """One query as it is in force, with its table and code version; what has its default is left out."""
+    from penstock.config.assets import query_to_mapping
     from penstock.contract.contract import Contract
     from penstock.contract.documents import as_yaml
-    from penstock.settings import query_to_mapping
 
     query = _query(workspace, name)
     found = Contract.of(query)
@@ -174,8 +175,8 @@ def import_(
     debug: opt.Debug = False,
 ) -> None:
     """A data contract as queries, to be included in a workspace; what has no counterpart is said in comments."""
+    from penstock.config.assets import query_to_mapping
     from penstock.contract.documents import as_yaml
-    from penstock.settings import query_to_mapping
 
     queries, notes = _queries(file)
     written = {name: query_to_mapping(query) for name, query in queries.items()}

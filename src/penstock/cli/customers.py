@@ -16,7 +16,7 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.settings import Customer
+    from penstock.config.settings import Customer
 
 customers = typer.Typer(no_args_is_help=True, help="The accounts whose slices are fetched.")
 

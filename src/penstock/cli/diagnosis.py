@@ -9,8 +9,9 @@ from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.app import Workspace
-    from penstock.checks import Check
-    from penstock.settings import Query, SourceSettings
+    from penstock.config.assets import Query
+    from penstock.config.checks import Check
+    from penstock.config.settings import SourceSettings
     from penstock.source.protocol import Source
 
 SECONDS = 3.0  # how long an address may take to answer
@@ -124,7 +125,7 @@ def _refused(source: Source, queries: Sequence[Query]) -> dict[str, str]:
 
 
 def _expression_problems(place: str, checks: Sequence[Check], fields: Mapping[str, str] | None) -> list[str]:
-    from penstock.checks import Expression
+    from penstock.config.checks import Expression
     from penstock.sql_guard import expression_problems
 
     return [

@@ -110,7 +110,7 @@ def gc(
     """
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
-    from penstock.declared import duration
+    from penstock.config.values import duration
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 

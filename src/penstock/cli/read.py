@@ -141,7 +141,7 @@ def snapshot(
     from penstock.app import open_workspace
     from penstock.cli.render import listing, show
     from penstock.cli.tables import table
-    from penstock.declared import duration
+    from penstock.config.values import duration
 
     ws = open_workspace(workspace)
     if drop and name is None:

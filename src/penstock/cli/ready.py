@@ -51,7 +51,7 @@ def ready(
     `penstock ready demo.campaign_daily --date 2024-06-01 --wait 30m && my-job`.
     """
     from penstock.app import open_reader
-    from penstock.declared import duration
+    from penstock.config.values import duration
     from penstock.warehouse.readiness import Rule
 
     ws = open_reader(workspace)

@@ -61,9 +61,9 @@ def _make(archive: ClassArchive) -> None:
     from pyspark import SparkContext
 
     from penstock.cli.init import write_workspace
+    from penstock.config.settings import SparkSettings
     from penstock.control.select import Selection
     from penstock.pipeline.session import JVM_OPTIONS, start_session
-    from penstock.settings import SparkSettings
 
     with TemporaryDirectory(prefix="penstock-") as folder, RunProgress() as watcher:
         ws = write_workspace(Path(folder), customers=2, days=3)

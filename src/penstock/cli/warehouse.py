@@ -228,7 +228,7 @@ def vacuum(
     publications under way.
     """
     from penstock.app import open_workspace, os_user
-    from penstock.declared import duration
+    from penstock.config.values import duration
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
 

@@ -7,11 +7,11 @@ from typing import assert_never
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from penstock.config.checks import Allowed, Expression, Range
 from penstock.contract.contract import Contract
 from penstock.contract.rules import NotNull, Rule
 from penstock.contract.schema import spark_type
 from penstock.errors import ConfigError
-from penstock.settings import Allowed, Expression, Range
 from penstock.sql_guard import SqlRefused, check_spark_expression
 
 

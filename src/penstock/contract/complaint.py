@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from penstock.checks import Severity
+from penstock.config.checks import Severity
 
 _LONGEST_EXAMPLE = 500
 

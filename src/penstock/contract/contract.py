@@ -10,11 +10,12 @@ from typing import Any, Literal, Self
 import orjson
 import pydantic
 
+from penstock.config.assets import Query
+from penstock.config.checks import Check, Field, check_from_mapping, check_to_mapping
 from penstock.contract.extra import EXTRA
 from penstock.errors import PenstockError
 from penstock.field_types import Kind, kind_of
 from penstock.partition import MODELS
-from penstock.settings import Check, Field, Query, check_from_mapping, check_to_mapping
 
 Policy = Literal["reject", "ignore", "keep"]
 

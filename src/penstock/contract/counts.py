@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.config.checks import Rows, Shrink
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.plural import counted
-from penstock.settings import Rows, Shrink
 
 
 def count_complaints(contract: Contract, count: int, previous: int | None) -> list[Complaint]:

@@ -9,11 +9,12 @@ from typing import Any
 import pydantic
 import yaml
 
+from penstock.config.assets import Query
+from penstock.config.file import too_large
+from penstock.config.settings import load_queries
+from penstock.config.values import in_words
 from penstock.contract.odcs import from_odcs, is_odcs
-from penstock.declared import in_words
 from penstock.errors import ConfigError
-from penstock.settings import Query, load_queries
-from penstock.workspace_file import too_large
 
 
 def queries_in(path: Path, environ: Mapping[str, str]) -> tuple[dict[str, Query], list[str]]:

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from penstock.config.checks import Compare, NotNullShare, Recent
+from penstock.config.values import spelled
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
-from penstock.declared import spelled
 from penstock.plural import counted
-from penstock.settings import Compare, NotNullShare, Recent
 
 Measures = Mapping[str, float | None]  # by what was worked out: {"sum(clicks)": 12.0}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice
 from typing import Any
 
-from penstock.checks import RESERVED_FIELDS
+from penstock.config.checks import RESERVED_FIELDS
 from penstock.contract.explain import read_row
 from penstock.errors import DataError
 from penstock.field_types import ArrayOf, DecimalOf, Fraction, Kind, Simple, StructOf, reader

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from penstock.config.assets import Query, query_to_mapping
+from penstock.config.checks import Allowed, Check, Field, Required, Rows, Unique, check_to_mapping
 from penstock.errors import ConfigError
 from penstock.field_types import ArrayOf, DecimalOf, Kind, Simple, StructOf, kind_of
-from penstock.settings import Allowed, Check, Field, Query, Required, Rows, Unique, check_to_mapping, query_to_mapping
 
 VERSION = "v3.1.0"
 KIND = "DataContract"

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.config.checks import Allowed, Expression, Range
 from penstock.contract.contract import Contract
 from penstock.contract.rules import NotNull, Rule
-from penstock.settings import Allowed, Expression, Range
 
 Plain = Callable[[pa.Table], pa.ChunkedArray]  # true where a row breaks the rule, never null
 

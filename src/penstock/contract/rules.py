@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.checks import Severity
+from penstock.config.checks import Allowed, Expression, Range, Required, Severity, Unique
 from penstock.contract.contract import Contract
-from penstock.settings import Allowed, Expression, Range, Required, Unique
 
 
 @dataclass(frozen=True, slots=True)

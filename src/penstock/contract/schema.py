@@ -7,8 +7,8 @@ from functools import cache
 
 import pyarrow as pa
 
+from penstock.config.checks import Field
 from penstock.field_types import ArrayOf, DecimalOf, Kind, Simple, StructOf, kind_of
-from penstock.settings import Field
 
 _ARROW = {
     "long": pa.int64(),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from penstock.config.checks import Compare, Shrink
 from penstock.contract.contract import Contract
 from penstock.contract.figures import figure_name
 from penstock.errors import ActRefused
 from penstock.partition import AttemptKey
 from penstock.raw.reader import RawReader
-from penstock.settings import Compare, Shrink
 from penstock.state.records import Attempt
 
 

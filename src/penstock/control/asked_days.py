@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 
+from penstock.config.settings import Settings
 from penstock.control.ranges import clip_days, count_partitions
 from penstock.control.select import Selection, expected
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
-from penstock.settings import Settings
 
 _DAY = timedelta(days=1)
 _AHEAD = 3 * _DAY  # accounts on the other side of the earth are at most so far ahead

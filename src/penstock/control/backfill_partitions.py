@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
+from penstock.config.settings import Settings
 from penstock.control.ranges import (
     between_keys,
     count_partitions,
@@ -20,7 +21,6 @@ from penstock.control.ranges import (
 from penstock.control.select import Selection, due_range, expected
 from penstock.expected import ExpectedRange
 from penstock.partition import MODELS, PartitionKey
-from penstock.settings import Settings
 from penstock.state.backfills import Backfill, BackfillStore
 
 

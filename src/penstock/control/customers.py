@@ -16,9 +16,9 @@ from tempfile import NamedTemporaryFile
 import pydantic
 
 from penstock.clock import last_day_over
+from penstock.config.settings import WORKSPACE_FILE, Customer, Settings
 from penstock.errors import ActRefused, ConfigError, StateConflict
 from penstock.partition import account_id
-from penstock.settings import WORKSPACE_FILE, Customer, Settings
 from penstock.source.protocol import Account
 
 _BYTE_ORDER_MARK = "\ufeff"

@@ -9,6 +9,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.config.checks import Field
 from penstock.contract.contract import Contract
 from penstock.contract.schema import field_type
 from penstock.errors import RawError
@@ -21,7 +22,6 @@ from penstock.plural import counted
 from penstock.projections.fact import Fact
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
-from penstock.settings import Field
 from penstock.state.recovery import FoundRun, SealedRun
 from penstock.warehouse.delta_log import table_locations
 from penstock.warehouse.tables import KEY_COLUMNS, MONTH, RUN, Table

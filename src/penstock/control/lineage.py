@@ -11,10 +11,10 @@ from ulid import ULID
 
 from penstock import __version__
 from penstock.clock import iso
+from penstock.config.settings import LineageSettings, Settings
 from penstock.contract.contract import Contract
 from penstock.errors import ConfigError, TransientError
 from penstock.partition import MODELS
-from penstock.settings import LineageSettings, Settings
 from penstock.state.assets import AssetRun
 from penstock.warehouse.reader import TableHead
 

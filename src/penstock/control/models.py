@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
+from penstock.config.assets import Model
 from penstock.contract.contract import Contract
 from penstock.control.plan import planned
 from penstock.control.ranges import clip_to_keys
@@ -15,7 +16,6 @@ from penstock.flow.graph import FanIn
 from penstock.flow.stages import REFRESH
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import EVERYBODY, PartitionKey
-from penstock.settings import Model
 from penstock.state.reader import StateReader
 from penstock.state.records import Candidate, Planned
 from penstock.warehouse.readiness import Rule

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from enum import StrEnum
 
-from penstock.settings import Asset, Restate
+from penstock.config.assets import Asset, Restate
 
 
 class Maturity(StrEnum):

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.config.settings import Settings
 from penstock.contract.contract import Contract
 from penstock.control.plan import asked_for
 from penstock.errors import ActRefused, ErrorClass
 from penstock.flow.run_state import RunState
 from penstock.lifecycle import Outcome, Stage
 from penstock.partition import MODELS, PartitionKey
-from penstock.settings import Settings
 from penstock.state.records import Cancelled, Issued
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from penstock.config.assets import Retry
 from penstock.errors import ErrorClass
 from penstock.lifecycle import PartitionStatus
-from penstock.settings import Retry
 from penstock.state.records import PartitionControl, PartitionView
 
 

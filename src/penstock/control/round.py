@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from penstock.config.settings import Settings
 from penstock.contract.contract import Contract
 from penstock.control.backfill_partitions import BackfillPartitions, fetched, partitions_of
 from penstock.control.plan import DUE, make_plan
@@ -17,7 +18,6 @@ from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, RunId
-from penstock.settings import Settings
 from penstock.state.backfills import Backfill, BackfillStore, Chunk
 from penstock.state.reader import StateReader
 from penstock.state.records import Planned

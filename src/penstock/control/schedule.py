@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from penstock.config.assets import Asset, Retry
 from penstock.control.retry import Failures, decide
 from penstock.partition import PartitionKey
-from penstock.settings import Asset, Retry
 from penstock.state.schedule import Decided, RetryStore, Undecided
 
 _AT_ONCE = 10_000

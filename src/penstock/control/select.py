@@ -8,12 +8,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Self
 
 from penstock.clock import last_day_over, utc_offset
+from penstock.config.assets import Model, Query
+from penstock.config.settings import Customer, Settings
 from penstock.derived import Derived
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import EVERYBODY, MODELS, PartitionKey
-from penstock.settings import Customer, Model, Query, Settings
 from penstock.source.horizon import horizon
 
 

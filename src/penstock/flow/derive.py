@@ -8,6 +8,7 @@ from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.config.assets import Model
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema, spark_type
 from penstock.db.engine import Database
@@ -19,7 +20,6 @@ from penstock.partition import EVERYBODY, AttemptKey, PartitionKey
 from penstock.pipeline.extract import Extracted
 from penstock.pipeline.model import make
 from penstock.pipeline.work import Report
-from penstock.settings import Model
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
 from penstock.warehouse.damage import damage_of

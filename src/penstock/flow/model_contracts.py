@@ -11,11 +11,13 @@ import pyarrow as pa
 import pydantic
 from sqlalchemy.engine import Row
 
+from penstock.config.assets import Model, Query
+from penstock.config.checks import References, check_to_mapping
+from penstock.config.settings import WORKSPACE_FILE
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
 from penstock.derived import in_order
 from penstock.errors import ConfigError, WarehouseError
-from penstock.settings import WORKSPACE_FILE, Model, Query, References, check_to_mapping
 from penstock.warehouse.reader import SCHEMA_VERSION
 from penstock.warehouse.tables import file_schema
 from penstock.warehouse.version_union import fitting

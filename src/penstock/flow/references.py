@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.config.checks import References
 from penstock.contract.contract import Contract
 from penstock.flow.graph import FanIn
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey
-from penstock.settings import References
 
 _NO_MINIMUM = "at least 0"  # if they fail, the verdict will say so
 

@@ -10,6 +10,7 @@ from threading import Event as Flag
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.clock import Clock
+from penstock.config.settings import Settings
 from penstock.contract.complaint import rejections, summary
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass, PenstockError, SparkFailed
@@ -26,7 +27,6 @@ from penstock.pipeline.parsed_cache import Lookup, ParsedCache
 from penstock.pipeline.references import OpenReference
 from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.pipeline.work import Report
-from penstock.settings import Settings
 from penstock.state.closing import OVERTAKEN
 from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Cancelled, Issued, Observation, Planned, Rejected, Verdict

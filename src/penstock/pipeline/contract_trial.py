@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from penstock.config.checks import Compare, Recent, References, Shrink
 from penstock.contract.complaint import Complaint, merged, rejections, shortened
 from penstock.contract.contract import Contract
 from penstock.contract.figures import Worked, figure_name, figured_fields, gathered
@@ -22,7 +23,6 @@ from penstock.pipeline.parse_slices import Examiner, header
 from penstock.pipeline.references import reference_name
 from penstock.pipeline.slices import BLOCK_BYTES
 from penstock.pipeline.validate import adder, all_rules, check_expressions, complaints_of
-from penstock.settings import Compare, Recent, References, Shrink
 from penstock.spark_frames import frame_of
 
 if TYPE_CHECKING:

@@ -14,6 +14,9 @@ import orjson
 import pyarrow as pa
 
 from penstock.clock import Clock, last_day_over, utc_now
+from penstock.config.assets import Query
+from penstock.config.settings import Customer, SourceSettings
+from penstock.config.values import Keeps
 from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
 from penstock.lake import open_lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
@@ -21,7 +24,6 @@ from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.work import Report, Work, collected, evenly, mapped, parallelism, progress, spread, tasks_for
 from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
-from penstock.settings import Customer, Keeps, Query, SourceSettings
 from penstock.source.budget import Budget
 from penstock.source.horizon import horizon, keeps
 from penstock.source.protocol import COMPLETE, RunContext, Source

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.config.assets import Model
+from penstock.config.checks import RESERVED_FIELDS, Field
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema, spark_type
 from penstock.errors import ConfigError, ErrorClass, SparkFailed
@@ -20,7 +22,6 @@ from penstock.partition import EVERYBODY, AttemptKey, PartitionKey, RunId, new_u
 from penstock.pipeline.extract import Extracted
 from penstock.pipeline.work import Report, collected, mapped, progress, refusal, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
-from penstock.settings import RESERVED_FIELDS, Field, Model
 from penstock.spark_frames import frame_of
 from penstock.sql_guard import SparkStatement, SqlRefused, spark_statement
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
+from penstock.config.checks import References
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.rules import said
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.parse_slices import Examiner
 from penstock.pipeline.work import collected, mapped
-from penstock.settings import References
 from penstock.warehouse.tables import SortKey
 from penstock.warehouse.version_union import VersionsConflict
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import interrupts
+from penstock.config.settings import SparkSettings
 from penstock.errors import ConfigError, TransientError
 from penstock.pipeline import daemon
 from penstock.pipeline.class_data_sharing import ClassArchive, class_archive
 from penstock.pipeline.memory import limit_malloc_arenas
-from penstock.settings import SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

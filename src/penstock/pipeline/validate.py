@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
+from penstock.config.checks import References
 from penstock.contract.complaint import Complaint, rejections, shortened
 from penstock.contract.content import content_digest
 from penstock.contract.contract import Contract
@@ -32,7 +33,6 @@ from penstock.pipeline.summarise import SUMMARY_DDL, summariser
 from penstock.pipeline.work import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
 from penstock.plural import counted
 from penstock.raw.reader import RawReader
-from penstock.settings import References
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

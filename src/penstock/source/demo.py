@@ -19,9 +19,11 @@ from typing import Any
 import orjson
 import pydantic
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer
 from penstock.errors import AuthFailed, QuotaExceeded, SourceUnavailable
 from penstock.field_types import ArrayOf, DecimalOf, Kind, Simple, StructOf, kind_of
-from penstock.settings import Customer, Field, Query
 from penstock.source.options import Options, read_options
 from penstock.source.protocol import COMPLETE, Row, RunContext
 

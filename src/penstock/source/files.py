@@ -15,11 +15,13 @@ from typing import Any, BinaryIO, Literal, cast
 
 import pydantic
 
+from penstock.config.assets import Query
+from penstock.config.checks import Field
+from penstock.config.settings import Customer
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
 from penstock.lake import Lake, open_lake
 from penstock.lake.local import LocalLake
 from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
-from penstock.settings import Customer, Field, Query
 from penstock.source.formats import Format, Reader, csv_reader, format_of, json_lines, parquet_rows
 from penstock.source.inflate import Inflated
 from penstock.source.options import Options, about, read_options

@@ -10,8 +10,8 @@ from typing import IO, TYPE_CHECKING, Any, AnyStr, BinaryIO, Literal
 
 import orjson
 
+from penstock.config.checks import Field
 from penstock.errors import DataError
-from penstock.settings import Field
 from penstock.source.values import json_line
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import date
 
-from penstock.settings import Keeps, SourceSettings
+from penstock.config.settings import SourceSettings
+from penstock.config.values import Keeps
 
 # What is known about kinds, without loading their client libraries.
 _KEEPS = {"google_ads": Keeps(months=37)}

@@ -10,8 +10,9 @@ from urllib.parse import urljoin, urlsplit
 
 import pydantic
 
+from penstock.config.assets import Query
+from penstock.config.settings import Customer
 from penstock.errors import ConfigError, DataError, SourceUnavailable
-from penstock.settings import Customer, Query
 from penstock.source.answer import Answer, Record, trail
 from penstock.source.days import Days
 from penstock.source.options import Options, about, read_options

@@ -8,9 +8,10 @@ from datetime import date
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+from penstock.config.assets import Query
+from penstock.config.settings import Customer
 from penstock.errors import PenstockError
 from penstock.partition import RunId
-from penstock.settings import Customer, Query
 from penstock.source.budget import Budget
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
+from penstock.config.assets import Query
+from penstock.config.settings import SourceSettings
 from penstock.errors import ConfigError
-from penstock.settings import Query, SourceSettings
 from penstock.source.protocol import Lister, Probed, RunContext, Source
 
 GROUP = "penstock.sources"

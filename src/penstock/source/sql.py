@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
+from penstock.config.assets import Query
+from penstock.config.settings import Customer
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
-from penstock.settings import Customer, Query
 from penstock.source.days import Days
 from penstock.source.options import Options, about, read_options
 from penstock.source.protocol import Row, RunContext

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 import pydantic
 from pydantic import AfterValidator, BeforeValidator
 
-from penstock.declared import Declared, Duration
+from penstock.config.values import Declared, Duration
 
 _ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
 _PATH = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from penstock.declared import did_you_mean
+from penstock.config.checks import Field
+from penstock.config.values import did_you_mean
 from penstock.errors import ConfigError
-from penstock.settings import Field
 from penstock.source.google_ads.options import Column
 
 Read = Callable[[Any], Any]

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
-from penstock.declared import did_you_mean
+from penstock.config.assets import Query
+from penstock.config.settings import Customer
+from penstock.config.values import did_you_mean
 from penstock.errors import ConfigError, DataError, UsageError
-from penstock.settings import Customer, Query
 from penstock.source.google_ads import gaql
 from penstock.source.google_ads.client import Connection, login_from
 from penstock.source.google_ads.options import Options, QueryOptions

@@ -20,68 +20,13 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from penstock import partition
-from penstock.checks import (
-    FIELD_TYPES,
-    RESERVED_FIELDS,
-    Allowed,
-    Check,
-    Compare,
-    Expression,
-    Field,
-    NotNullShare,
-    Range,
-    Recent,
+from penstock.config.assets import Asset, Model, Query
+from penstock.config.checks import (
     References,
-    Required,
-    Rows,
-    Shrink,
-    Unique,
-    check_from_mapping,
-    check_to_mapping,
 )
-from penstock.declared import Day, Declared, Duration, Keeps, Kept, Name, Rate, did_you_mean, in_words
+from penstock.config.file import MERGED_MAPS, Document, Trail, read_workspace_file
+from penstock.config.values import Day, Declared, Duration, Kept, Name, Rate, did_you_mean, in_words
 from penstock.errors import ConfigError, UsageError
-from penstock.specification import Asset, Freshness, Model, Query, Restate, Retry, query_to_mapping
-from penstock.workspace_file import MERGED_MAPS, Document, Trail, read_workspace_file
-
-__all__ = [
-    "FIELD_TYPES",
-    "RESERVED_FIELDS",
-    "WORKSPACE_FILE",
-    "Allowed",
-    "Asset",
-    "Check",
-    "Compare",
-    "Customer",
-    "Expression",
-    "Field",
-    "Freshness",
-    "Keeps",
-    "LineageSettings",
-    "Model",
-    "NotNullShare",
-    "Query",
-    "Range",
-    "Recent",
-    "References",
-    "Required",
-    "Restate",
-    "Retry",
-    "Rows",
-    "Settings",
-    "Shrink",
-    "SourceSettings",
-    "SparkSettings",
-    "StateSettings",
-    "Unique",
-    "check_from_mapping",
-    "check_to_mapping",
-    "find_workspace",
-    "load_queries",
-    "load_settings",
-    "name_after",
-    "query_to_mapping",
-]
 
 WORKSPACE_FILE = "penstock.yaml"
 

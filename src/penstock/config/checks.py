@@ -17,16 +17,7 @@ from pydantic import (
 )
 
 from penstock import field_types
-from penstock.declared import (
-    LIST,
-    Declared,
-    Duration,
-    Names,
-    did_you_mean,
-    distinct,
-    in_words,
-    named,
-)
+from penstock.config.values import LIST, Declared, Duration, Names, did_you_mean, distinct, in_words, named
 from penstock.errors import ConfigError
 from penstock.sql_guard import check_spark_expression
 

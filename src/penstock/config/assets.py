@@ -13,23 +13,8 @@ from pydantic import (
 )
 
 from penstock import partition
-from penstock.checks import (
-    Check,
-    Field,
-    check_to_mapping,
-    fits_the_fields,
-    safe_to_run,
-)
-from penstock.declared import (
-    LIST,
-    Day,
-    Declared,
-    Duration,
-    Name,
-    Names,
-    distinct,
-    filled,
-)
+from penstock.config.checks import Check, Field, check_to_mapping, fits_the_fields, safe_to_run
+from penstock.config.values import LIST, Day, Declared, Duration, Name, Names, distinct, filled
 
 
 class Freshness(Declared):

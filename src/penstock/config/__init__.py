@@ -1,0 +1,1 @@
+"""penstock.yaml as frozen values; every mistake is reported with its place."""
