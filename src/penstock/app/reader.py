@@ -1,4 +1,4 @@
-"""What consumers get: a workspace that can be read and asked, and not changed."""
+"""The workspace of a consumer: reads and questions, no changes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date as Day
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, overload
 
-from penstock.app.explaining import Explaining, PartitionHandle
+from penstock.app.context import Context
+from penstock.app.data import DataService
+from penstock.app.partitions import PartitionHandle, PartitionService
+from penstock.app.raw_runs import RawService
+from penstock.app.readiness import ReadinessService
+from penstock.app.status import StatusService
 from penstock.clock import Clock, utc_now
 from penstock.config.settings import find_workspace, load_settings
-from penstock.control.filters import AnyCustomers, AnyDay, SliceFilters
+from penstock.control.filters import AnyCustomers, ReadOptions, SliceFilters
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey, RunId
 from penstock.state.records import PartitionView
@@ -30,69 +35,66 @@ if TYPE_CHECKING:
 
 
 def open_reader(path: str | Path = ".", clock: Clock = utc_now) -> Reader:
-    """The workspace in (or above) `path`, to be read; refuses one whose database is missing or of another version."""
+    """The reader of the workspace in (or above) the folder `path`. Raises ConfigError if its database is missing or of
+    another version."""
     from penstock.db.engine import Database
     from penstock.lake import open_lake
     from penstock.lake.read_only import ReadOnlyLake
 
-    workspace = Explaining(load_settings(find_workspace(Path(path)), os.environ), clock)
-    state = workspace.settings.state
-    workspace.database = Database(state.url, state.schema_name, read_only=True)
-    workspace.lake = ReadOnlyLake(open_lake(workspace.settings.lake))
-    workspace.require_schema()
-    return Reader(workspace)
+    context = Context(load_settings(find_workspace(Path(path)), os.environ), clock)
+    state = context.settings.state
+    context.database = Database(state.url, state.schema_name, read_only=True)
+    context.lake = ReadOnlyLake(open_lake(context.settings.lake))
+    context.require_schema()
+    return Reader(context)
 
 
 class Reader:
-    """Reads the vouched rows of a workspace and answers questions about its partitions.
+    """Reads the trusted rows of a workspace and answers questions about its partitions.
 
     It has no method that changes anything. The state database is opened read-only (SQLite `mode=ro`; PostgreSQL
     `default_transaction_read_only`), and the lake refuses to write. A PostgreSQL login with the role `consumer` is
     enough for everything but `why`.
     """
 
-    __slots__ = ("_workspace",)
+    __slots__ = ("_context", "_data", "_partitions", "_raw", "_readiness")
 
-    def __init__(self, workspace: Explaining) -> None:
-        self._workspace = workspace
+    def __init__(self, context: Context) -> None:
+        status = StatusService(context)
+        self._context = context
+        self._data = DataService(context, status)
+        self._partitions = PartitionService(context, status)
+        self._raw = RawService(context)
+        self._readiness = ReadinessService(context)
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of the tables that can be read: `source.query_name`, `models.name`."""
-        return tuple(sorted(contract.asset for contract in self._workspace.contracts.values()))
+        """The names of the tables: `source.query_name`, `models.name`.
+
+        >>> penstock.reader("my-workspace").tables
+        """
+        return tuple(self._context.require_tables(()))
 
     def check(self, selection: Selection) -> None:
         """Raise UsageError if the selection names an unknown source, customer or query."""
-        self._workspace.ranges(selection)
+        self._context.ranges(selection)
+
+    @overload
+    def read(self, table: str, *, spark: SparkSession, **options: Unpack[ReadOptions]) -> DataFrame: ...
+
+    @overload
+    def read(self, table: str, *, spark: None = None, **options: Unpack[ReadOptions]) -> Vouched: ...
 
     def read(
-        self,
-        table: str,
-        *,
-        since: AnyDay | None = None,
-        until: AnyDay | None = None,
-        date: AnyDay | None = None,
-        customers: AnyCustomers | None = None,
-        columns: Sequence[str] = (),
-        as_of: str | None = None,
-        schema_version: str | None = None,
-        spark: SparkSession | None = None,
-        customer: AnyCustomers | None = None,
+        self, table: str, *, spark: SparkSession | None = None, **options: Unpack[ReadOptions]
     ) -> Vouched | DataFrame:
-        """The vouched rows of `source.query_name`: with `spark` a DataFrame, else .arrow(), .batches(), .duckdb().
-        Raises UsageError for the filters that `penstock read` refuses; see `SliceFilters`."""
-        return self._workspace.read(
-            table,
-            since=since,
-            until=until,
-            date=date,
-            customers=customers,
-            columns=columns,
-            as_of=as_of,
-            schema_version=schema_version,
-            spark=spark,
-            customer=customer,
-        )
+        """The rows of `source.query_name`: with `spark` a DataFrame; without it a relation with `.arrow()`,
+        `.pandas()`, `.polars()`, `.duckdb()` and `.batches()`. Raises UsageError for the filters that `penstock read`
+        refuses.
+
+        >>> penstock.reader("my-workspace").read("demo.campaign_daily", customer="1000000001").pandas()
+        """
+        return self._data.read(table, spark=spark, **options)
 
     def vouched(
         self,
@@ -105,9 +107,9 @@ class Reader:
         as_of: str | None = None,
         schema_version: str | None = None,
     ) -> Vouched:
-        """The vouched rows of a table at this moment: reading them twice gives the same rows. A customer or a range of
-        days without rows is no error here, as in the filters of a query."""
-        return self._workspace.vouched(
+        """The rows of a table at this moment; reading the relation twice gives the same rows. A customer or a range of
+        days without rows is not an error."""
+        return self._data.vouched(
             table,
             since=since,
             until=until,
@@ -124,8 +126,11 @@ class Reader:
         opened: Callable[[Vouched], None] = lambda vouched: None,
         schema_versions: Mapping[str, str] | None = None,
     ) -> pa.RecordBatchReader:
-        """One SELECT over vouched rows, on DuckDB; tables are named `source.query_name`."""
-        return self._workspace.sql(statement, as_of, opened, schema_versions)
+        """The result of one SELECT on DuckDB; tables are named `source.query_name`.
+
+        >>> penstock.reader("my-workspace").sql("SELECT count(*) FROM demo.campaign_daily").read_all()
+        """
+        return self._data.sql(statement, as_of, opened, schema_versions)
 
     def spark_sql(
         self,
@@ -135,22 +140,27 @@ class Reader:
         opened: Callable[[Vouched], None] = lambda vouched: None,
         schema_versions: Mapping[str, str] | None = None,
     ) -> pa.RecordBatchReader:
-        """The same on Spark."""
-        return self._workspace.spark_sql(statement, spark, as_of, opened, schema_versions)
+        """The result of one SELECT on Spark."""
+        return self._data.spark_sql(statement, spark, as_of, opened, schema_versions)
 
     def session(self) -> SparkSession:
-        """A Spark session as the workspace file describes it."""
-        from penstock.pipeline.session import start_session
-
-        return start_session(self._workspace.settings.spark)
+        """The Spark session that the workspace file describes, started if necessary."""
+        return self._context.session()
 
     def coverage(self, table: str, **filters: Unpack[SliceFilters]) -> list[Coverage]:
-        """Day by day how much of what is expected is ready."""
-        return self._workspace.coverage(table, **filters)
+        """The expected and the ready partitions of each day.
+
+        >>> penstock.reader("my-workspace").coverage("demo.campaign_daily", since="2024-06-01")
+        """
+        return self._readiness.coverage(table, **filters)
 
     def ready(self, table: str, *, require: str | int = "all", **filters: Unpack[SliceFilters]) -> bool:
-        """Whether every day of a slice can be read, by a rule: all, any, a number of partitions, or a share (95%)."""
-        return self._workspace.ready(table, require=require, **filters)
+        """Whether every day of a selection can be read, by a rule: `all`, `any`, a number of partitions, or a share
+        (`95%`). A day that has not ended is not ready.
+
+        >>> penstock.reader("my-workspace").ready("demo.campaign_daily", date="2024-06-01")
+        """
+        return self._readiness.ready(table, require=require, **filters)
 
     def wait_for(
         self,
@@ -160,50 +170,57 @@ class Reader:
         patience: timedelta | float | str,
         **filters: Unpack[SliceFilters],
     ) -> list[Coverage]:
-        """Wait until a slice of a table, or of each of several, is ready, or patience ends: a timedelta, seconds, or
-        text such as 10m. Returns the coverage at that moment."""
-        return self._workspace.wait_for(table, require=require, patience=patience, **filters)
+        """Wait until a selection of a table, or of each of several, is ready, at most `patience`: a timedelta, seconds,
+        or text such as `10m`. Returns the coverage at that moment.
+
+        >>> penstock.reader("my-workspace").wait_for("demo.campaign_daily", date="2024-06-01", patience="10m")
+        """
+        return self._readiness.wait_for(table, require=require, patience=patience, **filters)
 
     def asked_days(self, table: str, **filters: Unpack[SliceFilters]) -> AskedDays:
-        """Which days a question about readiness asks for, and which of them are expected."""
-        return self._workspace.asked_days(table, **filters)
+        """The days of `coverage`, `ready` and `wait_for`, and the partitions expected on them."""
+        return self._readiness.asked_days(table, **filters)
 
     def partitions(
         self, selection: Selection | None = None, *, after: PartitionKey | None = None, limit: int | None = None
     ) -> list[PartitionView]:
-        """The expected partitions of a selection with state, last attempt and marks, in key order."""
-        chosen = selection or Selection()
-        ranges = self._workspace.ranges(chosen)
-        return self._workspace.reader.views(ranges, status=chosen.status, after=after, limit=limit)
+        """The expected partitions of a selection with state, last attempt and marks, in key order.
+
+        >>> penstock.reader("my-workspace").partitions(Selection(status="failed"), limit=100)
+        """
+        return self._partitions.find(selection, after=after, limit=limit)
 
     def partition(self, key: str) -> PartitionHandle:
-        """One partition, to ask about it."""
-        return self._workspace.partition(key)
+        """One partition, for questions about it."""
+        return PartitionHandle(self._partitions, PartitionKey.parse(key))
 
     def why(self, key: str) -> Why:
-        """Why a partition is as it is, what blocks it and what happens next."""
-        return self._workspace.why(PartitionKey.parse(key))
+        """Why a partition is in its state, what blocks it and what happens next. `print` shows it as text.
+
+        >>> print(penstock.reader("my-workspace").why("demo/1000000001/campaign_daily/2024-06-01"))
+        """
+        return self._partitions.why(key)
 
     def settled_until(self, table: str) -> Day | None:
-        """The last day of this table that its source will not change any more."""
-        return self._workspace.settled_until(table)
+        """The last day of this table that its source no longer changes."""
+        return self._partitions.settled_until(table)
 
     def snapshots(self) -> list[Snapshot]:
-        """The named states of the warehouse that can be read `as_of`."""
-        return self._workspace.snapshots.all()
+        """The named snapshots of the warehouse, for `as_of`."""
+        return self._data.snapshots.all()
 
     def withdrawn_since(self, snapshot: str, tables: Sequence[str]) -> int:
-        """How many partitions of these tables were demoted since a snapshot was taken."""
-        return self._workspace.withdrawn_since(snapshot, tables)
+        """The number of partitions of these tables that were demoted since a snapshot was taken."""
+        return self._data.withdrawn_since(snapshot, tables)
 
     def raw_runs(self, key: PartitionKey) -> tuple[list[RawRun], RunId | None]:
-        """Every run of a partition in the raw sink with its seal, and which of them is trusted."""
-        return self._workspace.raw_runs(key)
+        """Every run of a partition in the raw sink with its seal, and the trusted run."""
+        return self._raw.runs(key)
 
     def raw_lines(self, key: PartitionKey) -> Iterator[bytes]:
-        """The payload of the trusted run, line by line."""
-        return self._workspace.raw_lines(key)
+        """The payload of the trusted run, line by line. Raises ActRefused without one."""
+        return self._raw.lines(key)
 
     def close(self) -> None:
-        """Give back the database connections that are kept for the next question."""
-        self._workspace.database.close()
+        """Close the database connections."""
+        self._context.database.close()

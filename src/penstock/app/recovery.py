@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from ulid import ULID
 
 from penstock import interrupts
+from penstock.app.context import Context, audit_entry
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
 from penstock.contract.stored import stored_contracts
@@ -37,7 +38,8 @@ from penstock.partition import AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.verify import table_damage
 from penstock.pipeline.work import Report
 from penstock.raw.reader import RawReader
-from penstock.state.control import AuditEntry, ControlStore, record_audit
+from penstock.state.audited import AuditedAct
+from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recovery import (
     AssetRecovery,
     AssetRows,
@@ -47,7 +49,6 @@ from penstock.state.recovery import (
     plan_recovery,
     read_asset,
 )
-from penstock.state.worker import WorkerStore
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import (
@@ -69,7 +70,8 @@ from penstock.warehouse.tables import Table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.app.keeping import Keeping
+    from penstock.app.publications import PublicationService
+    from penstock.app.status import StatusService
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,14 @@ class LakeRecovery:
 
 
 class Recovery:
-    """Repairs disagreements between the lake and the state database. Each call can be repeated: what an interrupted
-    one finished is not done again."""
+    """Repairs disagreements between the lake and the state database. Each call can be repeated: it does not repeat the
+    finished steps of an interrupted call."""
 
-    def __init__(self, workspace: Keeping) -> None:
-        self._workspace = workspace
-        self._settings = workspace.settings
+    def __init__(self, context: Context, status: StatusService, publications: PublicationService) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._status = status
+        self._publications = publications
 
     # --- from the lake ------------------------------------------------------------------------------------------------
 
@@ -108,7 +112,7 @@ class Recovery:
         """What `from_lake` would do; changes nothing. A database that does not exist is taken for an empty one."""
         if self._has_schema():
             self._refuse_other_identity()
-            return self._previewed(self._workspace.database, False, report)
+            return self._previewed(self._context.database, False, report)
         interrupts.begin_work()
         with TemporaryDirectory(prefix="penstock-") as folder:
             empty = Database(f"sqlite:///{folder}/state.db")
@@ -118,19 +122,30 @@ class Recovery:
             finally:
                 empty.close()
 
-    def from_lake(self, entry: AuditEntry, report: Report, spark: SparkSession | None = None) -> LakeRecovery:
-        """Rebuild the state of every asset whose tables are ahead of the database, then all projections."""
-        ws, is_new = self._workspace, not self._has_schema()
+    def from_lake(
+        self,
+        report: Report = lambda share: None,
+        spark: SparkSession | None = None,
+        *,
+        actor: str | None = None,
+        flags: Mapping[str, Any] | None = None,
+    ) -> LakeRecovery:
+        """Rebuild the state of every asset whose tables are ahead of the database, then all projections. Audited.
+
+        >>> ws.maintenance.recovery.from_lake(actor="kim")
+        """
+        context, is_new = self._context, not self._has_schema()
+        entry = audit_entry(actor, AuditedAct.RECOVER, {}, flags)
         interrupts.begin_work()
         self._create_database(is_new)
-        facts = exported_facts(ws.lake)
+        facts = exported_facts(context.lake)
         done: list[AssetRecovery] = []
         rebuilt: list[Rebuilt] = []
         unusable: dict[AttemptKey, str] = {}
         damaged: dict[str, str] = {}
-        contracts = self._contracts(ws.database)
-        wanted = self._assets_ahead(ws.database)
-        workers = WorkerStore(ws.database, ws.now)
+        contracts = self._contracts(context.database)
+        wanted = self._assets_ahead(context.database)
+        workers = context.workers
         workers.mark_dead_workers()
         with Heartbeat(workers) as heart:
             for number, (asset, tables) in enumerate(sorted(wanted.items())):
@@ -141,25 +156,27 @@ class Recovery:
                 done.append(recovery)
                 if recovery.is_rebuilt:
                     rebuilt.append(self._rebuilder(heart.token, spark, report).rebuild(recovery.asset))
-        for asset, gone in self._raw_deleted(ws.database, wanted):
-            ws.database.transact(lambda connection, some=gone: mark_raw_deleted(connection, some, ws.now()))  # type: ignore[misc]
+        for asset, gone in self._raw_deleted(context.database, wanted):
+            context.database.transact(lambda connection, some=gone: mark_raw_deleted(connection, some, context.now()))  # type: ignore[misc]
             done.append(AssetRecovery(*asset, raw_gone=gone))
-        left = self._behind(ws.database)
+        left = self._behind(context.database)
         result = LakeRecovery(is_new, done, unusable, facts.events, facts.damaged, rebuilt, damaged, left)
-        ControlStore(ws.database, ws.now).note(entry, result.restored, "done")
-        ws.rebuild_projections()
+        context.note(entry, result.restored, "done")
+        self._status.projector.rebuild()
         return result
 
     def _previewed(self, database: Database, is_new: bool, report: Report) -> LakeRecovery:
-        ws, facts = self._workspace, exported_facts(self._workspace.lake)
+        context, facts = self._context, exported_facts(self._context.lake)
         contracts, wanted = self._contracts(database), self._assets_ahead(database)
         done, unusable, damaged = list[AssetRecovery](), dict[AttemptKey, str](), dict[str, str]()
         for number, (asset, tables) in enumerate(sorted(wanted.items())):
-            opened = [Table(ws.lake, table.name, table.location) for table in tables]
+            opened = [Table(context.lake, table.name, table.location) for table in tables]
             with database.snapshot() as connection:
                 known = read_asset(connection, *asset)
             share = partial(_share, report, number, len(wanted))
-            evidence = collect_evidence(ws.lake, asset, opened, contracts, facts, _accepted(known), ws.now(), share)
+            evidence = collect_evidence(
+                context.lake, asset, opened, contracts, facts, _accepted(known), context.now(), share
+            )
             unusable |= evidence.unusable
             damaged |= evidence.damaged
             done.append(_planned(asset, known, evidence, evidence.in_raw, self._published_at(database, tables)))
@@ -170,11 +187,11 @@ class Recovery:
     def _behind(self, database: Database) -> list[Mismatch]:
         """The tables that are missing, or older than the database says."""
         kinds = (MismatchKind.LAKE_BEHIND, MismatchKind.TABLE_MISSING, MismatchKind.TABLE_REPLACED)
-        return [one for one in mismatches(database, self._workspace.lake) if one.kind in kinds]
+        return [one for one in mismatches(database, self._context.lake) if one.kind in kinds]
 
     def _published_at(self, database: Database, tables: Sequence[FoundTable]) -> datetime | None:
         """When the newest publication was made that the database does not know, by the time in its id."""
-        lake = self._workspace.lake
+        lake = self._context.lake
         names = [
             name
             for table in tables
@@ -197,7 +214,7 @@ class Recovery:
                 continue
             with database.snapshot() as connection:
                 known = read_asset(connection, *row)
-            if gone := deleted_raw(known, set(RawReader(self._workspace.lake).sealed(*row))):
+            if gone := deleted_raw(known, set(RawReader(self._context.lake).sealed(*row))):
                 yield row, gone
 
     def _restore(
@@ -211,22 +228,22 @@ class Recovery:
         report: Report,
     ) -> tuple[AssetEvidence, AssetRecovery]:
         """One asset: read under its leases and behind a fence, then write everything in one transaction."""
-        ws, database = self._workspace, self._workspace.database
+        context, database = self._context, self._context.database
         database.transact(lambda connection: _register(connection, tables))
         leases = TableLeases(database, worker_token)
         try:
             leases.acquire([table.name for table in tables])
-            opened = {table.name: Table(ws.lake, table.name, table.location).fence() for table in tables}
+            opened = {table.name: Table(context.lake, table.name, table.location).fence() for table in tables}
             with database.snapshot() as connection:
                 known = read_asset(connection, *asset)
             evidence = collect_evidence(
-                ws.lake, asset, list(opened.values()), contracts, facts, _accepted(known), ws.now(), report
+                context.lake, asset, list(opened.values()), contracts, facts, _accepted(known), context.now(), report
             )
             published_at = self._published_at(database, tables)
             batch = Batch(new_ulid(), {name: TableChange((), ()) for name in opened})
             database.transact(lambda connection: self._prepare(connection, leases, batch))
             reach("recover.prepared")
-            versions = {name: table.publish(batch.batch_id, (), (), ws.now()) for name, table in opened.items()}
+            versions = {name: table.publish(batch.batch_id, (), (), context.now()) for name, table in opened.items()}
             reach("recover.committed")
 
             def record(connection: Connection) -> AssetRecovery:
@@ -235,13 +252,13 @@ class Recovery:
                 # Attempts that were closed after raw was listed may have a seal that the list does not name.
                 in_raw = {*evidence.in_raw, *(_closed(now) - _closed(known))}
                 recovery = _planned(asset, now, evidence, in_raw, published_at)
-                _keep(connection, evidence.contracts, ws.now())
-                apply_recovery(connection, recovery, versions, batch.batch_id, worker_token, ws.now())
+                _keep(connection, evidence.contracts, context.now())
+                apply_recovery(connection, recovery, versions, batch.batch_id, worker_token, context.now())
                 if recovery.is_rebuilt:  # readers keep the old head until the tables are rebuilt
-                    batches.discard(connection, batch, leases.token, ws.now())
+                    batches.discard(connection, batch, leases.token, context.now())
                 else:
-                    batches.record_published(connection, batch, leases.token, versions, ws.now())
-                record_audit(connection, entry, len(recovery.restored), f"restored {recovery.asset}", ws.now())
+                    batches.record_published(connection, batch, leases.token, versions, context.now())
+                record_audit(connection, entry, len(recovery.restored), f"restored {recovery.asset}", context.now())
                 return recovery
 
             recovery = database.transact(record)
@@ -252,7 +269,7 @@ class Recovery:
 
     def _prepare(self, connection: Connection, leases: TableLeases, batch: Batch) -> None:
         """End what others left prepared on these tables: what they committed is evidence like everything else."""
-        now = self._workspace.now()
+        now = self._context.now()
         leases.require(connection, batch.tables)
         for other in batches.prepared_batches(connection, batch.tables):
             batches.adopt(connection, other, leases.token)
@@ -261,24 +278,24 @@ class Recovery:
 
     def _create_database(self, is_new: bool) -> None:
         """A lost database gets the identity of its lake, so that both belong together again."""
-        ws = self._workspace
+        context = self._context
         if is_new:
-            identity = lake_identity(ws.lake)
-            migrate(ws.database, self._settings.tenant, self._settings.workspace, identity=identity)
+            identity = lake_identity(context.lake)
+            migrate(context.database, self._settings.tenant, self._settings.workspace, identity=identity)
             reach("recover.created")
         self._refuse_other_identity()
-        claim_lake(ws.database, ws.lake)
+        claim_lake(context.database, context.lake)
 
     def _has_schema(self) -> bool:
         """Whether the database has a schema. Refuses one that has to be migrated first."""
-        found = version_of(self._workspace.database)
+        found = version_of(self._context.database)
         if found not in (None, HEAD):
             raise ConfigError(f"the state database has schema version {found}: run `penstock db migrate` first")
         return found is not None
 
     def _refuse_other_identity(self) -> None:
-        found = lake_identity(self._workspace.lake)
-        with self._workspace.database.snapshot() as connection:
+        found = lake_identity(self._context.lake)
+        with self._context.database.snapshot() as connection:
             own = database_identity(connection)
         if found not in (None, own):
             raise LakeMismatch(
@@ -289,7 +306,7 @@ class Recovery:
     def _assets_ahead(self, database: Database) -> dict[tuple[str, str], list[FoundTable]]:
         """The assets with tables that the database does not know, or not at their newest version; with them those that
         an unfinished publication ties to them."""
-        found = mismatches(database, self._workspace.lake, everything=True)
+        found = mismatches(database, self._context.lake, everything=True)
         ahead = {one.asset for one in found if one.kind in (MismatchKind.LAKE_AHEAD, MismatchKind.UNKNOWN_TABLE)}
         with database.snapshot() as connection:
             names = [head.name for head in recorded_heads(connection)]
@@ -297,15 +314,15 @@ class Recovery:
                 assets = {name.rpartition(".")[0] for name in batch.tables}
                 ahead |= assets if assets & ahead else set()
         wanted: dict[tuple[str, str], list[FoundTable]] = {}
-        for table in tables_in(self._workspace.lake):
+        for table in tables_in(self._context.lake):
             if ".".join(table.asset) in ahead:
                 wanted.setdefault(table.asset, []).append(table)
         return wanted
 
     def _contracts(self, database: Database) -> dict[str, Contract]:
         """Every contract that is known: in the lake, in the database, in the workspace file."""
-        ws = self._workspace
-        found = stored_contracts(ws.lake)
+        context = self._context
+        found = stored_contracts(context.lake)
         with database.snapshot() as connection:
             rows = connection.execute(sa.select(schema.contract.c.fingerprint, schema.contract.c.body)).all()
         found |= {row.fingerprint: Contract.from_body(row.body) for row in rows}
@@ -316,62 +333,72 @@ class Recovery:
 
     def preview_from_database(self, assets: Sequence[str], report: Report) -> dict[str, TableDamage]:
         """What `from_database` would repair, by table; changes nothing. Reads all rows of the tables."""
-        ws = self._workspace
+        context = self._context
         self._refuse_foreign_lake()
         wanted = self._known_assets(assets)
-        with ws.database.snapshot() as connection:
+        with context.database.snapshot() as connection:
             heads = [head for head in recorded_heads(connection) if head.name.rpartition(".")[0] in wanted]
         rebuilder = self._rebuilder("", None, report, read_only=True)
         return rebuilder.preview(heads)
 
     def from_database(
-        self, assets: Sequence[str], entry: AuditEntry, report: Report, spark: SparkSession | None = None
+        self,
+        assets: Sequence[str] = (),
+        report: Report = lambda share: None,
+        spark: SparkSession | None = None,
+        *,
+        actor: str | None = None,
+        flags: Mapping[str, Any] | None = None,
     ) -> list[Rebuilt]:
-        """Rebuild the tables of these assets (all by default) from raw, so that they hold what the pointers name."""
-        from penstock.pipeline.session import start_session
+        """Rebuild the tables of these assets (all by default) from the raw sink, so that they hold the runs of the
+        pointers. Audited.
 
-        ws = self._workspace
+        >>> ws.maintenance.recovery.from_database(["demo.campaign_daily"], actor="kim")
+        """
+        context = self._context
         self._refuse_foreign_lake()
-        claim_lake(ws.database, ws.lake)
-        session = spark or start_session(self._settings.spark)
+        entry = audit_entry(actor, AuditedAct.RECOVER, {}, flags)
+        claim_lake(context.database, context.lake)
+        session = context.session(spark)
         done = []
-        workers = WorkerStore(ws.database, ws.now)
+        workers = context.workers
         workers.mark_dead_workers()
-        with ws.audited(entry) as act, Heartbeat(workers) as heart:
+        with context.audited(entry) as action, Heartbeat(workers) as heart:
             rebuilder = self._rebuilder(heart.token, session, report)
             for asset in self._known_assets(assets):
                 done.append(rebuilder.rebuild(asset))
                 reach("recover.rebuilt")
-            act.affected = sum(one.loaded for one in done)
-        ws.project()
+            action.affected = sum(one.loaded for one in done)
+        self._status.advance()
         return done
 
     def _rebuilder(
         self, worker_token: str, spark: SparkSession | None, report: Report, *, read_only: bool = False
     ) -> Rebuilder:
-        from penstock.pipeline.session import start_session
         from penstock.warehouse.publish import Publisher
 
-        ws = self._workspace
-        contracts = self._contracts(ws.database)
+        context = self._context
+        contracts = self._contracts(context.database)
 
         def examine(table: Table) -> TableDamage:
-            return table_damage(ws.database, ws.lake, table, table_contract(table, contracts), report)
+            return table_damage(context.database, context.lake, table, table_contract(table, contracts), report)
 
         if read_only:
             fields = {c.table: arrow_schema(c.columns) for c in contracts.values()}
-            publisher = Publisher(ws.database, ws.lake, ws.now, worker_token, fields.__getitem__, _stage_nothing, 1)
+            publisher = Publisher(
+                context.database, context.lake, context.now, worker_token, fields.__getitem__, _stage_nothing, 1
+            )
         else:
-            publisher = ws.publisher(spark or start_session(self._settings.spark), worker_token, None)
+            publisher = self._publications.publisher(context.session(spark), worker_token, None)
         return Rebuilder(publisher, examine)
 
     def _refuse_foreign_lake(self) -> None:
-        for mismatch in self._workspace.mismatches():
+        for mismatch in self._context.mismatches():
             if mismatch.kind is MismatchKind.FOREIGN_LAKE:
                 raise LakeMismatch(mismatch.message)
 
     def _known_assets(self, assets: Sequence[str]) -> list[str]:
-        with self._workspace.database.snapshot() as connection:
+        with self._context.database.snapshot() as connection:
             known = {head.name.rpartition(".")[0] for head in recorded_heads(connection)}
         if unknown := sorted(set(assets) - known):
             listed = ", ".join(sorted(known)) or "none"

@@ -26,6 +26,14 @@ class SliceFilters(TypedDict, total=False):
     customer: AnyCustomers | None
 
 
+class ReadOptions(SliceFilters, total=False):
+    """The options of `read`: a part of a table, its columns, a snapshot, one schema version."""
+
+    columns: Sequence[str]
+    as_of: str | None
+    schema_version: str | None
+
+
 def day_range(date: AnyDay | None, since: AnyDay | None, until: AnyDay | None) -> tuple[Day | None, Day | None]:
     """The first and the last day that the filters name. Raises UsageError if a value is no date, if a day is named
     together with a range, or if the range ends before it begins."""

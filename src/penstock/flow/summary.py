@@ -23,6 +23,19 @@ class Watcher(Protocol):
         """Something that is worth a line."""
 
 
+class SilentListener:
+    """Ignores progress."""
+
+    def stage(self, name: str, partitions: int) -> Report:
+        return lambda share: None
+
+    def say(self, message: str) -> None:
+        pass
+
+
+SILENT = SilentListener()
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A partition that did not make it, and why."""

@@ -1,0 +1,61 @@
+"""The list of customers in the workspace file, and the accounts of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock import interrupts
+from penstock.app.context import Context, audit_entry
+from penstock.errors import UsageError
+from penstock.partition import new_run_id
+from penstock.state.audited import AuditedAct
+
+if TYPE_CHECKING:
+    from penstock.control.customers import CustomerPlan
+
+
+class CustomerService:
+    """Brings the list of customers up to date with the accounts of a source."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def plan_sync(self, source: str | None, levels: int, statuses: Sequence[str]) -> tuple[str, CustomerPlan]:
+        """The source, and the changes that `sync` writes. Without `source`, the only source that lists accounts.
+
+        >>> ws.customers.plan_sync("google_ads", levels=1, statuses=["ENABLED"])
+        """
+        from penstock.control.customers import plan_customers
+        from penstock.source.protocol import Lister, RunContext
+        from penstock.source.registry import lists_accounts, make_source
+
+        able = [name for name, found in self._context.settings.sources.items() if lists_accounts(found)]
+        if source is None and len(able) != 1:
+            raise UsageError(f"name the --source whose accounts are meant (sources that list them: {_listed(able)})")
+        name = source or able[0]
+        if name not in able:
+            raise UsageError(f"{name!r} does not list accounts (sources that do: {_listed(able)})")
+        lister = make_source(self._context.settings.sources[name], RunContext(new_run_id()))
+        assert isinstance(lister, Lister)
+        found = lister.accounts(levels, statuses)
+        return name, plan_customers(self._context.settings, name, found, self._context.now())
+
+    def sync(
+        self, source: str, plan: CustomerPlan, *, actor: str | None = None, flags: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the list of customers. The audit log has a line before the file changes, and one after it.
+
+        >>> ws.customers.sync(*ws.customers.plan_sync("google_ads", levels=1, statuses=["ENABLED"]), actor="kim")
+        """
+        from penstock.control.customers import write_customers
+
+        entry = audit_entry(actor, AuditedAct.CUSTOMERS_SYNC, {"source": source}, flags)
+        interrupts.begin_work()
+        self._context.note(entry, len(plan.changes), "begun")
+        write_customers(plan)
+        self._context.note(entry, len(plan.changes), "done")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,282 @@
+"""State of partitions: why, terminal, held up, provisional, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date as Day
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from penstock.app.context import Context
+from penstock.clock import last_day_over
+from penstock.control.ranges import count_partitions, iter_pages, without_frozen
+from penstock.control.requeue import MOVED, SCANNED
+from penstock.control.select import Selection, due_range
+from penstock.lifecycle import Act, Outcome, PartitionStatus
+from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.state.records import Attempt, PartitionView
+
+if TYPE_CHECKING:
+    from penstock.app.status import StatusService
+    from penstock.control.why import Why
+    from penstock.warehouse.pointers import Pointer
+    from penstock.warehouse.withdrawn import DemotedRun
+
+
+class PartitionService:
+    """Answers questions about partitions and sources. It changes nothing."""
+
+    def __init__(self, context: Context, status: StatusService) -> None:
+        self._context = context
+        self._status = status
+
+    def views(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionView]:
+        """State, last attempt and control metadata of a few partitions."""
+        if not keys:
+            return {}
+        return {view.key: view for view in self.find(Selection(keys=tuple(keys)))}
+
+    def find(
+        self, selection: Selection | None = None, *, after: PartitionKey | None = None, limit: int | None = None
+    ) -> list[PartitionView]:
+        """The expected partitions of a selection with state, last attempt and marks, in key order: at most `limit`
+        after the key `after`.
+
+        >>> ws.partitions.find(Selection(status="failed"), limit=100)
+        """
+        chosen = selection or Selection()
+        ranges = self._context.ranges(chosen)
+        return self._context.state.views(ranges, status=chosen.status, after=after, limit=limit)
+
+    def why(self, key: PartitionKey | str) -> Why:
+        """Why a partition is in its state, what blocks it and what happens next. `print` shows it as text.
+
+        >>> print(ws.partitions.why("demo/1000000001/campaign_daily/2024-06-01"))
+        """
+        from penstock.control.breaker import in_words
+        from penstock.control.why import Circumstances, explain
+
+        key = PartitionKey.parse(key) if isinstance(key, str) else key
+        [view] = self.find(Selection(keys=(key,)))
+        attempts, pointer = self._context.state.attempts(key), self._context.pointers.pointer(key)
+        model = self._context.settings.models.get(key.query_name) if key.source == MODELS else None
+        around = Circumstances(
+            due_range(self._context.settings, key, self._context.now()),
+            self._status.standings([key])[key],
+            self._context.pointers.due_since(key),
+            self.terminal_reason(view),
+            in_words(self._context.breakers.get(key.source), self._context.now()),
+            self.maturity(view),
+            self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
+            self._missing_inputs(key) if model else (),
+            self._approvable(view, attempts),
+            self._demoted_inputs(view, pointer) if model else (),
+            model is not None and model.on_demotion == "hide",
+            model is None or model.refresh,
+        )
+        scheduled = replace(view, control=replace(view.control, next_run_at=self.next_run_at(view)))
+        return explain(scheduled, pointer, attempts, around)
+
+    def _approvable(self, view: PartitionView, attempts: Sequence[Attempt]) -> bool:
+        """Whether an operator may approve the last attempt: only guards rejected it, and no other rule refuses it."""
+        from penstock.contract.contract import Contract
+        from penstock.control.approval import held_back_by_guards
+        from penstock.state.authority import Return, refusal
+
+        last = next((attempt for attempt in attempts if attempt.run_id == view.last_attempt_run_id), None)
+        if last is None or last.outcome is not Outcome.FAILED or last.approved_at is not None:
+            return False
+        by_run = {str(attempt.run_id): attempt for attempt in attempts}
+        if refusal(Return(view.key, Act.APPROVE, view.state, last, by_run)) is not None:
+            return False
+        body = self._context.state.contract(last.contract_fingerprint)
+        return body is not None and held_back_by_guards(last, Contract.from_body(body))
+
+    def _demoted_inputs(self, view: PartitionView, pointer: Pointer | None) -> tuple[DemotedRun, ...]:
+        """The demoted runs among the inputs of a model partition: of the run that readers see, and of the trusted
+        run."""
+        from penstock.warehouse.withdrawn import demoted_inputs
+
+        served = pointer.run_id if pointer is not None and pointer.available else None
+        trusted = view.state.current_run_id if view.state.status is PartitionStatus.SUCCESS else None
+        with self._context.database.snapshot() as connection:
+            runs = [run for run in dict.fromkeys((served, trusted)) if run is not None]
+            found = [one for run in runs for one in demoted_inputs(connection, view.key, run)]
+        return tuple(dict.fromkeys(found))
+
+    def _missing_inputs(self, key: PartitionKey) -> tuple[str, ...]:
+        """The inputs that a model partition needs and that cannot be read: one message per table."""
+        from penstock.warehouse.readiness import Rule, usable
+
+        rule = Rule(self._context.settings.models[key.query_name].require)
+        messages = []
+        for table, keys in self._context.derived().inputs(key).items():
+            there = usable(self._context.database, self._context.ranges(Selection(keys=tuple(keys)))) if keys else set()
+            absent = [one for one in keys if one not in there]
+            if len(keys) - len(absent) < rule.needed(len(keys)):
+                few = ", ".join(map(str, absent[:3])) + (" ..." if len(absent) > 3 else "")
+                messages.append(f"{len(absent):,} of {len(keys):,} slices of {table} cannot be read: {few}")
+        return tuple(messages)
+
+    def _tasks_of(self, key: PartitionKey, run_id: RunId) -> tuple[str, ...]:
+        """The state of each task of a partition in the run that works on it."""
+        from penstock.flow.run_state import RunState
+
+        state = RunState(run_id, self._context.ledger.news_of_run)
+        state.refresh()
+        return tuple(f"{stage} {state}" for stage, state in state.states(str(key)).items())
+
+    def source_errors(self) -> list[str]:
+        """The sources for which attempts are held back, each with the reason."""
+        from penstock.control.breaker import in_words
+
+        found = (in_words(breaker, self._context.now()) for breaker in self._context.breakers.all())
+        return [message for message in found if message]
+
+    def provisional_count(self, selection: Selection) -> int:
+        """The number of trusted partitions that their source may still change."""
+        ranges = self._context.ranges(selection)  # refuses unknown names
+        if selection.status not in (None, PartitionStatus.SUCCESS):
+            return 0
+        recent = []
+        for span in ranges:
+            restate = self._context.settings.asset(span.query_name).restate
+            if restate is not None and span.over is not None:
+                recent.append(replace(span, first=max(span.first, span.over - timedelta(days=restate.days - 1))))
+        return self._context.state.count(recent, status=PartitionStatus.SUCCESS) if recent else 0
+
+    def settled_until(self, table: str) -> Day | None:
+        """The last day of this table that its source no longer changes, for every customer; None for a model."""
+        query = next((q for q in self._context.settings.queries.values() if f"{q.source}.{q.name}" == table), None)
+        if query is None or not self._context.settings.customers:
+            return None
+        days = query.restate.days if query.restate else 0
+        return min(
+            last_day_over(self._context.now(), customer.time_zone) for customer in self._context.settings.customers
+        ) - timedelta(days)
+
+    def terminal(
+        self, selection: Selection, *, after: PartitionKey | None = None, limit: int | None = None
+    ) -> list[tuple[PartitionView, str]]:
+        """The failed partitions that no policy retries, each with the reason, in key order: at most `limit` after the
+        key `after`.
+
+        >>> ws.partitions.terminal(Selection(), limit=100)
+        """
+        ranges, now = self._context.ranges(selection), self._context.now()
+        if selection.status not in (None, PartitionStatus.FAILED):
+            return []
+        found = self._context.state.views(ranges, terminal_at=now, after=after, limit=limit)
+        judged = ((view, self.terminal_reason(view)) for view in found)
+        return [(view, why) for view, why in judged if why is not None]
+
+    def terminal_count(self, selection: Selection) -> int:
+        """The number of partitions that `terminal` lists."""
+        ranges = self._context.ranges(selection)
+        if selection.status not in (None, PartitionStatus.FAILED):
+            return 0
+        return self._context.state.count(ranges, terminal_at=self._context.now())
+
+    def held_up(self, selection: Selection) -> dict[str, int]:
+        """The number of partitions that are not attempted, by what blocks them."""
+        from penstock.control.breaker import in_words
+        from penstock.control.plan import DUE
+
+        ranges, now = self._context.ranges(selection), self._context.now()
+        reasons = self._context.state.reasons(ranges, now, {}, selection.status)
+        found = {"retry": 0, "operator": 0, "terminal": 0}
+        pages = iter_pages(ranges, SCANNED)
+        for view in (
+            v for some in pages for v in self._context.state.views(some, status=selection.status, last_failed=True)
+        ):
+            if view.open_run_id is not None or view.control.paused_at is not None:
+                continue
+            if self.terminal_reason(view) is not None:
+                found["terminal"] += 1
+            else:
+                found["retry" if self.next_run_at(view) is not None else "operator"] += 1
+        erroneous = {breaker.source for breaker in self._context.breakers.all() if in_words(breaker, now)}
+        blocked = [span for span in without_frozen(ranges) if span.source in erroneous]
+        due = self._context.state.reasons(blocked, now, {}, selection.status) if blocked else {}
+        return found | {
+            "paused": reasons.get("paused", 0),
+            "blocked": reasons.get("waiting", 0) + sum(due.get(reason, 0) for reason in DUE),
+            "open": reasons.get("open", 0),
+            "publication": self._context.pointers.waiting(),
+        }
+
+    def terminal_reason(self, view: PartitionView) -> str | None:
+        """Why this partition is terminal; None if it is not."""
+        from penstock.control.retry import terminal
+
+        if view.state.status is not PartitionStatus.FAILED:
+            return None
+        return terminal(
+            self._context.settings.asset(view.key.query_name).retry, view.control, view.expires_at, self._context.now()
+        )
+
+    def next_run_at(self, view: PartitionView) -> datetime | None:
+        """When the retry policy attempts this partition again; None if it does not."""
+        from penstock.control.retry import next_retry
+
+        return next_retry(self._context.settings.asset(view.key.query_name).retry, view, self._context.now())
+
+    def maturity(self, view: PartitionView) -> str | None:
+        """`provisional` if the source may still change this day, else `settled`; None without a trusted run, and for
+        models, which follow their inputs."""
+        from penstock.control.restate import maturity
+
+        if view.state.status is not PartitionStatus.SUCCESS or view.key.source == MODELS:
+            return None
+        over = last_day_over(self._context.now(), self._context.settings.customer(view.key.customer_id).time_zone)
+        return maturity(self._context.settings.query(view.key.query_name), view.key.logical_date, over)
+
+    def frozen_count(self, selection: Selection) -> int:
+        """The number of expected partitions that are frozen: their source no longer delivers the day."""
+        ranges = self._context.ranges(selection)
+        return count_partitions(ranges) - count_partitions(without_frozen(ranges))
+
+    def unmarked(self, selection: Selection) -> list[PartitionKey]:
+        """The failed partitions without a terminal mark, in key order: what `mark_terminal` changes."""
+        ranges = self._context.ranges(selection)  # refuses unknown names
+        if selection.status not in (None, PartitionStatus.FAILED):
+            return []
+        pages = (self._context.state.views(r, status=PartitionStatus.FAILED) for r in iter_pages(ranges, SCANNED))
+        return [view.key for page in pages for view in page if view.control.terminal_at is None]
+
+    def clearable(self, selection: Selection) -> list[PartitionKey]:
+        """The terminal partitions with a mark or with failures that count: what `clear_terminal` changes."""
+        keys: list[PartitionKey] = []
+        after = None
+        while found := self.terminal(selection, after=after, limit=MOVED):
+            after = found[-1][0].key
+            keys += [view.key for view, _ in found if view.control.terminal_at is not None or view.control.failures]
+        return keys
+
+    def pausable(self, selection: Selection, limit: int) -> tuple[list[PartitionKey], int]:
+        """The partitions that are not paused: the first `limit`, and their number."""
+        ranges, state, status = self._context.ranges(selection), self._context.state, selection.status
+        found = state.views(ranges, status=status, paused=False, limit=limit)
+        return [view.key for view in found], state.count(ranges, status=status, paused=False)
+
+    def resumable(self, selection: Selection, limit: int) -> tuple[list[PartitionKey], int]:
+        """The partitions that are paused or held: the first `limit`, and their number."""
+        ranges, state, status = self._context.ranges(selection), self._context.state, selection.status
+        found = state.views(ranges, status=status, marked=True, limit=limit)
+        return [view.key for view in found], state.count(ranges, status=status, marked=True)
+
+
+class PartitionHandle:
+    """One partition, for questions about it."""
+
+    def __init__(self, partitions: PartitionService, key: PartitionKey) -> None:
+        self._partitions = partitions
+        self.key = key
+
+    def why(self) -> Why:
+        """Why this partition is in its state, what blocks it and what happens next. `print` shows it as text.
+
+        >>> print(ws.partition("demo/1000000001/campaign_daily/2024-06-01").why())
+        """
+        return self._partitions.why(self.key)

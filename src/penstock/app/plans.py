@@ -1,0 +1,154 @@
+"""Plans of runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.app.context import Context
+from penstock.control.select import Selection, due_range
+from penstock.errors import UsageError
+from penstock.expected import ExpectedRange
+from penstock.partition import MODELS, PartitionKey, new_run_id
+
+if TYPE_CHECKING:
+    from penstock.app.model_plans import ModelService
+    from penstock.control.plan import Plan
+    from penstock.expected import ExpectedRange
+    from penstock.state.records import Planned
+
+
+class PlanService:
+    """Plans what a run attempts. A plan is a value: preview and execution use the same one."""
+
+    def __init__(self, context: Context, models: ModelService) -> None:
+        self._context = context
+        self._models = models
+
+    def preview(self, selection: Selection | None = None, *, reprocess: bool = False, limit: int | None = None) -> Plan:
+        """The partitions that `runs.start` attempts now. Counts all of them and lists at most `limit`.
+
+        >>> ws.plans.preview(Selection(since="2024-06-01"), limit=100).total
+        """
+        found = self._plan(selection or Selection(), reprocess, limit)
+        return replace(found, items=found.items[:limit])
+
+    def _plan(self, selection: Selection, reprocess: bool, limit: int | None) -> Plan:
+        """The plan with a list of at least `limit` items, if it has so many: a run needs every model partition that
+        waits for others or is waited for. A plan that will be split lists fetched partitions only."""
+        from penstock.control.plan import asked_for, in_words, preview
+        from penstock.control.restate import schedules
+
+        ranges = self.runnable_ranges(selection)
+        models = [span for span in ranges if span.source == MODELS]
+        reasons = asked_for(reprocess)
+        most = self._context.settings.control.largest_run
+        plan = preview(
+            self._context.state,
+            [span for span in ranges if span.source != MODELS],
+            self._context.contracts,
+            self._context.now(),
+            restated=schedules(self._context.settings.queries),
+            reasons=reasons,
+            status=selection.status,
+            # the inputs of a model must be known one by one, unless the plan is split anyway
+            limit=max(most + 1, limit) if models and limit is not None else limit,
+        )
+        if plan.total > most:
+            due = self._context.state.reasons(models, self._context.now(), {}, selection.status) if models else {}
+            counts = Counter(plan.reasons) + Counter({in_words(reason): due.get(reason, 0) for reason in reasons})
+            return replace(plan, counts=counts, is_divided=True)
+        if not models:
+            return plan
+        inside = [item.key for item in plan.items]
+        made = self._models.planner().plan(models, inside, self._context.now(), reasons, selection.status)
+        return plan.and_models(made.items, made.fan_ins, made.waiting)
+
+    def split(
+        self, selection: Selection, *, reprocess: bool, may_go_on: Callable[[str], bool]
+    ) -> tuple[Plan, Iterator[Plan]]:
+        """The whole plan, and the plans of its runs: one, or, if it is larger than `control.largest_run`, several. Each
+        is made when its run begins: newest days first, models last. Leaves out a source that may not go on."""
+        size = self._context.settings.control.largest_run
+        whole = self._plan(selection, reprocess, size + 1)
+        if not whole.is_divided:
+            return whole, iter([whole])
+        return replace(whole, items=()), self._batches(selection, reprocess, may_go_on)
+
+    def _batches(self, selection: Selection, reprocess: bool, may_go_on: Callable[[str], bool]) -> Iterator[Plan]:
+        from penstock.control.plan import Plan, asked_for
+        from penstock.control.restate import schedules
+        from penstock.control.run_splitting import RunBatches
+
+        reasons, size = asked_for(reprocess), self._context.settings.control.largest_run
+        restated = schedules(self._context.settings.queries)
+        batches = RunBatches(
+            self._context.state, self._context.contracts, self._context.now, restated, reasons, selection.status, size
+        )
+        yield from batches.of(
+            lambda: [span for span in self._context.ranges(selection) if span.source != MODELS], may_go_on
+        )
+        models = [span for span in self._context.ranges(selection) if span.source == MODELS]
+        if models:
+            made = self._models.planner().plan(models, (), self._context.now(), reasons, selection.status)
+            if made.items:
+                yield Plan(made.items, fan_ins=made.fan_ins, waiting=made.waiting)
+
+    def runnable_ranges(self, selection: Selection) -> list[ExpectedRange]:
+        """The selected ranges. Raises if the configuration cannot run, or if a key is not due."""
+        ranges = self._context.ranges(selection)
+        self.refuse_unrunnable(ranges)
+        for key in selection.keys:
+            self.refuse_not_due(key)
+        return ranges
+
+    def refuse_not_due(self, key: PartitionKey) -> None:
+        """Raise UsageError if a partition is not due yet, or frozen."""
+        due = due_range(self._context.settings, key, self._context.now())
+        if not due.first <= key.logical_date <= due.last:
+            raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
+        if due.is_frozen(key.logical_date):
+            raise UsageError(
+                f"{key} is frozen: {key.source} can only be asked for {due.frozen_before} and later, so nothing may"
+                f" replace what is known of that day (sources.{key.source}.keeps says for how long it keeps days)"
+            )
+
+    def refuse_unrunnable(self, ranges: Sequence[ExpectedRange]) -> None:
+        """Raise, before anything is issued, for fields that changed without a new schema version, and for wrong options
+        of sources and queries."""
+        from penstock.control.plan import refuse_changed_fields
+        from penstock.source.protocol import RunContext
+        from penstock.source.registry import make_source, refuse_queries
+
+        queries = {name: contract for name, contract in self._context.contracts.items() if contract.source != MODELS}
+        refuse_changed_fields(self._context.state, queries)  # `learn_contracts` checks the models, one by one
+        for name in sorted({found.source for found in ranges} - {MODELS}):
+            source = make_source(self._context.settings.sources[name], RunContext(new_run_id()))
+            refuse_queries(source, self._context.settings.queries_of(name))
+
+    def replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
+        """The items for those of these partitions that are still due: other workers may have finished some."""
+        from penstock.control.plan import preview
+        from penstock.control.ranges import clip_to_keys
+        from penstock.control.restate import schedules
+
+        wanted = set(keys)
+        ranges = clip_to_keys(self._context.ranges(Selection()), keys)
+        if not ranges:
+            return []
+        self.refuse_unrunnable(ranges)
+        restated = schedules(self._context.settings.queries)
+        fetched = [span for span in ranges if span.source != MODELS]
+        made = [span for span in ranges if span.source == MODELS]
+        plan = preview(
+            self._context.state,
+            fetched,
+            self._context.contracts,
+            self._context.now(),
+            restated=restated,
+            reasons=reasons,
+        )
+        derived = self._models.planner().still_due(made, wanted, self._context.now(), reasons) if made else []
+        return [*(item for item in plan.items if item.key in wanted), *derived]

@@ -1,0 +1,313 @@
+"""Runs: start, resume, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.context import Context, audit_entry, os_user
+from penstock.control.select import Selection
+from penstock.errors import ActRefused, PenstockError, UsageError
+from penstock.flow.summary import SILENT
+from penstock.partition import MODELS, RunId, new_run_id
+from penstock.pipeline.memory import reduced_gc
+from penstock.plural import counted
+from penstock.state.audited import AuditedAct
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.app.lineage import LineageService
+    from penstock.app.model_plans import ModelService
+    from penstock.app.partitions import PartitionService
+    from penstock.app.plans import PlanService
+    from penstock.app.publications import PublicationService
+    from penstock.app.runners import RunnerFactory
+    from penstock.control.breaker import BreakerGuard
+    from penstock.control.plan import Plan
+    from penstock.control.unfinished import Unfinished
+    from penstock.flow.summary import RunSummary, Watcher
+    from penstock.state.worker import WorkerStore
+
+
+class RunService:
+    """Starts, resumes and cancels runs. Many processes can run at the same time: no partition is processed twice."""
+
+    def __init__(
+        self,
+        context: Context,
+        plans: PlanService,
+        models: ModelService,
+        runners: RunnerFactory,
+        publications: PublicationService,
+        partitions: PartitionService,
+        lineage: LineageService,
+    ) -> None:
+        self._context = context
+        self._plans = plans
+        self._models = models
+        self._runners = runners
+        self._publications = publications
+        self._partitions = partitions
+        self._lineage = lineage
+
+    def start(
+        self,
+        selection: Selection | None = None,
+        *,
+        listener: Watcher | None = None,
+        reprocess: bool = False,
+        actor: str | None = None,
+        spark: SparkSession | None = None,
+    ) -> RunSummary:
+        """Close the attempts of dead workers, publish what waits for it, plan, and take the plan through extract,
+        validate and load. Splits a large plan into several runs, one after the other. Starts Spark only if there is
+        something to publish or to attempt. `reprocess` also attempts success partitions; it is audited.
+
+        >>> ws.runs.start(Selection(since="2024-06-01"), actor="kim").accepted
+        """
+        return self._start(selection or Selection(), listener or SILENT, reprocess, actor or os_user(), spark, None)
+
+    @reduced_gc()
+    def _start(
+        self,
+        selection: Selection,
+        listener: Watcher,
+        reprocess: bool,
+        actor: str,
+        spark: SparkSession | None,
+        resumes: RunId | None,
+    ) -> RunSummary:
+        from penstock.control.breaker import BreakerGuard
+        from penstock.control.plan import Plan
+        from penstock.flow.guard import Gate
+        from penstock.flow.summary import RunSummary, as_one
+
+        self._runners.refuse_mismatches(selection)
+        workers = self._runners.rescue()
+        self._plans.runnable_ranges(selection)  # refuses a selection that cannot run before anything starts
+        published: list[RunSummary] = []
+        if self._publications.is_due():  # before planning: models read only what is published
+            spark = self._context.session(spark)
+            published = [self._publish(spark, workers, listener, actor)]
+            if published[0].end != "done":
+                return as_one(published)
+        guard = BreakerGuard(self._context.breakers, self._context.clock, by_hand=True)
+        whole, plans = self._plans.split(
+            selection, reprocess=reprocess, may_go_on=lambda source: guard.gate(source) is Gate.OPEN
+        )
+        first = next(plans, Plan(()))
+        unfinished = [run.message for run in self.unfinished() if run.run_id != resumes]
+        if not first.items:
+            summary = as_one(published) if published else RunSummary(new_run_id())
+            summary.skipped += whole.held
+            summary.waiting = self._partitions.held_up(selection) | {"model_inputs": whole.waiting}
+            summary.unfinished = unfinished
+            return summary
+        spark = self._context.session(spark)
+        if whole.is_divided and any(span.source == MODELS for span in self._context.ranges(selection)):
+            for message in self._models.learn_contracts(
+                spark
+            ).values():  # at the start of hours of work, not at the end
+                listener.say(message)
+        filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
+        if resumes:
+            filters = {**self._context.run_filters(resumes), "resumes": resumes}
+        finished: list[RunSummary] = []
+        with self._reprocessing(reprocess and not resumes, selection, actor, whole, finished):
+            self._run_plans(chain([first], plans), whole, finished, guard, spark, workers, listener, actor, filters)
+        summary = as_one([*published, *finished])
+        summary.skipped += whole.held
+        summary.is_divided = whole.is_divided and len(finished) > 1
+        summary.unfinished = unfinished
+        return summary
+
+    def _publish(self, spark: SparkSession, workers: WorkerStore, listener: Watcher, actor: str) -> RunSummary:
+        """A run without items: it publishes what waits for it."""
+        from penstock.flow.heartbeat import Heartbeat
+
+        with Heartbeat(workers) as heart:
+            runner = self._runners.runner(spark, heart.token, listener, by_hand=True)
+            return runner.run(new_run_id(), (), actor=actor, filters={"publish": True})
+
+    def _run_plans(
+        self,
+        plans: Iterable[Plan],
+        whole: Plan,
+        finished: list[RunSummary],
+        guard: BreakerGuard,
+        spark: SparkSession,
+        workers: WorkerStore,
+        listener: Watcher,
+        actor: str,
+        filters: Mapping[str, Any],
+    ) -> None:
+        """One run per plan, until a run is stopped. Appends each summary to `finished`. A plan whose checks Spark
+        refuses is left out; raises ChecksRefused if no run is left."""
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.runner import ChecksRefused
+
+        refused: list[tuple[int, ChecksRefused]] = []
+        with Heartbeat(workers) as heart:
+            for plan in plans:
+                for source, count in plan.blocked.items() if finished else ():
+                    finished[-1].count(blocked=count)
+                    finished[-1].trouble([guard.trouble(source)])
+                if plan.blocked:
+                    continue
+                if whole.is_divided:
+                    progress = f"{counted(len(plan.items))}, then {plan.later:,} more to fetch"
+                    listener.say(f"run {len(finished) + 1}: {progress}")
+                run_id, today = new_run_id(), self._models.with_current_contracts(spark, plan.items, plan.fan_ins)
+                runner = self._runners.runner(spark, heart.token, listener, by_hand=True)
+                try:
+                    done = runner.run(run_id, today.items, actor=actor, filters=filters, fan_ins=today.fan_ins)
+                except ChecksRefused as error:
+                    refused.append((len(today.items), error))
+                    continue
+                done.count(blocked=today.left_out)
+                done.trouble(today.troubles)
+                finished.append(done)
+                self._runners.schedule_retries()
+                self._lineage.emit_or_log(run_id)
+                if done.end != "done":
+                    break
+        for count, refusal in refused:
+            if not finished:
+                raise refusal
+            finished[-1].count(blocked=count)
+            finished[-1].trouble([str(refusal)])
+
+    @contextmanager
+    def _reprocessing(
+        self, by_hand: bool, selection: Selection, actor: str, plan: Plan, finished: Sequence[RunSummary]
+    ) -> Iterator[None]:
+        """Audit who fetches success partitions again, before the first run and after the last."""
+        if not by_hand:
+            yield
+            return
+        entry = audit_entry(actor, AuditedAct.RUN_REPROCESS, selection.as_dict(), {"reprocess": True})
+        with self._context.audited(entry, plan.total) as action:
+            yield
+            action.affected = sum(done.accepted + done.rejected for done in finished)
+            action.outcome = finished[-1].end if finished else "done"
+
+    @reduced_gc()
+    def resume(
+        self,
+        run_id: RunId,
+        *,
+        listener: Watcher | None = None,
+        spark: SparkSession | None = None,
+        actor: str | None = None,
+    ) -> RunSummary:
+        """Continue a run whose worker died, without repeating its finished work. A run that a later run closed is
+        continued by a new run. Audited. Raises ActRefused if nothing is left.
+
+        >>> ws.runs.resume(ws.runs.unfinished()[0].run_id, actor="kim")
+        """
+        self._context.run_filters(run_id)  # refuses an unknown run
+        entry = audit_entry(actor, AuditedAct.RUNS_RESUME, {"run_id": run_id})
+        with self._context.audited(entry) as action:
+            summary = self._resume(run_id, listener or SILENT, spark, entry.actor)
+            action.affected, action.outcome = summary.accepted + summary.rejected, summary.end
+        return summary
+
+    def _resume(self, run_id: RunId, listener: Watcher, spark: SparkSession | None, actor: str) -> RunSummary:
+        from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
+        from penstock.flow.heartbeat import Heartbeat
+        from penstock.flow.run_state import RunState
+        from penstock.flow.summary import as_one
+        from penstock.raw.reader import RawReader
+        from penstock.warehouse.publish import Publication
+
+        self._runners.refuse_mismatches(Selection())
+        found = self._context.state.run(run_id)
+        if found is not None and found.finished_at is not None:
+            return self._resume_in_new_run(run_id, listener, spark, actor)
+        workers = self._context.workers
+        control = self._context.control
+        workers.mark_dead_workers()
+        with Heartbeat(workers) as heart:
+            reasons = reasons_of(self._context.run_filters(run_id))
+            adopted, outdated = still_current(
+                control.adopt(run_id, heart.token), self._context.settings, self._context.contracts
+            )
+            control.cancel(outdated_closings(outdated, heart.token))
+            session = self._context.session(spark)
+            published = Publication()
+            if self._publications.is_due():  # before planning: models read only what is published
+                report = listener.stage("load", self._context.pointers.waiting())
+                published = self._publications.publish(session, heart.token, run_id, report)
+                report(1.0)
+            state = RunState(run_id, self._context.ledger.news_of_run)
+            state.refresh()
+            waiting = left_over(state, adopted)
+            plan = self._plans.replan(waiting.unissued, reasons)
+            sizes = RawReader(self._context.lake).sizes([item.attempt for item in waiting.fetched])
+            broken: dict[str, str] = {}
+            if any(item.attempt.partition.source == MODELS for item in adopted):
+                broken = self._models.learn_contracts(session)
+            lost = [
+                i for i in adopted if i.attempt.partition.source == MODELS and i.attempt.partition.query_name in broken
+            ]
+            control.cancel(outdated_closings(lost, heart.token))
+            today = self._models.with_current_contracts(session, plan)
+            runner = self._runners.runner(session, heart.token, listener, by_hand=True)
+            summary = as_one([runner.resume(run_id, today.items, [i for i in adopted if i not in lost], sizes)])
+            summary.count(blocked=today.left_out + len(lost), loaded=published.loaded, hidden=published.hidden)
+            summary.trouble([*today.troubles, *broken.values()])
+        self._runners.schedule_retries()
+        self._lineage.emit_or_log(run_id)
+        return summary
+
+    def _resume_in_new_run(
+        self, run_id: RunId, listener: Watcher, spark: SparkSession | None, actor: str
+    ) -> RunSummary:
+        """Process the rest of a finished run in a new run."""
+        from penstock.control.resume import reasons_of
+        from penstock.control.unfinished import left_of
+
+        filters = self._context.run_filters(run_id)
+        left = left_of(self._context.state, self._context.ledger, run_id)
+        due = [item.key for item in self._plans.replan(left, reasons_of(filters))]
+        if not due:
+            raise ActRefused(f"run {run_id} is over: there is nothing to go on with")
+        selection = Selection(keys=tuple(due))
+        return self._start(selection, listener, bool(filters.get("reprocess")), actor, spark, run_id)
+
+    def unfinished(self) -> list[Unfinished]:
+        """The killed runs with `--reprocess` that have partitions left: no later run attempts these by itself."""
+        from penstock.control.unfinished import unfinished_runs
+
+        return unfinished_runs(self._context.state, self._context.ledger)
+
+    def unfinished_messages(self) -> list[str]:
+        """A message for each unfinished run; empty for a database role that may not read runs."""
+        try:
+            return [run.message for run in self.unfinished()]
+        except PenstockError:
+            return []
+
+    def cancel(self, run_id: RunId, *, actor: str | None = None, dry_run: bool = False) -> bool:
+        """Request that a run stops. A run without a worker is closed at once, and an unfinished run is no longer
+        reported. Returns False if the run is over; a dry run only returns whether there is something to cancel.
+
+        >>> ws.runs.cancel(ws.runs.unfinished()[0].run_id, actor="kim")
+        """
+        found = self._context.state.run(run_id)
+        if found is None:
+            raise UsageError(f"there is no run {run_id}: `penstock runs list` shows them")
+        from penstock.control.rescue import end_cancelled
+
+        control = self._context.control
+        killed = any(run.run_id == run_id for run in self.unfinished())
+        if dry_run:
+            return killed or found.finished_at is None
+        entry = audit_entry(actor, AuditedAct.RUNS_CANCEL, {"run_id": run_id})
+        if not control.request_cancel(run_id, entry, even_if_over=killed):
+            return False
+        end_cancelled(self._context.workers, control, run_id)
+        return True

@@ -1,0 +1,155 @@
+"""Projections of the ledger, and the display status of partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from penstock.app.context import Context
+from penstock.config.assets import Model
+from penstock.control.select import Selection
+from penstock.partition import MODELS, PartitionKey, RunId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.projections.current import Current
+    from penstock.projections.page import PrefoldedRuns
+    from penstock.projections.projector import Projector
+    from penstock.projections.run_page import RunPage
+    from penstock.projections.staleness import Policy
+    from penstock.projections.status_board import Board, PartitionStanding
+
+log = logging.getLogger(__name__)
+
+
+class StatusService:
+    """Folds the ledger into projections, and reads status, staleness and runs from them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @cached_property
+    def projector(self) -> Projector:
+        """Folds new events into the projections."""
+        from penstock.projections.manifest import ManifestPointer
+        from penstock.projections.projector import Projector
+        from penstock.state.inputs import InputReader
+
+        return Projector(
+            ManifestPointer(self._context.database, self._context.lake),
+            self._context.lake,
+            self._context.ledger,
+            InputReader(self._context.database).of,
+            (self._context.settings.tenant, self._context.settings.workspace),
+            self._context.clock,
+            self._context.settings.ledger.keep_runs,
+        )
+
+    def current(self) -> Current:
+        """The projections at this moment: their files, plus the events since they were written."""
+        from penstock.projections.current import load_current
+        from penstock.projections.manifest import ManifestPointer
+        from penstock.state.inputs import InputReader
+
+        owner = (self._context.settings.tenant, self._context.settings.workspace)
+        return load_current(
+            ManifestPointer(self._context.database, self._context.lake),
+            self._context.lake,
+            self._context.ledger,
+            InputReader(self._context.database).of,
+            owner,
+        )
+
+    def board(self, selection: Selection, *, requeued: bool = True) -> Board:
+        """The display status of the expected partitions; without `requeued`, it leaves out partitions that wait for a
+        retry.
+
+        >>> ws.status.board(Selection(customers="1000000001")).counts()
+        """
+        from penstock.projections.status_board import Board
+
+        ranges = self._context.ranges(selection)
+        only = None if selection.status is None else self._context.state.keys_in(ranges, selection.status)
+        without = None if requeued else self._context.state.requeued()
+        withdrawn = self._withdrawn_inputs() if any(span.source == MODELS for span in ranges) else None
+        return Board(
+            self.current(),
+            ranges,
+            self.policies(),
+            self._context.now(),
+            only=only,
+            without=without,
+            withdrawn=withdrawn,
+        )
+
+    def standings(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionStanding]:
+        """The display status of these expected partitions."""
+        return {found.key: found for found in self.board(Selection(keys=tuple(keys))).everything()} if keys else {}
+
+    def _withdrawn_inputs(self) -> pa.Table | None:
+        """The model partitions whose trusted run read a demoted run, as a table; None without any."""
+        import pyarrow as pa
+
+        from penstock.warehouse.withdrawn import trusted_inputs
+
+        found = trusted_inputs(self._context.database)
+        if not found:
+            return None
+        columns = list(zip(*((*one.key, one.first_demoted_at) for one in found), strict=True))
+        kinds = {name: pa.string() for name in ("source", "customer_id", "query_name")}
+        kinds |= {"logical_date": pa.date32(), "demoted_at": pa.timestamp("us", tz="UTC")}
+        return pa.table({name: pa.array(c, kind) for (name, kind), c in zip(kinds.items(), columns, strict=True)})
+
+    def sweep(self) -> int:
+        """Write the current staleness to the table that other tools read. Returns the number of stale partitions."""
+        return self.projector.sweep(self.board(Selection()).swept())
+
+    def run_page(self, run_id: RunId) -> RunPage:
+        """One run: its tasks by stage and state, and what blocks unfinished tasks. Raises UsageError for an unknown
+        run.
+
+        >>> ws.status.run_page(ws.runs.start().run_id)
+        """
+        from penstock.projections.run_page import run_page
+
+        self._context.run_filters(run_id)  # refuses an unknown run
+        return run_page(self.current(), run_id)
+
+    def policies(self) -> list[Policy]:
+        """The staleness policy of each asset: its current contract, freshness and inputs."""
+        from penstock.derived import reads_own
+        from penstock.projections.staleness import Policy, Window
+
+        def windows(model: Model) -> tuple[Window, ...]:
+            tables = ((table, *table.split(".")) for table in model.depends_on)
+            return tuple(
+                Window(source, name, model.needs, reads_own(model, table, self._context.settings.models))
+                for table, source, name in tables
+            )
+
+        kept = self._context.state.contracts()
+        used = {row.fingerprint: row.first_used_at for row in kept}
+        bodies = {row.fingerprint: row.body for row in kept}
+        return [
+            Policy(
+                query.source,
+                query.name,
+                self._context.contracts[query.name].fingerprint,
+                used.get(self._context.contracts[query.name].fingerprint),
+                query.freshness.max_lag if query.freshness else None,
+                query.restate.days if query.restate else 0,
+                windows(query) if isinstance(query, Model) else (),
+                tuple(self._context.contracts[query.name].same_as(bodies)),
+            )
+            for query in self._context.settings.assets.values()
+        ]
+
+    def advance(self, prefolded: PrefoldedRuns | None = None) -> None:
+        """Fold new events into the projections. An error is logged and not raised: the next call catches up."""
+        try:
+            self.projector.advance(prefolded)
+        except Exception as error:  # noqa: BLE001 - a run that is published must not fail here
+            log.warning("projections.behind: %s", error)
