@@ -40,7 +40,7 @@ def measure_acts(place: Place, workload: Workload, batch: int) -> Iterator[Fact]
     with place.workspace(workload) as workspace:
         load, watch, crew = _load(), Stopwatch(), Crew(workspace)
         _carry(workspace, crew, crew.rejected, "reject", batch, watch)
-        settle(workspace.database)
+        settle(workspace.context.database)
         _requeue(workspace, workload.partitions, watch)
         yield from _facts(place, workload, watch, load, ("reject", *_RETRYING))
 
@@ -60,12 +60,12 @@ def _carry(
     watch: Stopwatch,
 ) -> None:
     """Batch by batch, the yardstick first: whatever disturbs the machine disturbs both."""
-    planned = workspace.plan(Selection()).items
-    workspace.database.transact(lambda connection: connection.exec_driver_sql(_CREATE))
+    planned = workspace.plans.preview(Selection()).items
+    workspace.context.database.transact(lambda connection: connection.exec_driver_sql(_CREATE))
     for items in batches(planned, batch):
         rows = [(*item.key[:3], item.key.logical_date.isoformat(), "pending") for item in items]
         watch.begin(_PLAIN)
-        _insert(workspace.database, rows)
+        _insert(workspace.context.database, rows)
         watch.begin("issue")
         attempts = crew.issue(items)
         watch.end()
@@ -83,12 +83,12 @@ def _requeue(workspace: Workspace, partitions: int, watch: Stopwatch) -> None:
     """What the end of a run and then `penstock state retry` do."""
     decide, find, requeue = _RETRYING
     watch.begin(decide)
-    workspace.schedule_retries()
+    workspace.runners.schedule_retries()
     watch.begin(find)
-    found = workspace.retry_candidates(Selection(), without_raw=False)
+    found = workspace.operations.preview_retry(Selection(), without_raw=False)
     watch.begin(requeue)
     entry = AuditEntry("bench", AuditedAct.STATE_RETRY, {}, {})
-    moved = workspace.retry_selected(Selection(), entry, without_raw=False, total=found.total)
+    moved = workspace.operations.retry(Selection(), actor=entry.actor)
     watch.end()
     if moved != partitions or any(found.refusals.values()):
         raise SystemExit(f"of {partitions} failed partitions {moved} were requeued")

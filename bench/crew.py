@@ -20,11 +20,14 @@ class Crew:
     """One run of one worker. A partition that somebody else took is an error: there is nobody else."""
 
     def __init__(self, workspace: Workspace) -> None:
-        database, clock = workspace.database, workspace.now
+        database, clock = workspace.context.database, workspace.context.now
         self._control, self._validator = ControlStore(database, clock), ValidatorStore(database, clock)
         self.token, self._run_id, self._batches = WorkerStore(database, clock).register(), new_run_id(), count()
         self._control.keep_contracts(
-            [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in workspace.contracts.values()]
+            [
+                (c.fingerprint, c.source, c.query_name, c.schema_version, c.body())
+                for c in workspace.context.contracts.values()
+            ]
         )
 
     def issue(self, planned: Sequence[Planned]) -> list[AttemptKey]:

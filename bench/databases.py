@@ -35,7 +35,7 @@ class Place:
         try:
             yield workspace
         finally:
-            workspace.database.close()
+            workspace.context.database.close()
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Deliveries:
     def deliver(self, keys: Sequence[PartitionKey]) -> list[str]:
         """The paths of the payloads, in the order of `keys`."""
         self._number += 1
-        contract, crew = self._workspace.contracts[QUERY], Crew(self._workspace)
+        contract, crew = self._workspace.context.contracts[QUERY], Crew(self._workspace)
         planned = [
             Planned(key, self._delivered.get(key, 0), "missing", contract.fingerprint, contract.schema_version)
             for key in keys
@@ -46,10 +46,10 @@ class Deliveries:
         return [paths[key] for key in keys]
 
     def _accepted(self, attempt: AttemptKey, token: str, paths: dict[PartitionKey, str]) -> Accepted:
-        with RawSink(self._workspace.lake).writer(attempt) as writer:
+        with RawSink(self._workspace.context.lake).writer(attempt) as writer:
             for row in self._content(attempt):
                 writer.write_row(row)
-            seal = writer.seal(self._workspace.now(), "v1", "bench", "bench", "UTC")
+            seal = writer.seal(self._workspace.context.now(), "v1", "bench", "bench", "UTC")
         paths[attempt.partition] = f"{run_folder(attempt)}/{seal.payload}"
         facts = (seal.record_count, seal.payload_sha256, seal.payload_bytes, seal.payload_sha256)
         return Accepted(attempt, token, "v1", *facts)
@@ -73,8 +73,8 @@ class Deliveries:
 
 def publish(workspace: Workspace, spark: Any) -> Publication:
     """What is due, without the comparison of everything and without projections: the load stage of a run."""
-    with Heartbeat(WorkerStore(workspace.database, workspace.now)) as heart:
-        done = workspace.publisher(spark, heart.token, None).publish()
+    with Heartbeat(WorkerStore(workspace.context.database, workspace.context.now)) as heart:
+        done = workspace.publications.publisher(spark, heart.token, None).publish()
     if done.broken:
         raise SystemExit(f"{len(done.broken)} slices could not be published: {next(iter(done.broken.values()))}")
     return done

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if when is None:  # it came to its end before its time
                 break
             kills += 1
-            run_id = hunted.current().runs().to_pylist()[-1]
+            run_id = hunted.status.current().runs().to_pylist()[-1]
             done = {name: run_id[f"tasks_{name}"] for name in ("succeeded", "failed", "running", "ready")}
             say(f"killed after {when}: {done}")
             command = ["runs", "resume", run_id["run_id"]]
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _finish(command, hunted)
         tables = _tables(hunted)
         differ = [name for name in _COMPARED if tables[name] != undisturbed[name]]
-        hunted.rebuild_projections()
+        hunted.maintenance.rebuild_projections()
         rebuilt = [name for name in _COMPARED if _tables(hunted)[name] != undisturbed[name]]
         attempts = _attempts(hunted)
         planned = options.partitions + len(Workload(options.partitions, rows=5).dates)
@@ -111,12 +111,12 @@ def _argv(command: list[str], workspace: Workspace) -> list[str]:
 
 
 def _events(workspace: Workspace) -> int:
-    found = workspace.ledger.tail(1)
+    found = workspace.context.ledger.tail(1)
     return int(found[0]["position"]) if found else 0
 
 
 def _tables(workspace: Workspace) -> dict[str, Any]:
-    current = workspace.current()
+    current = workspace.status.current()
     return {
         name: sorted(tuple(str(row[column]) for column in columns) for row in _rows(name, current))
         for name, columns in _COMPARED.items()
@@ -135,7 +135,7 @@ def _attempts(workspace: Workspace) -> dict[str, int]:
     from penstock.db import schema
 
     attempt = schema.partition_attempt
-    with workspace.database.snapshot() as connection:
+    with workspace.context.database.snapshot() as connection:
         total = connection.scalar(sa.select(sa.func.count()).select_from(attempt))
         still = connection.scalar(sa.select(sa.func.count()).select_from(attempt).where(attempt.c.outcome.is_(None)))
     return {"attempts": int(total or 0), "open": int(still or 0)}

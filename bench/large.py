@@ -57,21 +57,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _measured(workspace: Workspace, spark: Any, megabytes: int) -> dict[str, Any]:
     crew, watch = Crew(workspace), Stopwatch()
-    [attempt] = crew.issue(workspace.plan(Selection(), reprocess=True).items)
+    [attempt] = crew.issue(workspace.plans.preview(Selection(), reprocess=True).items)
     watch.begin("write")
     seal = _written(workspace, attempt, megabytes * _MEGABYTE)
     watch.begin("plain")
     clicks = _plainly_read(workspace, seal)
     watch.begin("validate")
     item = ToValidate(attempt, seal.payload_bytes, None)
-    [found] = validate(spark, workspace.settings.lake, workspace.contracts[QUERY], [item])
+    [found] = validate(spark, workspace.settings.lake, workspace.context.contracts[QUERY], [item])
     watch.end()
     if found.complaints or found.payload_digest is None:
         raise SystemExit(f"the slice was not accepted: {found.complaints}")
     facts = (found.record_count, found.payload_digest, seal.payload_bytes, found.content_digest)
     crew.judge([Accepted(attempt, crew.token, "v1", *facts)])
     watch.begin("load")
-    published = workspace.reconcile(spark=spark)
+    published = workspace.maintenance.reconcile(spark=spark)
     watch.end()
     if published.loaded != 1 or _clicks(workspace) != clicks:
         raise SystemExit("what can be read is not what was written")
@@ -81,26 +81,28 @@ def _measured(workspace: Workspace, spark: Any, megabytes: int) -> dict[str, Any
 
 
 def _written(workspace: Workspace, attempt: AttemptKey, size: int) -> Seal:
-    with RawSink(workspace.lake).writer(attempt) as writer:
+    with RawSink(workspace.context.lake).writer(attempt) as writer:
         written, number = 0, 0
         while written < size:
             line = orjson.dumps({"campaign_id": number, "cost_micros": 37 * number, **_LINE})
             writer.write(line)
             written, number = written + len(line) + 1, number + 1
-        return writer.seal(workspace.now(), "v1", "bench", "bench", "UTC")
+        return writer.seal(workspace.context.now(), "v1", "bench", "bench", "UTC")
 
 
 def _plainly_read(workspace: Workspace, seal: Seal) -> int:
     """What everybody does who reads such a file line by line."""
     [path] = [
-        entry.path for entry in workspace.lake.list("raw") if entry.path.endswith(f"{seal.run_id}/{seal.payload}")
+        entry.path
+        for entry in workspace.context.lake.list("raw")
+        if entry.path.endswith(f"{seal.run_id}/{seal.payload}")
     ]
-    with workspace.lake.open(path) as file:
+    with workspace.context.lake.open(path) as file:
         return sum(orjson.loads(line)["clicks"] for line in file)
 
 
 def _clicks(workspace: Workspace) -> int:
-    vouched = workspace.vouched(ASSET, columns=["clicks"])
+    vouched = workspace.data.vouched(ASSET, columns=["clicks"])
     return sum(int(pc.sum(batch.column(0)).as_py() or 0) for batch in vouched.batches())
 
 

@@ -43,7 +43,7 @@ class Compared:
         """Seconds of each side for (re)placing these slices; afterwards all hold the same."""
         keys = keys_of(customers, dates)
         paths = self._deliveries.deliver(keys)
-        self.workspace.lake.sync()
+        self.workspace.context.lake.sync()
         sides = {
             "penstock": timed(publish, self.workspace, self.spark),
             "spark overwrite": timed(self._overwrite_with_spark, keys, paths),
@@ -53,7 +53,7 @@ class Compared:
         return sides
 
     def _items(self, keys: Sequence[PartitionKey], paths: Sequence[str]) -> pa.Table:
-        root = self.workspace.lake.url
+        root = self.workspace.context.lake.url
         columns = [
             [key.customer_id for key in keys],
             [key.logical_date for key in keys],
@@ -97,7 +97,7 @@ class Compared:
         """Sides that do not hold the same did not do the same work."""
         from pyspark.sql import functions as F
 
-        ours = self.workspace.vouched(ASSET, columns=["clicks"]).arrow()
+        ours = self.workspace.data.vouched(ASSET, columns=["clicks"]).arrow()
         spark = self.spark.read.parquet(str(self._folder / "plain-spark")).agg(F.count("*"), F.sum("clicks")).first()
         delta = deltalake.DeltaTable(str(self._folder / "delta-rs")).to_pyarrow_table(columns=["clicks"])
         held = [(t.num_rows, pc.sum(t.column("clicks")).as_py()) for t in (ours, delta)] + [tuple(spark)]

@@ -61,7 +61,7 @@ def measure(workload: Workload, folder: Path) -> Measured:
         spark = start_session(workspace.settings.spark)
         try:
             watch.begin("warm_up")
-            warm_up.run(Selection(), watcher=StageWatcher(), spark=spark)
+            warm_up.runs.start(Selection(), listener=StageWatcher(), spark=spark)
             watch.end()
             time.sleep(1)  # the JVM ends what it does behind the scenes
             _run(workspace, watch, spark)
@@ -75,7 +75,7 @@ def measure(workload: Workload, folder: Path) -> Measured:
 def _run(workspace: Workspace, watch: Stopwatch, spark: Any) -> None:
     watcher = StageWatcher()
     watch.begin("run")
-    summary = workspace.run(Selection(), watcher=watcher, spark=spark)
+    summary = workspace.runs.start(Selection(), listener=watcher, spark=spark)
     watch.end()
     watch.seconds.update(watcher.seconds)
     if summary.loaded != summary.planned or summary.failures:
@@ -84,12 +84,12 @@ def _run(workspace: Workspace, watch: Stopwatch, spark: Any) -> None:
 
 def _ask(workspace: Workspace, watch: Stopwatch, customer_id: str) -> Content:
     """The questions that a user has, and the totals that the other side must reach, too."""
-    counts = watch.ask("status", lambda: workspace.board(Selection()).counts([]))
+    counts = watch.ask("status", lambda: workspace.status.board(Selection()).counts([]))
     whole = watch.ask("read_all", lambda: _read(workspace, ()))
     watch.ask("read_customer", lambda: _read(workspace, (customer_id,)))
     watch.ask("sql", lambda: workspace.sql(_AGGREGATE).read_all())
     size = sa.text("SELECT sum(payload_bytes) FROM partition_attempt WHERE outcome = 'SUCCEEDED'")
-    with workspace.database.snapshot() as connection:
+    with workspace.context.database.snapshot() as connection:
         payload_bytes = int(connection.scalar(size) or 0)
     materialized = sum(row["n"] for row in counts if row["display"] == "materialized")
     clicks = pc.sum(whole.column("clicks")).as_py()

@@ -36,17 +36,17 @@ def measure_planning(place: Place, workload: Workload, share: float, batch: int)
         yield from _ask(workspace, workload.partitions, 0)
         if stored:
             Crew(workspace).fill(_newest(workspace, stored), batch)
-            settle(workspace.database)
+            settle(workspace.context.database)
             yield from _ask(workspace, workload.partitions, stored)
 
 
 def _ask(workspace: Workspace, partitions: int, stored: int) -> Iterator[Fact]:
-    ranges, watch = workspace.ranges(Selection()), Stopwatch()
-    before, load = _rows(workspace.database), round(os.getloadavg()[0], 2)
+    ranges, watch = workspace.context.ranges(Selection()), Stopwatch()
+    before, load = _rows(workspace.context.database), round(os.getloadavg()[0], 2)
     for name, question in _QUESTIONS.items():
         watch.ask(name, lambda question=question: question(workspace, ranges))  # type: ignore[misc]
-        yield Fact(workspace.database.dialect, name, partitions, watch.seconds[name], load, stored=stored)
-    if (after := _rows(workspace.database)) != before:
+        yield Fact(workspace.context.database.dialect, name, partitions, watch.seconds[name], load, stored=stored)
+    if (after := _rows(workspace.context.database)) != before:
         raise SystemExit(f"planning is reading, but rows appeared: {before} became {after}")
     found = _reasons(workspace, ranges)
     if sum(found.values()) != partitions or found.get("missing", 0) != partitions - stored:
@@ -54,28 +54,30 @@ def _ask(workspace: Workspace, partitions: int, stored: int) -> Iterator[Fact]:
 
 
 def _reasons(workspace: Workspace, ranges: Ranges) -> Mapping[str, int]:
-    return workspace.reader.reasons(ranges, workspace.now(), _restated(workspace))
+    return workspace.context.state.reasons(ranges, workspace.context.now(), _restated(workspace))
 
 
 def _candidates(workspace: Workspace, ranges: Ranges, limit: int | None) -> int:
-    return len(workspace.reader.candidates(ranges, DUE, workspace.now(), _restated(workspace), limit=limit))
+    return len(
+        workspace.context.state.candidates(ranges, DUE, workspace.context.now(), _restated(workspace), limit=limit)
+    )
 
 
 def _round(workspace: Workspace) -> int:
     """What the control loop does every half minute. Without backfills it claims nothing, so the worker has no name."""
     planner = Planner(
-        workspace.reader,
+        workspace.context.state,
         workspace.backfills,
         workspace.settings,
-        workspace.contracts,
+        workspace.context.contracts,
         "nobody",
         lambda _source: Gate.OPEN,
     )
-    return len(planner.plan(new_run_id(), workspace.now()).items)
+    return len(planner.plan(new_run_id(), workspace.context.now()).items)
 
 
 _QUESTIONS: Mapping[str, Callable[[Workspace, Ranges], object]] = {
-    "expected ranges": lambda workspace, _: workspace.ranges(Selection()),
+    "expected ranges": lambda workspace, _: workspace.context.ranges(Selection()),
     "reasons": _reasons,
     "reasons, one customer": lambda workspace, ranges: _reasons(workspace, ranges[:1]),
     f"candidates, {LIMIT:,}": lambda workspace, ranges: _candidates(workspace, ranges, LIMIT),
@@ -86,10 +88,10 @@ _QUESTIONS: Mapping[str, Callable[[Workspace, Ranges], object]] = {
 
 def _newest(workspace: Workspace, number: int) -> Sequence[Planned]:
     return make_plan(
-        workspace.reader,
-        workspace.ranges(Selection()),
-        workspace.contracts,
-        workspace.now(),
+        workspace.context.state,
+        workspace.context.ranges(Selection()),
+        workspace.context.contracts,
+        workspace.context.now(),
         restated=_restated(workspace),
         limit=number,
         order="newest",

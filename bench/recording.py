@@ -29,9 +29,9 @@ def measure_recording(place: Place, events: int) -> Iterator[dict[str, object]]:
         appended = _append(workspace, told)
         plain = _plain(workspace, told)
         started = perf_counter()
-        folded = workspace.projector.advance()
+        folded = workspace.status.projector.advance()
         seconds = perf_counter() - started
-        [run] = workspace.current().runs().to_pylist()
+        [run] = workspace.status.current().runs().to_pylist()
         if run["tasks_succeeded"] != 2 * partitions or folded != len(told):  # extraction was not told of
             raise SystemExit(f"{partitions} partitions were told of, but the run says {run}")
         yield {
@@ -66,7 +66,7 @@ def _append(workspace: Workspace, told: list[Event]) -> float:
     started = perf_counter()
     for at in range(0, len(told), _BATCH):
         batch = told[at : at + _BATCH]
-        workspace.database.transact(lambda connection, batch=batch: append(connection, batch, "bench", _NOW))  # type: ignore[misc]
+        workspace.context.database.transact(lambda connection, batch=batch: append(connection, batch, "bench", _NOW))  # type: ignore[misc]
     return perf_counter() - started
 
 
@@ -76,9 +76,9 @@ def _plain(workspace: Workspace, told: list[Event]) -> float:
         "plain_event", sa.MetaData(), *(sa.Column(n, sa.Text) for n in ("type", "key", "run_id", "payload"))
     )
     rows = [{"type": e.type, "key": e.idempotency_key, "run_id": e.run_id, "payload": str(e.payload())} for e in told]
-    workspace.database.transact(lambda connection: table.create(connection))
+    workspace.context.database.transact(lambda connection: table.create(connection))
     started = perf_counter()
     for at in range(0, len(rows), _BATCH):
         batch = rows[at : at + _BATCH]
-        workspace.database.transact(lambda connection, batch=batch: connection.execute(sa.insert(table), batch))  # type: ignore[misc]
+        workspace.context.database.transact(lambda connection, batch=batch: connection.execute(sa.insert(table), batch))  # type: ignore[misc]
     return perf_counter() - started

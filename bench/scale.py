@@ -50,7 +50,7 @@ def measure_scale(place: Place, cases: Sequence[Case], sizes: Sequence[int]) -> 
             workload = Workload(partitions, rows=1)
             with place.workspace(workload) as workspace:
                 fill(workspace, workload)
-                settle(workspace.database)
+                settle(workspace.context.database)
                 for case in (case for case in cases if case.fill is fill):
                     seconds = timed(case.act, workspace)
                     yield {

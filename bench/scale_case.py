@@ -35,8 +35,8 @@ def insert_partitions(connection: Connection, workspace: Workspace, table: str, 
     """Rows for every expected partition, except those of each hundredth customer: one statement, no Python objects.
     `columns` are SQL expressions by the names of the columns beside the key."""
     key = ", ".join(schema.KEY)
-    ranges = ranges_json(workspace.ranges(Selection()))
-    days = f"WITH RECURSIVE {EXPECTED_DAYS[workspace.database.dialect]}"
+    ranges = ranges_json(workspace.context.ranges(Selection()))
+    days = f"WITH RECURSIVE {EXPECTED_DAYS[workspace.context.database.dialect]}"
     made = f"SELECT {key}, {', '.join(columns.values())} FROM expected WHERE CAST(customer_id AS BIGINT) % 100 <> 1"  # noqa: S608
     statement = f"INSERT INTO {table} ({key}, {', '.join(columns)}) {days} {made}"
     connection.execute(sa.text(statement), {"ranges": ranges})
@@ -44,8 +44,12 @@ def insert_partitions(connection: Connection, workspace: Workspace, table: str, 
 
 def published(workspace: Workspace, _workload: Workload) -> None:
     """State and pointers as if everything were published, except for each hundredth customer; there is no data."""
-    run_id, now = new_run_id(), iso(workspace.now())
-    moment = f"CAST('{now}' AS TIMESTAMP WITH TIME ZONE)" if workspace.database.dialect == "postgresql" else f"'{now}'"
+    run_id, now = new_run_id(), iso(workspace.context.now())
+    moment = (
+        f"CAST('{now}' AS TIMESTAMP WITH TIME ZONE)"
+        if workspace.context.database.dialect == "postgresql"
+        else f"'{now}'"
+    )
     inserts = {
         "partition_state": {
             "status": "'success'",
@@ -82,4 +86,4 @@ def published(workspace: Workspace, _workload: Workload) -> None:
         for table, columns in inserts.items():
             insert_partitions(connection, workspace, table, columns)
 
-    workspace.database.transact(work)
+    workspace.context.database.transact(work)

@@ -25,7 +25,7 @@ def pending(_workspace: Workspace, _workload: Workload) -> None:
 def failed(workspace: Workspace, _workload: Workload) -> None:
     """Every partition was refused by its source once."""
     crew = Crew(workspace)
-    for items in batches(workspace.plan(_ALL).items, _BATCH):
+    for items in batches(workspace.plans.preview(_ALL).items, _BATCH):
         crew.judge([crew.rejected(attempt) for attempt in crew.issue(items)])
 
 
@@ -34,27 +34,27 @@ def _entry(act: AuditedAct) -> AuditEntry:
 
 
 def _expected(workspace: Workspace) -> int:
-    return sum(len(span) for span in workspace.ranges(_ALL))
+    return sum(len(span) for span in workspace.context.ranges(_ALL))
 
 
 def _pause(workspace: Workspace) -> None:
-    paused = workspace.pause_partitions(_ALL, "bench", _entry(AuditedAct.STATE_PAUSE))
-    with workspace.database.snapshot() as connection:
+    paused = workspace.operations.pause(_ALL, reason="bench", actor="bench")
+    with workspace.context.database.snapshot() as connection:
         rows = connection.scalar(sa.select(sa.func.count()).select_from(schema.pause_selector))
     if (paused, rows) != (_expected(workspace), 1):
         raise SystemExit(f"{paused} of {_expected(workspace)} partitions were paused with {rows} rows")
 
 
 def _resume(workspace: Workspace) -> None:
-    resumed = workspace.resume_partitions(_ALL, _entry(AuditedAct.STATE_RESUME))
+    resumed = workspace.operations.resume(_ALL, actor="bench")
     if resumed != _expected(workspace):
         raise SystemExit(f"{resumed} of {_expected(workspace)} partitions were resumed")
 
 
 def _retry(workspace: Workspace) -> None:
-    total = workspace.retry_candidates(_ALL, without_raw=False).total
+    total = workspace.operations.preview_retry(_ALL, without_raw=False).total
     entry = _entry(AuditedAct.STATE_RETRY)
-    moved = workspace.retry_selected(_ALL, entry, without_raw=False, total=total)
+    moved = workspace.operations.retry(_ALL, actor="bench")
     if moved != _expected(workspace):
         raise SystemExit(f"{moved} of {_expected(workspace)} failed partitions were requeued")
 

@@ -30,9 +30,11 @@ def after_runs(number: int) -> Case:
     def filled(workspace: Workspace, workload: Workload) -> None:
         fill(workspace, workload)
         _add_runs(workspace, number)
-        workspace.projector.advance()
+        workspace.status.projector.advance()
         told = story(RunId(new_run_id()), PARTITIONS)
-        workspace.database.transact(lambda connection: append(connection, told, "bench", workspace.now()))
+        workspace.context.database.transact(
+            lambda connection: append(connection, told, "bench", workspace.context.now())
+        )
 
     return Case(f"project a run after {number:,}", filled, lambda workspace: _advance(workspace, number))
 
@@ -40,7 +42,7 @@ def after_runs(number: int) -> Case:
 def _add_runs(workspace: Workspace, number: int) -> None:
     """As `number` runs of one task leave them: rows in files of sizes that merging leaves, parts in the manifest."""
     names = new_ulids(number)
-    moment = pa.scalar(workspace.now() - timedelta(days=1), pa.timestamp("ms", tz="UTC"))
+    moment = pa.scalar(workspace.context.now() - timedelta(days=1), pa.timestamp("ms", tz="UTC"))
     values = {
         "run_id": pa.array(names),
         "state": pa.repeat(pa.scalar("SUCCEEDED"), number),
@@ -55,23 +57,25 @@ def _add_runs(workspace: Workspace, number: int) -> None:
         else pa.nulls(number, field.type)
         for field in RUNS
     ]
-    path, projector = new_path("runs"), workspace.projector
+    path, projector = new_path("runs"), workspace.status.projector
     files.write(projector.lake, path, pa.Table.from_arrays(columns, schema=RUNS))
     seen, manifest = projector.head.read()
     parts: dict[str, tuple[str, ...]] = {name: (part,) for name, part in zip(names, new_ulids(number), strict=True)}
-    projector.head.advance(seen, replace(manifest, runs=(RowsFile(path, number),), parts=parts), workspace.now())
+    projector.head.advance(
+        seen, replace(manifest, runs=(RowsFile(path, number),), parts=parts), workspace.context.now()
+    )
 
 
 def _advance(workspace: Workspace, number: int) -> None:
-    if not workspace.projector.advance():
+    if not workspace.status.projector.advance():
         raise SystemExit("a run was told, but nothing was folded")
-    if len(workspace.projector.head.read()[1].parts) != number + 1:
+    if len(workspace.status.projector.head.read()[1].parts) != number + 1:
         raise SystemExit("the manifest does not name the run")
 
 
 def _publish(workspace: Workspace) -> None:
-    projector = workspace.projector
-    publish(projector.lake, projector.head.read()[1], projector.owner, workspace.now())
+    projector = workspace.status.projector
+    publish(projector.lake, projector.head.read()[1], projector.owner, workspace.context.now())
 
 
 _MANY = after_runs(RUNS_BEFORE)

@@ -18,7 +18,9 @@ _SUMS = "sum(clicks), sum(impressions), sum(cost_micros), sum(conversions)"
 
 def measure_scanning(workspace: Workspace, spark: Any, customer: str) -> Iterator[dict[str, object]]:
     """A sum over everything, and all rows of one customer."""
-    files = [workspace.lake.uri(path) for share in workspace.vouched(ASSET).shares() for path in share.files]
+    files = [
+        workspace.context.lake.uri(path) for share in workspace.data.vouched(ASSET).shares() for path in share.files
+    ]
     one = f"customer_id = '{customer}'"
     sums = [part.strip() for part in _SUMS.split(",")]
 
@@ -26,14 +28,14 @@ def measure_scanning(workspace: Workspace, spark: Any, customer: str) -> Iterato
         return spark.read.parquet(*files)
 
     def spark_ours(*customers: str) -> Any:
-        return workspace.vouched(ASSET, customers=customers).spark(spark)
+        return workspace.data.vouched(ASSET, customers=customers).spark(spark)
 
     def duck_plain(where: str) -> Any:
         statement = f"SELECT {_SUMS} FROM read_parquet({files!r}) WHERE {where}"  # noqa: S608 - constants and our files
         return duckdb.connect().execute(statement).fetchall()
 
     def duck_ours(*customers: str) -> Any:
-        return workspace.vouched(ASSET, customers=customers).duckdb().aggregate(_SUMS).fetchall()
+        return workspace.data.vouched(ASSET, customers=customers).duckdb().aggregate(_SUMS).fetchall()
 
     yield _pair(
         "scan, Spark",

@@ -51,7 +51,7 @@ def measure_standing(place: Place, sizes: Sequence[int], *, commands: bool) -> I
 
 
 def _ask(workspace: Workspace, selection: Selection, question: Callable[[Board], object]) -> None:
-    question(workspace.board(selection))
+    question(workspace.status.board(selection))
 
 
 def _fact(what: str, partitions: int, seconds: float) -> dict[str, object]:
@@ -75,11 +75,11 @@ def fill(workspace: Workspace, workload: Workload) -> None:
     customer, day = number // days, number % days
     old, failed = number % 10 == 1, number % 50 == 7
     ids = pa.array(new_ulids(count))
-    made, tried = workspace.now() - timedelta(hours=2), workspace.now() - timedelta(hours=1)
+    made, tried = workspace.context.now() - timedelta(hours=2), workspace.context.now() - timedelta(hours=1)
     run = pa.repeat(pa.scalar("01J00000000000000000000000"), count)
     moment = pa.timestamp("us", tz="UTC")
     one = pa.array(np.ones(count, np.int32))
-    contract = workspace.contracts[QUERY].fingerprint
+    contract = workspace.context.contracts[QUERY].fingerprint
     columns = {
         "source": pa.repeat(pa.scalar(SOURCE), count),
         "customer_id": pa.array(workload.customers).take(customer),
@@ -106,10 +106,10 @@ def fill(workspace: Workspace, workload: Workload) -> None:
         "row_version": ids,
     }
     rows = pa.Table.from_arrays([columns[name] for name in PARTIAL.names], schema=PARTIAL)
-    projector, path = workspace.projector, new_path("partition_status")
+    projector, path = workspace.status.projector, new_path("partition_status")
     files.write(projector.lake, path, with_spec_columns(rows, projector.owner))
     seen, manifest = projector.head.read()
-    projector.head.advance(seen, replace(manifest, status_base=path), workspace.now())
-    board = workspace.board(Selection())
+    projector.head.advance(seen, replace(manifest, status_base=path), workspace.context.now())
+    board = workspace.status.board(Selection())
     if board.missing() != workload.partitions - count or customers * days != workload.partitions:
         raise SystemExit("the projection does not hold what was written to it")

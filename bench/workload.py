@@ -91,7 +91,7 @@ class Workload:
     def workspace(self, folder: Path, **changes: Any) -> Workspace:
         """A new workspace whose clock stands still."""
         workspace = Workspace(self.settings(folder, **changes), self.clock)
-        workspace.migrate()
+        workspace.maintenance.migrate()
         return workspace
 
 

@@ -134,9 +134,9 @@ def _runs_finished(env: Environment) -> int:
 
     ws = load_workspace(env.folder)
     try:
-        return sum(row["finished_at"] is not None for row in ws.current().runs().to_pylist())
+        return sum(row["finished_at"] is not None for row in ws.status.current().runs().to_pylist())
     finally:
-        ws.database.close()
+        ws.context.database.close()
 
 
 def _kept(env: Environment, backups: Backups) -> str:

@@ -88,17 +88,17 @@ def run_in_a_loop(folder: str, progress: Progress, seed: int) -> None:
 def _run(ws: Workspace, spark: Any, act: str, chance: random.Random) -> None:
     match act:
         case "run":
-            ws.run(Selection(), watcher=Quiet(), actor="soak", spark=spark)
+            ws.runs.start(Selection(), listener=Quiet(), actor="soak", spark=spark)
         case "reprocess":
-            views = ws.reader.views(ws.ranges(Selection()))
+            views = ws.context.state.views(ws.context.ranges(Selection()))
             keys = tuple(view.key for view in chance.sample(views, min(len(views), chance.randint(1, 8))))
-            ws.run(Selection(keys=keys), watcher=Quiet(), reprocess=True, actor="soak", spark=spark)
+            ws.runs.start(Selection(keys=keys), listener=Quiet(), reprocess=True, actor="soak", spark=spark)
         case "reconcile":
-            ws.reconcile(spark=spark)
+            ws.maintenance.reconcile(spark=spark)
         case "compact":
-            ws.compact([head.name for _, head in ws.warehouse_tables()], None, spark=spark)
+            ws.maintenance.compact([head.name for _, head in ws.maintenance.tables()], None, spark=spark)
         case "recheck":
-            ws.recheck(Selection(), watcher=Quiet(), actor="soak", spark=spark)
+            ws.rechecks.run(Selection(), listener=Quiet(), actor="soak", spark=spark)
 
 
 # --- reader ---------------------------------------------------------------------------------------------------------
@@ -116,10 +116,10 @@ def read_in_a_loop(folder: str, progress: Progress, seed: int) -> None:
 def read_and_check(ws: Workspace, table: str) -> None:
     """Read a table twice, and compare it with the pointers of the same moment."""
     source, _, query = table.partition(".")
-    contract = next(c for c in ws.contracts.values() if c.asset == table)
+    contract = next(c for c in ws.context.contracts.values() if c.asset == table)
     pointer, attempt = schema.warehouse_pointer, schema.partition_attempt
     of_table = (pointer.c.source == source, pointer.c.query_name == query)
-    with ws.database.snapshot() as connection:
+    with ws.context.database.snapshot() as connection:
         heads = table_heads(connection, source, query)
         pointers = connection.execute(sa.select(pointer).where(*of_table, pointer.c.available)).all()
         demoted = connection.scalars(
@@ -127,7 +127,7 @@ def read_and_check(ws: Workspace, table: str) -> None:
             .where(attempt.c.source == source, attempt.c.query_name == query)
             .where(attempt.c.demoted_at.is_not(None))
         ).all()
-    vouched = Vouched(ws.versions, file_schema(arrow_schema(contract.columns)), heads, Filter())
+    vouched = Vouched(ws.context.versions, file_schema(arrow_schema(contract.columns)), heads, Filter())
     rows = vouched.arrow()
     if not rows.equals(vouched.arrow()):
         raise ViolationSeen(f"{table}: the same read gave other rows the second time")

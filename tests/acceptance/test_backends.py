@@ -25,7 +25,7 @@ def test_a_workspace_on_postgresql_behaves_like_one_on_sqlite(tmp_path: Path, sp
     ws = open_at(write_workspace(tmp_path, customers=3, faults=faults, state=postgres_url, schema=schema))
     first = run(ws, spark)
     assert (first.accepted, first.rejected, first.loaded) == (4, 2, 4)
-    ws.database.close()
+    ws.context.database.close()
     ws = open_at(
         write_workspace(tmp_path, customers=3, faults=[{"fault": "zero_rows"}], state=postgres_url, schema=schema)
     )
@@ -33,10 +33,10 @@ def test_a_workspace_on_postgresql_behaves_like_one_on_sqlite(tmp_path: Path, sp
     rows = rows_by_partition(ws)
     assert {k.customer_id for k in rows} == {customer_id(1), customer_id(3)}
     assert {row["_run_id"] for found in rows.values() for row in found} == {first.run_id}
-    state = ws.reader.state(key(1))
+    state = ws.context.state.state(key(1))
     assert state is not None
     assert (state.status, state.attempt_count) == (PartitionStatus.SUCCESS, 2)
-    ws.database.close()
+    ws.context.database.close()
 
 
 @pytest.fixture

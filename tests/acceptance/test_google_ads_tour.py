@@ -219,4 +219,4 @@ def test_numbers_that_change_later_are_restated_and_frozen_ones_are_not(shop: Sh
     assert (again.planned, again.accepted) == (18, 18)  # six days that it keeps
     assert {k: rows for k, rows in rows_by_partition(later, TABLE).items() if k.logical_date in frozen} == before
     assert not [request for request in shop.ads.requests if f"'{OLDEST.isoformat()}'" in request.query]
-    later.database.close()
+    later.context.database.close()

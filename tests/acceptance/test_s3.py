@@ -43,7 +43,7 @@ def test_a_slice_travels_from_source_to_reader_on_s3(tmp_path: Path, s3_url: str
     assert len(answer("read", TABLE, "--as-of", "then", workspace=folder)["items"]) == 15
     assert answer("warehouse", "vacuum", "--dry-run", workspace=folder)["files"] == 0
     assert answer("ledger", "rebuild", workspace=folder)["events"] > 0
-    assert [row["n"] for row in ws.board(Selection()).counts([])] == [4]
+    assert [row["n"] for row in ws.status.board(Selection()).counts([])] == [4]
     assert not (tmp_path / "lake").exists()
 
     # The AWS SDK inside pyarrow writes its log to file descriptor 1, and a request that fails makes it say more.
@@ -52,9 +52,9 @@ def test_a_slice_travels_from_source_to_reader_on_s3(tmp_path: Path, s3_url: str
     assert json.loads(loud.stdout) == {"items": [{"n": 15}], "total": 1}
     assert "[DEBUG]" in loud.stderr
     assert penstock(*asked, workspace=folder).stderr == ""
-    for entry in ws.lake.list("warehouse"):
+    for entry in ws.context.lake.list("warehouse"):
         if entry.path.endswith(".parquet"):
-            ws.lake.delete([entry.path])
+            ws.context.lake.delete([entry.path])
     for command in (asked, ("read", TABLE, "--json")):
         failed = penstock(*command, workspace=folder, ARROW_S3_LOG_LEVEL="DEBUG")
         assert (failed.returncode != 0, failed.stdout) == (True, "")

@@ -34,7 +34,7 @@ def house() -> Iterator[Harness]:
         made.deliver({key(1): 1, key(2): 2})
         made.publish()
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -84,16 +84,16 @@ def test_both_databases_take_the_largest_numbers(backend: str, tmp_path: Path, r
     if backend == "postgresql":
         state, schema = request.getfixturevalue("postgres_url"), f"t_{new_ulid().lower()}"
     ws = Harness(tmp_path, state=state, schema=schema).workspace
-    ws.note(builders.audit_entry(), 1, "done")
-    assert len(ws.reader.audit(MOST_LINES + 1, after=LAST_ID)) == 1
-    assert ws.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
-    assert ws.backfills.page(MOST_LINES + 1, None) == ([], 0)
-    assert len(ws.reader.views(ws.ranges(Selection()), limit=MOST_LINES + 1)) == 18
-    assert ws.garbage(LONGEST) == []
-    assert ws.export_ledger(LONGEST.days, builders.audit_entry(), rehearsal=True)["events"] == 0
-    ws.snapshot("s", LONGEST)
-    assert [found.name for found in ws.snapshots.all()] == ["s"]
-    ws.database.close()
+    ws.context.note(builders.audit_entry(), 1, "done")
+    assert len(ws.context.state.audit(MOST_LINES + 1, after=LAST_ID)) == 1
+    assert ws.context.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
+    assert ws.context.backfills.page(MOST_LINES + 1, None) == ([], 0)
+    assert len(ws.context.state.views(ws.context.ranges(Selection()), limit=MOST_LINES + 1)) == 18
+    assert ws.maintenance.garbage(LONGEST) == []
+    assert ws.maintenance.export_ledger(LONGEST.days, actor="ada", dry_run=True)["events"] == 0
+    ws.data.take_snapshot("s", LONGEST)
+    assert [found.name for found in ws.data.snapshots.all()] == ["s"]
+    ws.context.database.close()
 
 
 LENGTHS: tuple[tuple[str, ...], ...] = (
@@ -125,7 +125,7 @@ def test_the_longest_time_of_a_command_is_named_when_it_is_exceeded() -> None:
 
 
 def test_an_argument_that_is_no_utf_8_is_wrong_usage_and_changes_nothing(house: Harness) -> None:
-    before = builders.everything(house.workspace.database)
+    before = builders.everything(house.workspace.context.database)
     broken = os.fsdecode(b"nul\xff")
     for command in (
         ("state", "pause", "--customer", key(1).customer_id, "--reason", broken),
@@ -139,7 +139,7 @@ def test_an_argument_that_is_no_utf_8_is_wrong_usage_and_changes_nothing(house: 
         assert (refused.code, refused.stdout) == (2, "")
         assert r"nul\xff" in refused.stderr
         assert "is not valid UTF-8" in refused.stderr
-    assert builders.everything(house.workspace.database) == before
+    assert builders.everything(house.workspace.context.database) == before
 
 
 def test_a_process_refuses_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ MARKUP = "[/] [bold]renew[/bold] :key: C:\\"
 
 def test_reasons_and_errors_are_shown_as_they_are(house: Harness) -> None:
     ws = house.workspace
-    ws.breakers.change(
+    ws.context.breakers.change(
         "demo", lambda breaker: observed(breaker, Observation(refused=3, message=MARKUP), datetime.now(UTC))
     )
     assert in_process("state", "pause", KEY, "--reason", MARKUP, workspace=house.folder).code == 0

@@ -52,7 +52,7 @@ class Shop(Harness):
         """Attempts that end in a rejection: by default of an extraction, for a reason that passes."""
         run_id, token, seen = new_run_id(), self.workers.register(), self._last_attempts()
         facts: dict[str, Any] = {"stage": Stage.EXTRACT, "error_class": ErrorClass.TRANSIENT} | changes
-        found = self.workspace.contracts
+        found = self.workspace.context.contracts
         planned = [
             Planned(k, seen.get(k, 0), "missing", found[k.query_name].fingerprint, found[k.query_name].schema_version)
             for k in keys
@@ -69,7 +69,7 @@ class Shop(Harness):
         token, seen, contract = (
             self.workers.register(),
             self._last_attempts(),
-            self.workspace.contracts["campaign_daily"],
+            self.workspace.context.contracts["campaign_daily"],
         )
         plan = Planned(partition, seen.get(partition, 0), "missing", contract.fingerprint, contract.schema_version)
         [issued], _ = self.control.issue(new_run_id(), token, 0, [plan])
@@ -83,16 +83,16 @@ class Shop(Harness):
         return issued.attempt.run_id
 
     def lose_raw(self, partition: PartitionKey, run_id: RunId) -> None:
-        lake = self.workspace.lake
+        lake = self.workspace.context.lake
         lake.delete([entry.path for entry in lake.list(run_folder(AttemptKey(partition, run_id)))])
 
     def current(self, partition: PartitionKey) -> tuple[str, str | None]:
-        state = self.workspace.reader.state(partition)
+        state = self.workspace.context.state.state(partition)
         assert state is not None
         return state.status.value, state.current_run_id
 
     def commands(self) -> list[tuple[str, int]]:
-        return [(line["command"], line["affected"]) for line in self.workspace.reader.audit()]
+        return [(line["command"], line["affected"]) for line in self.workspace.context.state.audit()]
 
 
 def opened(folder: str, **query: Any) -> Shop:
@@ -105,7 +105,7 @@ def shop() -> Iterator[Shop]:
     with builders.quick_folder() as folder:
         made = opened(folder, checks=[{"shrink": {"max_drop": 0.5}}])
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 def days(count: int, number: int = 1) -> list[PartitionKey]:
@@ -158,13 +158,13 @@ def test_pauses_in_force_are_listed_also_of_days_to_come(shop: Shop) -> None:
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: " ".join(act[:2]))
 def test_more_than_20_partitions_are_changed_only_after_a_confirmation(shop: Shop, act: tuple[str, ...]) -> None:
     shop.fail(days(21))
-    before = builders.everything(shop.workspace.database)
+    before = builders.everything(shop.workspace.context.database)
     refused = shop.run(*act)
     assert refused.code == 2
     assert "21" in refused.stderr
     assert "--yes" in refused.stderr
     assert shop.run(*act, stdin="n\n").code != 0
-    assert builders.everything(shop.workspace.database) == before
+    assert builders.everything(shop.workspace.context.database) == before
     assert shop.run(*act, stdin="y\n").code == 0
     assert [count for _, count in shop.commands()] == [21]
 
@@ -188,7 +188,7 @@ def test_more_than_10_000_partitions_need_force_besides_yes() -> None:
         assert shop.commands() == []
         assert shop.run(*many, "--yes", "--force").code == 0
         assert [name for name, _ in shop.commands()] == ["backfill create"]
-        shop.workspace.database.close()
+        shop.workspace.context.database.close()
 
 
 def test_a_retry_refuses_what_left_nothing_unless_it_is_told_so(shop: Shop) -> None:
@@ -202,7 +202,7 @@ def test_a_retry_refuses_what_left_nothing_unless_it_is_told_so(shop: Shop) -> N
     found = shop.ask("state", "retry", "--without-raw")
     assert (found["requeued"], found["refused"]) == (1, [])
     assert shop.current(nothing)[0] == "pending"
-    assert [line["flags"]["without_raw"] for line in shop.workspace.reader.audit()] == [True, False]
+    assert [line["flags"]["without_raw"] for line in shop.workspace.context.state.audit()] == [True, False]
 
 
 # --- authority -------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_run_whose_raw_data_is_gone_is_not_returned_to(shop: Shop) -> None:
 def test_a_run_whose_raw_data_is_not_what_was_examined_is_not_returned_to(shop: Shop) -> None:
     older, newer = shop.deliver({key(): 1}), shop.deliver({key(): 2})
     shop.lose_raw(key(), older)
-    writer = RawSink(shop.workspace.lake).writer(AttemptKey(key(), older))
+    writer = RawSink(shop.workspace.context.lake).writer(AttemptKey(key(), older))
     writer.write(orjson.dumps({"campaign_id": 1, "clicks": 99}))
     writer.seal(shop.now(), "v1", "1", "q", "UTC")
     refused = shop.run("state", "rollback", str(key()), "--to", older)
@@ -293,7 +293,7 @@ def test_why_shows_the_reason_of_a_rollback(shop: Shop) -> None:
     held = f"held back from restatement by {os_user()}"
     assert shop.run("state", "rollback", str(key()), "--to", older, "--reason", "the new one is wrong").code == 0
     assert f"{held}: the new one is wrong" in shop.ask("why", str(key()))["blocks"]
-    assert shop.workspace.rollback(key(), newest, builders.audit_entry(actor="ada"), reason="it was right")
+    assert shop.workspace.operations.rollback(key(), newest, reason="it was right", actor="ada")
     assert "held back from restatement by ada: it was right" in shop.ask("why", str(key()))["blocks"]
     assert shop.run("state", "rollback", str(key()), "--to", older).code == 0
     assert f"{held}: rollback to {older}" in shop.ask("why", str(key()))["blocks"]
@@ -303,7 +303,7 @@ def test_why_shows_the_reason_of_a_rollback(shop: Shop) -> None:
 def test_a_reason_that_says_nothing_is_wrong_usage(shop: Shop, reason: str) -> None:
     older, _ = shop.deliver({key(1): 1}), shop.deliver({key(1): 2})
     held = shop.hold_back(key(2))
-    before = builders.everything(shop.workspace.database)
+    before = builders.everything(shop.workspace.context.database)
     for act in (
         ("demote", str(key(1))),
         ("rollback", str(key(1)), "--to", older),
@@ -318,18 +318,18 @@ def test_a_reason_that_says_nothing_is_wrong_usage(shop: Shop, reason: str) -> N
             assert "the reason is empty" in refused.stderr
     ws, entry = shop.workspace, builders.audit_entry()
     acts: Sequence[Callable[[], object]] = (
-        lambda: ws.demote(key(1), reason, entry),
-        lambda: ws.rollback(key(1), older, entry, reason=reason),
-        lambda: ws.approve(key(2), held, reason, entry),
-        lambda: ws.pause_partitions(Selection(keys=(key(1),)), reason, entry),
-        lambda: ws.pause_partitions(Selection(), reason, entry),
-        lambda: ws.marks.mark_terminal([key(2)], reason, entry),
-        lambda: ws.marks.pause([key(2)], reason, entry),
+        lambda: ws.operations.demote(key(1), reason=reason, actor=entry.actor),
+        lambda: ws.operations.rollback(key(1), older, reason=reason, actor=entry.actor),
+        lambda: ws.operations.approve(key(2), held, reason=reason, actor=entry.actor),
+        lambda: ws.operations.pause(Selection(keys=(key(1),)), reason=reason, actor=entry.actor),
+        lambda: ws.operations.pause(Selection(), reason=reason, actor=entry.actor),
+        lambda: ws.context.marks.mark_terminal([key(2)], reason, entry),
+        lambda: ws.context.marks.pause([key(2)], reason, entry),
     )
     for method in acts:
         with pytest.raises(UsageError, match="the reason is empty"):
             method()
-    assert builders.everything(ws.database) == before
+    assert builders.everything(ws.context.database) == before
 
 
 # --- raw -------------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def test_raw_gc_previews_deletes_and_is_audited(shop: Shop) -> None:
     assert shop.ask("raw", "gc", "--older-than", "101d")["deleted"] == 0
     assert shop.ask("raw", "gc", "--actor", "ada") == {"deleted": 1, "files": 2, "dry_run": False}
     assert raw_runs(shop) == {new}
-    newest = shop.workspace.reader.audit()[0]
+    newest = shop.workspace.context.state.audit()[0]
     assert (newest["command"], newest["actor"], newest["affected"]) == ("raw gc", "ada", 1)
     assert shop.run("state", "rollback", str(key()), "--to", old).code == 1
     assert shop.ask("raw", "gc", "--dry-run")["items"] == []
@@ -375,7 +375,7 @@ def test_raw_gc_previews_deletes_and_is_audited(shop: Shop) -> None:
 
 
 def raw_runs(shop: Shop) -> set[str]:
-    return {entry.path.split("run_id=")[1].split("/")[0] for entry in shop.workspace.lake.list("raw")}
+    return {entry.path.split("run_id=")[1].split("/")[0] for entry in shop.workspace.context.lake.list("raw")}
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ def test_history_shows_the_next_retry_of_the_newest_attempt() -> None:
         shop = opened(folder, retry={"max_attempts": 3, "backoff": ["1h"], "jitter": 0, "max_age": PATIENT})
         shop.fail([key()])
         shop.fail([key()])
-        shop.workspace.schedule_retries()
+        shop.workspace.runners.schedule_retries()
         newest, oldest = shop.ask("state", "history", str(key()))["items"]
         coming = datetime.fromisoformat(newest["next_run_at"])
         assert coming == datetime.fromisoformat(newest["finished_at"]) + timedelta(hours=1)
@@ -394,10 +394,10 @@ def test_history_shows_the_next_retry_of_the_newest_attempt() -> None:
         text = shop.run("state", "history", str(key())).stdout
         assert f"next retry: {coming:%Y-%m-%d %H:%M} UTC" in text
         shop.fail([key()])
-        shop.workspace.schedule_retries()
+        shop.workspace.runners.schedule_retries()
         assert {item["next_run_at"] for item in shop.ask("state", "history", str(key()))["items"]} == {None}
         assert "next retry" not in shop.run("state", "history", str(key())).stdout
-        shop.workspace.database.close()
+        shop.workspace.context.database.close()
 
 
 def test_terminal_partitions_are_listed_by_attempts_by_age_and_by_mark() -> None:
@@ -411,7 +411,7 @@ def test_terminal_partitions_are_listed_by_attempts_by_age_and_by_mark() -> None
         shop.ago = timedelta(0)
         shop.fail([hopeful, often, given_up])
         shop.fail([often])
-        shop.workspace.schedule_retries()
+        shop.workspace.runners.schedule_retries()
         assert shop.run("state", "mark-terminal", str(given_up), "--reason", "account closed").code == 0
         found = shop.ask("state", "terminal")
         assert found["total"] == 3
@@ -424,7 +424,7 @@ def test_terminal_partitions_are_listed_by_attempts_by_age_and_by_mark() -> None
         assert {item["key"] for item in inspected if item["terminal"]} == {str(k) for k in (often, old, given_up)}
         assert shop.run("state", "clear-terminal", str(given_up)).code == 0
         assert {item["key"] for item in shop.ask("state", "terminal")["items"]} == {str(often), str(old)}
-        shop.workspace.database.close()
+        shop.workspace.context.database.close()
 
 
 def test_reading_as_of_a_snapshot_says_how_much_was_withdrawn_since(shop: Shop) -> None:
@@ -465,7 +465,7 @@ def test_a_status_that_no_partition_has_counts_nothing_and_says_so() -> None:
         assert shop.run("status", "--date", "2024-05-01").stdout == nothing
         assert shop.run("status", "--date", "2024-05-01", "--status", "failed").stdout == nothing
         assert shop.run("status", *chosen, "--source", "nothing", "--status", "failed").code == 2
-        shop.workspace.database.close()
+        shop.workspace.context.database.close()
 
 
 def test_two_schema_versions_of_one_table_are_refused(shop: Shop) -> None:
@@ -514,7 +514,7 @@ def end_of(shop: Shop, backfill_id: str, *command: str) -> str:
 
 def test_an_open_breaker_is_closed_by_hand_and_what_waited_for_it_is_due(shop: Shop) -> None:
     refused = Observation(refused=3, message="renew the credentials")
-    shop.workspace.breakers.change("demo", lambda breaker: observed(breaker, refused, shop.now()))
+    shop.workspace.context.breakers.change("demo", lambda breaker: observed(breaker, refused, shop.now()))
     waiting, pausing = days(2)
     later = shop.now() + timedelta(hours=1)
     control = schema.partition_control
@@ -522,7 +522,7 @@ def test_an_open_breaker_is_closed_by_hand_and_what_waited_for_it_is_due(shop: S
         {**builders.columns(partition), "next_run_at": later, "strategy": strategy}
         for partition, strategy in ((waiting, "auth"), (pausing, "quota"))
     ]
-    shop.workspace.database.transact(lambda connection: connection.execute(sa.insert(control), rows))
+    shop.workspace.context.database.transact(lambda connection: connection.execute(sa.insert(control), rows))
     [item] = shop.ask("control", "breakers")["items"]
     assert (item["source"], item["open"], item["error_message"]) == ("demo", True, "renew the credentials")
     assert shop.ask("control", "close-breaker", "demo", "--actor", "ada") == {
@@ -531,9 +531,9 @@ def test_an_open_breaker_is_closed_by_hand_and_what_waited_for_it_is_due(shop: S
         "dry_run": False,
     }
     assert [b["open"] for b in shop.ask("control", "breakers")["items"]] == [False]
-    [line] = shop.workspace.reader.audit()
+    [line] = shop.workspace.context.state.audit()
     assert (line["actor"], line["command"], line["affected"]) == ("ada", "control close-breaker", 1)
-    rows = builders.everything(shop.workspace.database, [control])["partition_control"]
+    rows = builders.everything(shop.workspace.context.database, [control])["partition_control"]
     assert {row["logical_date"]: row["strategy"] for row in rows} == {
         waiting.logical_date: None,
         pausing.logical_date: "quota",
@@ -568,7 +568,7 @@ def test_old_events_are_exported_after_a_preview_and_a_yes(shop: Shop) -> None:
     assert done["events"] == len(mine)
     assert len(done["segments"]) == 1
     assert {event["run_id"] for event in shop.ask("ledger", "tail", "--limit", "100")["items"]} == {young}
-    [line] = shop.workspace.reader.audit()
+    [line] = shop.workspace.context.state.audit()
     assert (line["actor"], line["command"], line["affected"]) == ("ada", "ledger export", len(mine))
     assert line["filters"] == {"older_than_days": 90}
     assert shop.ask("ledger", "rebuild")["events"] == len(before)

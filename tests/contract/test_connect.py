@@ -92,5 +92,5 @@ def test_without_the_packages_of_connect_a_command_names_them_and_changes_nothin
         assert ended.returncode == 1, ended.stderr
         assert "penstock[connect]" in ended.stderr
         assert "Traceback" not in ended.stderr
-        assert builders.everything(house.workspace.database)["partition_attempt"] == []
-        house.workspace.database.close()
+        assert builders.everything(house.workspace.context.database)["partition_attempt"] == []
+        house.workspace.context.database.close()

@@ -235,7 +235,7 @@ def test_every_answer_about_terminality_is_that_of_the_planner(
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     query = {"start_date": "2024-06-01", "retry": retry, "fields": fields, "checks": []}
     folder = write_workspace(tmp_path, rows=1, query=query)
-    actors = Actors.on(open_at(folder, NOW).database)
+    actors = Actors.on(open_at(folder, NOW).context.database)
     refetched, failed = key(2), key(1)
     actors.accept(refetched)
     fail(actors, refetched)
@@ -243,19 +243,21 @@ def test_every_answer_about_terminality_is_that_of_the_planner(
     assert decided(actors) == 2
     ws = open_at(folder, moment)
     chosen = Selection(keys=(failed, refetched))
-    assert ws.plan(chosen).reasons == ({"retry": 2} if why is None else {})
-    assert [(view.key, words) for view, words in ws.terminal(chosen)] == ([] if why is None else [(failed, why)])
-    views = ws.reader.views(ws.ranges(chosen))
-    assert [ws.is_terminal(view) for view in views] == [why, None]
-    assert [ws.next_run_at(view) is not None for view in views] == [why is None] * 2
-    held_up = ws.held_up(chosen)
+    assert ws.plans.preview(chosen).reasons == ({"retry": 2} if why is None else {})
+    assert [(view.key, words) for view, words in ws.partitions.terminal(chosen)] == (
+        [] if why is None else [(failed, why)]
+    )
+    views = ws.context.state.views(ws.context.ranges(chosen))
+    assert [ws.partitions.terminal_reason(view) for view in views] == [why, None]
+    assert [ws.partitions.next_run_at(view) is not None for view in views] == [why is None] * 2
+    held_up = ws.partitions.held_up(chosen)
     assert (held_up["retry"], held_up["terminal"], held_up["operator"]) == ((2, 0, 0) if why is None else (0, 1, 1))
     for partition in (failed, refetched):
-        assert ("retried after" in ws.why(partition).next) == (why is None)
+        assert ("retried after" in ws.partitions.why(partition).next) == (why is None)
     if why is not None:
-        assert f"given up for good: {why}" in ws.why(failed).blocks
-        assert ws.why(failed).next == f"nothing until `penstock state retry {failed}`"
-        assert ws.retry_candidates(chosen, without_raw=False).keys == [failed]
+        assert f"given up for good: {why}" in ws.partitions.why(failed).blocks
+        assert ws.partitions.why(failed).next == f"nothing until `penstock state retry {failed}`"
+        assert ws.operations.preview_retry(chosen, without_raw=False).keys == [failed]
 
 
 def test_data_errors_wait_for_a_person(actors: Actors) -> None:
@@ -1189,17 +1191,17 @@ def test_the_next_retry_of_a_refetch_is_that_of_the_planner(
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     query = {"start_date": "2024-06-01", "fields": fields, "checks": [], "retry": {"max_attempts": 5}}
     folder = write_workspace(tmp_path, rows=1, query=query)
-    actors = Actors.on(open_at(folder, NOW).database)
+    actors = Actors.on(open_at(folder, NOW).context.database)
     actors.accept(key(1))
     [issued], _ = actors.try_to_issue(replace(builders.planned(key(1), 1, "backfill"), backfill_id=backfill))
     actors.control.cancel([cancelled(issued.attempt, actors.token)])
     actors.control.postpone({key(1): NOW + timedelta(hours=1)})
     actors.execute(sa.text("UPDATE partition_control SET failures = :failures"), failures=failures)
     ws, chosen = open_at(folder, NOW + timedelta(hours=2)), Selection(keys=(key(1),))
-    assert ws.plan(chosen).reasons == ({"retry": 1} if is_due else {})
-    [view] = ws.reader.views(ws.ranges(chosen))
-    assert (ws.next_run_at(view) is not None) == is_due
-    assert ("retried after" in ws.why(key(1)).next) == is_due
+    assert ws.plans.preview(chosen).reasons == ({"retry": 1} if is_due else {})
+    [view] = ws.context.state.views(ws.context.ranges(chosen))
+    assert (ws.partitions.next_run_at(view) is not None) == is_due
+    assert ("retried after" in ws.partitions.why(key(1)).next) == is_due
 
 
 def test_a_held_partition_that_was_demoted_and_requeued_is_retried_like_any_other(actors: Actors) -> None:
@@ -1308,10 +1310,10 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     folder = write_workspace(tmp_path, rows=1, query={"start_date": "2024-06-01", "fields": fields, "checks": []})
     ws = open_at(folder, NOW)
-    actors = Actors.on(ws.database)
+    actors = Actors.on(ws.context.database)
     shape = {"chunk_size": 10, "priority": 0, "max_chunks": 1}
-    old = ws.new_backfill(Selection(until=date(2024, 6, 4)), reprocess=False, actor="ada", **shape)
-    ws.backfills.create(old, audit_entry())
+    old = ws.backfills.plan(Selection(until=date(2024, 6, 4)), reprocess=False, actor="ada", **shape)
+    ws.context.backfills.create(old, audit_entry())
     left: dict[int, dict[str, Any]] = {1: {"stage": Stage.EXTRACT}, 2: {"payload_digest": "p", "payload_bytes": 9}}
     for day in (1, 2, 3, 4):
         issue = replace(builders.planned(key(day)), reason="backfill", backfill_id=old.backfill_id)
@@ -1321,26 +1323,26 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
 
     chosen = Selection(until=date(2024, 6, 4))
     for without_raw, wanted, refused in ((False, [1, 2], [3]), (True, [1, 2, 3], [])):
-        found = ws.backfill_failures(old.backfill_id, without_raw=without_raw)
+        found = ws.backfills.preview_retry(old.backfill_id, without_raw=without_raw)
         assert [one.logical_date.day for one in found.keys] == wanted
         assert [one.logical_date.day for one in found.refused[NotRetried.NO_RAW]] == refused
         assert found.refused[NotRetried.TERMINAL] == [key(4)]
-        assert found == ws.retry_candidates(chosen, without_raw=without_raw)
+        assert found == ws.operations.preview_retry(chosen, without_raw=without_raw)
 
     shown = answer("backfill", "retry-failed", old.backfill_id, "--dry-run", workspace=folder)
     assert (shown["total"], shown["refused"], shown["terminal"]) == (2, [str(key(3))], [str(key(4))])
     done = answer("backfill", "retry-failed", old.backfill_id, "--yes", workspace=folder)
-    statuses = [view.state.status for view in ws.reader.views([days(1, 4)])]
+    statuses = [view.state.status for view in ws.context.state.views([days(1, 4)])]
     assert (done["total"], statuses) == (2, ["pending", "pending", "failed", "failed"])
-    lines = len(ws.reader.audit())
+    lines = len(ws.context.state.audit())
     again = answer("backfill", "retry-failed", old.backfill_id, workspace=folder)
-    assert (again["backfill_id"], len(ws.reader.audit())) == (done["backfill_id"], lines)
+    assert (again["backfill_id"], len(ws.context.state.audit())) == (done["backfill_id"], lines)
     for day in (1, 2):
         actors.accept(key(day))
     nothing = answer("backfill", "retry-failed", old.backfill_id, workspace=folder, code=1)
     assert (nothing["total"], nothing["refused"]) == (0, [str(key(3))])
     more = answer("backfill", "retry-failed", old.backfill_id, "--without-raw", workspace=folder)
-    statuses = [view.state.status for view in ws.reader.views([days(1, 4)])]
+    statuses = [view.state.status for view in ws.context.state.views([days(1, 4)])]
     assert (more["backfill_id"], statuses) == (done["backfill_id"], ["success", "success", "pending", "failed"])
 
 
@@ -1359,7 +1361,7 @@ def test_a_migration_freezes_old_attempts_and_settles_what_failed_before_a_hold(
     old.close()
     if backend == "postgresql":
         move_to_postgres(folder, "0005", request.getfixturevalue("postgres_url"), f"old_{new_run_id().lower()}")
-    database = open_at(folder).database
+    database = open_at(folder).context.database
     control = schema.partition_control
     with database.snapshot() as connection:
         found = connection.execute(sa.select(control.c.customer_id, control.c.cleared_attempt_no).distinct()).all()

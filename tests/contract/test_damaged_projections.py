@@ -82,14 +82,14 @@ def penstock(
 def files_of(ws: Workspace, kind: str) -> list[Path]:
     """The files of one kind that the manifest stands on, and the manifest itself."""
     if kind == "status_base":
-        ws.sweep()
-    path, manifest = ws.projector.head.read()
+        ws.status.sweep()
+    path, manifest = ws.status.projector.head.read()
     assert (manifest.status_base is not None) is (kind == "status_base")
     found = [
         file for file in [*manifest.files(), str(path)] if file.startswith(f"projections/{FOLDERS.get(kind, kind)}/")
     ]
     assert found
-    return [Path(ws.lake.url, file) for file in found]
+    return [Path(ws.context.lake.url, file) for file in found]
 
 
 @pytest.mark.parametrize(("kind", "spoil"), CASES, ids=lambda value: getattr(value, "__name__", value))
@@ -97,9 +97,9 @@ def test_a_damaged_projection_is_named_with_the_command_that_makes_it_again(
     kind: str, spoil: Callable[[Path], None], tmp_path: Path, penstock: Callable[..., tuple[int, str]]
 ) -> None:
     ws = open_at(unpack("0004", tmp_path))
-    ws.projector.advance()
-    [run] = [row["run_id"] for row in ws.current().runs().to_pylist()]
-    before = ws.board(Selection()).everything()
+    ws.status.projector.advance()
+    [run] = [row["run_id"] for row in ws.status.current().runs().to_pylist()]
+    before = ws.status.board(Selection()).everything()
     for path in files_of(ws, kind):
         spoil(path)
     for command in READERS[kind]:
@@ -112,9 +112,9 @@ def test_a_damaged_projection_is_named_with_the_command_that_makes_it_again(
     assert penstock("ledger", "rebuild")[0] == 0
     for command in READERS[kind]:
         assert penstock(*(run if word == "RUN" else word for word in command))[0] == 0, command
-    assert ws.board(Selection()).everything() == before
-    assert [row["run_id"] for row in ws.current().runs().to_pylist()] == [run]
-    ws.database.close()
+    assert ws.status.board(Selection()).everything() == before
+    assert [row["run_id"] for row in ws.status.current().runs().to_pylist()] == [run]
+    ws.context.database.close()
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -124,7 +124,7 @@ def test_a_run_plans_and_ends_with_damaged_projections(
     ws = open_at(unpack("0004", tmp_path))
     for path in files_of(ws, kind):
         garble(path)
-    plan = ws.plan(Selection())
+    plan = ws.plans.preview(Selection())
     assert {(item.key.source == MODELS, str(item.key.logical_date)) for item in plan.items} == {
         (False, "2024-06-03"),
         (True, "2024-06-03"),
@@ -132,15 +132,15 @@ def test_a_run_plans_and_ends_with_damaged_projections(
     if kind in ("manifest", "partition_status", "status_base", "consumed"):
         assert "stale slices of models are not made again" in caplog.text
         assert "penstock ledger rebuild" in caplog.text
-    ws.project()  # says it, and stops nobody
+    ws.status.advance()  # says it, and stops nobody
 
 
 def test_a_manifest_whose_row_names_nothing_is_lost(tmp_path: Path) -> None:
     ws = open_at(unpack("0004", tmp_path))
-    path, _ = ws.projector.head.read()
+    path, _ = ws.status.projector.head.read()
     assert path is not None
-    ws.lake.delete([path])
+    ws.context.lake.delete([path])
     with pytest.raises(ProjectionsLost, match=f"the projection file {path} is missing"):
-        ws.current()
-    assert ws.rebuild_projections() > 0
-    assert ws.current().manifest.runs is not None
+        ws.status.current()
+    assert ws.maintenance.rebuild_projections() > 0
+    assert ws.status.current().manifest.runs is not None

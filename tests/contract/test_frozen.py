@@ -46,9 +46,12 @@ class Office:
     token: str
 
     def close(self, *days: int, accept: bool) -> None:
-        database, run_id = self.workspace.database, new_run_id()
-        contract = self.workspace.contracts["campaign_daily"]
-        control, validator = ControlStore(database, self.workspace.now), ValidatorStore(database, self.workspace.now)
+        database, run_id = self.workspace.context.database, new_run_id()
+        contract = self.workspace.context.contracts["campaign_daily"]
+        control, validator = (
+            ControlStore(database, self.workspace.context.now),
+            ValidatorStore(database, self.workspace.context.now),
+        )
         control.keep_contracts([(contract.fingerprint, "demo", contract.query_name, "v1", contract.body())])
         planned = [Planned(key(day), 0, "missing", contract.fingerprint, "v1") for day in days]
         issued, refused = control.issue(run_id, self.token, 1, planned)
@@ -63,7 +66,9 @@ class Office:
 
     def planner(self) -> Planner:
         ws = self.workspace
-        return Planner(ws.reader, ws.backfills, ws.settings, ws.contracts, self.token, lambda source: Gate.OPEN)
+        return Planner(
+            ws.context.state, ws.backfills, ws.settings, ws.context.contracts, self.token, lambda source: Gate.OPEN
+        )
 
 
 @pytest.fixture(params=BACKENDS)
@@ -76,15 +81,15 @@ def office(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
         body |= {"state": database.url.render_as_string(hide_password=False), "schema": database.schema}
     (folder / "penstock.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
     workspace = open_at(folder, NOW)
-    yield Office(workspace, WorkerStore(workspace.database, workspace.now).register())
-    workspace.database.close()
+    yield Office(workspace, WorkerStore(workspace.context.database, workspace.context.now).register())
+    workspace.context.database.close()
 
 
 def test_missing_days_that_are_frozen_are_expected_but_never_planned(office: Office) -> None:
-    plan = office.workspace.plan(Selection())
+    plan = office.workspace.plans.preview(Selection())
     assert days_of([item.key for item in plan.items]) == [*OPEN]
     assert plan.reasons == {"missing": 5}
-    assert office.workspace.board(Selection()).missing() == 10
+    assert office.workspace.status.board(Selection()).missing() == 10
     planned = office.planner().plan(new_run_id(), NOW)
     assert days_of([item.key for item in planned.items]) == [*OPEN]
     assert planned.waiting == 0
@@ -93,54 +98,56 @@ def test_missing_days_that_are_frozen_are_expected_but_never_planned(office: Off
 def test_frozen_days_are_neither_reprocessed_nor_restated_nor_retried(office: Office) -> None:
     office.close(1, 2, 6, 7, accept=True)
     office.close(3, 8, accept=False)
-    office.workspace.schedule_retries()
+    office.workspace.runners.schedule_retries()
     later = open_at(office.workspace.settings.root, datetime(2024, 6, 11, 18, tzinfo=UTC))
-    plan = later.plan(Selection(), reprocess=True)
+    plan = later.plans.preview(Selection(), reprocess=True)
     assert days_of([item.key for item in plan.items]) == [*OPEN]
     assert {item.key.logical_date.day: item.reason for item in plan.items} == {
         6: "reprocess", 7: "reprocess", 8: "retry", 9: "missing", 10: "missing",
     }  # fmt: skip
     tomorrow = open_at(office.workspace.settings.root, datetime(2024, 6, 12, 18, tzinfo=UTC))
-    assert days_of([item.key for item in tomorrow.plan(Selection()).items if item.reason == "restate"]) == [7]
+    assert days_of([item.key for item in tomorrow.plans.preview(Selection()).items if item.reason == "restate"]) == [7]
     for workspace in (later, tomorrow):
-        workspace.database.close()
+        workspace.context.database.close()
 
 
 def test_a_frozen_partition_that_is_named_is_refused_with_words(office: Office) -> None:
     for reprocess in (False, True):
         with pytest.raises(UsageError, match=r"06-05 is frozen: demo can only be asked for 2024-06-06 and later"):
-            office.workspace.plan(Selection(keys=(key(5),)), reprocess=reprocess)
-    assert [item.key for item in office.workspace.plan(Selection(keys=(key(6),))).items] == [key(6)]
+            office.workspace.plans.preview(Selection(keys=(key(5),)), reprocess=reprocess)
+    assert [item.key for item in office.workspace.plans.preview(Selection(keys=(key(6),))).items] == [key(6)]
 
 
 def test_what_failed_and_froze_cannot_be_requeued(office: Office) -> None:
     office.close(4, 8, accept=False)
-    found = office.workspace.retry_candidates(Selection(), without_raw=False)
+    found = office.workspace.operations.preview_retry(Selection(), without_raw=False)
     wanted, refused = found.keys, found.refused
     assert (wanted, refused[NotRetried.FROZEN]) == ([key(8)], [key(4)])
 
 
 def test_why_says_that_a_day_is_frozen_and_that_it_stays(office: Office) -> None:
     office.close(4, accept=True)
-    why = office.workspace.why(key(4))
+    why = office.workspace.partitions.why(key(4))
     assert why.blocks[0] == "frozen: its source can only be asked for 2024-06-06 and later; what is here stays"
     assert why.next.startswith("the next `penstock run` or `penstock control tick` publishes it")
-    assert office.workspace.why(key(3)).next.startswith("nothing: the source no longer has this day")
-    assert "frozen" not in " ".join((*office.workspace.why(key(6)).blocks, office.workspace.why(key(6)).next))
+    assert office.workspace.partitions.why(key(3)).next.startswith("nothing: the source no longer has this day")
+    assert "frozen" not in " ".join(
+        (*office.workspace.partitions.why(key(6)).blocks, office.workspace.partitions.why(key(6)).next)
+    )
 
 
 def test_a_backfill_leaves_frozen_days_out_and_ends(office: Office) -> None:
     office.close(1, 2, 6, accept=True)
     workspace, everything = office.workspace, Selection()
-    made = workspace.new_backfill(everything, reprocess=True, chunk_size=2, priority=0, max_chunks=9, actor="ada")
-    assert (made.total, workspace.frozen_in(everything)) == (5, 5)
-    workspace.backfills.create(made, audit_entry())
+    made = workspace.backfills.plan(everything, reprocess=True, chunk_size=2, priority=0, max_chunks=9, actor="ada")
+    assert (made.total, workspace.partitions.frozen_count(everything)) == (5, 5)
+    workspace.context.backfills.create(made, audit_entry())
     planned = office.planner().plan(new_run_id(), NOW)
     claimed = [item.key for stretch in planned.stretches for item in stretch.items]
     assert days_of(claimed) == [7, 8, 9, 10]  # the sixth was judged in the same moment in which the backfill was made
     assert sum(stretch.chunk.partitions for stretch in planned.stretches) == 5
     with pytest.raises(UsageError, match="is frozen"):
-        workspace.new_backfill(
+        workspace.backfills.plan(
             Selection(keys=(key(1),)), reprocess=True, chunk_size=2, priority=0, max_chunks=9, actor="ada"
         )
 
@@ -152,7 +159,7 @@ def test_a_customer_whose_days_are_all_frozen_has_nothing_to_plan(office: Office
         written.replace("- id: '1000000001'", "- {id: '1000000001', active_to: 2024-06-05}")
     )
     frozen = open_at(folder, NOW)
-    assert len(frozen.ranges(Selection())) == 1
-    plan = frozen.plan(Selection(), reprocess=True)
+    assert len(frozen.context.ranges(Selection())) == 1
+    plan = frozen.plans.preview(Selection(), reprocess=True)
     assert (plan.items, plan.reasons) == ([], {})
-    frozen.database.close()
+    frozen.context.database.close()

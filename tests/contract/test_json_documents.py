@@ -38,11 +38,11 @@ def house() -> Iterator[Harness]:
         made.publish()
         reject(made, 2)
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 def reject(house: Harness, number: int) -> None:
-    contract = house.workspace.contracts["campaign_daily"]
+    contract = house.workspace.context.contracts["campaign_daily"]
     planned = Planned(key(number), 0, "missing", contract.fingerprint, contract.schema_version)
     token = house.workers.register()
     issued, _ = house.control.issue(new_run_id(), token, 0, [planned])
@@ -133,7 +133,7 @@ def test_pointers_say_what_is_served(house: Harness) -> None:
     [state] = told(house, "state", "inspect", str(key(1)))["items"]
     assert (pointer["run_id"], pointer["schema_version"]) == (state["current_run_id"], "v1")
     assert (pointer["available"], pointer["record_count"]) == (True, 3)
-    [(_, head)] = house.workspace.warehouse_tables()
+    [(_, head)] = house.workspace.maintenance.tables()
     assert (pointer["table"], pointer["table_version"]) == (head.name, head.version)
     assert MOMENT.fullmatch(pointer["loaded_at"])
 

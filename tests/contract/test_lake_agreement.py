@@ -72,22 +72,22 @@ def restore(house: Harness, copy: Path) -> Harness:
 
 
 def lose_database(house: Harness) -> None:
-    house.workspace.database.close()
+    house.workspace.context.database.close()
     for file in house.folder.glob("state.db*"):
         file.unlink()
 
 
 def kinds(house: Harness) -> list[tuple[str | None, MismatchKind]]:
-    return [(found.table, found.kind) for found in house.workspace.mismatches(everything=True)]
+    return [(found.table, found.kind) for found in house.workspace.context.mismatches(everything=True)]
 
 
 def table_of(house: Harness, query: str = "campaign_daily") -> DeltaTable:
-    return DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/{query}/v1")
+    return DeltaTable(f"{house.workspace.context.lake.url}/warehouse/demo/{query}/v1")
 
 
 def test_lake_and_database_carry_the_same_identity_and_agree(house: Harness) -> None:
-    assert lake_identity(house.workspace.lake) is not None
-    house.workspace.require_own_lake()
+    assert lake_identity(house.workspace.context.lake) is not None
+    house.workspace.context.require_own_lake()
     assert kinds(house) == []
 
 
@@ -108,7 +108,7 @@ def test_an_older_database_publishes_nothing_to_a_table_that_is_ahead(house: Har
     assert not any(row["_run_id"] == run for row in table_of(old).to_pyarrow_table().to_pylist())
     for dry_run in (True, False):
         with pytest.raises(LakeMismatch, match="recover --from lake"):
-            old.workspace.vacuum((), timedelta(hours=1), dry_run=dry_run)
+            old.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=dry_run)
     assert table_of(old).version() == ahead  # not even a fence was written
 
 
@@ -121,30 +121,30 @@ def test_a_table_that_is_ahead_holds_up_no_other_table(house: Harness) -> None:
     old.deliver(slices(1, 2, query="network_daily"))
     done = old.publish()
     assert (done.loaded, set(done.refused)) == (2, {f"{TABLE}.v1"})
-    assert old.workspace.pointers.waiting() == 1
+    assert old.workspace.context.pointers.waiting() == 1
 
 
 def test_a_lost_database_is_not_replaced_by_a_new_one_without_a_word(house: Harness) -> None:
     lose_database(house)
     workspace = load_workspace(house.folder)
     with pytest.raises(LakeMismatch, match=r"belongs to another state database.*penstock recover --from lake"):
-        workspace.migrate()
+        workspace.maintenance.migrate()
     (house.folder / "lake" / IDENTITY).unlink()
     with pytest.raises(LakeMismatch, match=r"tables that this database does not know \(demo.campaign_daily.v1\)"):
-        workspace.migrate()
-    assert lake_identity(workspace.lake) is None
+        workspace.maintenance.migrate()
+    assert lake_identity(workspace.context.lake) is None
     with sqlite3.connect(house.folder / "state.db") as connection:
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
 def test_a_lake_without_an_identity_is_marked_by_the_next_migration(house: Harness) -> None:
-    identity = lake_identity(house.workspace.lake)
+    identity = lake_identity(house.workspace.context.lake)
     (house.folder / "lake" / IDENTITY).unlink()
     assert kinds(house) == [(None, MismatchKind.UNMARKED_LAKE)]
     with pytest.raises(LakeMismatch, match="penstock db migrate"):
-        house.workspace.require_own_lake()
-    house.workspace.migrate()
-    assert lake_identity(house.workspace.lake) == identity
+        house.workspace.context.require_own_lake()
+    house.workspace.maintenance.migrate()
+    assert lake_identity(house.workspace.context.lake) == identity
     assert kinds(house) == []
 
 
@@ -152,15 +152,15 @@ def test_a_migration_that_dies_before_it_marks_the_lake_is_finished_by_the_next(
     folder = write_workspace(tmp_path)
     assert penstock("db", "migrate", workspace=folder, PENSTOCK_FAILPOINT="migrate.committed").returncode < 0
     workspace = load_workspace(folder)
-    assert lake_identity(workspace.lake) is None
+    assert lake_identity(workspace.context.lake) is None
     with pytest.raises(LakeMismatch, match="penstock db migrate"):
-        workspace.require_own_lake()
+        workspace.context.require_own_lake()
     assert penstock("db", "migrate", workspace=folder).returncode == 0
-    workspace.require_own_lake()
+    workspace.context.require_own_lake()
 
 
 def test_commits_that_change_no_file_are_no_disagreement(house: Harness) -> None:
-    house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
+    house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=False)
     table = table_of(house)
     marks = CommitProperties(app_transactions=[Transaction("somebody/else", 1)])
     table.create_write_transaction([], "append", table.schema(), ["_month"], commit_properties=marks)
@@ -179,7 +179,7 @@ def test_rows_that_another_tool_wrote_are_not_adopted(house: Harness) -> None:
 
 
 def test_an_older_lake_is_refused_and_never_read_as_the_recorded_version(house: Harness) -> None:
-    lake = Path(house.workspace.lake.url)
+    lake = Path(house.workspace.context.lake.url)
     shutil.copytree(lake / "warehouse", house.folder / "older")
     house.deliver(slices(1, clicks=2))
     house.publish()
@@ -195,7 +195,7 @@ def test_an_older_lake_is_refused_and_never_read_as_the_recorded_version(house: 
 
 def test_another_table_under_the_same_version_number_is_not_read(house: Harness) -> None:
     """A table that was deleted and filled again by another database may well have as many versions."""
-    lake = Path(house.workspace.lake.url)
+    lake = Path(house.workspace.context.lake.url)
     with builders.quick_folder() as folder:
         other = Harness(Path(folder))
         for clicks in (664, 665, 666):
@@ -212,16 +212,16 @@ def test_another_table_under_the_same_version_number_is_not_read(house: Harness)
 
 
 def test_a_missing_table_is_named_and_not_created_again_empty(house: Harness) -> None:
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse")
     fresh = Harness(house.folder)
     assert kinds(fresh) == [(f"{TABLE}.v1", MismatchKind.TABLE_MISSING)]
     fresh.deliver(slices(7))
     assert set(fresh.publish().refused) == {f"{TABLE}.v1"}
-    assert not (Path(fresh.workspace.lake.url) / "warehouse").exists()
+    assert not (Path(fresh.workspace.context.lake.url) / "warehouse").exists()
 
 
 def test_a_table_that_nobody_knows_is_reported(house: Harness) -> None:
-    lake = Path(house.workspace.lake.url)
+    lake = Path(house.workspace.context.lake.url)
     shutil.copytree(lake / "warehouse/demo/campaign_daily", lake / "warehouse/demo/unknown_daily")
     assert kinds(house) == [("demo.unknown_daily.v1", MismatchKind.UNKNOWN_TABLE)]
 
@@ -247,15 +247,15 @@ def test_a_lake_of_another_database_is_refused_and_keeps_its_identity(house: Har
     lake = LocalLake(str(tmp_path))
     lake.create(IDENTITY, b'{"format": 1, "identity": "another"}')
     with pytest.raises(LakeMismatch, match=r"belongs to another database \(its identity is another"):
-        claim_lake(house.workspace.database, lake)
+        claim_lake(house.workspace.context.database, lake)
     assert lake.read(IDENTITY) == b'{"format": 1, "identity": "another"}'
-    assert next(found.kind for found in mismatches(house.workspace.database, lake)) is MismatchKind.FOREIGN_LAKE
+    assert next(found.kind for found in mismatches(house.workspace.context.database, lake)) is MismatchKind.FOREIGN_LAKE
 
 
 def test_the_identity_is_written_with_its_format(house: Harness) -> None:
-    with house.workspace.database.snapshot() as connection:
+    with house.workspace.context.database.snapshot() as connection:
         identity = connection.scalar(sa.select(schema.workspace.c.identity))
-    assert orjson.loads(house.workspace.lake.read(IDENTITY)) == {"format": 1, "identity": identity}
+    assert orjson.loads(house.workspace.context.lake.read(IDENTITY)) == {"format": 1, "identity": identity}
 
 
 @pytest.mark.parametrize(
@@ -267,11 +267,11 @@ def test_a_lake_with_unknown_tables_is_refused_and_a_few_are_named(
     lake = LocalLake(str(tmp_path))
     for number in range(tables):
         lake.create(f"warehouse/a{number}/q/v1/_delta_log/{0:020d}.json", b"{}")
-    with house.workspace.database.snapshot() as connection:
+    with house.workspace.context.database.snapshot() as connection:
         with pytest.raises(LakeMismatch, match=rf"tables that this database does not know \({named}\)"):
             refuse_foreign_lake(connection, lake)
         refuse_foreign_lake(connection, lake, unknown_tables_too=False)
-        refuse_foreign_lake(connection, house.workspace.lake)
+        refuse_foreign_lake(connection, house.workspace.context.lake)
 
 
 # --- what is said about disagreements --------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_only_publications_that_were_prepared_or_published_are_known(house: Harn
     ends = {"prepared": None, "published": house.now(), "discarded": house.now()}
     facts = {"lease_token": "t", "prepared_at": house.now(), "body": {}}
     rows = [{**facts, "batch_id": status, "status": status, "finished_at": end} for status, end in ends.items()]
-    house.workspace.database.transact(lambda connection: connection.execute(sa.insert(schema.load_batch), rows))
+    house.workspace.context.database.transact(lambda connection: connection.execute(sa.insert(schema.load_batch), rows))
     commits = [
         Commit(1, ("prepared",), changes_files=True),
         Commit(2, ("discarded",), changes_files=True),
@@ -335,7 +335,7 @@ def test_only_publications_that_were_prepared_or_published_are_known(house: Harn
         Commit(5, ("nobody", "published"), changes_files=True),
         Commit(6, ("nobody",), changes_files=False),
     ]
-    with house.workspace.database.snapshot() as connection:
+    with house.workspace.context.database.snapshot() as connection:
         names = ["prepared", "published", "discarded", "nobody"]
         assert known_publications(connection, names) == {"prepared", "published"}
         assert known_publications(connection, ["published"]) == {"published"}
@@ -363,21 +363,21 @@ def test_a_table_that_is_published_to_meanwhile_agrees_and_the_others_are_examin
 ) -> None:
     house.deliver(slices(1, query="network_daily"))
     house.publish()
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/network_daily")
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse/demo/network_daily")
     house.deliver(slices(3))
-    lake = WatchedLake(house.workspace.lake.url, house.publish)
-    found = mismatches(house.workspace.database, lake)
+    lake = WatchedLake(house.workspace.context.lake.url, house.publish)
+    found = mismatches(house.workspace.context.database, lake)
     assert [(one.table, one.kind) for one in found] == [("demo.network_daily.v1", MismatchKind.TABLE_MISSING)]
-    assert house.workspace.pointers.waiting() == 0
+    assert house.workspace.context.pointers.waiting() == 0
 
 
 def test_a_look_reads_two_log_entries_of_each_table_and_lists_no_unknown_ones(house: Harness) -> None:
-    lake = WatchedLake(house.workspace.lake.url)
+    lake = WatchedLake(house.workspace.context.lake.url)
     shutil.copytree(f"{lake.url}/warehouse/demo/campaign_daily", f"{lake.url}/warehouse/demo/unknown_daily")
-    assert mismatches(house.workspace.database, lake) == []
+    assert mismatches(house.workspace.context.database, lake) == []
     head = table_of(house).version()
     assert lake.requests == [[], [f"{head + 1:020d}.json"], [f"{head:020d}.json"]]
-    [unknown] = mismatches(house.workspace.database, lake, everything=True)
+    [unknown] = mismatches(house.workspace.context.database, lake, everything=True)
     assert (unknown.table, unknown.kind) == ("demo.unknown_daily.v1", MismatchKind.UNKNOWN_TABLE)
 
 

@@ -25,7 +25,7 @@ def examined_and_published(house: Harness, clicks: int, megabytes: int) -> dict[
     """In a process of its own: what it used at most, in megabytes."""
     rows = megabytes * _MEGABYTE // WIDE_BYTES
     house.deliver({key(): clicks}, rows)
-    [attempt, *_] = house.workspace.reader.attempts(key())
+    [attempt, *_] = house.workspace.context.state.attempts(key())
     assert (attempt.payload_bytes or 0) > LARGE_BYTES
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     # Allocators keep much of what was freed, each in its own way; what matters is what is held.
@@ -42,7 +42,7 @@ def examined_and_published(house: Harness, clicks: int, megabytes: int) -> dict[
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["digest"] == attempt.content_digest
     assert found["loaded"] == 1
-    shares = [share.dataset() for share in house.workspace.vouched("demo.campaign_daily").shares()]
+    shares = [share.dataset() for share in house.workspace.data.vouched("demo.campaign_daily").shares()]
     assert sum(share.count_rows(filter=ds.field("clicks") == clicks) for share in shares) == rows
     assert sum(share.count_rows() for share in shares) == rows
     return found
@@ -52,7 +52,7 @@ def loaded_and_replaced(megabytes: int) -> list[dict[str, Any]]:
     with builders.quick_folder() as name:
         house = Harness(Path(name), version="wide")
         found = [examined_and_published(house, clicks, megabytes) for clicks in (1, 2)]
-        house.workspace.database.close()
+        house.workspace.context.database.close()
     return found
 
 

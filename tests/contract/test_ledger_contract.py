@@ -635,7 +635,7 @@ def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals
 
 def test_only_attempts_whose_contract_query_and_customer_are_as_they_were_go_on(tmp_path: Path) -> None:
     ws = open_at(write_workspace(tmp_path, customers=2))
-    today = ws.contracts["campaign_daily"].fingerprint
+    today = ws.context.contracts["campaign_daily"].fingerprint
     model = PartitionKey("models", "all", "campaign_daily", date(2024, 6, 1))
     mine = key(1, customer_id(1))
 
@@ -644,7 +644,9 @@ def test_only_attempts_whose_contract_query_and_customer_are_as_they_were_go_on(
 
     same, another = item(mine), item(key(2, customer_id(1)), "another contract")
     no_query, no_customer, of_model = item(key(1, customer_id(1), "gone")), item(key(1, "9999999999")), item(model)
-    current, outdated = still_current([another, same, no_query, no_customer, of_model], ws.settings, ws.contracts)
+    current, outdated = still_current(
+        [another, same, no_query, no_customer, of_model], ws.settings, ws.context.contracts
+    )
     assert (current, outdated) == ([same, of_model], [another, no_query, no_customer])
     closings = outdated_closings(outdated, "token")
     assert [(one.attempt, one.worker_token, one.lost) for one in closings] == [

@@ -42,7 +42,7 @@ def house(request: pytest.FixtureRequest) -> Iterator[Harness]:
         url = request.getfixturevalue("postgres_url")
         made = Harness(Path(folder), state=url, schema=f"t_{new_ulid().lower()}")
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 def days(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
@@ -57,12 +57,12 @@ def publish_each(house: Harness, *numbers: int) -> None:
 
 
 def demote(house: Harness, partition: PartitionKey) -> None:
-    AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
+    AuthorityStore(house.workspace.context.database, house.now).demote(partition, "wrong", audit_entry())
 
 
 def files(house: Harness) -> list[str]:
-    [(_, head)] = house.workspace.warehouse_tables()
-    return [f.path for f in Table(house.workspace.lake, head.name, head.location, head.version).files()]
+    [(_, head)] = house.workspace.maintenance.tables()
+    return [f.path for f in Table(house.workspace.context.lake, head.name, head.location, head.version).files()]
 
 
 # --- reconcile -------------------------------------------------------------------------------------------------------
@@ -71,10 +71,10 @@ def files(house: Harness) -> list[str]:
 def test_the_comparison_says_what_is_to_be_loaded_replaced_and_hidden(house: Harness) -> None:
     first = house.deliver(days(1, 2, 3))
     house.publish()
-    assert house.workspace.differences() == ([], {})
+    assert house.workspace.maintenance.differences() == ([], {})
     replaced, added = house.deliver(days(2, clicks=5)), house.deliver(days(4))
     demote(house, key(3))
-    found, counts = house.workspace.differences()
+    found, counts = house.workspace.maintenance.differences()
     assert {d.key: d.act for d in found} == {key(2): "replace", key(3): "hide", key(4): "load"}
     wanted = {d.key: (d.run_id, d.schema_version, d.served_run_id, d.served_schema_version) for d in found}
     assert wanted == {
@@ -90,37 +90,37 @@ def test_the_comparison_knows_what_is_hidden_unavailable_or_of_another_schema_ve
     house.publish()
     demote(house, key(3))
     house.publish()
-    assert house.workspace.differences() == ([], {}), "hidden, as it should be"
+    assert house.workspace.maintenance.differences() == ([], {}), "hidden, as it should be"
     again = house.deliver(days(3))
     pointer = schema.warehouse_pointer
 
     def spoil(number: int, **values: Any) -> None:
         change = sa.update(pointer).where(*builders.is_key(pointer, key(number))).values(**values)
-        house.workspace.database.transact(lambda connection: connection.execute(change))
+        house.workspace.context.database.transact(lambda connection: connection.execute(change))
 
     spoil(1, available=False)
     spoil(2, schema_version="v0")
-    found, counts = differences(house.workspace.database, None)
+    found, counts = differences(house.workspace.context.database, None)
     assert [(d.key, d.act, d.run_id, d.served_run_id, d.served_schema_version) for d in found] == [
         (key(1), "replace", first, first, "v1"),
         (key(2), "replace", first, first, "v0"),
         (key(3), "load", again, first, "v1"),
     ]
     assert counts == {"load": 1, "replace": 2}
-    assert differences(house.workspace.database, 2) == (found[:2], counts)
-    assert queue_differences(house.workspace.database, house.now()) == 2, "one waits already"
+    assert differences(house.workspace.context.database, 2) == (found[:2], counts)
+    assert queue_differences(house.workspace.context.database, house.now()) == 2, "one waits already"
     assert house.publish().loaded == 3
-    assert house.workspace.differences() == ([], {})
+    assert house.workspace.maintenance.differences() == ([], {})
 
 
 def test_what_fell_off_the_list_of_due_work_is_found_and_published(house: Harness) -> None:
     house.deliver(days(1))
     house.publish()
     house.deliver(days(1, clicks=7))
-    house.workspace.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
+    house.workspace.context.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
     assert house.publish().loaded == 0
-    assert queue_differences(house.workspace.database, house.now()) == 1
-    assert queue_differences(house.workspace.database, house.now()) == 0
+    assert queue_differences(house.workspace.context.database, house.now()) == 1
+    assert queue_differences(house.workspace.context.database, house.now()) == 0
     assert house.publish().loaded == 1
     assert house.clicks() == {key(1): {7}}
 
@@ -146,13 +146,13 @@ def test_compaction_changes_files_and_nothing_else(house: Harness, monkeypatch: 
     split(house, monkeypatch)
     demote(house, key(4))  # hidden, and not yet gone from the table
     order = [("customer_id", "ascending"), ("campaign_id", "ascending")]
-    before = house.workspace.vouched(TABLE).arrow().sort_by(order)
+    before = house.workspace.data.vouched(TABLE).arrow().sort_by(order)
     assert compact(house) == Compaction(f"{TABLE}.v1", 4, 1)
-    after = house.workspace.vouched(TABLE).arrow().sort_by(order)
+    after = house.workspace.data.vouched(TABLE).arrow().sort_by(order)
     assert len(files(house)) == 1
     assert after.equals(before)
     assert compact(house) == Compaction(f"{TABLE}.v1", 0, 0)
-    assert house.workspace.verify((), lambda share: None, raw=True).wrong == {}
+    assert house.workspace.maintenance.verify((), lambda share: None, raw=True).wrong == {}
     house.deliver(days(1, clicks=9))
     house.publish()
     assert house.clicks()[key(1)] == {9}
@@ -181,15 +181,15 @@ def test_a_reader_that_took_its_snapshot_before_reads_on_through_compaction(
     house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split(house, monkeypatch)
-    reader = house.workspace.vouched(TABLE)
+    reader = house.workspace.data.vouched(TABLE)
     compact(house)
     assert reader.arrow().num_rows == 12
 
 
 def vacuum(house: Harness, keep: set[int], retention: timedelta = timedelta(hours=1)) -> list[str]:
-    [(_, head)] = house.workspace.warehouse_tables()
+    [(_, head)] = house.workspace.maintenance.tables()
     versions: set[tuple[int, str | None]] = {(version, None) for version in (head.version, *keep)}
-    database, lake = house.workspace.database, house.workspace.lake
+    database, lake = house.workspace.context.database, house.workspace.context.lake
     return preview_vacuum(database, lake, head, versions, retention)
 
 
@@ -205,13 +205,13 @@ def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: Harness
     house.deliver(days(1))
     house.publish()
     first = files(house)
-    house.workspace.snapshots.take("then", [("demo", "campaign_daily")], long_ago, timedelta(days=60))
+    house.workspace.data.snapshots.take("then", [("demo", "campaign_daily")], long_ago, timedelta(days=60))
     house.deliver(days(1, clicks=2))
     house.publish()
     second = files(house)
     house.deliver(days(1, clicks=3))
     house.publish()
-    [(_, then)] = house.workspace.snapshots.get("then", long_ago).tables
+    [(_, then)] = house.workspace.data.snapshots.get("then", long_ago).tables
     assert {path.rsplit("/", 1)[-1] for path in vacuum(house, {then.version})} == {second[0].rsplit("/", 1)[-1]}
     gone = {path.rsplit("/", 1)[-1] for path in vacuum(house, set())}
     assert gone == {path.rsplit("/", 1)[-1] for path in (*first, *second)}
@@ -219,22 +219,24 @@ def test_vacuum_leaves_alone_what_is_read_and_what_snapshots_name(house: Harness
 
 def test_vacuum_leaves_an_interrupted_publication_to_the_next_publisher(house: Harness) -> None:
     publish_each(house, 1)
-    database, token = house.workspace.database, house.workers.register()
+    database, token = house.workspace.context.database, house.workers.register()
     leases = TableLeases(database, token)
     leases.acquire([f"{TABLE}.v1"])
     left = Batch(new_ulid(), {f"{TABLE}.v1": TableChange((), ())})
     database.transact(lambda c: batches.prepare(c, left, leases.token, None, (), (), house.now()))
-    assert house.workspace.vacuum((), timedelta(hours=1), dry_run=True) == {f"{TABLE}.v1": []}, "it is under way"
+    assert house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=True) == {f"{TABLE}.v1": []}, (
+        "it is under way"
+    )
     house.workers.stop(token)
     for dry_run in (True, False):
         with pytest.raises(UsageError, match="penstock warehouse reconcile"):
-            house.workspace.vacuum((), timedelta(hours=1), dry_run=dry_run)
+            house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=dry_run)
     assert house.unfinished() == {f"{TABLE}.v1"}
     [table] = builders.everything(database, [schema.warehouse_table])["warehouse_table"]
     assert table["lease_token"] is None
     house.publish()
     assert house.batches()[left.batch_id] == "discarded"
-    house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
+    house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=False)
 
 
 def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: Harness) -> None:
@@ -246,15 +248,15 @@ def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: Harness) -
     house.deliver(days(1, clicks=2))
     house.publish()
     house.grow_old()
-    database = house.workspace.database
+    database = house.workspace.context.database
     leases = TableLeases(database, house.workers.register())
     leases.acquire(["demo.campaign_daily.v1"])  # somebody publishes: the preview does not wait
     before = builders.everything(database)
-    [listed] = house.workspace.vacuum((), timedelta(hours=1), dry_run=True).values()
+    [listed] = house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=True).values()
     assert builders.everything(database) == before
     leases.release()
     assert {path.rsplit("/", 1)[-1] for path in listed} == replaced
-    assert list(house.workspace.vacuum((), timedelta(hours=1), dry_run=False).values()) == [listed]
+    assert list(house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=False).values()) == [listed]
 
 
 @pytest.mark.parametrize(
@@ -271,11 +273,11 @@ def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: Harness) -
 )
 def test_a_usage_mistake_leaves_no_line_in_the_audit_log(house: Harness, command: tuple[str, ...]) -> None:
     publish_each(house, 1)
-    house.workspace.snapshot("then", actor="kim")
-    before = builders.everything(house.workspace.database)
+    house.workspace.data.take_snapshot("then", actor="kim")
+    before = builders.everything(house.workspace.context.database)
     ended = penstock(*command, workspace=house.folder)
     assert ended.returncode == 2, ended
-    assert builders.everything(house.workspace.database) == before
+    assert builders.everything(house.workspace.context.database) == before
 
 
 def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_commit(
@@ -291,7 +293,7 @@ def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_c
             monkeypatch.setattr("penstock.warehouse.publish.reach", lambda _: None)
             house.workers.stop(token)
             house.grow_old()
-            [deleted] = house.workspace.vacuum((), timedelta(hours=1), dry_run=False).values()
+            [deleted] = house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=False).values()
             assert len(deleted) == 1
 
     monkeypatch.setattr("penstock.warehouse.publish.reach", sleep_for_hours)
@@ -309,25 +311,25 @@ def test_a_snapshot_reads_as_it_was_without_what_was_demoted_since(house: Harnes
     ws = house.workspace
     house.deliver(days(1, 2, 3))
     house.publish()
-    ws.snapshots.take("before", [("demo", "campaign_daily")], house.now(), timedelta(days=1))
+    ws.data.snapshots.take("before", [("demo", "campaign_daily")], house.now(), timedelta(days=1))
     house.deliver(days(1, clicks=5))
     demote(house, key(2))
     house.publish()
-    now = {row["customer_id"]: row["clicks"] for row in ws.vouched(TABLE).arrow().to_pylist()}
+    now = {row["customer_id"]: row["clicks"] for row in ws.data.vouched(TABLE).arrow().to_pylist()}
     assert now == {key(1).customer_id: 5, key(3).customer_id: 1}
-    heads = ws.snapshots.get("before", house.now())
+    heads = ws.data.snapshots.get("before", house.now())
     assert [asset for asset, _ in heads.tables] == [TABLE]
-    vouched = ws.vouched(TABLE, as_of="before")
+    vouched = ws.data.vouched(TABLE, as_of="before")
     by_sql = ws.sql(f"SELECT * FROM {TABLE}", as_of="before").read_all()
     for rows in (vouched.arrow(), vouched.duckdb().to_arrow_table(), by_sql):
         then = {row["customer_id"]: row["clicks"] for row in rows.to_pylist()}
         assert then == {key(1).customer_id: 1, key(3).customer_id: 1}
-    assert ws.withdrawn_since("before", [TABLE]) == 1
+    assert ws.data.withdrawn_since("before", [TABLE]) == 1
 
 
 def test_names_of_snapshots_are_given_once_and_expire(house: Harness) -> None:
     publish_each(house, 1)
-    store, now = house.workspace.snapshots, house.now()
+    store, now = house.workspace.data.snapshots, house.now()
     store.take("one", [("demo", "campaign_daily")], now, timedelta(hours=1))
     with pytest.raises(UsageError, match="already"):
         store.take("one", [("demo", "campaign_daily")], now, timedelta(hours=1))
@@ -343,7 +345,7 @@ def test_names_of_snapshots_are_given_once_and_expire(house: Harness) -> None:
 
 def test_a_snapshot_expires_at_its_moment_and_only_expired_ones_are_forgotten(house: Harness) -> None:
     publish_each(house, 1)
-    store, now, instant = house.workspace.snapshots, house.now(), timedelta(microseconds=1)
+    store, now, instant = house.workspace.data.snapshots, house.now(), timedelta(microseconds=1)
     asset, end = [("demo", "campaign_daily")], now + timedelta(hours=1)
     store.take("first", asset, now, timedelta(hours=1))
     store.take("a-later-one", asset, now + instant, timedelta(hours=1))
@@ -374,31 +376,31 @@ def test_verify_names_what_is_damaged(house: Harness) -> None:
     ws = house.workspace
     house.deliver(days(1, 2, 3, 4))
     house.publish()
-    assert ws.verify((), lambda share: None, raw=True).wrong == {}
+    assert ws.maintenance.verify((), lambda share: None, raw=True).wrong == {}
     pointer = schema.warehouse_pointer
     spoil = sa.update(pointer).where(pointer.c.customer_id == key(1).customer_id).values(record_count=99)
-    ws.database.transact(lambda connection: connection.execute(spoil))
+    ws.context.database.transact(lambda connection: connection.execute(spoil))
     attempt = schema.partition_attempt
     digest = sa.update(attempt).where(attempt.c.customer_id == key(2).customer_id).values(content_digest="other")
-    builders.tamper(ws.database, digest)
-    [payload] = [e.path for e in ws.lake.list("raw") if key(3).customer_id in e.path and "payload" in e.path]
-    with ws.lake.writer(payload) as writer:
+    builders.tamper(ws.context.database, digest)
+    [payload] = [e.path for e in ws.context.lake.list("raw") if key(3).customer_id in e.path and "payload" in e.path]
+    with ws.context.lake.writer(payload) as writer:
         writer.write(b"{}\n")
         writer.commit()
-    wrong = ws.verify((), lambda share: None, raw=True).wrong
+    wrong = ws.maintenance.verify((), lambda share: None, raw=True).wrong
     assert set(wrong) == {key(1), key(2), key(3)}
     assert wrong[key(1)] == ["the table has 3 rows, the pointer says 99"]
     assert wrong[key(2)] == ["the rows are not those that were validated"]
     assert wrong[key(3)][0].startswith("raw run ")
-    assert set(ws.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
+    assert set(ws.maintenance.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
 
 
 def test_verify_names_the_partitions_of_a_file_that_is_gone(house: Harness) -> None:
     house.deliver(days(1, 2))
     house.publish()
-    [(_, head)] = house.workspace.warehouse_tables()
-    house.workspace.lake.delete([f"{head.location}/{path}" for path in files(house)])
-    assert set(house.workspace.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
+    [(_, head)] = house.workspace.maintenance.tables()
+    house.workspace.context.lake.delete([f"{head.location}/{path}" for path in files(house)])
+    assert set(house.workspace.maintenance.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
 
 
 @pytest.mark.parametrize(
@@ -418,10 +420,10 @@ def test_verify_compares_the_statistics_in_the_log_with_the_files(
     ws = house.workspace
     house.deliver({key(1, "2024-06-09"): 1, key(2, "2024-06-10"): 1})
     house.publish()
-    [(_, head)] = ws.warehouse_tables()
+    [(_, head)] = ws.maintenance.tables()
     [path] = files(house)
     edit_log(house, head, said, edited)
-    done = ws.verify((), lambda share: None, raw=False)
+    done = ws.maintenance.verify((), lambda share: None, raw=False)
     [(where, words)] = done.files.items()
     assert where == (head.name, path)
     assert len(words) == 1
@@ -432,7 +434,7 @@ def test_verify_compares_the_statistics_in_the_log_with_the_files(
 def edit_log(house: Harness, head: TableHead, said: dict[str, Any], edited: dict[str, Any]) -> None:
     """Changes what the log says about the one file of a table."""
     log = f"{head.location}/_delta_log/{head.version:020d}.json"
-    lines = [json.loads(line) for line in house.workspace.lake.read(log).splitlines()]
+    lines = [json.loads(line) for line in house.workspace.context.lake.read(log).splitlines()]
     [add] = [line["add"] for line in lines if "add" in line]
     stats = json.loads(add["stats"])
     if "size" in edited:
@@ -446,7 +448,7 @@ def edit_log(house: Harness, head: TableHead, said: dict[str, Any], edited: dict
             assert stats[name] == old
             stats[name] = new
     add["stats"] = json.dumps(stats)
-    with house.workspace.lake.writer(log) as writer:
+    with house.workspace.context.lake.writer(log) as writer:
         writer.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         writer.commit()
 
@@ -457,18 +459,18 @@ def edit_log(house: Harness, head: TableHead, said: dict[str, Any], edited: dict
 def publish_one_more(house: Harness) -> None:
     """What the end of a run does, with a stager that needs no job."""
     house.deliver(days(1, clicks=2))
-    house.workspace._publish(NO_SPARK, house.workers.register(), new_run_id(), None)
+    house.workspace.publications.publish(NO_SPARK, house.workers.register(), new_run_id(), None)
 
 
 def compact_with_the_stager_of_runs(house: Harness) -> None:
-    [(_, head)] = house.workspace.warehouse_tables()
-    house.workspace.publisher(NO_SPARK, house.workers.register(), None).compact(head.name)
+    [(_, head)] = house.workspace.maintenance.tables()
+    house.workspace.publications.publisher(NO_SPARK, house.workers.register(), None).compact(head.name)
 
 
 NO_SPARK: Any = None
 READERS: dict[str, Callable[[Harness], object]] = {
-    "arrow": lambda house: house.workspace.vouched(TABLE).arrow(),
-    "duckdb": lambda house: house.workspace.vouched(TABLE).duckdb().to_arrow_table(),
+    "arrow": lambda house: house.workspace.data.vouched(TABLE).arrow(),
+    "duckdb": lambda house: house.workspace.data.vouched(TABLE).duckdb().to_arrow_table(),
     "sql": lambda house: house.workspace.sql(f"SELECT sum(clicks) FROM {TABLE}").read_all(),
     "publish": publish_one_more,
     "compact": compact_with_the_stager_of_runs,
@@ -499,9 +501,9 @@ def test_a_damaged_data_file_is_named_with_its_table_its_partitions_and_the_comm
 ) -> None:
     house = Harness(tmp_path)
     split(house, monkeypatch)
-    [(_, head)] = house.workspace.warehouse_tables()
+    [(_, head)] = house.workspace.maintenance.tables()
     for path in files(house):
-        spoil(Path(house.workspace.lake.url, head.location, path))
+        spoil(Path(house.workspace.context.lake.url, head.location, path))
     with pytest.raises(WarehouseError) as raised:
         READERS[reader](house)
     words = str(raised.value)
@@ -609,15 +611,15 @@ def test_the_whole_answer_is_asked_for_only_when_a_glance_is_enough_or_patience_
 
 
 def raw_runs(house: Harness) -> set[str]:
-    return {e.path.split("run_id=")[1].split("/")[0] for e in house.workspace.lake.list("raw")}
+    return {e.path.split("run_id=")[1].split("/")[0] for e in house.workspace.context.lake.list("raw")}
 
 
 def collect(house: Harness) -> tuple[int, int]:
     """As of two hours from now, with an age of one."""
     ws, later = house.workspace, house.now() + timedelta(hours=2)
-    ws._clock = lambda: later
+    ws.context.clock = lambda: later
     age = timedelta(hours=1)
-    return ws.collect_garbage(ws.garbage(age), age, audit_entry(command="raw gc"))
+    return ws.maintenance.collect_garbage(ws.maintenance.garbage(age), age, actor="ada")
 
 
 def test_only_raw_runs_that_nothing_refers_to_are_collected(house: Harness) -> None:
@@ -626,7 +628,7 @@ def test_only_raw_runs_that_nothing_refers_to_are_collected(house: Harness) -> N
     served = house.deliver(days(1, clicks=2))
     house.publish()
     trusted = house.deliver(days(1, clicks=3))  # accepted, and not published yet
-    assert house.workspace.garbage(timedelta(hours=1)) == [], "too young"
+    assert house.workspace.maintenance.garbage(timedelta(hours=1)) == [], "too young"
     assert collect(house)[0] == 1
     assert raw_runs(house) == {abandoned, served, trusted}  # the first is still the trusted run of another partition
     assert collect(house) == (0, 0)
@@ -635,8 +637,8 @@ def test_only_raw_runs_that_nothing_refers_to_are_collected(house: Harness) -> N
     assert raw_runs(house) == {abandoned, trusted}
     assert house.clicks() == {key(1): {3}, key(2): {1}}
     with pytest.raises(ActRefused, match="was deleted"):
-        AuthorityStore(house.workspace.database, house.now).rollback(key(1), served, audit_entry())
-    assert {line["command"] for line in house.workspace.reader.audit()} == {"raw gc"}
+        AuthorityStore(house.workspace.context.database, house.now).rollback(key(1), served, audit_entry())
+    assert {line["command"] for line in house.workspace.context.state.audit()} == {"raw gc"}
 
 
 def test_what_was_marked_by_one_who_died_is_deleted_by_the_next(house: Harness) -> None:

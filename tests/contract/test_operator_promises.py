@@ -24,7 +24,7 @@ def house() -> Iterator[Harness]:
     with builders.quick_folder() as folder:
         made = Harness(Path(folder))
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 def typed(house: Harness, *arguments: str) -> Result:
@@ -39,7 +39,7 @@ def told(house: Harness, *arguments: str) -> dict[str, Any]:
 
 
 def backfills(house: Harness) -> list[dict[str, Any]]:
-    return builders.everything(house.workspace.database, [schema.backfill])["backfill"]
+    return builders.everything(house.workspace.context.database, [schema.backfill])["backfill"]
 
 
 def test_a_backfill_is_listed_and_cancelled(house: Harness) -> None:
@@ -48,7 +48,7 @@ def test_a_backfill_is_listed_and_cancelled(house: Harness) -> None:
     assert (listed["backfill_id"], listed["status"], listed["total"]) == (made["backfill_id"], "active", 9)
     assert told(house, "backfill", "cancel", made["backfill_id"], "--actor", "ada")["status"] == "cancelled"
     assert [row["status"] for row in backfills(house)] == ["cancelled"]
-    newest = next(iter(house.workspace.reader.audit()))
+    newest = next(iter(house.workspace.context.state.audit()))
     assert (newest["actor"], newest["command"], newest["affected"]) == ("ada", "backfill cancel", 1)
 
 
@@ -67,12 +67,12 @@ def test_a_backup_and_a_recovery_are_commands(house: Harness) -> None:
     reported = typed(house, "recover", "--json")
     assert reported.exit_code == 1
     assert [item["table"] for item in json.loads(reported.stdout)["items"]] == ["demo.campaign_daily.v1"]
-    before = builders.everything(house.workspace.database)
+    before = builders.everything(house.workspace.context.database)
     told(house, "recover", "--from", "lake", "--dry-run")
-    assert builders.everything(house.workspace.database) == before
+    assert builders.everything(house.workspace.context.database) == before
     told(house, "recover", "--from", "lake", "--actor", "ada")
     assert house.clicks() == {key(1): {1}, key(2): {2}}
-    newest = next(iter(house.workspace.reader.audit()))
+    newest = next(iter(house.workspace.context.state.audit()))
     assert (newest["actor"], newest["command"]) == ("ada", "recover")
 
 

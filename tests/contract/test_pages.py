@@ -43,43 +43,43 @@ def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
     if request.param == "postgresql":
         state = {"state": request.getfixturevalue("postgres_url"), "schema": f"t_{new_ulid().lower()}"}
     opened = open_at(write_workspace(tmp_path, customers=10, **state))
-    today = opened.contracts["campaign_daily"]
+    today = opened.context.contracts["campaign_daily"]
     kept = (today.fingerprint, "demo", "campaign_daily", "v1", today.body())
-    ControlStore(opened.database, opened.now).keep_contracts([kept])
+    ControlStore(opened.context.database, opened.context.now).keep_contracts([kept])
     chosen = Selection(customers=tuple(customer_id(number) for number in range(1, FAILED + 1)))
-    reject(opened, opened.plan(chosen).items)
+    reject(opened, opened.plans.preview(chosen).items)
     yield opened
-    opened.database.close()
+    opened.context.database.close()
 
 
 def reject(ws: Workspace, items: Sequence[Planned]) -> None:
     """Attempt these partitions once; each attempt leaves a payload and fails."""
-    workers = WorkerStore(ws.database, ws.now)
+    workers = WorkerStore(ws.context.database, ws.context.now)
     token = workers.register()
-    issued, _ = ControlStore(ws.database, ws.now).issue(new_run_id(), token, 0, items)
+    issued, _ = ControlStore(ws.context.database, ws.context.now).issue(new_run_id(), token, 0, items)
     verdicts = [builders.rejected(item.attempt, token, payload_digest="x") for item in issued]
-    ValidatorStore(ws.database, ws.now).reject(verdicts)
+    ValidatorStore(ws.context.database, ws.context.now).reject(verdicts)
     workers.stop(token)
 
 
 def status(ws: Workspace, wanted: PartitionStatus) -> list[PartitionKey]:
-    return [view.key for view in ws.reader.views(ws.ranges(ALL), status=wanted, explicit=True)]
+    return [view.key for view in ws.context.state.views(ws.context.ranges(ALL), status=wanted, explicit=True)]
 
 
 def log(ws: Workspace) -> list[tuple[int, str]]:
-    return [(line["affected"], line["outcome"]) for line in ws.reader.audit()][::-1]
+    return [(line["affected"], line["outcome"]) for line in ws.context.state.audit()][::-1]
 
 
 def test_a_retry_of_many_partitions_moves_them_in_pages_under_one_act(ws: Workspace) -> None:
     failed = status(ws, PartitionStatus.FAILED)
-    found = ws.retry_candidates(ALL, without_raw=False, listed=3)
+    found = ws.operations.preview_retry(ALL, without_raw=False, listed=3)
     assert (found.total, found.keys) == (14, failed[:3])
     shares: list[float] = []
-    assert ws.retry_selected(ALL, RETRY, without_raw=False, total=found.total, report=shares.append) == 14
+    assert ws.operations.retry(ALL, actor="kim", report=shares.append) == 14
     assert shares == [4 / 14, 8 / 14, 12 / 14, 1.0]
     assert status(ws, PartitionStatus.PENDING) == failed
     assert log(ws) == [(14, "begun"), (14, "done")]
-    assert ws.retry_candidates(ALL, without_raw=False).total == 0
+    assert ws.operations.preview_retry(ALL, without_raw=False).total == 0
 
 
 def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
@@ -93,10 +93,10 @@ def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(acting, "reach", die)
         with pytest.raises(KeyboardInterrupt):
-            ws.retry_selected(ALL, RETRY, without_raw=False, total=14)
+            ws.operations.retry(ALL, actor="kim")
     assert status(ws, PartitionStatus.PENDING) == failed[:4]
     assert log(ws) == [(14, "begun")]
-    assert ws.retry_selected(ALL, RETRY, without_raw=False, total=10) == 10
+    assert ws.operations.retry(ALL, actor="kim") == 10
     assert status(ws, PartitionStatus.PENDING) == failed
     assert log(ws) == [(14, "begun"), (10, "begun"), (10, "done")]
 
@@ -104,15 +104,18 @@ def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
 def test_a_retry_moves_only_what_was_counted_before_the_confirmation(ws: Workspace) -> None:
     """More partitions fail, and one is retried by somebody else, while the operator reads the preview."""
     failed = status(ws, PartitionStatus.FAILED)
-    found = ws.retry_candidates(ALL, without_raw=False)
-    later = open_at(ws.settings.root, ws.now() + timedelta(seconds=1))
-    reject(later, [item for item in later.plan(ALL).items if item.key not in failed][:3])
-    assert later.retry(failed[:1], RETRY) == 1
-    assert later.retry_selected(ALL, RETRY, without_raw=False, total=found.total, until=found.moment) == 13
+    found = ws.operations.preview_retry(ALL, without_raw=False)
+    later = open_at(ws.settings.root, ws.context.now() + timedelta(seconds=1))
+    reject(later, [item for item in later.plans.preview(ALL).items if item.key not in failed][:3])
+    assert later.operations.retry(Selection(keys=tuple(failed[:1])), without_raw=True, actor="kim") == 1
+    assert later.operations.retry(ALL, actor="kim", preview=found) == 13
     assert status(ws, PartitionStatus.PENDING) == failed
     assert len(status(ws, PartitionStatus.FAILED)) == 3
-    assert later.retry_selected(ALL, RETRY, without_raw=False, total=2, until=ws.now() + timedelta(days=1)) == 2
-    later.database.close()
+    assert (
+        later.operations.retry(ALL, actor="kim", preview=RetryPreview(0, ws.context.now() + timedelta(days=1), total=2))
+        == 2
+    )
+    later.context.database.close()
 
 
 BY_STATUS = Selection(status=PartitionStatus.FAILED)
@@ -120,19 +123,19 @@ BY_KEYS = Selection(keys=tuple(key(number, day) for number in range(1, FAILED + 
 
 
 def paused(ws: Workspace) -> list[PartitionKey]:
-    return [view.key for view in ws.reader.views(ws.ranges(ALL), paused=True)]
+    return [view.key for view in ws.context.state.views(ws.context.ranges(ALL), paused=True)]
 
 
 @pytest.mark.parametrize("chosen", [BY_STATUS, BY_KEYS], ids=["status", "keys"])
 def test_many_partitions_are_paused_and_resumed_in_pages_under_one_act(ws: Workspace, chosen: Selection) -> None:
     failed = status(ws, PartitionStatus.FAILED)
-    assert ws.pause_partitions(chosen, "why", PAUSE) == 14
+    assert ws.operations.pause(chosen, reason="why", actor="ada") == 14
     assert paused(ws) == failed
-    assert ws.pause_partitions(chosen, "why", PAUSE) is None
-    ws.pause_partitions(ALL, None, PAUSE)
-    assert ws.resume_partitions(chosen, RESUME) == 14
-    assert set(paused(ws)) == {view.key for view in ws.reader.views(ws.ranges(ALL))} - set(failed)
-    assert ws.resume_partitions(chosen, RESUME) is None
+    assert ws.operations.pause(chosen, reason="why", actor="ada") is None
+    ws.operations.pause(ALL, actor="ada")
+    assert ws.operations.resume(chosen, actor="ada") == 14
+    assert set(paused(ws)) == {view.key for view in ws.context.state.views(ws.context.ranges(ALL))} - set(failed)
+    assert ws.operations.resume(chosen, actor="ada") is None
     assert log(ws) == [(14, "begun"), (14, "done"), (6, "done"), (14, "begun"), (14, "done")]
 
 
@@ -150,12 +153,12 @@ def test_a_pause_or_resume_that_is_killed_between_pages_is_finished_by_the_next(
             with pytest.raises(KeyboardInterrupt):
                 act()
 
-    killed(lambda: ws.pause_partitions(BY_STATUS, None, PAUSE))
+    killed(lambda: ws.operations.pause(BY_STATUS, actor="ada"))
     assert paused(ws) == failed[:4]
-    assert ws.pause_partitions(BY_STATUS, None, PAUSE) == 10
-    killed(lambda: ws.resume_partitions(BY_STATUS, RESUME))
+    assert ws.operations.pause(BY_STATUS, actor="ada") == 10
+    killed(lambda: ws.operations.resume(BY_STATUS, actor="ada"))
     assert paused(ws) == failed[4:]
-    assert ws.resume_partitions(BY_STATUS, RESUME) == 10
+    assert ws.operations.resume(BY_STATUS, actor="ada") == 10
     assert paused(ws) == []
     assert log(ws) == [(14, "begun"), (10, "begun"), (10, "done")] * 2
 
@@ -163,10 +166,10 @@ def test_a_pause_or_resume_that_is_killed_between_pages_is_finished_by_the_next(
 def failed_backfill(ws: Workspace) -> Backfill:
     """A backfill in which all fourteen partitions failed."""
     shape = {"chunk_size": 10, "priority": 3, "max_chunks": 2}
-    made = ws.new_backfill(ALL, reprocess=False, actor="ada", **shape)
-    ws.backfills.create(made, audit_entry())
-    ws.retry(status(ws, PartitionStatus.FAILED), RETRY)
-    chosen = [item for item in ws.plan(ALL).items if item.reason == "requeued"]
+    made = ws.backfills.plan(ALL, reprocess=False, actor="ada", **shape)
+    ws.context.backfills.create(made, audit_entry())
+    ws.operations.retry(Selection(keys=tuple(status(ws, PartitionStatus.FAILED))), without_raw=True, actor="kim")
+    chosen = [item for item in ws.plans.preview(ALL).items if item.reason == "requeued"]
     reject(ws, [replace(item, reason="backfill", backfill_id=made.backfill_id) for item in chosen])
     return made
 
@@ -174,14 +177,14 @@ def failed_backfill(ws: Workspace) -> Backfill:
 def test_a_retry_of_a_backfill_reads_and_moves_its_failures_in_pages(ws: Workspace) -> None:
     old, before = failed_backfill(ws), len(log(ws))
     failed = status(ws, PartitionStatus.FAILED)
-    found = ws.backfill_failures(old.backfill_id, without_raw=False, listed=3)
+    found = ws.backfills.preview_retry(old.backfill_id, without_raw=False, listed=3)
     assert (found.total, found.keys) == (14, failed[:3])
-    new = ws.retry_backfill(old, "kim", without_raw=False, total=14)
+    new = ws.backfills.retry_failed(old.backfill_id, actor="kim")
     assert status(ws, PartitionStatus.PENDING) == failed
     assert log(ws)[before:] == [(14, "begun"), (14, "done"), (14, "done")]
     made = ws.backfills.get(new)
     assert (made.selector, made.total, made.priority, made.created_by) == ({"retry_of": old.backfill_id}, 14, 3, "kim")
-    assert ws.retry_backfill(old, "kim", without_raw=False, total=14) == new
+    assert ws.backfills.retry_failed(old.backfill_id, actor="kim") == new
 
 
 def test_a_retry_of_a_backfill_that_is_killed_is_finished_by_the_next(
@@ -197,23 +200,23 @@ def test_a_retry_of_a_backfill_that_is_killed_is_finished_by_the_next(
         with monkeypatch.context() as patch:
             patch.setattr(place, name, die)
             with pytest.raises(KeyboardInterrupt):
-                ws.retry_backfill(old, "kim", without_raw=False, total=14)
+                ws.backfills.retry_failed(old.backfill_id, actor="kim")
         assert status(ws, PartitionStatus.PENDING) == failed[:moved]
         assert len(ws.backfills.all()) == 1
-    assert ws.backfill_failures(old.backfill_id, without_raw=False).total == 14
-    new = ws.retry_backfill(old, "kim", without_raw=False, total=14)
+    assert ws.backfills.preview_retry(old.backfill_id, without_raw=False).total == 14
+    new = ws.backfills.retry_failed(old.backfill_id, actor="kim")
     assert ws.backfills.get(new).total == 14
 
 
 def test_one_page_is_one_transaction_with_its_line(ws: Workspace) -> None:
     some = Selection(customers=(customer_id(1), customer_id(2)))
-    assert ws.retry_selected(some, RETRY, without_raw=False, total=4) == 4
+    assert ws.operations.retry(some, actor="kim") == 4
     assert log(ws) == [(4, "done")]
 
 
 def test_terminal_partitions_and_what_waits_are_found_in_pages(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    views = ws.reader.views
+    views = ws.context.state.views
 
     def counted(*arguments: object, **options: object) -> object:
         found = views(*arguments, **options)  # type: ignore[arg-type]
@@ -221,22 +224,24 @@ def test_terminal_partitions_and_what_waits_are_found_in_pages(ws: Workspace, mo
         return found
 
     marked = status(ws, PartitionStatus.FAILED)[::2]
-    ws.marks.mark_terminal(marked, None, audit_entry(command="state mark-terminal"))
-    monkeypatch.setattr(ws.reader, "views", counted)
-    assert [view.key for view, _ in ws.terminal(ALL)] == marked
-    assert [view.key for view, _ in ws.terminal(ALL, after=marked[1], limit=3)] == marked[2:5]
-    assert ws.terminal_count(ALL) == len(marked)
+    ws.context.marks.mark_terminal(marked, None, audit_entry(command="state mark-terminal"))
+    monkeypatch.setattr(ws.context.state, "views", counted)
+    assert [view.key for view, _ in ws.partitions.terminal(ALL)] == marked
+    assert [view.key for view, _ in ws.partitions.terminal(ALL, after=marked[1], limit=3)] == marked[2:5]
+    assert ws.partitions.terminal_count(ALL) == len(marked)
     held.clear()
-    assert ws.held_up(ALL)["terminal"] + ws.held_up(ALL)["operator"] == 14
+    assert ws.partitions.held_up(ALL)["terminal"] + ws.partitions.held_up(ALL)["operator"] == 14
     assert max(held) <= 5
 
 
 def test_what_was_demoted_since_a_snapshot_is_found_by_an_index(ws: Workspace) -> None:
     statement = demoted_since("demo", "campaign_daily", NOW)
-    with ws.database.snapshot() as connection:
-        if ws.database.dialect == "postgresql":  # a table of few rows is read as a whole unless that is forbidden
+    with ws.context.database.snapshot() as connection:
+        if (
+            ws.context.database.dialect == "postgresql"
+        ):  # a table of few rows is read as a whole unless that is forbidden
             connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        explain = "EXPLAIN QUERY PLAN " if ws.database.dialect == "sqlite" else "EXPLAIN "
+        explain = "EXPLAIN QUERY PLAN " if ws.context.database.dialect == "sqlite" else "EXPLAIN "
         text = str(statement.compile(connection, compile_kwargs={"literal_binds": True}))
         plan = "\n".join(str(row) for row in connection.execute(sa.text(explain + text.replace(":", r"\:"))))
     assert "demoted_attempts" in plan, plan

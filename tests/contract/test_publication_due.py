@@ -37,15 +37,15 @@ def house() -> Iterator[Harness]:
     with builders.quick_folder() as folder:
         made = Harness(Path(folder), ("campaign_daily", "network_daily"))
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 def waiting(house: Harness) -> int:
-    return house.workspace.pointers.waiting()
+    return house.workspace.context.pointers.waiting()
 
 
 def rows(house: Harness, *tables: sa.Table) -> dict[str, list[dict[str, Any]]]:
-    return builders.everything(house.workspace.database, tables)
+    return builders.everything(house.workspace.context.database, tables)
 
 
 def due(house: Harness) -> dict[PartitionKey, int]:
@@ -59,15 +59,15 @@ def forget_due(house: Harness) -> None:
 
 
 def execute(house: Harness, statement: sa.Executable) -> None:
-    house.workspace.database.transact(lambda connection: connection.execute(statement))
+    house.workspace.context.database.transact(lambda connection: connection.execute(statement))
 
 
 def read(house: Harness, question: Callable[[sa.Connection], Any]) -> Any:
-    return house.workspace.database.transact(question)
+    return house.workspace.context.database.transact(question)
 
 
 def demote(house: Harness, partition: PartitionKey) -> None:
-    assert AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
+    assert AuthorityStore(house.workspace.context.database, house.now).demote(partition, "wrong", audit_entry())
 
 
 def network(number: int) -> PartitionKey:
@@ -148,7 +148,7 @@ def test_what_waited_before_keeps_its_moment_when_a_publication_is_recorded(
 ) -> None:
     house.deliver({key(1): 1})
     seen: list[object] = []
-    since = house.workspace.pointers.due_since
+    since = house.workspace.context.pointers.due_since
 
     def note() -> None:
         seen.append(since(key(1)))
@@ -180,7 +180,7 @@ def test_a_run_is_read_after_its_publication_if_only_newer_ones_replaced_it(
     house: Harness, monkeypatch: pytest.MonkeyPatch, before: str, meanwhile: list[str], read: set[int]
 ) -> None:
     """And if readers saw the run before it: then they see this one until a newer one is published."""
-    authority = AuthorityStore(house.workspace.database, house.now)
+    authority = AuthorityStore(house.workspace.context.database, house.now)
     if before != "never served":
         first = house.deliver({key(1): 1, key(2): 1})
         house.publish()
@@ -211,9 +211,9 @@ def test_a_publication_records_nothing_of_another_that_is_prepared_at_the_same_t
     house.publish()
     demote(house, network(1))
     house.deliver({network(2): 2})
-    AuthorityStore(house.workspace.database, house.now).rollback(network(3), first, audit_entry())
+    AuthorityStore(house.workspace.context.database, house.now).rollback(network(3), first, audit_entry())
     forget_due(house)
-    leases = TableLeases(house.workspace.database, house.workers.register())
+    leases = TableLeases(house.workspace.context.database, house.workers.register())
     leases.acquire([NETWORK])
     kept = (schema.warehouse_pointer, schema.load_batch_item, schema.load_record, schema.load_batch)
     before: dict[str, list[dict[str, Any]]] = {}
@@ -227,7 +227,7 @@ def test_a_publication_records_nothing_of_another_that_is_prepared_at_the_same_t
             other = Batch("other", {NETWORK: TableChange((), ())})
             batches.prepare(connection, other, leases.token, None, loads, hides, house.now())
 
-        house.workspace.database.transact(work)
+        house.workspace.context.database.transact(work)
         before.update(of_network(rows(house, *kept)))
 
     def of_network(found: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
@@ -248,7 +248,7 @@ def test_a_publication_records_nothing_of_another_that_is_prepared_at_the_same_t
 
 
 def test_a_publication_is_ended_once_and_only_by_the_one_it_belongs_to(house: Harness) -> None:
-    database, now = house.workspace.database, house.now()
+    database, now = house.workspace.context.database, house.now()
     one, two = (Batch(name, {table: TableChange((), ())}) for name, table in (("1", CAMPAIGN), ("2", NETWORK)))
     for batch in (two, one):
         database.transact(lambda c, b=batch: batches.prepare(c, b, "first", None, (), (), now))  # type: ignore[misc]
@@ -331,9 +331,9 @@ def test_only_what_is_settled_is_struck_from_the_list(house: Harness) -> None:
     house.deliver({key(2): 2})
     assert due(house) == {key(1): 1, key(2): 2, key(3): 1}
     settled = [Settled(key(1), 1), Settled(key(2), 1)]
-    house.workspace.database.transact(lambda c: due_work.forget(c, settled))
+    house.workspace.context.database.transact(lambda c: due_work.forget(c, settled))
     assert due(house) == {key(2): 2, key(3): 1}
-    house.workspace.database.transact(lambda c: due_work.forget(c, [Settled(key(3), 2)]))
+    house.workspace.context.database.transact(lambda c: due_work.forget(c, [Settled(key(3), 2)]))
     assert due(house) == {key(2): 2}
 
 
@@ -463,13 +463,13 @@ def tables(house: Harness) -> Harness:
 
 
 def leases_of(house: Harness, patience: float = -1.0) -> TableLeases:
-    return TableLeases(house.workspace.database, house.workers.register(), patience)
+    return TableLeases(house.workspace.context.database, house.workers.register(), patience)
 
 
 def test_a_lease_is_held_by_one_until_it_is_released_or_its_worker_is_gone(tables: Harness) -> None:
     assert holders(tables) == {CAMPAIGN: None, NETWORK: None}
     token = tables.workers.register()
-    first, second = TableLeases(tables.workspace.database, token, -1.0), leases_of(tables)
+    first, second = TableLeases(tables.workspace.context.database, token, -1.0), leases_of(tables)
     first.acquire([CAMPAIGN])
     first.acquire([CAMPAIGN])  # ours already
     with pytest.raises(StateConflict, match=CAMPAIGN):
@@ -481,12 +481,12 @@ def test_a_lease_is_held_by_one_until_it_is_released_or_its_worker_is_gone(table
     tables.workers.stop(token)
     second.acquire([CAMPAIGN])
     assert holders(tables) == {CAMPAIGN: second.token, NETWORK: None}
-    tables.workspace.database.transact(lambda c: second.require(c, [CAMPAIGN]))
+    tables.workspace.context.database.transact(lambda c: second.require(c, [CAMPAIGN]))
     for lost in ([CAMPAIGN, NETWORK], [NETWORK]):
         with pytest.raises(LeaseLost, match=f"took over {NETWORK} while"):
-            tables.workspace.database.transact(lambda c, names=lost: second.require(c, names))  # type: ignore[misc]
+            tables.workspace.context.database.transact(lambda c, names=lost: second.require(c, names))  # type: ignore[misc]
     with pytest.raises(LeaseLost, match=CAMPAIGN):
-        tables.workspace.database.transact(lambda c: first.require(c, [CAMPAIGN]))
+        tables.workspace.context.database.transact(lambda c: first.require(c, [CAMPAIGN]))
 
 
 def test_who_waits_for_a_lease_says_so_and_takes_it_when_it_is_free(
@@ -528,7 +528,7 @@ def test_who_finds_that_more_tables_are_needed_holds_none_while_waiting_for_them
 ) -> None:
     """Leases are taken in the order of names: who keeps a later one would wait in a circle."""
     both = Batch("both", {CAMPAIGN: TableChange((), ()), NETWORK: TableChange((), ())})
-    database = tables.workspace.database
+    database = tables.workspace.context.database
     database.transact(lambda c: batches.prepare(c, both, "somebody", None, (), (), tables.now()))
     living = leases_of(tables)
     living.acquire([CAMPAIGN])
@@ -578,12 +578,12 @@ def test_files_are_synced_before_the_publication_is_prepared_and_commits_before_
 
     class NotingLake(LocalLake):
         def sync(self) -> None:
-            table = Table(tables.workspace.lake, CAMPAIGN, "warehouse/demo/campaign_daily/v1")
+            table = Table(tables.workspace.context.lake, CAMPAIGN, "warehouse/demo/campaign_daily/v1")
             assert tables.clicks() == {key(1): {1}}
             seen.append((tables.unfinished(), table.version))
             super().sync()
 
-    publisher.lake = NotingLake(tables.workspace.lake.url)
+    publisher.lake = NotingLake(tables.workspace.context.lake.url)
     publisher.publish()
     [(none, before), (prepared, after)] = seen
     assert (none, prepared, after - before) == (set(), {CAMPAIGN}, 1)
@@ -641,12 +641,12 @@ def test_a_commit_says_when_files_came_and_went_and_of_which_month_they_are(tabl
 
 def test_who_opened_a_table_before_its_fence_cannot_commit_to_it(tables: Harness) -> None:
     place = "warehouse/demo/campaign_daily/v1"
-    early, late = (Table(tables.workspace.lake, CAMPAIGN, place) for _ in range(2))
+    early, late = (Table(tables.workspace.context.lake, CAMPAIGN, place) for _ in range(2))
     fenced = late.fence()
     assert fenced.version == early.version + 1
     for commit in (early.fence, lambda: early.publish("batch", (), (), tables.now())):
         with pytest.raises(LeaseLost, match=f"table {CAMPAIGN} was changed by another process"):
             commit()
-    assert not Table(tables.workspace.lake, CAMPAIGN, place).has_published("batch")
+    assert not Table(tables.workspace.context.lake, CAMPAIGN, place).has_published("batch")
     assert fenced.publish("batch", (), (), tables.now()) == fenced.version + 1
-    assert Table(tables.workspace.lake, CAMPAIGN, place).has_published("batch")
+    assert Table(tables.workspace.context.lake, CAMPAIGN, place).has_published("batch")

@@ -34,7 +34,7 @@ def house() -> Iterator[Harness]:
         made.deliver({key(number, day): 10 * number + at for number in (1, 2) for at, day in enumerate(days)})
         made.publish()
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def ws(house: Harness) -> Iterator[Workspace]:
     (house.folder / "below" / "it").mkdir(parents=True, exist_ok=True)
     found = penstock.open(str(house.folder / "below" / "it"))
     yield found
-    found.database.close()
+    found.context.database.close()
 
 
 def clicks(rows: list[dict[str, Any]]) -> list[int]:

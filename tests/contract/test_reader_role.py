@@ -29,7 +29,7 @@ from penstock.errors import ActRefused, PenstockError
 from penstock.lake.protocol import Lake, LakeRefused
 from penstock.partition import new_ulid
 from penstock.warehouse.reader import Vouched
-from support.builders import BACKENDS, audit_entry
+from support.builders import BACKENDS
 from support.harness import Harness
 from support.workspaces import NOW, key
 
@@ -67,11 +67,11 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     made = Harness(tmp_path / "house", state=state, schema=schema)
     made.deliver({key(1): 1, key(2): 2})
     made.publish()
-    made.workspace.snapshot("then", timedelta(days=20_000), actor="set-up")
-    made.workspace._clock = lambda: NOW + timedelta(hours=1)
-    made.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+    made.workspace.data.take_snapshot("then", timedelta(days=20_000), actor="set-up")
+    made.workspace.context.clock = lambda: NOW + timedelta(hours=1)
+    made.workspace.operations.demote(key(1), reason="wrong", actor="ada")
     yield made
-    made.workspace.database.close()
+    made.workspace.context.database.close()
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def traces(house: Harness) -> dict[str, str]:
         for path in house.folder.rglob("*")
         if path.is_file() and not path.name.startswith("state.db")
     }
-    with house.workspace.database.snapshot() as connection:
+    with house.workspace.context.database.snapshot() as connection:
         metadata = sa.MetaData()
-        metadata.reflect(connection, schema=house.workspace.database.schema)
+        metadata.reflect(connection, schema=house.workspace.context.database.schema)
         rows = {table.name: sorted(map(repr, connection.execute(sa.select(table)))) for table in metadata.sorted_tables}
     return files | {name: repr(found) for name, found in rows.items()}
 
@@ -226,7 +226,7 @@ def open_house() -> Iterator[Harness]:
         house.folder.chmod(0o755)
         shutil.copytree(house.folder, Path(made) / "warm")
         yield house
-        house.workspace.database.close()
+        house.workspace.context.database.close()
 
 
 @contextmanager
@@ -268,8 +268,8 @@ WAYS = [("mount", _EROFS), ("permission", _EACCES)]
 def test_a_folder_that_cannot_be_written_to_is_read_while_nobody_writes(
     way: str, refusal: str, open_house: Harness
 ) -> None:
-    open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
-    open_house.workspace.database.close()
+    open_house.workspace.operations.demote(key(1), reason="wrong", actor="ada")
+    open_house.workspace.context.database.close()
     assert {path.name for path in open_house.folder.glob("state.db*")} == {"state.db"}
     assert answer_of(open_house, way) == ["3 withdrawn", refusal]
 
@@ -278,7 +278,7 @@ def test_a_folder_that_cannot_be_written_to_is_read_while_nobody_writes(
 def test_a_demotion_that_is_still_in_the_wal_is_seen(way: str, refusal: str, open_house: Harness) -> None:
     with closing(sqlite3.connect(open_house.folder / "state.db")) as writer:  # another process that has it open
         writer.execute("SELECT count(*) FROM partition_state").fetchone()
-        open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+        open_house.workspace.operations.demote(key(1), reason="wrong", actor="ada")
         assert (open_house.folder / "state.db-wal").stat().st_size > 0
         assert answer_of(open_house, way) == ["3 withdrawn", refusal]
 
@@ -295,7 +295,7 @@ def test_a_snapshot_without_locks_ends_in_an_error_if_somebody_wrote(
         if is_in_wal:
             writer = others.enter_context(closing(sqlite3.connect(open_house.folder / "state.db")))
             writer.execute("SELECT count(*) FROM partition_state").fetchone()
-        open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+        open_house.workspace.operations.demote(key(1), reason="wrong", actor="ada")
         assert (open_house.folder / "state.db-wal").exists() is is_in_wal
         words, errors = process.communicate("\n", timeout=60)
     problem, after = words.splitlines()
@@ -309,7 +309,7 @@ def test_a_wal_that_cannot_be_read_names_the_missing_permission(way: str, open_h
     folder = open_house.folder
     with closing(sqlite3.connect(folder / "state.db")) as writer:
         writer.execute("SELECT count(*) FROM partition_state").fetchone()
-        open_house.workspace.demote(key(1), "wrong", audit_entry(command="state demote"))
+        open_house.workspace.operations.demote(key(1), reason="wrong", actor="ada")
         kept = (folder / "state.db-wal").read_bytes()
     (folder / "state.db-wal").write_bytes(kept)  # as a copy of the folder has it that left out the other file
     with without_write_access(open_house, way, _ANSWER) as process:

@@ -32,7 +32,7 @@ def house() -> Iterator[Harness]:
 
 
 def clicks(house: Harness, **slice_of: Any) -> list[int]:
-    return sorted(house.workspace.vouched(TABLE, **slice_of).arrow().column("clicks").to_pylist())
+    return sorted(house.workspace.data.vouched(TABLE, **slice_of).arrow().column("clicks").to_pylist())
 
 
 def days(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
@@ -49,7 +49,7 @@ def test_the_log_of_a_version_is_read_once_and_a_new_version_is_seen_at_once(hou
     assert clicks(house) == [1, 1]
     assert clicks(house, customers=[key(2).customer_id]) == [1]
     with pytest.raises(WarehouseError):  # who comes anew has to read it
-        open_at(house.folder).vouched(TABLE)
+        open_at(house.folder).data.vouched(TABLE)
     aside.rename(log)
     house.deliver(days(2, clicks=7), rows=1)
     house.publish()
@@ -61,7 +61,7 @@ def test_the_versions_that_were_asked_for_last_are_kept(house: Harness, monkeypa
     house.deliver(days(1, 2), rows=1)
     house.publish()
     place = "warehouse/demo/campaign_daily/v1"
-    versions = Versions(house.workspace.lake)
+    versions = Versions(house.workspace.context.lake)
 
     def records(version: int) -> int:
         return sum(file.records for file in versions.contents(f"{TABLE}.v1", place, version).files)
@@ -78,8 +78,8 @@ def test_a_version_is_read_only_as_the_publication_that_was_recorded(house: Harn
     for clicks_of in (1, 2):
         house.deliver(days(1, clicks=clicks_of), rows=1)
         house.publish()
-    [head] = heads(house.workspace.database, "demo", "campaign_daily")
-    versions = Versions(house.workspace.lake)
+    [head] = heads(house.workspace.context.database, "demo", "campaign_daily")
+    versions = Versions(house.workspace.context.lake)
     found = versions.contents(head.name, head.location, head.version, head.publication)
     assert found.columns.names == ["customer_id", "logical_date", "campaign_id", "clicks", "_run_id"]
     for version, publication in ((head.version, "another"), (head.version - 2, head.publication)):
@@ -90,7 +90,7 @@ def test_a_version_is_read_only_as_the_publication_that_was_recorded(house: Harn
 def test_a_reader_keeps_its_version_while_others_go_on(house: Harness) -> None:
     house.deliver(days(1), rows=1)
     house.publish()
-    before = house.workspace.vouched(TABLE)
+    before = house.workspace.data.vouched(TABLE)
     for number in range(2, 5):
         house.deliver(days(1, clicks=number), rows=1)
         house.publish()
@@ -100,9 +100,11 @@ def test_a_reader_keeps_its_version_while_others_go_on(house: Harness) -> None:
 
 def test_what_readers_must_not_see_is_found_by_its_index(house: Harness) -> None:
     """However many pointers there are: a reader asks only for those that are not available."""
-    asked = statements(house.workspace.database, lambda: heads(house.workspace.database, "demo", "campaign_daily"))
+    asked = statements(
+        house.workspace.context.database, lambda: heads(house.workspace.context.database, "demo", "campaign_daily")
+    )
     [(statement, values)] = [one for one in asked if "FROM warehouse_pointer" in one[0]]
-    with house.workspace.database.snapshot() as connection:
+    with house.workspace.context.database.snapshot() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
     assert [row.detail for row in plan] == ["SEARCH warehouse_pointer USING INDEX unavailable_pointers (source=?)"]
 
@@ -132,7 +134,7 @@ def test_a_workspace_that_was_begun_anew_in_the_same_place_is_read_as_it_is_now(
     house.deliver(days(1), rows=1)
     house.publish()
     assert clicks(house) == [1]
-    house.workspace.database.close()
+    house.workspace.context.database.close()
     for name in ("lake", "state.db", "state.db-wal", "state.db-shm", "penstock.yaml"):
         path = house.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -152,7 +154,7 @@ def test_a_storage_that_stops_answering_in_the_middle_of_a_read_is_a_transient_e
         house = Harness(tmp_path, lake="s3://gone/lake")
         house.deliver(days(1), rows=1)
         house.publish()
-        opened = house.workspace.vouched(TABLE)
+        opened = house.workspace.data.vouched(TABLE)
         assert opened.arrow().num_rows == 1
     with pytest.raises(LakeUnavailable, match=r"table demo.campaign_daily.v1 cannot be read from s3://gone/lake"):
         opened.arrow()

@@ -39,7 +39,7 @@ def house(request: pytest.FixtureRequest) -> Iterator[Harness]:
             url = request.getfixturevalue("postgres_url")
             made = Harness(Path(folder), queries, state=url, schema=f"t_{new_ulid().lower()}")
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 def everything(query: str = "campaign_daily") -> dict[PartitionKey, int]:
@@ -47,7 +47,7 @@ def everything(query: str = "campaign_daily") -> dict[PartitionKey, int]:
 
 
 def demote(house: Harness, partition: PartitionKey) -> None:
-    AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
+    AuthorityStore(house.workspace.context.database, house.now).demote(partition, "wrong", audit_entry())
 
 
 def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: Harness) -> None:
@@ -70,7 +70,7 @@ def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: H
         assert ws.ready(TABLE, since=since, until=until) is False
         [day] = ws.wait_for(TABLE, since=since, until=until, patience=timedelta(0))
         assert (str(day.day), day.expected, day.available, day.not_over) == (since, 9, 0, 9)
-        asked = ws.asked_days(TABLE, since=since, until=until)
+        asked = ws.readiness.asked_days(TABLE, since=since, until=until)
         days = since if since == until else f"{since} to {until}"
         assert (asked.last, asked.notes) == (None, [f"{days}: not over yet, so nothing is there"])
     assert ws.ready(TABLE, date="2024-06-11") is False
@@ -81,16 +81,16 @@ def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: H
     *_, beyond = ws.coverage(TABLE, until="2030-01-01")
     assert (beyond.day, beyond.expected, beyond.available, beyond.not_over) == (date(2024, 6, 11), 9, 0, 9)
     assert [day.available for day in ws.wait_for(TABLE, until="2024-06-11", patience=timedelta(0))] == [9, 9, 0]
-    [note] = ws.asked_days(TABLE, until="2030-01-01").notes
+    [note] = ws.readiness.asked_days(TABLE, until="2030-01-01").notes
     assert note.startswith("2024-06-11 to 2030-01-01: not over yet")
     assert "the last day that is over is 2024-06-10" in note
 
     # A range that begins before the table does is ready, and says where it was clipped.
     assert ws.ready(TABLE, since="2020-01-01", until="2024-06-10") is True
-    asked = ws.asked_days(TABLE, since="2020-01-01", until="2024-06-10")
+    asked = ws.readiness.asked_days(TABLE, since="2020-01-01", until="2024-06-10")
     assert (asked.first, asked.last) == (date(2024, 6, 9), date(2024, 6, 10))
     assert asked.notes == ["nothing is expected before 2024-06-09, where start_date and active_from begin"]
-    assert ws.asked_days(TABLE, since="2024-06-09").notes == []
+    assert ws.readiness.asked_days(TABLE, since="2024-06-09").notes == []
 
 
 def test_readiness_is_counted_by_the_database_in_a_few_statements(house: Harness) -> None:
@@ -181,7 +181,7 @@ def test_a_model_that_is_made_per_date_has_no_partitions_of_a_customer(tmp_path:
                 ws.ready("models.spend", customers=names, **limits)
     assert ws.ready("models.spend") is False
     assert ws.ready("demo.campaign_daily", customers=mine) is False
-    ws.database.close()
+    ws.context.database.close()
     refused = in_process("ready", "models.spend", "--customer", mine[0], workspace=tmp_path)
     assert (refused.code, refused.stdout) == (2, "")
     assert refused.stderr == f"penstock: models.spend has no partitions of {mine[0]}\n"
@@ -189,7 +189,7 @@ def test_a_model_that_is_made_per_date_has_no_partitions_of_a_customer(tmp_path:
 
 def test_the_command_refuses_empty_ranges_and_says_what_it_clipped(tmp_path: Path) -> None:
     """The command's clock is today's: the table expects 2024-06-09 to yesterday, and nothing is published."""
-    Harness(tmp_path).workspace.database.close()
+    Harness(tmp_path).workspace.context.database.close()
     refused = penstock("ready", TABLE, "--since", "2131-01-01", workspace=tmp_path)
     assert refused.returncode == 2
     assert "expects nothing from 2131-01-01 on: later days are not over yet (it expects 2024-06-09 to" in refused.stderr

@@ -82,7 +82,7 @@ def house(request: pytest.FixtureRequest) -> Iterator[Harness]:
         made.deliver(slices(1, 2, 3))
         made.publish()
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 def slices(*customers: int, clicks: int = 1, query: str = "campaign_daily", day: int = 9) -> dict[PartitionKey, int]:
@@ -106,22 +106,22 @@ def run(database: Database, statement: sa.Executable, rows: Any = None) -> None:
 def restored(house: Harness, rows: dict[str, list[dict[str, Any]]]) -> Harness:
     """The same workspace with the rows that an older dump has, in a schema of its own."""
     old = empty(house)
-    run(old.database, sa.delete(schema.workspace))
+    run(old.context.database, sa.delete(schema.workspace))
     for table in schema.metadata.sorted_tables:
         if found := rows[table.name]:
-            run(old.database, sa.insert(table), found)
-    if old.database.dialect == "postgresql":  # as a dump restores them
+            run(old.context.database, sa.insert(table), found)
+    if old.context.database.dialect == "postgresql":  # as a dump restores them
         for name, column in (("event", "position"), ("audit", "audit_id")):
             statement = (
                 f"SELECT setval(pg_get_serial_sequence('{name}', '{column}'), (SELECT max({column}) FROM {name}))"
             )
-            old.database.transact(lambda connection, text=statement: connection.execute(sa.text(text)))  # type: ignore[misc]
+            old.context.database.transact(lambda connection, text=statement: connection.execute(sa.text(text)))  # type: ignore[misc]
     return Harness(house.folder)
 
 
 def empty(house: Harness) -> Workspace:
     """The workspace with a new database: what was there is lost."""
-    database = house.workspace.database
+    database = house.workspace.context.database
     database.close()
     if database.dialect == "sqlite":
         for file in house.folder.glob("state.db*"):
@@ -129,31 +129,31 @@ def empty(house: Harness) -> Workspace:
     else:
         run(database, sa.text(f"DROP SCHEMA {database.schema} CASCADE"))
     workspace = load_workspace(house.folder)
-    migrate(workspace.database, workspace.settings.tenant, workspace.settings.workspace)
+    migrate(workspace.context.database, workspace.settings.tenant, workspace.settings.workspace)
     return workspace
 
 
 def lost(house: Harness) -> Workspace:
     """The workspace without a database."""
     workspace = empty(house)
-    workspace.database.close()
-    if workspace.database.dialect == "sqlite":
+    workspace.context.database.close()
+    if workspace.context.database.dialect == "sqlite":
         for file in house.folder.glob("state.db*"):
             file.unlink()
     else:
-        run(workspace.database, sa.text(f"DROP SCHEMA {workspace.database.schema} CASCADE"))
+        run(workspace.context.database, sa.text(f"DROP SCHEMA {workspace.context.database.schema} CASCADE"))
     return load_workspace(house.folder)
 
 
 def from_lake(workspace: Workspace) -> LakeRecovery:
-    return workspace.recovery.from_lake(audit_entry(command="recover"), silent)
+    return workspace.maintenance.recovery.from_lake(silent, actor="ada")
 
 
 def assert_sound(house: Harness) -> None:
     """Nothing disagrees, nothing waits, and every row is the one that was validated."""
-    assert house.workspace.mismatches(everything=True) == []
-    assert house.workspace.differences() == ([], {})
-    verified = house.workspace.verify((), silent, raw=True)
+    assert house.workspace.context.mismatches(everything=True) == []
+    assert house.workspace.maintenance.differences() == ([], {})
+    verified = house.workspace.maintenance.verify((), silent, raw=True)
     assert (verified.wrong, verified.files) == ({}, {})
 
 
@@ -164,7 +164,7 @@ def seen(house: Harness) -> dict[PartitionKey, int]:
 
 
 def data_files(house: Harness) -> list[Path]:
-    place = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1"
+    place = Path(house.workspace.context.lake.url) / "warehouse/demo/campaign_daily/v1"
     return sorted(path for path in place.rglob("*.parquet") if "_delta_log" not in path.parts)
 
 
@@ -177,23 +177,23 @@ def test_a_lost_database_is_rebuilt_and_readers_see_the_same_rows(house: Harness
     house.publish()
     before = seen(house)
     workspace = lost(house)
-    preview = workspace.recovery.preview_from_lake(silent)
+    preview = workspace.maintenance.recovery.preview_from_lake(silent)
     assert (preview.database_is_new, preview.restored) == (True, 4)
     done = from_lake(workspace)
     assert [(a.asset, len(a.restored)) for a in done.assets] == [(TABLE, 3), ("demo.network_daily", 1)]
     again = Harness(house.folder)
     assert seen(again) == before
     assert_sound(again)
-    expected = sum(len(span) for span in again.workspace.ranges(Selection()))
-    assert again.workspace.board(Selection()).missing() == expected - 4
+    expected = sum(len(span) for span in again.workspace.context.ranges(Selection()))
+    assert again.workspace.status.board(Selection()).missing() == expected - 4
     # The run that was replaced is known, and nothing vouches for it.
-    [newer, older] = again.workspace.reader.attempts(one(2))
+    [newer, older] = again.workspace.context.state.attempts(one(2))
     assert (older.outcome, newer.outcome) == ("CANCELLED", "SUCCEEDED")
 
 
 def test_the_report_about_a_lost_database_names_the_command_that_rebuilds_it(house: Harness) -> None:
     """Whatever was tried before: `db migrate` names the same command, and leaves nothing behind."""
-    lost(house).database.close()
+    lost(house).context.database.close()
     for tried in ("nothing", "db migrate"):
         if tried == "db migrate":
             refused = in_process("db", "migrate", workspace=house.folder)
@@ -206,7 +206,7 @@ def test_the_report_about_a_lost_database_names_the_command_that_rebuilds_it(hou
         assert "`penstock recover --from lake` rebuilds it" in " ".join(told.stdout.split())
         [item] = in_process("recover", "--json", workspace=house.folder).document["items"]
         assert (item["kind"], item["table"]) == ("foreign_lake", None)
-    (Path(house.workspace.lake.url) / "penstock.json").unlink()  # a lake from before identities
+    (Path(house.workspace.context.lake.url) / "penstock.json").unlink()  # a lake from before identities
     items = in_process("recover", "--json", workspace=house.folder).document["items"]
     assert [(item["kind"], item["table"]) for item in items] == [("unknown_table", "demo.campaign_daily.v1")]
     assert "`penstock recover --from lake`" in items[0]["message"]
@@ -222,7 +222,7 @@ def test_a_new_workspace_is_not_taken_for_one_with_a_lost_database(tmp_path: Pat
 
 
 def test_an_older_database_is_brought_forward_and_goes_on(house: Harness) -> None:
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(2, 4, clicks=5))
     house.publish()
     before = seen(house)
@@ -231,7 +231,7 @@ def test_an_older_database_is_brought_forward_and_goes_on(house: Harness) -> Non
     from_lake(old.workspace)
     assert seen(old) == before == {**slices(1, 3), **slices(2, 4, clicks=5)}
     assert_sound(old)
-    states = {s.key: s for k in before if (s := old.workspace.reader.state(k))}
+    states = {s.key: s for k in before if (s := old.workspace.context.state.state(k))}
     assert {k: (s.attempt_count, s.authority_version) for k, s in states.items()} == {
         one(1): (1, 1), one(2): (2, 2), one(3): (1, 1), one(4): (1, 1),
     }  # fmt: skip
@@ -242,15 +242,15 @@ def test_an_older_database_is_brought_forward_and_goes_on(house: Harness) -> Non
 
 
 def test_recovering_twice_is_the_same_as_once(house: Harness) -> None:
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(2, clicks=5))
     house.publish()
     old = restored(house, backup)
     from_lake(old.workspace)
     ignored = {"audit", "worker", "projection_head"}
-    once = {name: rows for name, rows in dump(old.workspace.database).items() if name not in ignored}
+    once = {name: rows for name, rows in dump(old.workspace.context.database).items() if name not in ignored}
     assert from_lake(old.workspace).is_nothing
-    twice = {name: rows for name, rows in dump(old.workspace.database).items() if name not in ignored}
+    twice = {name: rows for name, rows in dump(old.workspace.context.database).items() if name not in ignored}
     assert once == twice
 
 
@@ -258,32 +258,32 @@ def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_
     token, run = house.workers.register(), RunId(new_run_id())
     planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
     [issued], _ = house.control.issue(run, token, 0, planned)
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.validator.accept([house._accepted(issued.attempt, 6, 3, token)])
     house.publish()
     old = restored(house, backup)
     from_lake(old.workspace)
-    [attempt] = old.workspace.reader.attempts(one(4))
+    [attempt] = old.workspace.context.state.attempts(one(4))
     assert (attempt.run_id, attempt.outcome) == (run, "SUCCEEDED")
     assert seen(old)[one(4)] == 6
     assert_sound(old)
 
 
 def contract(house: Harness) -> str:
-    return house.workspace.contracts["campaign_daily"].fingerprint
+    return house.workspace.context.contracts["campaign_daily"].fingerprint
 
 
 def test_what_was_withdrawn_after_the_backup_does_not_come_back(house: Harness) -> None:
-    backup = dump(house.workspace.database)
-    [withdrawn] = house.workspace.reader.attempts(one(2))
-    AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
+    backup = dump(house.workspace.context.database)
+    [withdrawn] = house.workspace.context.state.attempts(one(2))
+    AuthorityStore(house.workspace.context.database, house.now).demote(one(2), "wrong", audit_entry())
     house.publish()
-    RawReader(house.workspace.lake).delete([AttemptKey(one(2), withdrawn.run_id)])
+    RawReader(house.workspace.context.lake).delete([AttemptKey(one(2), withdrawn.run_id)])
     old = restored(house, backup)
     done = from_lake(old.workspace)
     assert [a.raw_gone for a in done.assets] == [[AttemptKey(one(2), withdrawn.run_id)]]
     assert [a.withdrawn for a in done.assets] == [[one(2)]]
-    state = old.workspace.reader.state(one(2))
+    state = old.workspace.context.state.state(one(2))
     assert state is not None
     assert (state.status, "withdrawn after the backup" in str(state.error_message)) == ("failed", True)
     assert seen(old) == slices(1, 3)
@@ -293,8 +293,8 @@ def test_what_was_withdrawn_after_the_backup_does_not_come_back(house: Harness) 
 
 
 def test_a_run_that_was_demoted_before_the_backup_stays_hidden(house: Harness) -> None:
-    AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
-    backup = dump(house.workspace.database)
+    AuthorityStore(house.workspace.context.database, house.now).demote(one(2), "wrong", audit_entry())
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(4))
     house.publish()
     old = restored(house, backup)
@@ -305,7 +305,7 @@ def test_a_run_that_was_demoted_before_the_backup_stays_hidden(house: Harness) -
 
 
 def test_a_run_that_was_fetched_again_after_the_restore_keeps_authority(house: Harness) -> None:
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(4, clicks=5))
     house.publish()
     old = restored(house, backup)
@@ -320,7 +320,7 @@ def test_a_run_that_was_fetched_again_after_the_restore_keeps_authority(house: H
 
 def test_rows_of_two_runs_of_a_partition_are_never_shown(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an older release left them, which published to tables that were ahead of its database."""
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(1, clicks=5))
     house.publish()
     old = restored(house, backup)
@@ -342,13 +342,13 @@ def test_an_attempt_that_was_open_at_the_backup_is_closed_when_a_later_run_is_kn
     token = house.workers.register()
     planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
     [open_one], _ = house.control.issue(RunId(new_run_id()), token, 0, planned)
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.control.cancel([builders.cancelled(open_one.attempt, token)])
     later = house.deliver(slices(4, clicks=6))
     house.publish()
     old = restored(house, backup)
     from_lake(old.workspace)
-    newest, oldest = old.workspace.reader.attempts(one(4))
+    newest, oldest = old.workspace.context.state.attempts(one(4))
     assert (newest.run_id, newest.outcome, oldest.run_id, oldest.outcome) == (
         later, "SUCCEEDED", open_one.attempt.run_id, "CANCELLED",
     )  # fmt: skip
@@ -362,27 +362,27 @@ def test_an_attempt_that_was_open_at_the_backup_is_closed_when_a_later_run_is_kn
 def test_raw_runs_that_were_deleted_after_the_backup_cannot_be_returned_to(house: Harness) -> None:
     house.deliver(slices(2, clicks=5))
     house.publish()
-    _, oldest = house.workspace.reader.attempts(one(2))
-    backup = dump(house.workspace.database)
-    RawReader(house.workspace.lake).delete([AttemptKey(one(2), oldest.run_id)])
+    _, oldest = house.workspace.context.state.attempts(one(2))
+    backup = dump(house.workspace.context.database)
+    RawReader(house.workspace.context.lake).delete([AttemptKey(one(2), oldest.run_id)])
     old = restored(house, backup)
     done = from_lake(old.workspace)
     assert [a.raw_gone for a in done.assets] == [[AttemptKey(one(2), oldest.run_id)]]
     with pytest.raises(ActRefused, match="was deleted at"):
-        AuthorityStore(old.workspace.database, old.now).rollback(one(2), oldest.run_id, audit_entry())
+        AuthorityStore(old.workspace.context.database, old.now).rollback(one(2), oldest.run_id, audit_entry())
     assert from_lake(old.workspace).is_nothing
     assert seen(old)[one(2)] == 5
 
 
 def test_a_run_that_was_replaced_and_deleted_after_the_backup_cannot_be_returned_to(house: Harness) -> None:
-    [replaced] = house.workspace.reader.attempts(one(2))
-    backup = dump(house.workspace.database)
+    [replaced] = house.workspace.context.state.attempts(one(2))
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(2, clicks=5))
     house.publish()
-    RawReader(house.workspace.lake).delete([AttemptKey(one(2), replaced.run_id)])
+    RawReader(house.workspace.context.lake).delete([AttemptKey(one(2), replaced.run_id)])
     old = restored(house, backup)
     from_lake(old.workspace)
-    _, oldest = old.workspace.reader.attempts(one(2))
+    _, oldest = old.workspace.context.state.attempts(one(2))
     assert (oldest.run_id, oldest.raw_deleted_at is not None) == (replaced.run_id, True)
     assert_sound(old)
 
@@ -391,7 +391,7 @@ def test_rows_that_another_tool_doubled_or_deleted_are_rebuilt_and_not_adopted(
     house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = seen(house)
-    table = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1")
+    table = DeltaTable(f"{house.workspace.context.lake.url}/warehouse/demo/campaign_daily/v1")
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
     monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: house.rebuilder()[0])
     done = from_lake(house.workspace)
@@ -404,9 +404,9 @@ def test_rows_that_another_tool_doubled_or_deleted_are_rebuilt_and_not_adopted(
 
 def test_a_run_that_waited_at_the_backup_and_was_withdrawn_since_does_not_come_back(house: Harness) -> None:
     house.deliver(slices(4, clicks=6))
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.publish()
-    AuthorityStore(house.workspace.database, house.now).demote(one(4), "wrong", audit_entry())
+    AuthorityStore(house.workspace.context.database, house.now).demote(one(4), "wrong", audit_entry())
     house.publish()
     old = restored(house, backup)
     done = from_lake(old.workspace)
@@ -418,12 +418,12 @@ def test_a_run_that_waited_at_the_backup_and_was_withdrawn_since_does_not_come_b
 
 def test_a_newer_run_that_waits_keeps_authority_over_the_one_in_the_table(house: Harness) -> None:
     house.deliver(slices(4, clicks=6))
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.publish()
     old = restored(house, backup)
     newer = old.deliver(slices(4, clicks=8))
     from_lake(old.workspace)
-    state = old.workspace.reader.state(one(4))
+    state = old.workspace.context.state.state(one(4))
     assert state is not None
     assert state.current_run_id == newer
     old.publish()
@@ -434,10 +434,10 @@ def test_a_newer_run_that_waits_keeps_authority_over_the_one_in_the_table(house:
 def test_withdrawn_partitions_stay_withdrawn_when_others_are_rebuilt(
     house: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backup = dump(house.workspace.database)
-    AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
+    backup = dump(house.workspace.context.database)
+    AuthorityStore(house.workspace.context.database, house.now).demote(one(2), "wrong", audit_entry())
     house.publish()
-    table = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1")
+    table = DeltaTable(f"{house.workspace.context.lake.url}/warehouse/demo/campaign_daily/v1")
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
     old = restored(house, backup)
     monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: old.rebuilder()[0])
@@ -454,7 +454,7 @@ def test_a_lost_database_is_rebuilt_beside_a_damaged_file(house: Harness, monkey
     done = from_lake(workspace)
     assert len(done.damaged_files) == 1
     again = Harness(house.folder)
-    assert again.workspace.mismatches(everything=True) == []
+    assert again.workspace.context.mismatches(everything=True) == []
     assert seen(again) == {}  # nothing shows which of its runs were accepted: they are fetched again
 
 
@@ -462,8 +462,8 @@ def test_an_older_database_is_brought_forward_to_a_table_that_was_created_again(
     for clicks in (2, 3, 4):
         house.deliver(slices(1, clicks=clicks))
         house.publish()
-    backup = dump(house.workspace.database)
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
+    backup = dump(house.workspace.context.database)
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse")
     fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     fresh.deliver(slices(4))
@@ -478,10 +478,10 @@ def test_an_older_database_is_brought_forward_to_a_table_that_was_created_again(
 def test_a_missing_table_holds_up_no_other_recovery(house: Harness) -> None:
     house.deliver(slices(1, query="network_daily"))
     house.publish()
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(4))
     house.publish()
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/network_daily")
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse/demo/network_daily")
     old = restored(house, backup)
     done = from_lake(old.workspace)
     assert [mismatch.table for mismatch in done.left_alone] == ["demo.network_daily.v1"]
@@ -489,56 +489,56 @@ def test_a_missing_table_holds_up_no_other_recovery(house: Harness) -> None:
 
 
 def test_a_hole_in_the_log_hides_no_version(house: Harness) -> None:
-    backup = dump(house.workspace.database)
-    [(_, head)] = house.workspace.warehouse_tables()
+    backup = dump(house.workspace.context.database)
+    [(_, head)] = house.workspace.maintenance.tables()
     house.deliver(slices(2, 4, clicks=5))
     house.publish()
-    place = Path(house.workspace.lake.url) / head.location
+    place = Path(house.workspace.context.lake.url) / head.location
     DeltaTable(str(place)).create_checkpoint()
     (place / "_delta_log" / f"{head.version + 1:020d}.json").unlink()
     old = restored(house, backup)
-    assert [found.table for found in old.workspace.mismatches(everything=True)] == [head.name]
+    assert [found.table for found in old.workspace.context.mismatches(everything=True)] == [head.name]
     old.deliver(slices(4, clicks=9))
     assert set(old.publish().refused) == {head.name}
     assert seen(old) == slices(1, 2, 3)
 
 
 def test_rows_without_their_raw_run_are_hidden_and_reported(house: Harness) -> None:
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(4))
     house.publish()
-    shutil.rmtree(Path(house.workspace.lake.url) / f"raw/demo/customer_id={one(4).customer_id}")
+    shutil.rmtree(Path(house.workspace.context.lake.url) / f"raw/demo/customer_id={one(4).customer_id}")
     old = restored(house, backup)
     done = from_lake(old.workspace)
     [(attempt, reason)] = done.unusable.items()
     assert (attempt.partition, "no seal" in reason) == (one(4), True)
     assert seen(old) == slices(1, 2, 3)
-    assert old.workspace.mismatches(everything=True) == []
+    assert old.workspace.context.mismatches(everything=True) == []
 
 
 def test_exported_events_say_what_was_demoted_and_accepted(house: Harness) -> None:
     house.deliver(slices(2, clicks=5))
     house.publish()
-    AuthorityStore(house.workspace.database, house.now).demote(one(3), "wrong", audit_entry())
+    AuthorityStore(house.workspace.context.database, house.now).demote(one(3), "wrong", audit_entry())
     house.deliver(slices(1, query="network_daily"))  # the newest event is never exported
-    exported = house.workspace.export_ledger(-2000, audit_entry())
+    exported = house.workspace.maintenance.export_ledger(-2000, actor="ada")
     assert exported["events"] > 0
     workspace = lost(house)
     from_lake(workspace)
     again = Harness(house.folder)
     assert seen(again) == {**slices(1), **slices(2, clicks=5)}
-    second, first = again.workspace.reader.attempts(one(2))
+    second, first = again.workspace.context.state.attempts(one(2))
     assert (first.outcome, second.outcome) == ("SUCCEEDED", "SUCCEEDED")
-    AuthorityStore(again.workspace.database, again.now).rollback(one(2), first.run_id, audit_entry())
+    AuthorityStore(again.workspace.context.database, again.now).rollback(one(2), first.run_id, audit_entry())
     again.publish()
     assert seen(again) == slices(1, 2)
 
 
 def test_contracts_are_kept_in_the_lake(house: Harness) -> None:
-    contracts = list(house.workspace.contracts.values())
-    store_contracts(house.workspace.lake, contracts)
-    store_contracts(house.workspace.lake, contracts)
-    assert stored_contracts(house.workspace.lake) == {c.fingerprint: c for c in contracts}
+    contracts = list(house.workspace.context.contracts.values())
+    store_contracts(house.workspace.context.lake, contracts)
+    store_contracts(house.workspace.context.lake, contracts)
+    assert stored_contracts(house.workspace.context.lake) == {c.fingerprint: c for c in contracts}
 
 
 @pytest.mark.parametrize("gap", ["recover.created", "recover.prepared", "recover.committed", "recover.recorded"])
@@ -547,7 +547,7 @@ def test_a_recovery_that_dies_in_a_gap_is_finished_by_the_next(house: Harness, g
     house.publish()
     before = seen(house)
     workspace = lost(house)
-    workspace.database.close()
+    workspace.context.database.close()
     assert start("recover", house.folder, PENSTOCK_FAILPOINT=gap).wait(120) < 0
     workspace = load_workspace(house.folder)
     from_lake(workspace)
@@ -565,14 +565,14 @@ def test_another_database_is_never_brought_forward(house: Harness) -> None:
 
 
 def test_a_damaged_segment_is_named_and_the_others_are_read(house: Harness) -> None:
-    AuthorityStore(house.workspace.database, house.now).demote(one(3), "wrong", audit_entry())
+    AuthorityStore(house.workspace.context.database, house.now).demote(one(3), "wrong", audit_entry())
     house.deliver(slices(1, query="network_daily"))  # the newest event is never exported
-    exported = house.workspace.export_ledger(-2000, audit_entry())
-    lake = house.workspace.lake
+    exported = house.workspace.maintenance.export_ledger(-2000, actor="ada")
+    lake = house.workspace.context.lake
     lake.create("ledger/00.parquet", b"PAR1")
     facts = exported_facts(lake)
     assert (facts.events, set(facts.damaged)) == (exported["events"], {"ledger/00.parquet"})
-    [demoted] = house.workspace.reader.attempts(one(3))
+    [demoted] = house.workspace.context.state.attempts(one(3))
     assert facts.demoted == {AttemptKey(one(3), demoted.run_id)}
     assert {facts.outcomes[AttemptKey(one(n), demoted.run_id)] for n in (1, 2, 3)} == {("SUCCEEDED", None)}
     assert set(facts.digests) >= {AttemptKey(one(n), demoted.run_id) for n in (1, 2, 3)}
@@ -584,7 +584,7 @@ def test_sealed_runs_are_what_exported_events_say_of_them(house: Harness) -> Non
     broken, good, without_digest, failed, cancelled, silent_one, is_known = (
         AttemptKey(k, run_id) for k in slices(1, 2, 3, 4, 5, 6, 7, day=10)
     )
-    lake, asset = house.workspace.lake, ("demo", "campaign_daily")
+    lake, asset = house.workspace.context.lake, ("demo", "campaign_daily")
     (Path(lake.url) / run_folder(broken) / SEAL).write_bytes(b"{")
     facts = ExportedFacts(
         outcomes={
@@ -594,11 +594,11 @@ def test_sealed_runs_are_what_exported_events_say_of_them(house: Harness) -> Non
         digests={good: "2:abc"},
         demoted={good, silent_one},
     )  # fmt: skip
-    contracts = {c.fingerprint: c for c in house.workspace.contracts.values()}
+    contracts = {c.fingerprint: c for c in house.workspace.context.contracts.values()}
     older = {
         AttemptKey(one(n), attempt.run_id): True
         for n in (1, 2, 3)
-        for attempt in house.workspace.reader.attempts(one(n))
+        for attempt in house.workspace.context.state.attempts(one(n))
     }
     found = collect_evidence(lake, asset, [], contracts, facts, {is_known: True, **older}, house.now(), silent)
     assert {run.attempt: (run.outcome, run.error_class, run.content_digest, run.demoted) for run in found.sealed} == {
@@ -615,10 +615,10 @@ def test_sealed_runs_are_what_exported_events_say_of_them(house: Harness) -> Non
 
 
 def test_only_tables_that_lie_where_penstock_puts_them_are_found(house: Harness) -> None:
-    rows = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1").to_pyarrow_table()
+    rows = DeltaTable(f"{house.workspace.context.lake.url}/warehouse/demo/campaign_daily/v1").to_pyarrow_table()
     for place in ("aaa", "aaa/b", "demo/campaign_daily/v1x/deep"):
-        write_deltalake(f"{house.workspace.lake.url}/warehouse/{place}", rows)
-    assert [table.name for table in tables_in(house.workspace.lake)] == ["demo.campaign_daily.v1"]
+        write_deltalake(f"{house.workspace.context.lake.url}/warehouse/{place}", rows)
+    assert [table.name for table in tables_in(house.workspace.context.lake)] == ["demo.campaign_daily.v1"]
 
 
 # --- what is decided and written -------------------------------------------------------------------------------------
@@ -879,7 +879,7 @@ def test_raw_runs_that_are_needed_are_lost_and_not_deleted(actors: Actors) -> No
 
 def restore_backup(house: Harness, folder: Path) -> Harness:
     """Put the copy in place of the database, as docs/howto/backup-and-restore.md says."""
-    database = house.workspace.database
+    database = house.workspace.context.database
     database.close()
     if database.dialect == "sqlite":
         for file in house.folder.glob("state.db*"):
@@ -894,18 +894,18 @@ def restore_backup(house: Harness, folder: Path) -> Harness:
 
 
 def test_a_backup_is_of_one_moment_and_names_the_heads_it_belongs_to(house: Harness) -> None:
-    [(_, head)] = house.workspace.warehouse_tables()
-    made = house.workspace.backup(house.folder / "backup")
+    [(_, head)] = house.workspace.maintenance.tables()
+    made = house.workspace.maintenance.backup(house.folder / "backup")
     told = orjson.loads((house.folder / "backup" / "backup.json").read_bytes())
     assert told["tables"] == [{"table": head.name, "version": head.version, "publication": head.publication}]
-    assert (told["identity"], told["partitions"]) == (lake_identity(house.workspace.lake), 3)
+    assert (told["identity"], told["partitions"]) == (lake_identity(house.workspace.context.lake), 3)
     assert sorted(path.name for path in (house.folder / "backup").iterdir()) == ["backup.json", Path(made["file"]).name]
     with pytest.raises(UsageError, match="name a new one for each backup"):
-        house.workspace.backup(house.folder / "backup")
+        house.workspace.maintenance.backup(house.folder / "backup")
 
 
 def test_a_backup_is_restored_and_brought_forward(house: Harness) -> None:
-    house.workspace.backup(house.folder / "backup")
+    house.workspace.maintenance.backup(house.folder / "backup")
     house.deliver(slices(2, 4, clicks=5))
     house.publish()
     before = seen(house)
@@ -917,11 +917,11 @@ def test_a_backup_is_restored_and_brought_forward(house: Harness) -> None:
 
 
 def test_without_pg_dump_the_error_names_the_package(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    if house.workspace.database.dialect == "sqlite":
+    if house.workspace.context.database.dialect == "sqlite":
         return
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="postgresql-client"):
-        house.workspace.backup(house.folder / "backup")
+        house.workspace.maintenance.backup(house.folder / "backup")
 
 
 # --- from the database -----------------------------------------------------------------------------------------------
@@ -930,7 +930,7 @@ def test_without_pg_dump_the_error_names_the_package(house: Harness, monkeypatch
 def test_a_missing_data_file_is_rebuilt_from_raw(house: Harness) -> None:
     before = seen(house)
     data_files(house)[0].unlink()
-    damage = house.workspace.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
+    damage = house.workspace.maintenance.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
     assert (len(damage.files), set(damage.partitions)) == (1, set(before))
     assert house.rebuild(TABLE).loaded == 3
     assert seen(house) == before
@@ -950,7 +950,7 @@ def test_a_damaged_data_file_is_rebuilt_from_raw(house: Harness, keep: int) -> N
 def test_a_lost_warehouse_is_rebuilt_from_raw(house: Harness) -> None:
     before = seen(house)
     house.deliver(slices(4))
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse")
     fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     assert seen(fresh) == before
@@ -961,7 +961,9 @@ def test_a_lost_warehouse_is_rebuilt_from_raw(house: Harness) -> None:
 
 def test_a_damaged_log_is_created_again(house: Harness) -> None:
     before = seen(house)
-    for entry in (Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log").glob("*.json"):
+    for entry in (Path(house.workspace.context.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log").glob(
+        "*.json"
+    ):
         entry.write_text("{")
     fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
@@ -970,7 +972,7 @@ def test_a_damaged_log_is_created_again(house: Harness) -> None:
 
 
 def test_the_database_is_right_about_versions_that_it_does_not_know(house: Harness) -> None:
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.deliver(slices(2, 4, clicks=5))
     house.publish()
     old = restored(house, backup)
@@ -985,7 +987,7 @@ def test_the_database_is_right_about_versions_that_it_does_not_know(house: Harne
 
 def edit_statistics(house: Harness, edit: Callable[[dict[str, Any]], None]) -> Harness:
     """Change what the Delta log says about its files, as a reader that opens the workspace later finds it."""
-    log = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
+    log = Path(house.workspace.context.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
     for entry in log.glob("*.json"):
         actions = [orjson.loads(line) for line in entry.read_bytes().splitlines()]
         for action in actions:
@@ -998,7 +1000,7 @@ def edit_statistics(house: Harness, edit: Callable[[dict[str, Any]], None]) -> H
 def test_wrong_statistics_are_repaired(house: Harness) -> None:
     before = seen(house)
     fresh = edit_statistics(house, lambda add: add.update(stats=add["stats"].replace("2024-06-09", "2024-06-12")))
-    assert fresh.workspace.verify((), silent, raw=False).files
+    assert fresh.workspace.maintenance.verify((), silent, raw=False).files
     fresh.rebuild(TABLE)
     assert seen(fresh) == before
     assert_sound(fresh)
@@ -1016,7 +1018,7 @@ def test_a_log_without_statistics_is_created_again(house: Harness) -> None:
 
 def test_a_partition_whose_raw_run_is_gone_as_well_is_hidden_and_named(house: Harness) -> None:
     data_files(house)[0].unlink()
-    shutil.rmtree(Path(house.workspace.lake.url) / f"raw/demo/customer_id={one(2).customer_id}")
+    shutil.rmtree(Path(house.workspace.context.lake.url) / f"raw/demo/customer_id={one(2).customer_id}")
     done = house.rebuild(TABLE)
     assert set(done.broken) == {one(2)}
     assert seen(house) == slices(1, 3)
@@ -1062,7 +1064,7 @@ def test_a_run_that_is_accepted_during_a_rebuild_leaves_no_pointer_without_rows(
 
 def test_a_table_without_a_column_of_its_contract_is_created_again(house: Harness) -> None:
     before = seen(house)
-    table = DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/campaign_daily/v1")
+    table = DeltaTable(f"{house.workspace.context.lake.url}/warehouse/demo/campaign_daily/v1")
     rows = table.to_pyarrow_table().drop_columns(["clicks"])
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=["_month"])
     fresh = Harness(house.folder)
@@ -1072,18 +1074,18 @@ def test_a_table_without_a_column_of_its_contract_is_created_again(house: Harnes
 
 
 def test_the_preview_of_a_lost_table_lists_what_is_loaded_again(house: Harness) -> None:
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
-    damage = Harness(house.folder).workspace.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse")
+    damage = Harness(house.folder).workspace.maintenance.recovery.preview_from_database((), silent)[f"{TABLE}.v1"]
     assert (damage.created, set(damage.partitions)) == ("there is no Delta table", set(slices(1, 2, 3)))
 
 
 def test_the_preview_of_a_lost_table_leaves_out_what_has_no_rows_in_it(house: Harness) -> None:
-    AuthorityStore(house.workspace.database, house.now).demote(one(2), "wrong", audit_entry())
+    AuthorityStore(house.workspace.context.database, house.now).demote(one(2), "wrong", audit_entry())
     house.deliver(slices(4), rows=0)
     house.deliver(slices(1, query="network_daily"))
     house.publish()
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily")
-    damage = Harness(house.folder).workspace.recovery.preview_from_database((), silent)
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse/demo/campaign_daily")
+    damage = Harness(house.folder).workspace.maintenance.recovery.preview_from_database((), silent)
     assert set(damage[f"{TABLE}.v1"].partitions) == set(slices(1, 3))
     assert damage["demo.network_daily.v1"].is_none
 
@@ -1101,16 +1103,16 @@ def test_pointers_name_versions_of_their_own_table_after_another_was_created_aga
 
     def named(house: Harness) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
-        for pointer in house.workspace.pointers.find()[0]:
+        for pointer in house.workspace.context.pointers.find()[0]:
             found.setdefault(pointer.table, set()).add(pointer.table_version)
         return found
 
     def head(house: Harness, query: str) -> int:
-        return DeltaTable(f"{house.workspace.lake.url}/warehouse/demo/{query}/v1").version()
+        return DeltaTable(f"{house.workspace.context.lake.url}/warehouse/demo/{query}/v1").version()
 
     before, network = named(house), head(house, "network_daily")
     assert max(before[f"{TABLE}.v1"]) > network
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily")
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse/demo/campaign_daily")
     fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
     assert head(fresh, "campaign_daily") < network
@@ -1123,7 +1125,7 @@ def test_a_rebuild_ends_what_others_left_prepared_in_its_tables_and_nothing_else
     house.publish()
     for name, table in (("mine", f"{TABLE}.v1"), ("other", "demo.network_daily.v1")):
         left = Batch(name, {table: TableChange((), ())})
-        house.workspace.database.transact(
+        house.workspace.context.database.transact(
             lambda c, b=left: batches.prepare(c, b, "gone", None, (), (), house.now())  # type: ignore[misc]
         )
     house.rebuild(TABLE)
@@ -1138,14 +1140,16 @@ def test_vacuum_works_beside_a_snapshot_from_before_a_table_was_created_again(ho
     for clicks in (2, 3, 4):
         house.deliver(slices(1, clicks=clicks))
         house.publish()
-    house.workspace.snapshots.take("old", [("demo", "campaign_daily")], house.workspace.now(), timedelta(days=900))
-    shutil.rmtree(Path(house.workspace.lake.url) / "warehouse")
+    house.workspace.data.snapshots.take(
+        "old", [("demo", "campaign_daily")], house.workspace.context.now(), timedelta(days=900)
+    )
+    shutil.rmtree(Path(house.workspace.context.lake.url) / "warehouse")
     fresh = Harness(house.folder)
     fresh.rebuild(TABLE)
-    fresh.workspace.vacuum((), timedelta(hours=1), dry_run=False)
+    fresh.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=False)
     assert seen(fresh) == {**slices(1, clicks=4), **slices(2, 3)}
     with pytest.raises(WarehouseError):
-        fresh.workspace.vouched(TABLE, as_of="old").arrow()
+        fresh.workspace.data.vouched(TABLE, as_of="old").arrow()
 
 
 def test_a_rebuild_of_a_sound_table_loads_nothing(house: Harness) -> None:
@@ -1156,7 +1160,7 @@ def test_a_rebuild_of_a_sound_table_loads_nothing(house: Harness) -> None:
 @pytest.mark.parametrize("gap", ["rebuild.staged", "rebuild.prepared", "rebuild.committed", "rebuild.recorded"])
 def test_a_rebuild_that_dies_in_a_gap_is_finished_or_repeated(house: Harness, gap: str) -> None:
     before = seen(house)
-    house.workspace.database.close()
+    house.workspace.context.database.close()
     data_files(house)[0].unlink()
     assert start("rebuild", house.folder, PENSTOCK_FAILPOINT=gap).wait(120) < 0
     fresh = Harness(house.folder)

@@ -264,7 +264,7 @@ def test_a_temporary_table_in_the_place_of_the_pointers_keeps_nothing_visible(es
 def test_a_slice_goes_all_the_way_with_each_actor_in_its_own_role(estate: Estate, tmp_path: Path) -> None:
     """Received and accepted, published, read, withdrawn, and taken out of the table again."""
     house = Harness(tmp_path, state=estate.owner.url.render_as_string(hide_password=False))
-    handles = [house.workspace.database]
+    handles = [house.workspace.context.database]
     loader, consumer = estate.holding(Role.LOADER), estate.holding(Role.CONSUMER)
     house.control = ControlStore(estate.holding(Role.CONTROL), house.now)
     house.validator = ValidatorStore(estate.holding(Role.VALIDATOR), house.now)
@@ -272,18 +272,18 @@ def test_a_slice_goes_all_the_way_with_each_actor_in_its_own_role(estate: Estate
     run_id = house.deliver(slices)
 
     house.workers = WorkerStore(loader, house.now)
-    house.workspace.database = loader
+    house.workspace.context.database = loader
     assert house.publish().loaded == 2
-    house.workspace.database = consumer
+    house.workspace.context.database = consumer
     assert house.clicks() == {workspaces.key(1): {1}, workspaces.key(2): {2}}
     wanting = FailedRecheck(AttemptKey(workspaces.key(1), run_id), "wrong after all")
     house.validator.withdraw([wanting], audit_entry(command="validate"))
     assert house.clicks() == {workspaces.key(2): {2}}
-    assert len(list(house.workspace.raw_lines_of(workspaces.key(2), run_id))) == 3  # the trusted run is free
+    assert len(list(house.workspace.raw.lines_of(workspaces.key(2), run_id))) == 3  # the trusted run is free
     with pytest.raises(ActRefused, match=r"only operators, who may write to the audit log, read it"):
-        house.workspace.raw_lines_of(workspaces.key(1), run_id)
-    house.workspace.database = loader
-    with house.workspace.audited(audit_entry(command="warehouse reconcile")) as act:
+        house.workspace.raw.lines_of(workspaces.key(1), run_id)
+    house.workspace.context.database = loader
+    with house.workspace.context.audited(audit_entry(command="warehouse reconcile")) as act:
         act.affected = house.publish().hidden
     lines = StateReader(estate.owner).audit()
     assert [(line["command"], line["affected"], line["outcome"]) for line in lines] == [
@@ -291,7 +291,7 @@ def test_a_slice_goes_all_the_way_with_each_actor_in_its_own_role(estate: Estate
         ("warehouse reconcile", 0, "begun"),
         ("validate", 1, "demoted"),
     ]
-    house.workspace.database = consumer
+    house.workspace.context.database = consumer
     assert house.clicks() == {workspaces.key(2): {2}}
     for database in handles:
         database.close()
@@ -744,7 +744,7 @@ def test_doctor_says_what_to_do_about_incomplete_roles(estate: Estate, tmp_path:
         diagnosis.roles(ws)
     make_roles(estate.owner, plan_roles(estate.owner, estate.prefix))
     assert "complete" in diagnosis.roles(ws)
-    ws.database.close()
+    ws.context.database.close()
 
 
 def test_roles_note_acts_that_exist() -> None:

@@ -40,7 +40,7 @@ def old(request: pytest.FixtureRequest) -> Iterator[Harness]:
                 Path(folder), state=request.getfixturevalue("postgres_url"), schema=f"t_{new_ulid().lower()}"
             )
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def new(old: Harness) -> Iterator[Harness]:
     """The same house, under a workspace file in which clicks is a string."""
     made = old.under("text")
     yield made
-    made.workspace.database.close()
+    made.workspace.context.database.close()
 
 
 def deliver(house: Harness, *keys: PartitionKey, clicks: int) -> None:
@@ -70,25 +70,29 @@ def test_a_version_that_serves_no_partition_is_not_read(old: Harness, new: Harne
     deliver(old, OLD, NEW, clicks=1)
     deliver(new, OLD, NEW, clicks=7)
     ws = new.workspace
-    vouched = ws.vouched(TABLE)
+    vouched = ws.data.vouched(TABLE)
     assert vouched.schema.field("clicks").type == pa.string()
     assert rows(vouched) == {("7", "text")}
     assert set(vouched.duckdb().project("clicks").fetchall()) == {("7",)}
     assert set(vouched.polars()["clicks"].to_list()) == {"7"}
     assert sql(ws) == ["7"]
-    assert [head.schema_version for head in read_served(ws.database, {TABLE: (D9, D10)}).heads[TABLE]] == ["text"]
-    assert len(table_schemas(ws.versions, ws.database, [("demo", "campaign_daily")])[TABLE]) == 1
-    assert {head.schema_version for _, head in ws.warehouse_tables()} == {"text", "v1"}  # maintenance keeps both
-    ws.snapshot("now")
-    assert rows(ws.vouched(TABLE, as_of="now")) == {("7", "text")}
+    assert [head.schema_version for head in read_served(ws.context.database, {TABLE: (D9, D10)}).heads[TABLE]] == [
+        "text"
+    ]
+    assert len(table_schemas(ws.context.versions, ws.context.database, [("demo", "campaign_daily")])[TABLE]) == 1
+    assert {head.schema_version for _, head in ws.maintenance.tables()} == {"text", "v1"}  # maintenance keeps both
+    ws.data.take_snapshot("now")
+    assert rows(ws.data.vouched(TABLE, as_of="now")) == {("7", "text")}
 
 
 def test_a_version_all_of_whose_partitions_are_demoted_is_not_read(old: Harness, new: Harness) -> None:
     deliver(old, OLD, clicks=1)
     deliver(new, NEW, clicks=7)
-    AuthorityStore(old.workspace.database, old.now).demote(OLD, "wrong", audit_entry())
-    assert [head.schema_version for head in heads(new.workspace.database, "demo", "campaign_daily", ())] == ["text"]
-    assert rows(new.workspace.vouched(TABLE)) == {("7", "text")}
+    AuthorityStore(old.workspace.context.database, old.now).demote(OLD, "wrong", audit_entry())
+    assert [head.schema_version for head in heads(new.workspace.context.database, "demo", "campaign_daily", ())] == [
+        "text"
+    ]
+    assert rows(new.workspace.data.vouched(TABLE)) == {("7", "text")}
 
 
 def test_a_snapshot_that_names_an_empty_table_is_read_without_it(old: Harness, new: Harness) -> None:
@@ -96,19 +100,19 @@ def test_a_snapshot_that_names_an_empty_table_is_read_without_it(old: Harness, n
     deliver(old, OLD, clicks=1)
     deliver(new, OLD, clicks=7)
     ws = new.workspace
-    every = tuple((TABLE, head) for head in heads(ws.database, "demo", "campaign_daily"))
+    every = tuple((TABLE, head) for head in heads(ws.context.database, "demo", "campaign_daily"))
     assert len(every) == 2
-    snapshot = Snapshot("older", ws.now(), ws.now() + timedelta(days=1), every)
-    ws.lake.create("snapshots/older.json", snapshot.dumps())
-    assert rows(ws.vouched(TABLE, as_of="older")) == {("7", "text")}
+    snapshot = Snapshot("older", ws.context.now(), ws.context.now() + timedelta(days=1), every)
+    ws.context.lake.create("snapshots/older.json", snapshot.dumps())
+    assert rows(ws.data.vouched(TABLE, as_of="older")) == {("7", "text")}
 
 
 def test_versions_that_do_not_fit_are_refused_together_and_read_one_by_one(old: Harness, new: Harness) -> None:
     deliver(old, OLD, clicks=1)
     deliver(new, NEW, clicks=7)
     ws = new.workspace
-    ws.snapshot("both")
-    whole: Vouched = ws.vouched(TABLE)
+    ws.data.take_snapshot("both")
+    whole: Vouched = ws.data.vouched(TABLE)
     for read in (whole.arrow, lambda: list(whole.batches()), whole.polars, whole.duckdb, lambda: whole.schema):
         with pytest.raises(VersionsConflict, match="clicks is string in text and long in v1") as error:
             read()
@@ -117,7 +121,7 @@ def test_versions_that_do_not_fit_are_refused_together_and_read_one_by_one(old: 
     with pytest.raises(VersionsConflict):
         sql(ws)
     with pytest.raises(VersionsConflict):
-        ws.vouched(TABLE, as_of="both").arrow()
+        ws.data.vouched(TABLE, as_of="both").arrow()
 
     assert {name: rows(one) for name, one in whole.versions.items()} == {"v1": {(1, "v1")}, "text": {("7", "text")}}
     for as_of in (None, "both"):
@@ -125,7 +129,7 @@ def test_versions_that_do_not_fit_are_refused_together_and_read_one_by_one(old: 
         assert rows(ws.read(TABLE, schema_version="text", as_of=as_of)) == {("7", "text")}
         assert sql(ws, schema_versions={TABLE: "v1"}, as_of=as_of) == [1]
     with pytest.raises(UsageError, match=r"no partition of schema version v9 \(versions: text, v1\)"):
-        ws.vouched(TABLE, schema_version="v9")
+        ws.data.vouched(TABLE, schema_version="v9")
     with pytest.raises(UsageError, match=r"unknown table demo\.nothing"):
         sql(ws, schema_versions={"demo.nothing": "v1"})
 
@@ -134,16 +138,16 @@ def test_a_slice_of_one_version_and_columns_that_fit_are_read_as_they_are(old: H
     deliver(old, OLD, clicks=1)
     deliver(new, NEW, clicks=7)
     ws = new.workspace
-    assert rows(ws.vouched(TABLE, since=D10)) == {("7", "text")}
-    assert rows(ws.vouched(TABLE, until=D9)) == {(1, "v1")}
-    assert rows(ws.vouched(TABLE, customers=[customer_id(1)])) == {(1, "v1")}
-    found = ws.vouched(TABLE, columns=["campaign_id", "schema_version"]).arrow()
+    assert rows(ws.data.vouched(TABLE, since=D10)) == {("7", "text")}
+    assert rows(ws.data.vouched(TABLE, until=D9)) == {(1, "v1")}
+    assert rows(ws.data.vouched(TABLE, customers=[customer_id(1)])) == {(1, "v1")}
+    found = ws.data.vouched(TABLE, columns=["campaign_id", "schema_version"]).arrow()
     assert set(found["schema_version"].to_pylist()) == {"v1", "text"}
     with pytest.raises(UsageError, match="unknown column klicks"):
-        ws.vouched(TABLE, columns=["klicks"])
+        ws.data.vouched(TABLE, columns=["klicks"])
     # A model is analysed with the types of the contract in force, whatever is still served beside it.
-    there = table_schemas(ws.versions, ws.database, [("demo", "campaign_daily")])[TABLE]
-    assert _columns(ws.contracts["campaign_daily"], there).field("clicks").type == pa.string()
+    there = table_schemas(ws.context.versions, ws.context.database, [("demo", "campaign_daily")])[TABLE]
+    assert _columns(ws.context.contracts["campaign_daily"], there).field("clicks").type == pa.string()
 
 
 def test_the_conflict_names_each_column_and_survives_pickling() -> None:

@@ -36,7 +36,7 @@ def house(request: pytest.FixtureRequest) -> Iterator[Harness]:
                 Path(folder), state=request.getfixturevalue("postgres_url"), schema=f"t_{new_ulid().lower()}"
             )
         yield made
-        made.workspace.database.close()
+        made.workspace.context.database.close()
 
 
 def slices(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
@@ -44,7 +44,7 @@ def slices(*numbers: int, clicks: int = 1) -> dict[PartitionKey, int]:
 
 
 def demote(house: Harness, partition: PartitionKey) -> None:
-    assert AuthorityStore(house.workspace.database, house.now).demote(partition, "wrong", audit_entry())
+    assert AuthorityStore(house.workspace.context.database, house.now).demote(partition, "wrong", audit_entry())
 
 
 def requeue(house: Harness, partition: PartitionKey) -> None:
@@ -52,11 +52,11 @@ def requeue(house: Harness, partition: PartitionKey) -> None:
 
 
 def rows(house: Harness, table: sa.Table) -> list[dict[str, Any]]:
-    return builders.everything(house.workspace.database, [table])[table.name]
+    return builders.everything(house.workspace.context.database, [table])[table.name]
 
 
 def pointers(house: Harness) -> dict[PartitionKey, tuple[str, str]]:
-    found, _ = house.workspace.pointers.find()
+    found, _ = house.workspace.context.pointers.find()
     return {pointer.key: (pointer.run_id, pointer.schema_version) for pointer in found if pointer.available}
 
 
@@ -76,7 +76,7 @@ def test_pointers_mirror_authority_after_the_load_and_not_before(house: Harness)
     assert pointers(house) == before
     newer = house.under("v2")
     newer.deliver(slices(2, clicks=2))
-    newer.workspace.database.close()
+    newer.workspace.context.database.close()
     assert authority(house) != before
     assert (pointers(house), house.clicks()) == (before, {key(1): {1}, key(2): {1}})
     house.publish()
@@ -113,7 +113,7 @@ def test_a_new_run_replaces_the_rows_whatever_the_status_was(house: Harness, bef
     house.deliver(slices(1, clicks=2))
     assert house.publish().loaded == 1
     assert house.clicks() == {key(1): {2}, key(2): {1}}
-    assert house.workspace.vouched(TABLE).arrow().num_rows == 6
+    assert house.workspace.data.vouched(TABLE).arrow().num_rows == 6
 
 
 def test_a_load_record_says_when_from_which_run_and_in_which_schema_version(house: Harness) -> None:
@@ -126,10 +126,10 @@ def test_a_load_record_says_when_from_which_run_and_in_which_schema_version(hous
     columns = ("run_id", "schema_version", "record_count", "loaded_at")
     kept = {tuple(row[name] for name in columns) for row in rows(house, schema.load_record)}
     assert kept == {(first, "v1", 3, LOADED), (second, "v1", 4, LOADED + timedelta(hours=1))}
-    pointer = house.workspace.pointers.pointer(key(1))
+    pointer = house.workspace.context.pointers.pointer(key(1))
     assert pointer is not None
     assert (pointer.run_id, pointer.loaded_at, pointer.record_count) == (second, LOADED + timedelta(hours=1), 4)
-    [*_, newest], total = house.workspace.pointers.loads(keys=[key(1)])
+    [*_, newest], total = house.workspace.context.pointers.loads(keys=[key(1)])
     assert total == 2
     assert (newest.run_id, newest.loaded_at, newest.schema_version) == (second, pointer.loaded_at, "v1")
 
@@ -137,13 +137,13 @@ def test_a_load_record_says_when_from_which_run_and_in_which_schema_version(hous
 def test_sealed_raw_files_without_a_verdict_make_nothing_ready(house: Harness) -> None:
     house.deliver(slices(2))
     house.publish()
-    contract = house.workspace.contracts["campaign_daily"]
+    contract = house.workspace.context.contracts["campaign_daily"]
     planned = Planned(key(1, DAY), 0, "missing", contract.fingerprint, contract.schema_version)
     token, run_id = house.workers.register(), new_run_id()
     issued, _ = house.control.issue(run_id, token, 0, [planned])
     assert [item.attempt for item in issued] == [AttemptKey(key(1), run_id)]
     house._accepted(AttemptKey(key(1), run_id), 1, 3, token)  # seals the payload; nobody delivers the verdict
-    [sealed], trusted = house.workspace.raw_runs(key(1))
+    [sealed], trusted = house.workspace.raw.runs(key(1))
     assert (sealed.seal is not None, trusted) == (True, None)
     assert house.publish().loaded == 0
     assert set(house.clicks()) == {key(2)}
@@ -155,7 +155,7 @@ def test_a_terminal_partition_stays_unavailable_to_consumers(house: Harness) -> 
     house.deliver(slices(1, 2))
     house.publish()
     demote(house, key(1))
-    marks = MarkStore(house.workspace.database, house.now)
+    marks = MarkStore(house.workspace.context.database, house.now)
     assert marks.mark_terminal([key(1)], "the account is gone", audit_entry()) == 1
     house.publish()
     assert set(house.clicks()) == {key(2)}
@@ -163,8 +163,8 @@ def test_a_terminal_partition_stays_unavailable_to_consumers(house: Harness) -> 
     assert (day.expected, day.absent) == (2, (key(1),))
     one = key(1, DAY)
     alone = ExpectedRange(one.source, one.customer_id, one.query_name, one.logical_date, one.logical_date)
-    later = house.workspace.now() + timedelta(days=365)
-    assert house.workspace.reader.reasons([alone], later, {}) == {"failed": 1}  # however long they wait
+    later = house.workspace.context.now() + timedelta(days=365)
+    assert house.workspace.context.state.reasons([alone], later, {}) == {"failed": 1}  # however long they wait
 
 
 def test_the_order_of_loads_changes_nothing(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_the_order_of_loads_changes_nothing(tmp_path: Path) -> None:
         for batch in batches:
             house.deliver({key(1, day): int(day[-2:]) for day in batch})
             house.publish()
-        found = house.workspace.vouched(TABLE).arrow().to_pylist()
-        house.workspace.database.close()
+        found = house.workspace.data.vouched(TABLE).arrow().to_pylist()
+        house.workspace.context.database.close()
         return [(row["logical_date"], row["campaign_id"], row["clicks"]) for row in found]
 
     days = ("2024-06-09", "2024-06-10", "2024-06-11")

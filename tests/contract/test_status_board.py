@@ -725,7 +725,7 @@ def test_inspect_and_why_show_what_the_board_shows(tmp_path: Path) -> None:
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     query = {"start_date": "2024-06-01", "fields": fields, "checks": [], "freshness": {"max_lag": "36h"}}
     folder = write_workspace(tmp_path, rows=1, query=query)
-    actors = builders.Actors.on(open_at(folder, NOW).database)
+    actors = builders.Actors.on(open_at(folder, NOW).context.database)
     first = actors.accept(key(1))
     actors.accept(key(1))
     actors.reject(key(1))
@@ -741,7 +741,7 @@ def test_inspect_and_why_show_what_the_board_shows(tmp_path: Path) -> None:
     expected.append("never_materialized")
     inspected = answer("state", "inspect", *keys, workspace=folder)["items"]
     assert [item["display_status"] for item in inspected] == expected
-    board = open_at(folder, utc_now()).board(Selection(until=date(2024, 6, 6)))
+    board = open_at(folder, utc_now()).status.board(Selection(until=date(2024, 6, 6)))
     assert [str(standing.display) for standing in board.everything()] == expected
     assert [answer("why", one, workspace=folder)["display_status"] for one in (keys[0], keys[4])] == [
         "materialized", "stale",

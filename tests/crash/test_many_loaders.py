@@ -27,7 +27,7 @@ def test_every_read_is_of_whole_slices_whatever_loaders_do(backend: str, request
         folder = Path(name)
         url = request.getfixturevalue("postgres_url") if backend == "postgresql" else None
         house = Harness(folder, state=url, schema=f"t_{new_ulid().lower()}" if url else None)
-        house.under("v2").workspace.database.close()
+        house.under("v2").workspace.context.database.close()
         house.deliver(dict.fromkeys([*STEADY, *SHAKY], 1), rows_of(1))
         house.publish()
         watch = Watch(folder, READERS)
@@ -41,7 +41,7 @@ def test_every_read_is_of_whole_slices_whatever_loaders_do(backend: str, request
         assert watch.caught() == []
         check(house)
         assert check_workspace(folder) == []
-        house.workspace.database.close()
+        house.workspace.context.database.close()
 
 
 def load_and_kill(folder: Path) -> None:
@@ -74,12 +74,12 @@ def check(house: Harness) -> None:
     house.workers.mark_dead_workers()
     house.publish()
     assert house.unfinished() == set()
-    assert ws.pointers.waiting() == 0
-    assert ws.differences() == ([], {})
-    assert ws.verify((), lambda share: None, raw=True).wrong == {}
+    assert ws.context.pointers.waiting() == 0
+    assert ws.maintenance.differences() == ([], {})
+    assert ws.maintenance.verify((), lambda share: None, raw=True).wrong == {}
     trusted = {}
     for partition in (*STEADY, *SHAKY):
-        state, pointer = ws.reader.state(partition), ws.pointers.pointer(partition)
+        state, pointer = ws.context.state.state(partition), ws.context.pointers.pointer(partition)
         assert state is not None
         assert pointer is not None
         if state.status == "success":
@@ -88,7 +88,10 @@ def check(house: Harness) -> None:
         else:
             assert not pointer.available
     assert set(STEADY) <= set(trusted)
-    found = whole_slices(ws.vouched(TABLE).arrow())
+    found = whole_slices(ws.data.vouched(TABLE).arrow())
     assert {partition: run for partition, (_, run) in found.items()} == trusted
-    plain = [DeltaTable(ws.lake.uri(head.location)).to_pyarrow_table().num_rows for _, head in ws.warehouse_tables()]
+    plain = [
+        DeltaTable(ws.context.lake.uri(head.location)).to_pyarrow_table().num_rows
+        for _, head in ws.maintenance.tables()
+    ]
     assert sum(plain) == sum(len(rows) for rows in rows_by_partition(ws).values())

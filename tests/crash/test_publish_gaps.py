@@ -47,7 +47,7 @@ def seen(house: Harness) -> dict[PartitionKey, set[int]]:
 
 
 def plain_rows(house: Harness, query: str) -> int:
-    table = DeltaTable(house.workspace.lake.uri(f"warehouse/demo/{query}/v1"))
+    table = DeltaTable(house.workspace.context.lake.uri(f"warehouse/demo/{query}/v1"))
     return int(table.to_pyarrow_table().num_rows)
 
 
@@ -73,7 +73,7 @@ def test_a_publisher_that_dies_in_a_gap_is_finished_or_forgotten_by_the_next(
     house.publish()
     assert seen(house) == new
     assert [plain_rows(house, query) for query in QUERIES] == [12, 12]
-    with house.workspace.database.snapshot() as connection:
+    with house.workspace.context.database.snapshot() as connection:
         unfinished = connection.scalars(
             sa.select(schema.load_batch.c.batch_id).where(schema.load_batch.c.status == "prepared")
         )
@@ -165,7 +165,7 @@ def test_a_run_that_was_abandoned_while_it_was_published_is_not_read(
     house.publish()
     house.deliver({key(): 2})
     commit_and_die(house, monkeypatch)
-    AuthorityStore(house.workspace.database, house.now).rollback(key(), first, audit_entry())
+    AuthorityStore(house.workspace.context.database, house.now).rollback(key(), first, audit_entry())
     deliver_what_cannot_be_read(house, 3)
     house.publish()
     assert house.clicks() == {}
@@ -184,7 +184,7 @@ def test_what_a_dead_publisher_left_in_the_table_of_another_schema_version_is_fi
     house.deliver({key(2): 3})
     house.publish()
     assert house.clicks() == {key(1): {2}, key(2): {3}}
-    assert house.workspace.differences() == ([], {})
+    assert house.workspace.maintenance.differences() == ([], {})
     assert plain_rows(house, "campaign_daily") == 3
 
 
@@ -210,7 +210,7 @@ def test_publishers_of_two_schema_versions_of_a_query_do_not_overtake_each_other
     house.deliver({key(2): 3})
     house.publish()
     assert house.clicks() == {key(1): {2}, key(2): {3}}
-    assert house.workspace.differences() == ([], {})
+    assert house.workspace.maintenance.differences() == ([], {})
     assert plain_rows(house, "campaign_daily") == 3
 
 
@@ -225,12 +225,12 @@ def test_what_was_withdrawn_before_it_was_ever_read_is_taken_out_of_the_table_by
         stop_at(gap, patch)
         with pytest.raises(Killed):
             publisher.publish()
-    assert not house.workspace.pointers.interrupted(), "its worker lives"
+    assert not house.workspace.context.pointers.interrupted(), "its worker lives"
     house.workers.stop(token)
-    AuthorityStore(house.workspace.database, house.now).demote(key(), "wrong", audit_entry())
-    assert house.workspace.pointers.interrupted()
+    AuthorityStore(house.workspace.context.database, house.now).demote(key(), "wrong", audit_entry())
+    assert house.workspace.context.pointers.interrupted()
     house.publish()
-    assert not house.workspace.pointers.interrupted()
+    assert not house.workspace.context.pointers.interrupted()
     assert house.clicks() == {}
     assert plain_rows(house, "campaign_daily") == 0
 
@@ -244,14 +244,14 @@ def test_what_vacuum_advises_after_an_interrupted_publication_helps(
     house.publish()
     house.deliver({key(2): 1})
     commit_and_die(house, monkeypatch)
-    AuthorityStore(ws.database, house.now).demote(key(2), "wrong", audit_entry())
-    ws.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
+    AuthorityStore(ws.context.database, house.now).demote(key(2), "wrong", audit_entry())
+    ws.context.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
     for dry_run in (True, False):
         with pytest.raises(UsageError, match="penstock warehouse reconcile"):
-            ws.vacuum((), timedelta(hours=1), dry_run=dry_run)
-    assert ws.differences() == ([], {})
-    assert ws.reconcile(spark=spark).hidden == 1
-    ws.vacuum((), timedelta(hours=1), dry_run=False)
+            ws.maintenance.vacuum((), timedelta(hours=1), dry_run=dry_run)
+    assert ws.maintenance.differences() == ([], {})
+    assert ws.maintenance.reconcile(spark=spark).hidden == 1
+    ws.maintenance.vacuum((), timedelta(hours=1), dry_run=False)
     assert house.clicks() == {key(1): {1}}
     assert plain_rows(house, "campaign_daily") == 3
 
@@ -267,8 +267,10 @@ def test_what_was_struck_from_the_list_while_another_published_it_is_due_again(
         """Nothing of the slice is in any pointer yet, so that others believe that there is nothing to hide."""
         if point == "publish.committed":
             monkeypatch.setattr(protocol, "reach", lambda _: None)
-            AuthorityStore(house.workspace.database, house.now).demote(key(1), "wrong", audit_entry())
-            house.workspace.database.transact(lambda connection: connection.execute(sa.delete(schema.publish_due)))
+            AuthorityStore(house.workspace.context.database, house.now).demote(key(1), "wrong", audit_entry())
+            house.workspace.context.database.transact(
+                lambda connection: connection.execute(sa.delete(schema.publish_due))
+            )
 
     monkeypatch.setattr(protocol, "reach", withdraw)
     publisher.publish()
@@ -289,14 +291,14 @@ def test_a_slice_whose_raw_bytes_changed_is_not_published_and_holds_up_no_other(
     assert done.loaded == 1
     assert "is not what was sealed" in done.broken[key(1)]
     assert house.clicks() == {key(1): {1}, key(2): {2}}
-    assert house.workspace.pointers.due_since(key(1)) is not None
+    assert house.workspace.context.pointers.due_since(key(1)) is not None
 
 
 def test_a_snapshot_that_was_taken_before_a_replacement_still_reads_the_same(tmp_path: Path) -> None:
     house = Harness(tmp_path)
     house.deliver({key(): 1})
     house.publish()
-    before = house.workspace.vouched("demo.campaign_daily")
+    before = house.workspace.data.vouched("demo.campaign_daily")
     house.deliver({key(): 2})
     house.publish()
     assert set(before.arrow().column("clicks").to_pylist()) == {1}
@@ -309,9 +311,9 @@ def test_loading_the_same_run_again_changes_neither_rows_nor_record(tmp_path: Pa
     house.publish()
 
     def everything() -> tuple[Any, Any]:
-        with house.workspace.database.snapshot() as connection:
+        with house.workspace.context.database.snapshot() as connection:
             records = connection.execute(sa.select(schema.load_record).order_by(*schema.load_record.c)).all()
-        return records, house.workspace.vouched("demo.campaign_daily").arrow().to_pylist()
+        return records, house.workspace.data.vouched("demo.campaign_daily").arrow().to_pylist()
 
     before = everything()
     pointer, due = schema.warehouse_pointer, schema.publish_due
@@ -323,7 +325,7 @@ def test_loading_the_same_run_again_changes_neither_rows_nor_record(tmp_path: Pa
         )
         connection.execute(sa.insert(due), again)
 
-    house.workspace.database.transact(forget_the_load)
+    house.workspace.context.database.transact(forget_the_load)
     assert house.publish().loaded == 1
     assert everything() == before
 
@@ -334,7 +336,7 @@ def test_an_unfinished_file_of_a_dead_run_is_never_read(tmp_path: Path) -> None:
     house.publish()
     folder = next((tmp_path / "lake/warehouse").rglob("_month=*"))
     (folder / "part-orphan.parquet").write_bytes(next(folder.glob("*.parquet")).read_bytes())
-    assert house.workspace.vouched("demo.campaign_daily").arrow().num_rows == 3
+    assert house.workspace.data.vouched("demo.campaign_daily").arrow().num_rows == 3
 
 
 def test_an_empty_slice_may_be_the_first_that_a_table_ever_gets(tmp_path: Path) -> None:

@@ -34,6 +34,6 @@ def test_readers_see_one_whole_publication_while_publishers_die_in_every_gap(
         assert watch.caught() == []
         assert [one.gap for one in survived] == [*COMPACT_GAPS, *PUBLISH_GAPS]
         assert {one.gap: one.mended for one in survived} == {one.gap: expected_mending(one.gap) for one in survived}
-        assert house.workspace.verify((), lambda share: None, raw=True).wrong == {}
+        assert house.workspace.maintenance.verify((), lambda share: None, raw=True).wrong == {}
         assert check_workspace(Path(name)) == []
         walk.close()

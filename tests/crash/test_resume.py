@@ -51,7 +51,7 @@ def workspace(folder: Path, **changes: Any) -> Path:
 
 def told(ws: Workspace) -> dict[str, Any]:
     """The projections without names of runs and without times."""
-    current = ws.current()
+    current = ws.status.current()
     columns = {
         "tasks": ("task_key", "state", "error_class", "deps_total", "deps_satisfied_count"),
         "dep_satisfaction": ("upstream_task_key", "downstream_task_key", "satisfied", "resolution"),
@@ -69,12 +69,12 @@ def told(ws: Workspace) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> dict[str, Any]:
     ws = load_workspace(workspace(tmp_path_factory.mktemp("undisturbed")))
-    ws.run(Selection(), watcher=Silent(), spark=spark)
+    ws.runs.start(Selection(), listener=Silent(), spark=spark)
     return told(ws)
 
 
 def the_run(ws: Workspace) -> RunId:
-    return RunId(ws.current().runs().to_pylist()[-1]["run_id"])
+    return RunId(ws.status.current().runs().to_pylist()[-1]["run_id"])
 
 
 @pytest.mark.parametrize("gap", GAPS)
@@ -85,24 +85,24 @@ def test_a_run_killed_in_a_gap_goes_on_and_ends_like_one_that_was_not(
     assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT=gap).returncode == -signal.SIGKILL
     ws = load_workspace(folder)
     run_id = the_run(ws)
-    seals = {entry.path for entry in ws.lake.list("raw") if entry.path.endswith("metadata.json")}
+    seals = {entry.path for entry in ws.context.lake.list("raw") if entry.path.endswith("metadata.json")}
     if gap in ("run.finished", "project.written"):
         with pytest.raises(ActRefused, match="is over"):
-            ws.resume(run_id, watcher=Silent(), spark=spark)
+            ws.runs.resume(run_id, listener=Silent(), spark=spark)
     else:
-        ws.resume(run_id, watcher=Silent(), spark=spark)
+        ws.runs.resume(run_id, listener=Silent(), spark=spark)
     assert told(ws) == undisturbed
-    after = {entry.path for entry in ws.lake.list("raw") if entry.path.endswith("metadata.json")}
+    after = {entry.path for entry in ws.context.lake.list("raw") if entry.path.endswith("metadata.json")}
     assert seals <= after
     assert len(after) == 8, "nothing was fetched or made twice"
-    for view in ws.reader.views(ws.ranges(Selection())):
-        attempts = ws.reader.attempts(view.key)
+    for view in ws.context.state.views(ws.context.ranges(Selection())):
+        attempts = ws.context.state.attempts(view.key)
         assert [a.run_id for a in attempts] == [run_id]
         assert view.state.attempt_count == 1
-    assert ws.pointers.waiting() == 0
+    assert ws.context.pointers.waiting() == 0
     assert len(rows_by_partition(ws)) == 5
     assert len(rows_by_partition(ws, "models.spend")) == 2
-    ws.rebuild_projections()
+    ws.maintenance.rebuild_projections()
     assert told(ws) == undisturbed
 
 
@@ -112,12 +112,12 @@ def test_what_was_fetched_under_another_contract_is_not_judged_by_todays(tmp_pat
     start = (YESTERDAY - timedelta(days=1)).isoformat()
     write_workspace(tmp_path, customers=2, query={"start_date": start, "checks": [{"rows": {"min": 1}}]})
     ws = load_workspace(folder)
-    summary = ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    summary = ws.runs.resume(the_run(ws), listener=Silent(), spark=spark)
     assert (summary.accepted, summary.loaded) == (0, 0)
-    ws.run(Selection(), watcher=Silent(), spark=spark)
+    ws.runs.start(Selection(), listener=Silent(), spark=spark)
     assert len(rows_by_partition(ws)) == 4
-    for view in ws.reader.views(ws.ranges(Selection())):
-        outcomes = [(a.outcome, a.lost_count) for a in ws.reader.attempts(view.key)]
+    for view in ws.context.state.views(ws.context.ranges(Selection())):
+        outcomes = [(a.outcome, a.lost_count) for a in ws.context.state.attempts(view.key)]
         assert outcomes == [(Outcome.SUCCEEDED, 0), (Outcome.CANCELLED, 0)]
 
 
@@ -130,10 +130,10 @@ def test_a_slice_that_waited_for_another_goes_on_with_what_was_fetched(tmp_path:
     folder = workspace(tmp_path, customers=1, rows=40, faults=[], query=None, queries=queries)
     assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT="publish.prepared").returncode == -signal.SIGKILL
     ws = load_workspace(folder)
-    summary = ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    summary = ws.runs.resume(the_run(ws), listener=Silent(), spark=spark)
     assert (summary.accepted, summary.rejected) == (1, 0)
-    [attempt] = ws.reader.attempts(PartitionKey("demo", customer_id(1), "campaign_daily", YESTERDAY))
-    seal = RawReader(ws.lake).seal(AttemptKey(attempt.key, attempt.run_id))
+    [attempt] = ws.context.state.attempts(PartitionKey("demo", customer_id(1), "campaign_daily", YESTERDAY))
+    seal = RawReader(ws.context.lake).seal(AttemptKey(attempt.key, attempt.run_id))
     assert seal is not None
     assert attempt.payload_bytes == seal.payload_bytes > 0
 
@@ -143,23 +143,23 @@ def test_a_later_run_takes_back_what_a_dead_one_left(tmp_path: Path, spark: Any)
     assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT="run.extracted").returncode == -signal.SIGKILL
     ws = load_workspace(folder)
     dead = the_run(ws)
-    ws.run(Selection(), watcher=Silent(), spark=spark)
-    runs = {row["run_id"]: row for row in ws.current().runs().to_pylist()}
+    ws.runs.start(Selection(), listener=Silent(), spark=spark)
+    runs = {row["run_id"]: row for row in ws.status.current().runs().to_pylist()}
     assert runs[dead]["state"] == "ABANDONED"
     assert runs[dead]["tasks_cancelled"] == 24
     with pytest.raises(ActRefused, match="is over"):
-        ws.resume(dead, watcher=Silent(), spark=spark)
+        ws.runs.resume(dead, listener=Silent(), spark=spark)
 
 
 @pytest.mark.parametrize("gap", ["run.issued", "run.judged"])
 def test_a_killed_reprocess_is_reported_until_somebody_resumes_it(gap: str, tmp_path: Path, spark: Any) -> None:
     folder = workspace(tmp_path, faults=[])
-    load_workspace(folder).run(Selection(), watcher=Silent(), spark=spark)
+    load_workspace(folder).runs.start(Selection(), listener=Silent(), spark=spark)
     again = ("run", "--reprocess", "--source", "demo", "--yes")
     assert penstock(*again, workspace=folder, PENSTOCK_FAILPOINT=gap).returncode == -signal.SIGKILL
     ws = load_workspace(folder)
     dead, left = the_run(ws), 6 if gap == "run.issued" else 0
-    summary = ws.run(Selection(), watcher=Silent(), spark=spark)
+    summary = ws.runs.start(Selection(), listener=Silent(), spark=spark)
     if not left:  # every partition had its verdict: the next run published it
         assert (summary.loaded, summary.unfinished) == (6, [])
         return
@@ -171,20 +171,20 @@ def test_a_killed_reprocess_is_reported_until_somebody_resumes_it(gap: str, tmp_
     assert answer("control", "tick", workspace=folder)["unfinished"] == [words]
     assert "nothing is due" in penstock("run", workspace=folder).stdout
 
-    assert ws.resume(dead, watcher=Silent(), spark=spark).accepted >= 6
+    assert ws.runs.resume(dead, listener=Silent(), spark=spark).accepted >= 6
     assert answer("status", workspace=folder)["unfinished"] == []
     with pytest.raises(ActRefused, match="is over"):
-        ws.resume(dead, watcher=Silent(), spark=spark)
+        ws.runs.resume(dead, listener=Silent(), spark=spark)
 
 
 def test_a_killed_reprocess_that_is_cancelled_is_forgotten(tmp_path: Path, spark: Any) -> None:
     folder = workspace(tmp_path, faults=[], models={})
-    load_workspace(folder).run(Selection(), watcher=Silent(), spark=spark)
+    load_workspace(folder).runs.start(Selection(), listener=Silent(), spark=spark)
     again = ("run", "--reprocess", "--source", "demo", "--yes")
     assert penstock(*again, workspace=folder, PENSTOCK_FAILPOINT="run.issued").returncode == -signal.SIGKILL
     ws = load_workspace(folder)
     dead = the_run(ws)
-    assert len(ws.run(Selection(), watcher=Silent(), spark=spark).unfinished) == 1
+    assert len(ws.runs.start(Selection(), listener=Silent(), spark=spark).unfinished) == 1
     assert answer("runs", "cancel", dead, workspace=folder)["requested"] is True
     assert answer("status", workspace=folder)["unfinished"] == []
 
@@ -200,7 +200,7 @@ def test_a_cancelled_run_stops_at_once_and_leaves_its_partitions_due(tmp_path: P
     )
     ws = load_workspace(folder)
     deadline = time.monotonic() + 90
-    while not ws.reader.views(ws.ranges(Selection()))[0].open_run_id:
+    while not ws.context.state.views(ws.context.ranges(Selection()))[0].open_run_id:
         assert time.monotonic() < deadline, "nothing was issued"
         time.sleep(0.2)
     run_id = the_run(ws)
@@ -208,13 +208,13 @@ def test_a_cancelled_run_stops_at_once_and_leaves_its_partitions_due(tmp_path: P
     words, errors = run.communicate(timeout=45)
     assert run.returncode == 1, errors
     assert "the run was cancelled" in words
-    [row] = ws.current().runs().to_pylist()
+    [row] = ws.status.current().runs().to_pylist()
     assert (row["state"], row["tasks_cancelled"]) == ("CANCELLED", 24)
-    for view in ws.reader.views(ws.ranges(Selection(source="demo"))):
-        [attempt] = ws.reader.attempts(view.key)
+    for view in ws.context.state.views(ws.context.ranges(Selection(source="demo"))):
+        [attempt] = ws.context.state.attempts(view.key)
         assert (attempt.outcome, attempt.lost_count) == (Outcome.CANCELLED, 0)
     assert answer("runs", "cancel", run_id, workspace=folder)["requested"] is False
-    assert [line["command"] for line in ws.reader.audit()] == ["runs cancel"]
+    assert [line["command"] for line in ws.context.state.audit()] == ["runs cancel"]
 
 
 def test_a_run_killed_at_random_points_again_and_again_ends_like_one_that_was_not(
@@ -240,25 +240,25 @@ def test_a_run_killed_at_random_points_again_and_again_ends_like_one_that_was_no
         process.wait()
         command = ["runs", "resume", the_run(ws)]
     try:
-        ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+        ws.runs.resume(the_run(ws), listener=Silent(), spark=spark)
     except ActRefused:
         pass  # the last one came to its end before it was killed
     assert told(ws) == undisturbed
 
 
 def events(ws: Workspace) -> int:
-    found = ws.ledger.tail(1)
+    found = ws.context.ledger.tail(1)
     return int(found[0]["position"]) if found else 0
 
 
 def test_a_slice_that_was_to_be_made_again_is_made_again_by_the_resumed_run(tmp_path: Path, spark: Any) -> None:
     """Even though its inputs are the same as before: somebody asked for it."""
     folder = workspace(tmp_path)
-    load_workspace(folder).run(Selection(), watcher=Silent(), spark=spark)
+    load_workspace(folder).runs.start(Selection(), listener=Silent(), spark=spark)
     wanted = ("--query", "spend", "--reprocess")
     assert penstock("run", *wanted, workspace=folder, PENSTOCK_FAILPOINT="run.started").returncode == -signal.SIGKILL
     ws = load_workspace(folder)
-    summary = ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    summary = ws.runs.resume(the_run(ws), listener=Silent(), spark=spark)
     assert (summary.accepted, summary.unchanged) == (2, 0)
 
 
@@ -268,8 +268,8 @@ def test_what_was_planned_under_other_code_is_made_by_todays(gap: str, tmp_path:
     assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT=gap).returncode == -signal.SIGKILL
     (folder / "spend.sql").write_text("SELECT logical_date, 7L AS cost FROM demo.campaign_daily GROUP BY ALL")
     ws = load_workspace(folder)
-    ws.resume(the_run(ws), watcher=Silent(), spark=spark)
-    ws.run(Selection(), watcher=Silent(), spark=spark)
+    ws.runs.resume(the_run(ws), listener=Silent(), spark=spark)
+    ws.runs.start(Selection(), listener=Silent(), spark=spark)
     found = rows_by_partition(ws, "models.spend")
     assert [[row["cost"] for row in rows] for rows in found.values()] == [[7], [7]]
 
@@ -280,9 +280,9 @@ def test_a_run_whose_model_is_gone_is_resumed_without_it(tmp_path: Path, spark: 
     start = (YESTERDAY - timedelta(days=1)).isoformat()
     write_workspace(tmp_path, customers=3, query={"start_date": start})
     ws = load_workspace(folder)
-    ws.resume(the_run(ws), watcher=Silent(), spark=spark)
+    ws.runs.resume(the_run(ws), listener=Silent(), spark=spark)
     assert len(rows_by_partition(ws)) == 5
     for day in (YESTERDAY, YESTERDAY - timedelta(days=1)):
-        [attempt] = ws.reader.attempts(PartitionKey("models", "all", "spend", day))
+        [attempt] = ws.context.state.attempts(PartitionKey("models", "all", "spend", day))
         assert (attempt.outcome, attempt.lost_count) == (Outcome.CANCELLED, 0)
-    assert [row["state"] for row in ws.current().runs().to_pylist()] == ["FAILED"]
+    assert [row["state"] for row in ws.status.current().runs().to_pylist()] == ["FAILED"]

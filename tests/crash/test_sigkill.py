@@ -49,15 +49,15 @@ def test_a_run_killed_in_a_gap_loses_nothing_and_a_rerun_converges(gap: str, tmp
     rows = rows_by_partition(ws)
     assert len(rows) == 5
     assert {len(found) for found in rows.values()} == {5}
-    views = ws.reader.views(ws.ranges(Selection()))
+    views = ws.context.state.views(ws.context.ranges(Selection()))
     assert [view.state.status for view in views].count(PartitionStatus.SUCCESS) == 5
     assert [view.state.status for view in views].count(PartitionStatus.FAILED) == 1
     for view in views:
-        attempts = ws.reader.attempts(view.key)
+        attempts = ws.context.state.attempts(view.key)
         judged = [a for a in attempts if a.outcome in (Outcome.SUCCEEDED, Outcome.FAILED)]
         assert len(judged) == view.state.attempt_count == 1, view.key
         assert all(attempt.outcome for attempt in attempts), view.key
-    assert ws.pointers.waiting() == 0
+    assert ws.context.pointers.waiting() == 0
 
 
 @pytest.mark.parametrize("gap", ["run.judged", "publish.committed"])
@@ -72,7 +72,7 @@ def test_a_refetch_killed_before_its_load_ends_is_published_before_its_model_is_
         return write_workspace(tmp_path, customers=2, rows=rows, query={"start_date": yesterday}, models=models)
 
     def counted(ws: Workspace) -> list[int]:
-        return [row["rows_"] for row in ws.vouched("models.counted").arrow().to_pylist()]
+        return [row["rows_"] for row in ws.data.vouched("models.counted").arrow().to_pylist()]
 
     assert penstock("db", "migrate", workspace=workspace(rows=5)).returncode == 0
     run(load_workspace(tmp_path), spark)
@@ -84,5 +84,5 @@ def test_a_refetch_killed_before_its_load_ends_is_published_before_its_model_is_
     done = run(ws, spark)
     assert (done.accepted, done.cancelled, done.loaded) == (1, 0, 2)
     assert counted(ws) == [12]
-    assert ws.pointers.waiting() == 0
+    assert ws.context.pointers.waiting() == 0
     assert run(ws, spark).planned == 0

@@ -85,7 +85,7 @@ def test_a_run_that_is_asked_to_stop_closes_its_attempts_without_a_verdict(
     number: signal.Signals, folder: Path
 ) -> None:
     run, ws = start(folder, "run"), load_workspace(folder)
-    wait_until(lambda: ws.reader.attempts(key(1, YESTERDAY)), run)
+    wait_until(lambda: ws.context.state.attempts(key(1, YESTERDAY)), run)
     time.sleep(1)
     os.kill(run.pid, number)
     _, words = run.communicate(timeout=90)
@@ -93,7 +93,7 @@ def test_a_run_that_is_asked_to_stop_closes_its_attempts_without_a_verdict(
     assert run.returncode == 130, words
     assert "what was open has been closed without a verdict" in words
     assert "Traceback" not in words
-    [attempt] = ws.reader.attempts(key(1, YESTERDAY))
+    [attempt] = ws.context.state.attempts(key(1, YESTERDAY))
     assert (attempt.outcome, attempt.lost_count) == (Outcome.CANCELLED, 0)
     assert java_of(folder) == []
 
@@ -175,7 +175,7 @@ def test_an_interrupted_read_leaves_no_unfinished_file(number: signal.Signals, t
     house = Harness(tmp_path / "house")
     house.deliver({key(customer): 1 for customer in range(1, 10)}, rows=20_000)
     house.publish()
-    house.workspace.database.close()
+    house.workspace.context.database.close()
     place = tmp_path / "answers"
     place.mkdir()
     asked = start(house.folder, "read", "demo.campaign_daily", "--format", "json", "--output", str(place / "out"))
@@ -194,7 +194,7 @@ def test_an_interrupted_preview_of_a_recovery_leaves_no_temporary_database(
     house = Harness(tmp_path / "house")
     house.deliver({key(1): 1})
     house.publish()
-    house.workspace.database.close()
+    house.workspace.context.database.close()
     (house.folder / "state.db").unlink()
     place = tmp_path / "temporary"
     place.mkdir()

@@ -64,25 +64,30 @@ def ws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
     with builders.quick_folder() as folder:
         query = {"start_date": DAYS[0].isoformat()}
         opened = open_at(write_workspace(Path(folder), customers=CUSTOMERS, query=query, **state))
-        control, workers = ControlStore(opened.database, opened.now), WorkerStore(opened.database, opened.now)
-        today = opened.contracts["campaign_daily"]
+        control, workers = (
+            ControlStore(opened.context.database, opened.context.now),
+            WorkerStore(opened.context.database, opened.context.now),
+        )
+        today = opened.context.contracts["campaign_daily"]
         control.keep_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
         token = workers.register()
-        issued, _ = control.issue(new_run_id(), token, 0, opened.plan(Selection(tuple(FAILED))).items)
-        ValidatorStore(opened.database, opened.now).reject([builders.rejected(item.attempt, token) for item in issued])
-        assert {view.key for view in opened.reader.views(opened.ranges(ALL))} == set(KEYS)
+        issued, _ = control.issue(new_run_id(), token, 0, opened.plans.preview(Selection(tuple(FAILED))).items)
+        ValidatorStore(opened.context.database, opened.context.now).reject(
+            [builders.rejected(item.attempt, token) for item in issued]
+        )
+        assert {view.key for view in opened.context.state.views(opened.context.ranges(ALL))} == set(KEYS)
         yield opened
-        opened.database.close()
+        opened.context.database.close()
 
 
 def act(ws: Workspace, chosen: Selection, pause: bool) -> int | None:
-    return ws.pause_partitions(chosen, None, PAUSE) if pause else ws.resume_partitions(chosen, RESUME)
+    return ws.operations.pause(chosen, actor="ada") if pause else ws.operations.resume(chosen, actor="ada")
 
 
 def written(ws: Workspace) -> list[object]:
     """Everything that pauses and resumes write."""
     tables = (schema.pause_selector, schema.partition_control, schema.audit)
-    with ws.database.snapshot() as connection:
+    with ws.context.database.snapshot() as connection:
         return [[tuple(row) for row in connection.execute(sa.select(t).order_by(*t.primary_key))] for t in tables]
 
 
@@ -93,14 +98,14 @@ def written(ws: Workspace) -> list[object]:
 def test_the_last_act_on_a_partition_decides_and_a_repeated_act_changes_nothing(
     ws: Workspace, acts: list[tuple[Selection, bool]]
 ) -> None:
-    ws.resume_partitions(ALL, RESUME)  # what the example before this one left
+    ws.operations.resume(ALL, actor="ada")  # what the example before this one left
     paused: set[PartitionKey] = set()
     for chosen, pause in acts:
         named = {one for one in KEYS if names(chosen, one)}
         after = paused | named if pause else paused - named
         assert (act(ws, chosen, pause) or 0) == len(after ^ paused)
         paused = after
-        assert {view.key for view in ws.reader.views(ws.ranges(ALL), paused=True)} == paused
+        assert {view.key for view in ws.context.state.views(ws.context.ranges(ALL), paused=True)} == paused
         before = written(ws)
         assert act(ws, chosen, pause) is None
         assert written(ws) == before

@@ -95,15 +95,15 @@ class Warehouse(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "_folder"):
             for house in self.houses.values():
-                house.workspace.database.close()
+                house.workspace.context.database.close()
             self._folder.__exit__(None, None, None)
 
     @property
     def acts(self) -> AuthorityStore:
-        return AuthorityStore(self.house.workspace.database, self.house.now)
+        return AuthorityStore(self.house.workspace.context.database, self.house.now)
 
     def heads(self) -> list[TableHead]:
-        return [head for _, head in self.house.workspace.warehouse_tables()]
+        return [head for _, head in self.house.workspace.maintenance.tables()]
 
     @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1, max_size=2), version=st.sampled_from(VERSIONS))
     def accept(self, keys: set[PartitionKey], version: str) -> None:
@@ -151,8 +151,8 @@ class Warehouse(RuleBasedStateMachine):
         self.all_is_published()
         self.every_delta_reader_sees_the_same()
         assert self.house.unfinished() == set()
-        assert self.house.workspace.differences() == ([], {})
-        assert self.house.workspace.verify((), lambda share: None, raw=False).wrong == {}
+        assert self.house.workspace.maintenance.differences() == ([], {})
+        assert self.house.workspace.maintenance.verify((), lambda share: None, raw=False).wrong == {}
 
     @rule(gap=st.sampled_from(GAPS))
     def publish_and_die(self, gap: str) -> None:
@@ -195,14 +195,14 @@ class Warehouse(RuleBasedStateMachine):
         self.names += 1
         name = f"s{self.names}"
         asset = [("demo", "campaign_daily")]
-        self.house.workspace.snapshots.take(name, asset, self.house.now(), timedelta(days=60))
+        self.house.workspace.data.snapshots.take(name, asset, self.house.now(), timedelta(days=60))
         self.kept[name] = dict(self.visible)
 
     @precondition(lambda self: self.kept)
     @rule(data=st.data())
     def drop_a_snapshot(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.kept)))
-        self.house.workspace.snapshots.drop(name)
+        self.house.workspace.data.snapshots.drop(name)
         del self.kept[name]
 
     @rule()
@@ -210,13 +210,13 @@ class Warehouse(RuleBasedStateMachine):
         self.house.grow_old()
         if self.house.unfinished() & {head.name for head in self.heads()}:
             with pytest.raises(UsageError, match="was interrupted"):
-                self.house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
+                self.house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=False)
             return
-        self.house.workspace.vacuum((), timedelta(hours=1), dry_run=False)
+        self.house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=False)
         self.nothing_is_left_that_nobody_needs()
 
     def nothing_is_left_that_nobody_needs(self) -> None:
-        lake, snapshots = self.house.workspace.lake, self.house.workspace.snapshots.all()
+        lake, snapshots = self.house.workspace.context.lake, self.house.workspace.data.snapshots.all()
         for head in self.heads():
             versions = {None, head.version}
             versions |= {kept.version for s in snapshots for _, kept in s.tables if kept.name == head.name}
@@ -229,7 +229,7 @@ class Warehouse(RuleBasedStateMachine):
     def every_delta_reader_sees_the_same(self) -> None:
         """A plain Delta reader knows nothing of pointers, and finds in each table what is vouched for."""
         for head in self.heads():
-            rows = DeltaTable(self.house.workspace.lake.uri(head.location)).to_pyarrow_table().to_pylist()
+            rows = DeltaTable(self.house.workspace.context.lake.uri(head.location)).to_pyarrow_table().to_pylist()
             found = by_partition([{**row, "schema_version": head.schema_version} for row in rows])
             mine = {k: v for k, v in self.authority.items() if self.facts[v][1] == head.schema_version}
             assert found == self.expected(mine)
@@ -250,7 +250,7 @@ class Warehouse(RuleBasedStateMachine):
     @invariant()
     def snapshots_stay_as_they_were(self) -> None:
         for name, kept in getattr(self, "kept", {}).items():
-            rows = self.house.workspace.vouched(TABLE, as_of=name).arrow().to_pylist()
+            rows = self.house.workspace.data.vouched(TABLE, as_of=name).arrow().to_pylist()
             assert by_partition(rows) == self.expected(kept), name
 
 

@@ -43,7 +43,7 @@ class Shop:
 
     @property
     def control(self) -> ControlStore:
-        return ControlStore(self.ws.database, self.ws.now)
+        return ControlStore(self.ws.context.database, self.ws.context.now)
 
     def entry(self, act: AuditedAct, filters: Mapping[str, Any] | None = None) -> AuditEntry:
         self.filters, self.flags = filters or {"keys": ["some"]}, {"yes": True}
@@ -55,17 +55,17 @@ class Shop:
         return self.ws
 
     def failed(self, partition: PartitionKey) -> PartitionKey:
-        self.ws.demote(partition, "wrong", AuditEntry("set-up", AuditedAct.STATE_DEMOTE, {}, {}))
+        self.ws.operations.demote(partition, reason="wrong", actor="set-up")
         return partition
 
     def backfill(self, status: str | None = None) -> str:
-        new = self.ws.new_backfill(
+        new = self.ws.backfills.plan(
             Selection(keys=(key(3),)), reprocess=True, chunk_size=10, priority=0, max_chunks=1, actor="set-up"
         )
         entry = AuditEntry("set-up", AuditedAct.BACKFILL_CREATE, {}, {})
-        self.ws.backfills.create(new, entry)
+        self.ws.context.backfills.create(new, entry)
         if status:
-            self.ws.backfills.move(new.backfill_id, status, entry)
+            self.ws.context.backfills.move(new.backfill_id, status, entry)
         return new.backfill_id
 
 
@@ -75,91 +75,96 @@ ONE_FILTER = {"keys": [str(key(1))]}
 
 def reprocess(shop: Shop) -> list[Line]:
     shop.filters, shop.flags = ONE_FILTER, {"reprocess": True}
-    shop.ws.run(ONE, watcher=Silent(), reprocess=True, actor="kim", spark=shop.spark)
+    shop.ws.runs.start(ONE, listener=Silent(), reprocess=True, actor="kim", spark=shop.spark)
     return [(1, "begun"), (1, "done")]
 
 
 def resume_run(shop: Shop) -> list[Line]:
-    workers, run_id = WorkerStore(shop.ws.database, shop.ws.now), new_run_id()
+    workers, run_id = WorkerStore(shop.ws.context.database, shop.ws.context.now), new_run_id()
     token = workers.register()
     shop.control.start_run(run_id, token, "set-up", {}, 0)
     workers.stop(token)
     shop.filters = {"run_id": run_id}
-    shop.ws.resume(run_id, watcher=Silent(), spark=shop.spark, actor="kim")
+    shop.ws.runs.resume(run_id, listener=Silent(), spark=shop.spark, actor="kim")
     return [(0, "begun"), (0, "done")]
 
 
 def cancel_run(shop: Shop) -> list[Line]:
-    workers, run_id = WorkerStore(shop.ws.database, shop.ws.now), new_run_id()
+    workers, run_id = WorkerStore(shop.ws.context.database, shop.ws.context.now), new_run_id()
     shop.control.start_run(run_id, workers.register(), "set-up", {}, 0)
-    assert shop.ws.cancel_run(run_id, shop.entry(AuditedAct.RUNS_CANCEL))
+    assert shop.ws.runs.cancel(run_id, actor="kim")
     return [(1, "done")]
 
 
 def validate(shop: Shop) -> list[Line]:
     shop.filters = ONE_FILTER
     stricter = shop.rewritten(checks=[{"rows": {"min": 11}}])
-    found = stricter.recheck(ONE, watcher=Silent(), actor="kim", spark=shop.spark)
+    found = stricter.rechecks.run(ONE, listener=Silent(), actor="kim", spark=shop.spark)
     assert list(found.demoted) == [key(1)]
     return [(0, "begun"), (1, "demoted"), (1, "done")]
 
 
 def retry(shop: Shop) -> list[Line]:
-    assert shop.ws.retry([shop.failed(key(1))], shop.entry(AuditedAct.STATE_RETRY)) == 1
+    assert shop.ws.operations.retry(Selection(keys=(shop.failed(key(1)),)), without_raw=True, actor="kim") == 1
     return [(1, "done")]
 
 
 def mark_terminal(shop: Shop) -> list[Line]:
-    assert shop.ws.marks.mark_terminal([shop.failed(key(1))], None, shop.entry(AuditedAct.STATE_MARK_TERMINAL)) == 1
+    assert (
+        shop.ws.context.marks.mark_terminal([shop.failed(key(1))], None, shop.entry(AuditedAct.STATE_MARK_TERMINAL))
+        == 1
+    )
     return [(1, "done")]
 
 
 def clear_terminal(shop: Shop) -> list[Line]:
-    shop.ws.marks.mark_terminal([shop.failed(key(1))], None, AuditEntry("a", AuditedAct.STATE_MARK_TERMINAL, {}, {}))
-    assert shop.ws.marks.clear_terminal([key(1)], shop.entry(AuditedAct.STATE_CLEAR_TERMINAL)) == 1
+    shop.ws.context.marks.mark_terminal(
+        [shop.failed(key(1))], None, AuditEntry("a", AuditedAct.STATE_MARK_TERMINAL, {}, {})
+    )
+    assert shop.ws.context.marks.clear_terminal([key(1)], shop.entry(AuditedAct.STATE_CLEAR_TERMINAL)) == 1
     return [(1, "done")]
 
 
 def pause(shop: Shop) -> list[Line]:
-    assert shop.ws.pause_partitions(Selection(source="demo"), None, shop.entry(AuditedAct.STATE_PAUSE)) == 6
+    assert shop.ws.operations.pause(Selection(source="demo"), actor="kim") == 6
     return [(6, "done")]
 
 
 def resume(shop: Shop) -> list[Line]:
-    shop.ws.pause_partitions(Selection(source="demo"), None, AuditEntry("a", AuditedAct.STATE_PAUSE, {}, {}))
-    assert shop.ws.resume_partitions(ONE, shop.entry(AuditedAct.STATE_RESUME)) == 1
+    shop.ws.operations.pause(Selection(source="demo"), actor="a")
+    assert shop.ws.operations.resume(ONE, actor="kim") == 1
     return [(1, "done")]
 
 
 def demote(shop: Shop) -> list[Line]:
-    assert shop.ws.demote(key(1), "wrong", shop.entry(AuditedAct.STATE_DEMOTE))
+    assert shop.ws.operations.demote(key(1), reason="wrong", actor="kim")
     return [(1, "done")]
 
 
 def rollback(shop: Shop) -> list[Line]:
-    old = shop.ws.reader.attempts(key(1))[-1].run_id
-    shop.ws.run(ONE, watcher=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
-    assert shop.ws.rollback(key(1), old, shop.entry(AuditedAct.STATE_ROLLBACK))
+    old = shop.ws.context.state.attempts(key(1))[-1].run_id
+    shop.ws.runs.start(ONE, listener=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
+    assert shop.ws.operations.rollback(key(1), old, actor="kim")
     return [(1, "done")]
 
 
 def approve(shop: Shop) -> list[Line]:
     fault = {"fault": "fewer_rows", "customer": customer_id(1), "date": "2024-06-09"}
     shop.rewritten(faults=[fault], checks=[{"shrink": {"max_drop": 0.5}}])
-    held = shop.ws.run(ONE, watcher=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
-    assert shop.ws.approve(key(1), held.run_id, "right", shop.entry(AuditedAct.STATE_APPROVE))
+    held = shop.ws.runs.start(ONE, listener=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
+    assert shop.ws.operations.approve(key(1), held.run_id, reason="right", actor="kim")
     return [(1, "done")]
 
 
 def create_backfill(shop: Shop) -> list[Line]:
-    new = shop.ws.new_backfill(ONE, reprocess=True, chunk_size=10, priority=0, max_chunks=1, actor="kim")
-    shop.ws.backfills.create(new, shop.entry(AuditedAct.BACKFILL_CREATE))
+    new = shop.ws.backfills.plan(ONE, reprocess=True, chunk_size=10, priority=0, max_chunks=1, actor="kim")
+    shop.ws.context.backfills.create(new, shop.entry(AuditedAct.BACKFILL_CREATE))
     return [(1, "done")]
 
 
 def moved(act: AuditedAct, before: str | None, after: str) -> Callable[[Shop], list[Line]]:
     def move(shop: Shop) -> list[Line]:
-        assert shop.ws.backfills.move(shop.backfill(before), after, shop.entry(act))
+        assert shop.ws.context.backfills.move(shop.backfill(before), after, shop.entry(act))
         return [(1, "done")]
 
     return move
@@ -168,19 +173,19 @@ def moved(act: AuditedAct, before: str | None, after: str) -> Callable[[Shop], l
 def retry_backfill(shop: Shop) -> list[Line]:
     old = shop.ws.backfills.get(shop.backfill())
     shop.filters = {"backfill_id": old.backfill_id}
-    actors = builders.Actors.on(shop.ws.database)
+    actors = builders.Actors.on(shop.ws.context.database)
     item = replace(actors.plan(key(1))[0], reason="backfill", backfill_id=old.backfill_id)
     [issued], _ = actors.try_to_issue(item)
     actors.validator.reject([builders.rejected(issued.attempt, actors.token, payload_digest="x")])
     shop.failed(key(1))
-    shop.ws.retry_backfill(old, "kim", without_raw=False, total=1)
+    shop.ws.backfills.retry_failed(old.backfill_id, actor="kim")
     return [(1, "done"), (1, "done")]
 
 
 def close_breaker(shop: Shop) -> list[Line]:
     opened = Breaker("demo", 3, NOW, NOW, error_class="auth", error_message="refused")
-    shop.ws.breakers.change("demo", lambda _: opened)
-    assert shop.ws.breakers.close("demo", shop.entry(AuditedAct.CLOSE_BREAKER))
+    shop.ws.context.breakers.change("demo", lambda _: opened)
+    assert shop.ws.context.breakers.close("demo", shop.entry(AuditedAct.CLOSE_BREAKER))
     return [(1, "done")]
 
 
@@ -193,52 +198,52 @@ def sync_customers(shop: Shop) -> list[Line]:
     (shop.folder / "penstock.yaml").write_text(f"{head}customers: customers.csv\nsources:{rest}")
     accounts = [Account(str(1_000_000_000 + number), "Uno", "UTC") for number in (1, 2, 3)]
     plan = plan_customers(shop.ws.settings, "demo", accounts, NOW)
-    shop.ws.sync_customers(plan, shop.entry(AuditedAct.CUSTOMERS_SYNC))
+    shop.ws.customers.sync("demo", plan, actor="kim")
     return [(3, "begun"), (3, "done")]
 
 
 def read_raw(shop: Shop) -> list[Line]:
-    old = shop.ws.reader.attempts(key(1))[0].run_id
-    assert len(list(shop.ws.raw_lines_of(key(1), old, "kim"))) == 10  # trusted: free
-    assert AuditedAct.RAW_READ not in {line["command"] for line in shop.ws.reader.audit()}
-    shop.ws.run(ONE, watcher=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
+    old = shop.ws.context.state.attempts(key(1))[0].run_id
+    assert len(list(shop.ws.raw.lines_of(key(1), old, "kim"))) == 10  # trusted: free
+    assert AuditedAct.RAW_READ not in {line["command"] for line in shop.ws.context.state.audit()}
+    shop.ws.runs.start(ONE, listener=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
     shop.filters = {**ONE_FILTER, "run_id": old}
-    assert len(list(shop.ws.raw_lines_of(key(1), old, "kim"))) == 10
+    assert len(list(shop.ws.raw.lines_of(key(1), old, "kim"))) == 10
     return [(1, "done")]
 
 
 def collect_garbage(shop: Shop) -> list[Line]:
-    shop.ws.run(ONE, watcher=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
+    shop.ws.runs.start(ONE, listener=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
     later = open_at(shop.folder, NOW + timedelta(days=9))
-    found = later.garbage(timedelta(days=1))
-    assert later.collect_garbage(found, timedelta(days=1), shop.entry(AuditedAct.RAW_GC))[0] == len(found) == 1
+    found = later.maintenance.garbage(timedelta(days=1))
+    assert later.maintenance.collect_garbage(found, timedelta(days=1), actor="kim")[0] == len(found) == 1
     return [(1, "done")]
 
 
 def take_snapshot(shop: Shop) -> list[Line]:
     shop.filters, shop.flags = {"snapshot": "now"}, {"keep": "30 days, 0:00:00"}
-    shop.ws.snapshot("now", actor="kim")
+    shop.ws.data.take_snapshot("now", actor="kim")
     return [(0, "begun"), (1, "done")]
 
 
 def drop_snapshot(shop: Shop) -> list[Line]:
-    shop.ws.snapshot("now", actor="set-up")
+    shop.ws.data.take_snapshot("now", actor="set-up")
     shop.filters = {"snapshot": "now"}
-    shop.ws.drop_snapshot("now", actor="kim")
+    shop.ws.data.drop_snapshot("now", actor="kim")
     return [(0, "begun"), (1, "done")]
 
 
 def reconcile(shop: Shop) -> list[Line]:
     shop.failed(key(1))
     shop.filters = {}
-    shop.ws.reconcile(spark=shop.spark, actor="kim")
+    shop.ws.maintenance.reconcile(spark=shop.spark, actor="kim")
     return [(1, "begun"), (1, "done")]
 
 
 def compact(shop: Shop) -> list[Line]:
-    names = [head.name for _, head in shop.ws.warehouse_tables()]
+    names = [head.name for _, head in shop.ws.maintenance.tables()]
     shop.filters = {"tables": names}
-    shop.ws.compact(names, None, shop.spark, actor="kim")
+    shop.ws.maintenance.compact(names, None, shop.spark, actor="kim")
     return [(1, "begun"), (1, "done")]
 
 
@@ -252,12 +257,12 @@ def vacuum(shop: Shop) -> list[Line]:
 
 def export_ledger(shop: Shop) -> list[Line]:
     later = open_at(shop.folder, NOW + timedelta(days=200))
-    facts = later.export_ledger(90, shop.entry(AuditedAct.LEDGER_EXPORT))
+    facts = later.maintenance.export_ledger(90, actor="kim")
     return [(facts["events"], "done")]
 
 
 def recover(shop: Shop) -> list[Line]:
-    shop.ws.recovery.from_database([], shop.entry(AuditedAct.RECOVER), lambda _: None, shop.spark)
+    shop.ws.maintenance.recovery.from_database([], lambda _: None, shop.spark, actor="kim")
     return [(0, "begun"), (0, "done")]
 
 
@@ -296,7 +301,7 @@ ACTS: dict[AuditedAct, Callable[[Shop], list[Line]]] = {
 @pytest.fixture(scope="module")
 def accepted(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Path:
     folder = write_workspace(tmp_path_factory.mktemp("shop"), customers=3, rows=10, query={"checks": []})
-    open_at(folder).run(Selection(), watcher=Silent(), actor="set-up", spark=spark)
+    open_at(folder).runs.start(Selection(), listener=Silent(), actor="set-up", spark=spark)
     return folder
 
 
@@ -310,7 +315,7 @@ def shop(accepted: Path, tmp_path: Path, spark: Any) -> Shop:
 @pytest.mark.parametrize("act", AuditedAct, ids=str)
 def test_every_act_is_in_the_audit_log_with_its_actor_filters_flags_and_count(act: AuditedAct, shop: Shop) -> None:
     expected = ACTS[act](shop)
-    lines = [line for line in shop.ws.reader.audit() if line["actor"] == "kim"][::-1]
+    lines = [line for line in shop.ws.context.state.audit() if line["actor"] == "kim"][::-1]
     assert {line["command"] for line in lines} == {act}
     assert [line["affected"] for line in lines] == [affected for affected, _ in expected]
     for line, (_, outcome) in zip(lines, expected, strict=True):
@@ -319,11 +324,11 @@ def test_every_act_is_in_the_audit_log_with_its_actor_filters_flags_and_count(ac
 
 def test_an_act_of_several_transactions_is_in_the_log_from_its_begin_whatever_becomes_of_it(shop: Shop) -> None:
     ws, entry = shop.ws, shop.entry(AuditedAct.COMPACT)
-    with pytest.raises(KeyboardInterrupt), ws.audited(entry, 3):  # as a kill: nothing is written after it
+    with pytest.raises(KeyboardInterrupt), ws.context.audited(entry, 3):  # as a kill: nothing is written after it
         raise KeyboardInterrupt
-    with pytest.raises(PenstockError), ws.audited(entry, 3):
+    with pytest.raises(PenstockError), ws.context.audited(entry, 3):
         raise PenstockError("the lake is gone")
-    lines = [(line["affected"], line["outcome"]) for line in ws.reader.audit()][::-1]
+    lines = [(line["affected"], line["outcome"]) for line in ws.context.state.audit()][::-1]
     assert lines == [(3, "begun"), (3, "begun"), (0, "failed: the lake is gone")]
 
 

@@ -31,7 +31,9 @@ def workspace(folder: Path, *faults: dict[str, Any], **models: Any) -> Workspace
 
 def rows(ws: Workspace, day: date = D9) -> int:
     """The rows of the source that the model says went into a day."""
-    [found] = [row["rows_"] for row in ws.vouched("models.spend").arrow().to_pylist() if row["logical_date"] == day]
+    [found] = [
+        row["rows_"] for row in ws.data.vouched("models.spend").arrow().to_pylist() if row["logical_date"] == day
+    ]
     return int(found)
 
 
@@ -40,7 +42,7 @@ def model(name: str, day: date = D9) -> PartitionKey:
 
 
 def tick(ws: Workspace, spark: Any) -> Any:
-    return ws.tick(lambda: spark, WorkerStore(ws.database, ws.now).register(), Silent())
+    return ws.rounds.tick(lambda: spark, WorkerStore(ws.context.database, ws.context.now).register(), Silent())
 
 
 def never() -> Any:
@@ -53,13 +55,13 @@ def test_an_approved_run_is_published_before_models_are_planned(tmp_path: Path, 
     held = run(ws, spark, key(1), reprocess=True)
     assert (held.rejected, rows(ws)) == (1, 20)
 
-    why = ws.why(key(1))
+    why = ws.partitions.why(key(1))
     assert why.headline.startswith("serving attempt 1 with 10 rows, attempt 2 failed")
     command = f'penstock state approve {key(1)} --run {held.run_id} --reason "..."'
     assert (why.approve, f"`{command}`" in why.next) == (command, True)
-    assert ws.approve(key(1), held.run_id, "the account shrank", ENTRY)
+    assert ws.operations.approve(key(1), held.run_id, reason="the account shrank", actor="test")
 
-    why = ws.why(key(1))
+    why = ws.partitions.why(key(1))
     assert (
         why.headline == "serving attempt 1 with 10 rows; attempt 2 with 2 rows has authority and waits to be published"
     )
@@ -71,21 +73,22 @@ def test_an_approved_run_is_published_before_models_are_planned(tmp_path: Path, 
     done = run(ws, spark)
     assert (done.accepted, done.loaded, done.cancelled, done.end) == (1, 2, 0, "done")
     assert rows(ws) == 12
-    why = ws.why(key(1))
+    why = ws.partitions.why(key(1))
     assert (why.headline, why.waiting) == ("serving attempt 2 with 2 rows", None)
 
     # A round does the same after a rollback, during which readers get no rows.
-    first = ws.reader.attempts(key(1))[-1].run_id
-    assert ws.rollback(key(1), first, ENTRY)
+    first = ws.context.state.attempts(key(1))[-1].run_id
+    assert ws.operations.rollback(key(1), first, actor="test")
     assert (
-        ws.why(key(1)).headline == "readers get no rows; attempt 1 with 10 rows has authority and waits to be published"
+        ws.partitions.why(key(1)).headline
+        == "readers get no rows; attempt 1 with 10 rows has authority and waits to be published"
     )
     facts = tick(ws, spark)
     assert (facts["planned"], facts["accepted"], facts["loaded"]) == (1, 1, 2)
-    assert (rows(ws), ws.why(key(1)).headline) == (20, "serving attempt 1 with 10 rows")
+    assert (rows(ws), ws.partitions.why(key(1)).headline) == (20, "serving attempt 1 with 10 rows")
 
     # With nothing to publish and nothing to run, nobody starts Spark.
-    assert ws.tick(never, WorkerStore(ws.database, ws.now).register(), Silent())["planned"] == 0
+    assert ws.rounds.tick(never, WorkerStore(ws.context.database, ws.context.now).register(), Silent())["planned"] == 0
 
 
 def test_a_model_does_not_wait_for_ever_for_a_publication_that_fails(tmp_path: Path, spark: Any) -> None:
@@ -93,7 +96,7 @@ def test_a_model_does_not_wait_for_ever_for_a_publication_that_fails(tmp_path: P
     run(workspace(tmp_path), spark)
     ws = workspace(tmp_path, SHRUNK)
     held = run(ws, spark, key(1), reprocess=True)
-    assert ws.approve(key(1), held.run_id, "the account shrank", ENTRY)
+    assert ws.operations.approve(key(1), held.run_id, reason="the account shrank", actor="test")
     for payload in (tmp_path / "lake" / "raw").rglob(f"*{held.run_id}*/payload*"):
         payload.write_bytes(b"spoilt")
     for _ in range(2):
@@ -102,7 +105,7 @@ def test_a_model_does_not_wait_for_ever_for_a_publication_that_fails(tmp_path: P
         assert [failure.key for failure in done.failures] == [key(1)]
         assert done.waiting is not None
         assert (done.waiting["publication"], done.waiting["model_inputs"]) == (1, 1)
-    assert len(ws.reader.attempts(model("spend"))) == 1
+    assert len(ws.context.state.attempts(model("spend"))) == 1
     assert rows(ws) == 20
 
 
@@ -110,10 +113,10 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
     ws = workspace(tmp_path, total={"code": TOTAL}, secret={"code": TOTAL, "on_demotion": "hide"})
     first = run(ws, spark)
     assert first.accepted == 10
-    ws.snapshot("before")
+    ws.data.take_snapshot("before")
     assert ws.ready("models.total")
     ws = open_at(tmp_path, NOW + timedelta(hours=1))
-    assert ws.demote(key(1), "wrong currency", ENTRY)
+    assert ws.operations.demote(key(1), reason="wrong currency", actor="test")
 
     names = ("spend", "total", "secret")
     for name in names:
@@ -121,13 +124,13 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
         assert (ws.ready(table, date=D9), ws.ready(table, date=D10)) == (False, True), name
         [day] = ws.coverage(table, date=D9)
         assert day.withdrawn_inputs == (model(name),)
-        assert ws.vouched(table).withdrawn_inputs == (model(name),)
-        assert ws.vouched(table, since=D10).withdrawn_inputs == ()
-        assert ws.vouched(table, as_of="before").withdrawn_inputs == (model(name),)
-        why = ws.why(model(name))
+        assert ws.data.vouched(table).withdrawn_inputs == (model(name),)
+        assert ws.data.vouched(table, since=D10).withdrawn_inputs == ()
+        assert ws.data.vouched(table, as_of="before").withdrawn_inputs == (model(name),)
+        why = ws.partitions.why(model(name))
         assert f"not ready: it was made from run {first.run_id} of {key(1)}, which was demoted" in why.blocks[0]
         assert (why.display, why.stale[0].partition(":")[0]) == ("stale", "UPSTREAM_CHANGED")
-    assert ws.board(Selection()).flags() == {"upstream_changed": 3, "input_demoted": 3}
+    assert ws.status.board(Selection()).flags() == {"upstream_changed": 3, "input_demoted": 3}
 
     # Rows are read as before, or hidden by every reader where the model says so.
     for table, as_of, days in (
@@ -136,14 +139,14 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
         ("models.secret", None, {D10}),
         ("models.secret", "before", {D10}),
     ):
-        vouched = ws.vouched(table, as_of=as_of)
+        vouched = ws.data.vouched(table, as_of=as_of)
         told: list[Any] = []
         by_sql = ws.sql(f"SELECT * FROM {table}", as_of=as_of, opened=told.append).read_all()
         frames = [vouched.arrow(), vouched.duckdb().to_arrow_table(), by_sql, vouched.spark(spark).toArrow()]
         for found in frames:
             assert set(found.column("logical_date").to_pylist()) == days, (table, as_of)
         assert told[0].hidden_inputs == (() if D9 in days else (told[0].withdrawn_inputs))
-    assert "its rows are hidden from readers" in ws.why(model("secret")).headline
+    assert "its rows are hidden from readers" in ws.partitions.why(model("secret")).headline
 
     # Without the input nothing is made from the rest, and models of models wait, too.
     waiting = run(ws, spark)
@@ -152,26 +155,26 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
         {"retry": 0, "operator": 1, "terminal": 0, "paused": 0, "blocked": 0, "open": 0, "publication": 0}
         | {"model_inputs": 3},
     )
-    assert set(ws.vouched("models.total").arrow().column("logical_date").to_pylist()) == {D9, D10}
+    assert set(ws.data.vouched("models.total").arrow().column("logical_date").to_pylist()) == {D9, D10}
 
     # The input comes back with the same rows: everything is made again all the same, and is ready.
-    assert ws.retry([key(1)], ENTRY) == 1
+    assert ws.operations.retry(Selection(keys=(key(1),)), without_raw=True, actor="test") == 1
     again = run(ws, spark)
     assert (again.accepted, again.unchanged, again.cancelled) == (4, 0, 0)
-    digests = {attempt.content_digest for attempt in ws.reader.attempts(key(1))}
+    digests = {attempt.content_digest for attempt in ws.context.state.attempts(key(1))}
     assert len(digests) == 1
     for name in names:
         assert ws.ready(f"models.{name}")
-        assert ws.vouched(f"models.{name}").withdrawn_inputs == ()
-    assert ws.board(Selection()).flags() == {}
-    assert set(ws.vouched("models.secret").arrow().column("logical_date").to_pylist()) == {D9, D10}
+        assert ws.data.vouched(f"models.{name}").withdrawn_inputs == ()
+    assert ws.status.board(Selection()).flags() == {}
+    assert set(ws.data.vouched("models.secret").arrow().column("logical_date").to_pylist()) == {D9, D10}
 
 
 def test_how_a_model_answers_a_demotion_is_no_part_of_its_contract(tmp_path: Path, spark: Any) -> None:
     models = {"total": {"code": TOTAL}}
     run(workspace(tmp_path, **models), spark)
     ws = workspace(tmp_path, total={"code": TOTAL, "on_demotion": "hide"})
-    assert ws.board(Selection()).flags() == {}
+    assert ws.status.board(Selection()).flags() == {}
     assert run(ws, spark).planned == 0
 
 
@@ -185,5 +188,5 @@ def test_what_was_stopped_without_a_verdict_is_cancelled_and_not_failed(tmp_path
     assert [item.key for item in done.failures] == [key(2, "2024-06-10")]
     assert [item.key for item in done.cancelled_items] == [key(1, "2024-06-10")]
     assert done.cancelled == 1
-    assert ws.reader.attempts(key(1, "2024-06-10"))[0].outcome is Outcome.CANCELLED
+    assert ws.context.state.attempts(key(1, "2024-06-10"))[0].outcome is Outcome.CANCELLED
     assert RunId(done.run_id) == done.runs[-1]

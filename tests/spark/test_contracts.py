@@ -20,7 +20,6 @@ from penstock.pipeline.references import Referenced
 from penstock.pipeline.validate import ToValidate, Validated, validate
 from penstock.raw.sink import RawSink
 from penstock.state.records import Accepted, Planned
-from support.builders import audit_entry
 from support.harness import Harness
 from support.workspaces import CAMPAIGNS, key, open_at, rows_by_partition, run, write_workspace
 
@@ -41,9 +40,10 @@ class Keeper(Harness):
     def send(self, spark: Any, slices: Mapping[PartitionKey, Sequence[Any]]) -> list[Validated]:
         """Receive these rows, judge them, and accept what may be."""
         token, run_id = self.workers.register(), new_run_id()
-        contract = self.workspace.contracts["campaign_daily"]
+        contract = self.workspace.context.contracts["campaign_daily"]
         planned = [
-            Planned(k, len(self.workspace.reader.attempts(k)), "missing", contract.fingerprint, "v1") for k in slices
+            Planned(k, len(self.workspace.context.state.attempts(k)), "missing", contract.fingerprint, "v1")
+            for k in slices
         ]
         issued, _ = self.control.issue(run_id, token, 0, planned)
         sizes = {item.attempt: self.receive(item.attempt, slices[item.attempt.partition]) for item in issued}
@@ -62,7 +62,7 @@ class Keeper(Harness):
         return found
 
     def receive(self, attempt: AttemptKey, rows: Sequence[Any]) -> int:
-        writer = RawSink(self.workspace.lake).writer(attempt)
+        writer = RawSink(self.workspace.context.lake).writer(attempt)
         for row in rows:
             writer.write(row if isinstance(row, bytes) else json.dumps(row).encode())
         return writer.seal(self.now(), "v1", "1", "q", "UTC").payload_bytes
@@ -107,12 +107,12 @@ def test_nested_values_defaults_and_kept_fields_reach_every_reader(tmp_path: Pat
     assert [(c.check, c.severity) for c in found.complaints] == [("known", "warn")]
     assert house.publish().broken == {}
     ws = house.workspace
-    verified = ws.verify((), lambda share: None, raw=True)
+    verified = ws.maintenance.verify((), lambda share: None, raw=True)
     assert (verified.wrong, verified.rows) == ({}, 4)  # the table has what was validated, digest by digest
 
     wanted = [*READ, {"id": 9, "tags": None, "geo": None, "country": "X", "_extra": None}]
     names = list(READ[0])
-    vouched = ws.vouched("demo.campaign_daily")
+    vouched = ws.data.vouched("demo.campaign_daily")
     assert vouched.arrow().select(names).to_pylist() == wanted
     ordered = vouched.duckdb().project(", ".join(names)).order("id")
     assert ordered.to_arrow_table().to_pylist() == wanted
@@ -134,9 +134,11 @@ def test_each_slice_is_loaded_under_the_contract_it_was_accepted_under(tmp_path:
     house = Keeper(tmp_path, fields=french)
     house.send(spark, {key(2): [{"id": 2}], key(1, "2024-06-10"): [{"id": 3}]})
     assert house.publish().loaded == 3
-    rows = {row["id"]: row["country"] for row in house.workspace.vouched("demo.campaign_daily").arrow().to_pylist()}
+    rows = {
+        row["id"]: row["country"] for row in house.workspace.data.vouched("demo.campaign_daily").arrow().to_pylist()
+    }
     assert rows == {1: "DE", 2: "FR", 3: "FR"}
-    assert house.workspace.verify((), lambda share: None, raw=False).wrong == {}
+    assert house.workspace.maintenance.verify((), lambda share: None, raw=False).wrong == {}
 
 
 def test_the_demo_source_knows_nested_types_all_the_way(tmp_path: Path, spark: Any) -> None:
@@ -182,19 +184,19 @@ def test_a_run_is_compared_with_the_one_that_is_trusted(tmp_path: Path, spark: A
     less = [{"fault": "fewer_rows", "enabled": True}]
     ws = open_at(write_workspace(tmp_path, rows=10, faults=less, query={"checks": checks}))
     assert run(ws, spark, key(), reprocess=True).rejected == 1
-    [held, trusted] = ws.reader.attempts(key())
+    [held, trusted] = ws.context.state.attempts(key())
     assert [c["check"] for c in held.complaints or []] == ["compare(sum(clicks))", "compare(count(*))"]
     assert held.error_message is not None
     assert "count(*)" not in held.error_message  # a warning is no reason
     assert set(held.measures or {}) == set(trusted.measures or {}) == {"sum(clicks)", "count(*)"}
 
-    ws.approve(key(), held.run_id, "the account shrank", audit_entry())
+    ws.operations.approve(key(), held.run_id, reason="the account shrank", actor="ada")
     again = run(ws, spark, key(), reprocess=True)
     assert (again.accepted, again.warnings) == (1, 0)  # compared with what was approved
-    ws.rollback(key(), trusted.run_id, audit_entry())
+    ws.operations.rollback(key(), trusted.run_id, actor="ada")
     assert run(ws, spark, key(), reprocess=True).rejected == 1  # and with what was returned to
-    ws.demote(key(), "wrong", audit_entry())
-    ws.retry([key()], audit_entry())
+    ws.operations.demote(key(), reason="wrong", actor="ada")
+    ws.operations.retry(Selection(keys=(key(),)), without_raw=True, actor="ada")
     assert run(ws, spark, key()).accepted == 1  # nothing is trusted, so there is nothing to compare with
 
 
@@ -219,7 +221,7 @@ def test_values_are_looked_for_in_the_slice_of_the_same_customer_and_day(tmp_pat
     ws = open_at(write_workspace(tmp_path, customers=2, rows=40, queries=referring(*checks)))
     summary = run(ws, spark)
     assert (summary.accepted, summary.rejected, summary.warnings) == (8, 0, 4)
-    [attempt] = ws.reader.attempts(key())
+    [attempt] = ws.context.state.attempts(key())
     [warning] = attempt.complaints or []
     assert (warning["check"], warning["count"], warning["line"]) == ("references(campaign_id, network)", 40, 1)
     assert "is not in demo.zz_networks" in warning["message"]
@@ -232,14 +234,23 @@ def test_a_slice_that_refers_to_one_that_is_not_there_waits_for_it(tmp_path: Pat
     ws = open_at(write_workspace(tmp_path, rows=40, faults=broken, queries=referring(check)))
     summary = run(ws, spark)
     assert (summary.accepted, summary.rejected) == (2, 2)
-    [attempt] = ws.reader.attempts(key())
+    [attempt] = ws.context.state.attempts(key())
     assert (attempt.outcome, attempt.error_class) == (Outcome.FAILED, ErrorClass.TRANSIENT)
     other = key(query="zz_networks")
     assert attempt.error_message == f"references(network) cannot be judged: {other} is not vouched for yet"
-    view = ws.views([key()])[key()]
+    view = ws.partitions.views([key()])[key()]
     assert view.control.next_run_at is not None  # it is tried again by itself
     ws = open_at(write_workspace(tmp_path, rows=40, queries=referring(check)))
-    ws.retry([other, key()], audit_entry())
+    ws.operations.retry(
+        Selection(
+            keys=(
+                other,
+                key(),
+            )
+        ),
+        without_raw=True,
+        actor="ada",
+    )
     assert run(ws, spark).accepted == 2
 
 
@@ -252,10 +263,10 @@ def test_one_read_of_the_other_table_serves_a_whole_batch(tmp_path: Path, spark:
 
     def look(table: str, first: date, last: date, customers: Sequence[str]) -> Referenced:
         looked.append((table, first, last, list(customers)))
-        return ws._referenced(table, first, last, customers)
+        return ws.data.referenced(table, first, last, customers)
 
     trusted = [(k, s.current_run_id) for k in (key(n, d) for n in (1, 2, 3) for d in ("2024-06-09", "2024-06-10"))
-               if (s := ws.reader.state(k))]  # fmt: skip
+               if (s := ws.context.state.state(k))]  # fmt: skip
     items = [ToValidate(AttemptKey(k, RunId(str(r))), 1000, None) for k, r in trusted]
     found = validate(spark, ws.settings.lake, contract, items, open_reference=look)
     assert [item.complaints for item in found] == [[]] * 6
@@ -269,7 +280,7 @@ def test_warnings_never_stand_in_the_way(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, faults=fault, query={"checks": checks}))
     summary = run(ws, spark)
     assert (summary.accepted, summary.rejected, summary.warnings, summary.failures) == (2, 0, 3, [])
-    [attempt] = ws.reader.attempts(key())
+    [attempt] = ws.context.state.attempts(key())
     assert attempt.outcome is Outcome.SUCCEEDED
     assert {warning["check"] for warning in attempt.warnings} == {"unique(campaign_id)", "expression(clicks < 0)"}
-    assert [w["check"] for w in ws.why(key()).warnings] == [w["check"] for w in attempt.warnings]
+    assert [w["check"] for w in ws.partitions.why(key()).warnings] == [w["check"] for w in attempt.warnings]

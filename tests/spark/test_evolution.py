@@ -23,7 +23,7 @@ NEW: dict[str, Any] = {"fields": [*CAMPAIGNS["fields"], {"name": "network", "typ
 
 
 def versions(ws: Workspace) -> dict[str, int]:
-    return ws.reader.versions(ws.ranges(Selection()))
+    return ws.context.state.versions(ws.context.ranges(Selection()))
 
 
 def test_history_moves_to_a_new_version_by_an_explicit_backfill(tmp_path: Path, spark: Any) -> None:
@@ -47,21 +47,21 @@ def test_history_moves_to_a_new_version_by_an_explicit_backfill(tmp_path: Path, 
     assert refused.returncode == 2
     assert "no trusted run here is of schema version v7 (there are: v1 (4))" in refused.stderr
     manners: dict[str, Any] = {"reprocess": True, "chunk_size": 10, "priority": 0, "max_chunks": 1, "actor": "test"}
-    created = later.new_backfill(Selection(schema_version="v1"), **manners)
-    later.backfills.create(created, AuditEntry("test", AuditedAct.BACKFILL_CREATE, {}, {}))
-    with Heartbeat(WorkerStore(later.database, later.now)) as heart:
-        later.tick(lambda: spark, heart.token, Silent())
-        later.tick(lambda: spark, heart.token, Silent())
+    created = later.backfills.plan(Selection(schema_version="v1"), **manners)
+    later.context.backfills.create(created, AuditEntry("test", AuditedAct.BACKFILL_CREATE, {}, {}))
+    with Heartbeat(WorkerStore(later.context.database, later.context.now)) as heart:
+        later.rounds.tick(lambda: spark, heart.token, Silent())
+        later.rounds.tick(lambda: spark, heart.token, Silent())
     assert later.backfills.get(created.backfill_id).status == "finished"
     assert versions(later) == {"v1": 1, "v2": 5}
-    rows = later.vouched("demo.campaign_daily").arrow().to_pylist()
+    rows = later.data.vouched("demo.campaign_daily").arrow().to_pylist()
     assert len(rows) == 30
     assert {row["schema_version"] for row in rows if row["customer_id"] == customer_id(1)} == {"v2"}
     old = [row for row in rows if row["schema_version"] == "v1"]
     assert {(row["customer_id"], row["logical_date"].isoformat(), row["network"]) for row in old} == {
         (customer_id(2), "2024-06-09", None)
     }
-    assert later.reader.attempts(key(2))[0].outcome == "FAILED"
+    assert later.context.state.attempts(key(2))[0].outcome == "FAILED"
 
 
 def labelled(kind: str, version: str) -> dict[str, Any]:
@@ -95,11 +95,11 @@ def test_a_type_that_changes_leaves_reads_and_models_of_either_version_working(t
     [left] = done.cancelled_items
     assert str(left.key) == "models/all/pair/2024-06-11"
     assert "cannot be read as one table (label is long in v1 and string in v2)" in left.message
-    tops = {row["logical_date"].day: row["top"] for row in later.vouched("models.top").arrow().to_pylist()}
+    tops = {row["logical_date"].day: row["top"] for row in later.data.vouched("models.top").arrow().to_pylist()}
     assert sorted(tops) == [9, 10, 11]
     assert tops[9].isdigit()
     assert tops[11].startswith("text ")
-    assert {row["logical_date"].day for row in later.vouched("models.pair").arrow().to_pylist()} == {9, 10}
+    assert {row["logical_date"].day for row in later.data.vouched("models.pair").arrow().to_pylist()} == {9, 10}
     judged = [failure for failure in done.failures if failure.key.query_name == "tag_daily"]
     assert len(judged) == 6
     assert all("label is not in demo.campaign_daily" in failure.message for failure in judged)
@@ -107,7 +107,7 @@ def test_a_type_that_changes_leaves_reads_and_models_of_either_version_working(t
     # One frame is refused, one version is read, through each face.
     with pytest.raises(VersionsConflict, match="label is long in v1 and string in v2"):
         later.read(table, spark=spark)
-    assert later.vouched(table, schema_version="v1").spark(spark).count() == 20
+    assert later.data.vouched(table, schema_version="v1").spark(spark).count() == 20
     source = spark.read.format("penstock").option("workspace", str(folder)).option("table", table)
     assert source.option("schema_version", "v2").load().where("label LIKE 'text %'").count() == 10
     refused = penstock("read", table, workspace=folder)
@@ -117,13 +117,13 @@ def test_a_type_that_changes_leaves_reads_and_models_of_either_version_working(t
     counted = ("sql", f"SELECT count(*) AS n FROM {table}")
     assert penstock(*counted, workspace=folder).returncode == 2
     assert answer(*counted, "--schema-version", f"{table}=v2", workspace=folder)["items"] == [{"n": 10}]
-    frame = later.spark_sql(counted[1], spark, schema_versions={table: "v1"}).read_all()
+    frame = later.data.spark_sql(counted[1], spark, schema_versions={table: "v1"}).read_all()
     assert frame.to_pylist() == [{"n": 20}]
 
     # History moves: the old table is empty, and everything is read in the new version.
     moved = [key(number, day) for number in (1, 2) for day in ("2024-06-09", "2024-06-10")]
     run(later, spark, *moved, reprocess=True)
     run(later, spark)
-    assert later.vouched(table).spark(spark).where("label LIKE 'text %'").count() == 30
+    assert later.data.vouched(table).spark(spark).where("label LIKE 'text %'").count() == 30
     assert answer(*counted, workspace=folder)["items"] == [{"n": 30}]
-    assert {row["logical_date"].day for row in later.vouched("models.pair").arrow().to_pylist()} == {9, 10, 11}
+    assert {row["logical_date"].day for row in later.data.vouched("models.pair").arrow().to_pylist()} == {9, 10, 11}

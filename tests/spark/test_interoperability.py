@@ -37,8 +37,8 @@ def texts(rows: Iterable[dict[str, Any]]) -> Rows:
 
 def of_tables(house: Harness, read: Callable[[list[str]], list[list[dict[str, Any]]]]) -> Rows:
     """Both tables as a Delta reader sees them at their last version."""
-    heads = [head for _, head in house.workspace.warehouse_tables()]
-    found = read([house.workspace.lake.uri(head.location) for head in heads])
+    heads = [head for _, head in house.workspace.maintenance.tables()]
+    found = read([house.workspace.context.lake.uri(head.location) for head in heads])
     return texts(
         {**row, "schema_version": h.schema_version} for h, rows in zip(heads, found, strict=True) for row in rows
     )
@@ -57,7 +57,7 @@ def seen(tmp_path: Path, spark: Any) -> Callable[[Harness, dict[Any, int]], None
     """Fails unless every reader sees exactly these partitions with these clicks, three rows each."""
 
     def check(house: Harness, expected: dict[Any, int]) -> None:
-        vouched = house.workspace.vouched(TABLE)
+        vouched = house.workspace.data.vouched(TABLE)
         ours = texts(vouched.arrow().to_pylist())
         assert house.clicks() == {partition: {clicks} for partition, clicks in expected.items()}
         assert len(ours) == 3 * len(expected)
@@ -75,7 +75,7 @@ def test_every_reader_sees_exactly_the_vouched_rows_after_every_publication(
     tmp_path: Path, seen: Callable[[Harness, dict[Any, int]], None]
 ) -> None:
     house = LongAgo(tmp_path)
-    newer, acts = house.under("v2"), AuthorityStore(house.workspace.database, house.now)
+    newer, acts = house.under("v2"), AuthorityStore(house.workspace.context.database, house.now)
     first, second, third, other_month = key(1), key(2), key(3), key(1, "2024-07-01")
     with folding_nothing():
         earliest = house.deliver({first: 1, second: 1, third: 1, other_month: 1})
@@ -101,7 +101,7 @@ def test_every_reader_sees_exactly_the_vouched_rows_after_every_publication(
     seen(house, {first: 1, third: 1, other_month: 1, key(4): 2, key(5): 3})
 
     house.grow_old()
-    [deleted] = house.workspace.vacuum((), timedelta(hours=1), dry_run=False).values()
+    [deleted] = house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=False).values()
     assert deleted
     seen(house, {first: 1, third: 1, other_month: 1, key(4): 2, key(5): 3})
 
@@ -113,5 +113,5 @@ def test_every_reader_sees_exactly_the_vouched_rows_after_every_publication(
     house.deliver({third: 5}, rows=0)  # accepted, and empty
     house.publish()
     seen(house, {first: 5, other_month: 1, key(4): 2, key(5): 3, key(6): 4})
-    newer.workspace.database.close()
-    house.workspace.database.close()
+    newer.workspace.context.database.close()
+    house.workspace.context.database.close()

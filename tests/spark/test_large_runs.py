@@ -11,8 +11,6 @@ import pytest
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey, RunId
-from penstock.state.audited import AuditedAct
-from penstock.state.control import AuditEntry
 from support.workspaces import Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
 
 FROM_MAY: dict[str, Any] = {"start_date": "2024-05-30"}  # twelve days: two of May, ten of June
@@ -40,8 +38,8 @@ class Cancelling(Hearing):
 
     def stage(self, name: str, partitions: int) -> Callable[[float], None]:
         if len(self.heard) == 2 and name == "extract":
-            *_, running = (row["run_id"] for row in self._ws.current().runs().to_pylist())
-            self._ws.cancel_run(RunId(running), AuditEntry("test", AuditedAct.RUNS_CANCEL, {}, {}))
+            *_, running = (row["run_id"] for row in self._ws.status.current().runs().to_pylist())
+            self._ws.runs.cancel(RunId(running), actor="test")
         return super().stage(name, partitions)
 
 
@@ -60,7 +58,7 @@ def test_several_runs_bring_what_one_brings_models_included(tmp_path: Path, spar
         write_workspace(tmp_path / "divided", customers=3, query=FROM_MAY, models=models(), control=small)
     )
     whole = open_at(write_workspace(tmp_path / "whole", customers=3, query=FROM_MAY, models=models()))
-    preview = divided.plan(Selection(), limit=5)
+    preview = divided.plans.preview(Selection(), limit=5)
     assert (preview.total, len(preview.items)) == (60, 5)
 
     many, one = run(divided, spark), run(whole, spark)
@@ -69,7 +67,7 @@ def test_several_runs_bring_what_one_brings_models_included(tmp_path: Path, spar
     assert many.accepted == many.loaded == 3 * 12 + 2 * 12
     for table in ("demo.campaign_daily", "models.spend", "models.total"):
         assert content(divided, table) == content(whole, table)
-    assert [row["run_id"] for row in divided.current().runs().to_pylist()] == many.runs
+    assert [row["run_id"] for row in divided.status.current().runs().to_pylist()] == many.runs
     assert many.run_id == many.runs[-1]
     assert (run(divided, spark).planned, run(whole, spark).planned) == (0, 0)
 
@@ -87,7 +85,7 @@ def test_what_fails_in_one_of_them_is_not_attempted_again_by_the_next(tmp_path: 
         str(key(2, "2024-05-30")),
     ]
     assert (summary.planned, summary.accepted, summary.rejected) == (24, 22, 2)
-    assert [len(ws.reader.attempts(key(1, f"2024-06-{day:02}"))) for day in range(1, 11)] == [1] * 10
+    assert [len(ws.context.state.attempts(key(1, f"2024-06-{day:02}"))) for day in range(1, 11)] == [1] * 10
 
 
 @pytest.mark.parametrize("largest", [24, 30])
@@ -95,8 +93,8 @@ def test_models_do_not_count_towards_the_size_and_are_never_cut_off(tmp_path: Pa
     ws = open_at(
         write_workspace(tmp_path, customers=2, query=FROM_MAY, models=models(), control={"largest_run": largest})
     )
-    assert ws.plan(Selection(), limit=40).total == 48
-    assert len(ws.plan(Selection(), limit=40).items) == 40
+    assert ws.plans.preview(Selection(), limit=40).total == 48
+    assert len(ws.plans.preview(Selection(), limit=40).items) == 40
     summary = run(ws, spark)
     assert (len(summary.runs), summary.planned, summary.loaded) == (1, 48, 48)
     again = run(ws, spark, reprocess=True)
@@ -108,7 +106,7 @@ def test_customers_in_trouble_do_not_keep_the_others_waiting(tmp_path: Path, spa
     ws = open_at(write_workspace(tmp_path, customers=3, faults=faults, query=FROM_MAY, control={"largest_run": 10}))
     summary = run(ws, spark)
     assert summary.accepted >= 2 * 10  # the days of June of the others
-    assert all(ws.reader.attempts(key(number, "2024-06-10")) for number in (2, 3))
+    assert all(ws.context.state.attempts(key(number, "2024-06-10")) for number in (2, 3))
 
 
 def test_a_model_that_cannot_be_made_is_said_before_the_first_of_them(tmp_path: Path, spark: Any) -> None:
@@ -117,7 +115,7 @@ def test_a_model_that_cannot_be_made_is_said_before_the_first_of_them(tmp_path: 
     }
     ws = open_at(write_workspace(tmp_path, customers=2, query=FROM_MAY, models=bad, control={"largest_run": 5}))
     watcher = Hearing(ws)
-    summary = ws.run(Selection(), watcher=watcher, actor="test", spark=spark)
+    summary = ws.runs.start(Selection(), listener=watcher, actor="test", spark=spark)
     assert "models.bad" in watcher.heard[0]
     assert summary.loaded == 24
     assert "nothing" in summary.troubles[0]
@@ -126,7 +124,7 @@ def test_a_model_that_cannot_be_made_is_said_before_the_first_of_them(tmp_path: 
 def test_one_that_is_cancelled_is_the_last_and_the_rest_stays_due(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, customers=2, query=FROM_MAY, control={"largest_run": 10}))
     watcher = Cancelling(ws)
-    summary = ws.run(Selection(), watcher=watcher, actor="test", spark=spark)
+    summary = ws.runs.start(Selection(), listener=watcher, actor="test", spark=spark)
     assert watcher.heard == [
         "run 1: 10 partitions, then 14 more to fetch",
         "run 2: 10 partitions, then 4 more to fetch",

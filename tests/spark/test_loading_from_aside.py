@@ -103,7 +103,7 @@ def test_when_both_are_spoilt_nothing_is_published_and_it_is_said(
     assert {failure.key.customer_id for failure in found.failures} == {customer_id(1)}
     assert all("is not what was sealed" in failure.message for failure in found.failures)
     assert len(found.failures) == len({failure.key for failure in found.failures}) == 2, "each is reported once"
-    page = ws.run_page(found.run_id)
+    page = ws.status.run_page(found.run_id)
     assert page.run["state"] == "FAILED"
     assert [(task["task_key"], task["state"], task["error_class"]) for task in page.failed] == [
         (f"load:{failure.key}", "FAILED", "data") for failure in sorted(found.failures, key=lambda one: one.key)
@@ -189,7 +189,7 @@ def test_odd_values_are_the_same_either_way(tmp_path: Path, spark: Any, monkeypa
                 patch.setattr(runner, "set_aside", lambda _spark: nullcontext(None))
             done = run(ws, spark)
             assert (done.loaded, done.failures) == (6, [])
-        found.append(ws.vouched("demo.campaign_daily").arrow().drop_columns(["_run_id"]))
+        found.append(ws.data.vouched("demo.campaign_daily").arrow().drop_columns(["_run_id"]))
     assert found[0].schema == found[1].schema
     assert found[0].equals(found[1])
     assert found[0].num_rows == 14

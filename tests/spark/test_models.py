@@ -13,8 +13,6 @@ from penstock.control.select import Selection
 from penstock.errors import UsageError
 from penstock.lifecycle import Outcome
 from penstock.partition import PartitionKey
-from penstock.state.audited import AuditedAct
-from penstock.state.control import AuditEntry
 from penstock.state.inputs import InputReader
 from support.cli import answer
 from support.workspaces import NOW, customer_id, key, open_at, run, write_workspace
@@ -32,24 +30,24 @@ def slice_of(day: date, model: str = "spend", customer: str = "all") -> Partitio
 
 
 def rows(ws: Workspace, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    found = ws.vouched(table).arrow().to_pylist()
+    found = ws.data.vouched(table).arrow().to_pylist()
     return sorted(tuple(row[name] for name in columns) for row in found)
 
 
 def costs(ws: Workspace) -> dict[date, int]:
     """What the model must say, added up by hand."""
     found: dict[date, int] = {}
-    for row in ws.vouched("demo.campaign_daily").arrow().to_pylist():
+    for row in ws.data.vouched("demo.campaign_daily").arrow().to_pylist():
         found[row["logical_date"]] = found.get(row["logical_date"], 0) + row["cost_micros"]
     return found
 
 
 def plan(ws: Workspace, **chosen: Any) -> dict[str, str]:
-    return {str(item.key): item.reason for item in ws.plan(Selection(**chosen)).items}
+    return {str(item.key): item.reason for item in ws.plans.preview(Selection(**chosen)).items}
 
 
 def demote(ws: Workspace, partition: PartitionKey) -> None:
-    assert ws.demote(partition, "wrong", AuditEntry("test", AuditedAct.STATE_DEMOTE, {}, {}))
+    assert ws.operations.demote(partition, reason="wrong", actor="test")
 
 
 def test_a_model_is_made_in_the_run_that_brings_its_inputs(tmp_path: Path, spark: Any) -> None:
@@ -59,10 +57,10 @@ def test_a_model_is_made_in_the_run_that_brings_its_inputs(tmp_path: Path, spark
     assert dict(rows(ws, "models.spend", "logical_date", "cost")) == costs(ws)
     assert run(ws, spark).planned == 0
 
-    [made] = ws.reader.attempts(slice_of(D9))
+    [made] = ws.context.state.attempts(slice_of(D9))
     assert made.outcome is Outcome.SUCCEEDED
-    assert list(ws.raw_lines(slice_of(D9))) == [b'{"cost":%d,"rows_":15}' % costs(ws)[D9]]
-    used = InputReader(ws.database).of_trusted("models.spend", [slice_of(D9)])[slice_of(D9)]
+    assert list(ws.raw.lines(slice_of(D9))) == [b'{"cost":%d,"rows_":15}' % costs(ws)[D9]]
+    used = InputReader(ws.context.database).of_trusted("models.spend", [slice_of(D9)])[slice_of(D9)]
     assert set(used.inputs) == {key(1), key(2), key(3)}
 
 
@@ -79,12 +77,12 @@ def test_a_day_is_made_only_when_enough_of_its_inputs_can_be_read(tmp_path: Path
         "some": [D9],
     }
     assert rows(ws, "models.most", "logical_date", "rows_") == [(D9, 15), (D10, 10)]
-    waiting = ws.plan(Selection())
+    waiting = ws.plans.preview(Selection())
     assert (list(waiting.items), waiting.waiting) == ([], 2)
 
     # The late customer comes: what waited for it is made, what did without is made again.
     ws = open_at(write_workspace(tmp_path, customers=3, models={"spend": spend(), "most": spend(require="60%")}))
-    ws.retry([key(1, "2024-06-10")], AuditEntry("test", AuditedAct.STATE_RETRY, {}, {}))
+    ws.operations.retry(Selection(keys=(key(1, "2024-06-10"),)), without_raw=True, actor="test")
     assert plan(ws) == {
         str(key(1, "2024-06-10")): "requeued",
         str(slice_of(D10)): "missing",
@@ -135,7 +133,7 @@ def test_a_model_that_is_not_to_be_refreshed_stays_and_says_that_it_is_stale(tmp
     run(ws, spark)
     demote(ws, key(2, "2024-06-10"))
     assert plan(ws) == {}
-    board = ws.board(Selection(source="models"))
+    board = ws.status.board(Selection(source="models"))
     assert board.stale_reasons()["UPSTREAM_CHANGED"] == 1
     assert run(ws, spark, slice_of(D10), reprocess=True).accepted == 1
     assert dict(rows(ws, "models.spend", "logical_date", "cost")) == costs(ws)
@@ -156,7 +154,7 @@ def test_a_window_reaches_back_and_slices_of_customers_follow_their_own(tmp_path
     found = rows(ws, "models.rolling", "customer_id", "logical_date", "days")
     assert [(day.day, days) for who, day, days in found if who == one] == [(6, 1), (7, 2), (8, 3), (9, 3), (10, 3)]
     demote(ws, key(1, "2024-06-08"))
-    planned = ws.plan(Selection())
+    planned = ws.plans.preview(Selection())
     assert (list(planned.items), planned.waiting) == ([], 3)  # three windows of one customer lack a day
     assert len(found) == 10
 
@@ -171,7 +169,7 @@ def test_a_model_may_be_a_python_function(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, models={"peak": {"code": code, "depends_on": ["demo.campaign_daily"]}}))
     run(ws, spark)
     clicks: dict[date, int] = {}
-    for row in ws.vouched("demo.campaign_daily").arrow().to_pylist():
+    for row in ws.data.vouched("demo.campaign_daily").arrow().to_pylist():
         clicks[row["logical_date"]] = max(clicks.get(row["logical_date"], 0), row["clicks"])
     assert dict(rows(ws, "models.peak", "logical_date", "most")) == clicks
 
@@ -183,7 +181,7 @@ def test_nested_columns_and_exact_numbers_are_kept(tmp_path: Path, spark: Any) -
         FROM demo.campaign_daily GROUP BY logical_date"""
     ws = open_at(write_workspace(tmp_path, models={"rich": {"code": code, "depends_on": ["demo.campaign_daily"]}}))
     assert run(ws, spark).accepted == 4
-    for row in ws.vouched("models.rich").arrow().to_pylist():
+    for row in ws.data.vouched("models.rich").arrow().to_pylist():
         assert row["cost"] * 1_000_000 == costs(ws)[row["logical_date"]]
         assert sum(item["clicks"] for item in row["campaigns"]) > 0
         assert len(row["campaigns"]) == 5
@@ -192,9 +190,9 @@ def test_nested_columns_and_exact_numbers_are_kept(tmp_path: Path, spark: Any) -
 def test_a_folder_may_have_a_name_that_engines_take_for_a_pattern(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path / "w[1]*{a,b}", customers=2, models={"spend": spend()}))
     assert run(ws, spark).accepted == 6
-    ws.projector.advance()
-    assert ws.board(Selection()).counts([]) == [{"display": "materialized", "n": 6}]
-    vouched = ws.vouched("models.spend")
+    ws.status.projector.advance()
+    assert ws.status.board(Selection()).counts([]) == [{"display": "materialized", "n": 6}]
+    vouched = ws.data.vouched("models.spend")
     assert vouched.duckdb().aggregate("count(*)").fetchall() == [(2,)]
     assert vouched.spark(spark).count() == 2
     assert dict(rows(ws, "models.spend", "logical_date", "cost")) == costs(ws)
@@ -205,7 +203,7 @@ def test_a_slice_without_rows_is_a_slice(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, models={"some": {"code": code, "depends_on": ["demo.campaign_daily"]}}))
     summary = run(ws, spark)
     assert (summary.accepted, summary.rejected) == (4, 0)
-    assert [ws.reader.attempts(slice_of(day, "some"))[0].record_count for day in (D9, D10)] == [5, 0]
+    assert [ws.context.state.attempts(slice_of(day, "some"))[0].record_count for day in (D9, D10)] == [5, 0]
 
 
 def test_rows_that_break_the_query_fail_their_own_day(tmp_path: Path, spark: Any) -> None:
@@ -216,7 +214,7 @@ def test_rows_that_break_the_query_fail_their_own_day(tmp_path: Path, spark: Any
     [failure] = summary.failures
     assert (failure.key, failure.error_class) == (slice_of(D9, "odd"), "data")
     assert "nobody clicked" in failure.message
-    assert ws.reader.attempts(slice_of(D10, "odd"))[0].outcome is Outcome.SUCCEEDED
+    assert ws.context.state.attempts(slice_of(D10, "odd"))[0].outcome is Outcome.SUCCEEDED
 
 
 def test_checks_of_a_model_reject_what_it_made(tmp_path: Path, spark: Any) -> None:
@@ -224,7 +222,7 @@ def test_checks_of_a_model_reject_what_it_made(tmp_path: Path, spark: Any) -> No
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(checks=checks)}))
     summary = run(ws, spark)
     assert summary.rejected == 2
-    [attempt] = ws.reader.attempts(slice_of(D9))
+    [attempt] = ws.context.state.attempts(slice_of(D9))
     complaints = list(attempt.complaints or ())
     assert [complaint["check"] for complaint in complaints] == ["range(cost)", "expression(rows_ < 3)"]
     assert complaints[0]["example"].startswith('{"cost":')
@@ -252,7 +250,7 @@ def test_checks_of_a_model_reject_what_it_made(tmp_path: Path, spark: Any) -> No
 )
 def test_a_definition_that_cannot_be_kept_is_refused(tmp_path: Path, spark: Any, code: str, words: str) -> None:
     ws = open_at(write_workspace(tmp_path, models={"bad": {"code": code, "depends_on": ["demo.campaign_daily"]}}))
-    refused = ws._learn_models(spark)
+    refused = ws.models.learn_contracts(spark)
     assert refused["bad"].startswith("models.bad")
     assert words in refused["bad"]
 
@@ -268,7 +266,7 @@ def test_a_broken_model_holds_up_itself_and_its_dependents_only(tmp_path: Path, 
     folder = write_workspace(tmp_path, models=models)
     (folder / "gone.sql").unlink()
     ws = open_at(folder)
-    assert ws.plan(Selection()).total > 0
+    assert ws.plans.preview(Selection()).total > 0
     summary = run(ws, spark)
     assert (summary.accepted, summary.loaded, summary.end) == (4, 4, "done")
     assert summary.blocked == 6
@@ -277,7 +275,7 @@ def test_a_broken_model_holds_up_itself_and_its_dependents_only(tmp_path: Path, 
     assert "models.broken" in words
     assert "models.above: it waits for models.broken, which cannot be made" in words
     assert len(rows(ws, "models.good", "cost")) == 2
-    assert [ws.reader.attempts(slice_of(D9, name)) for name in ("gone", "broken", "above")] == [[], [], []]
+    assert [ws.context.state.attempts(slice_of(D9, name)) for name in ("gone", "broken", "above")] == [[], [], []]
 
     assert "there is no file 'gone.sql'" in answer("status", workspace=folder)["troubles"][0]
     findings = {found["check"]: found for found in answer("doctor", workspace=folder, code=1)["items"]}
@@ -287,14 +285,14 @@ def test_a_broken_model_holds_up_itself_and_its_dependents_only(tmp_path: Path, 
 
 def test_checks_that_do_not_fit_the_columns_are_refused(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(checks=[{"unique": ["campaign"]}])}))
-    assert ws._learn_models(spark)["spend"].startswith("models.spend: 'campaign' is not a field of spend")
+    assert ws.models.learn_contracts(spark)["spend"].startswith("models.spend: 'campaign' is not a field of spend")
 
 
 def test_other_columns_need_another_schema_version(tmp_path: Path, spark: Any) -> None:
     run(open_at(write_workspace(tmp_path, models={"spend": spend()})), spark)
     other = SPEND.replace("AS cost", "AS euros")
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(code=other)}))
-    assert ws.board(Selection(source="models")).stale_reasons()["CODE_CHANGED"] == 2
+    assert ws.status.board(Selection(source="models")).stale_reasons()["CODE_CHANGED"] == 2
     [trouble] = run(ws, spark).troubles
     assert "cost long was removed; euros long was added" in trouble
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(code=other, schema_version="v2")}))

@@ -36,12 +36,12 @@ def slice_of(day: date, name: str = "made", customer: str = "all") -> PartitionK
 
 
 def made(ws: Workspace, *columns: str) -> list[tuple[Any, ...]]:
-    found = ws.vouched("models.made").arrow().to_pylist()
+    found = ws.data.vouched("models.made").arrow().to_pylist()
     return sorted(tuple(row[name] for name in columns) for row in found)
 
 
 def planned(ws: Workspace) -> dict[str, str]:
-    return {str(item.key): item.reason for item in ws.plan(Selection()).items}
+    return {str(item.key): item.reason for item in ws.plans.preview(Selection()).items}
 
 
 def entry() -> AuditEntry:
@@ -105,7 +105,7 @@ def test_what_cannot_be_kept_is_refused(
     tmp_path: Path, spark: Any, code: str, more: dict[str, Any], words: str
 ) -> None:
     ws = open_at(write_workspace(tmp_path, models={"made": model(code, **more)}))
-    refused = ws._learn_models(spark)
+    refused = ws.models.learn_contracts(spark)
     assert "models.made" in refused["made"]
     assert words in refused["made"]
 
@@ -129,9 +129,9 @@ def test_an_input_that_comes_late_in_a_run_of_its_own_makes_the_slice_stale(tmp_
     run(open_at(write_workspace(tmp_path, customers=2, faults=faults, models=models)), spark)
     ws = open_at(write_workspace(tmp_path, customers=2, models={"made": model(CLICKS, require="any")}))
     assert made(ws, "logical_date", "rows_") == [(D9, 5), (D10, 10)]
-    ws.retry([key(2)], entry())
+    ws.operations.retry(Selection(keys=(key(2),)), without_raw=True, actor="test")
     assert run(ws, spark, key(2)).accepted == 1
-    assert ws.board(Selection(source="models")).stale_reasons()["UPSTREAM_CHANGED"] == 1
+    assert ws.status.board(Selection(source="models")).stale_reasons()["UPSTREAM_CHANGED"] == 1
     assert planned(ws) == {str(slice_of(D9)): "stale"}
     run(ws, spark)
     assert made(ws, "logical_date", "rows_") == [(D9, 10), (D10, 10)]
@@ -142,11 +142,11 @@ def test_a_recheck_after_the_code_changed_judges_by_columns_that_spark_says(tmp_
     run(open_at(write_workspace(tmp_path, models={"made": model(CLICKS)})), spark)
     ws = open_at(write_workspace(tmp_path, models={"made": model(CLICKS + " -- the same")}))
     assert len(made(ws, "clicks")) == 2
-    found = ws.recheck(Selection(source="models"), watcher=Silent(), spark=spark)
+    found = ws.rechecks.run(Selection(source="models"), listener=Silent(), spark=spark)
     assert (found.examined, found.demoted) == (2, {})
     checks = [{"range": {"field": "clicks", "max": -1}}]
     ws = open_at(write_workspace(tmp_path, models={"made": model(CLICKS, checks=checks)}))
-    assert set(ws.recheck(Selection(source="models"), watcher=Silent(), spark=spark).demoted) == {
+    assert set(ws.rechecks.run(Selection(source="models"), listener=Silent(), spark=spark).demoted) == {
         slice_of(D9),
         slice_of(D10),
     }
@@ -155,19 +155,19 @@ def test_a_recheck_after_the_code_changed_judges_by_columns_that_spark_says(tmp_
 def test_a_slice_is_made_from_what_was_written_down_or_not_at_all(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, customers=2, models={"made": model(CLICKS, require="any")}))
     run(ws, spark)
-    used = InputReader(ws.database).of_trusted("models.made", [slice_of(D9)])[slice_of(D9)]
+    used = InputReader(ws.context.database).of_trusted("models.made", [slice_of(D9)])[slice_of(D9)]
     assert set(used.inputs) == {key(1), key(2)}
 
     # An attempt was begun while one customer could be read, and is taken up again when both can.
-    token = WorkerStore(ws.database, ws.now).register()
-    plan = ws.plan(Selection(keys=(slice_of(D9),)), reprocess=True)
-    [issued], _ = ControlStore(ws.database, ws.now).issue(new_run_id(), token, "1", plan.items)
-    state = ws.reader.state(key(1))
+    token = WorkerStore(ws.context.database, ws.context.now).register()
+    plan = ws.plans.preview(Selection(keys=(slice_of(D9),)), reprocess=True)
+    [issued], _ = ControlStore(ws.context.database, ws.context.now).issue(new_run_id(), token, "1", plan.items)
+    state = ws.context.state.state(key(1))
     assert state is not None
     assert state.current_run_id is not None
     only = [Consumed(key(1), state.current_run_id, used.inputs[key(1)])]
-    assert InputStore(ws.database).record({issued.attempt: only}) == set()
-    deriver = Deriver(ws.database, ws.versions, ws.contracts, ws.derived)
+    assert InputStore(ws.context.database).record({issued.attempt: only}) == set()
+    deriver = Deriver(ws.context.database, ws.context.versions, ws.context.contracts, ws.context.derived)
     [found] = deriver.derive(spark, [issued.attempt], lambda share: None)
     assert (found.ok, found.judged, found.error_class) == (False, False, ErrorClass.TRANSIENT)
 
@@ -210,14 +210,14 @@ def changed(folder: Path, **sections: Any) -> Path:
 
 
 def orders(ws: Workspace) -> dict[date, tuple[int, int]]:
-    found = ws.vouched("models.order").arrow().to_pylist()
+    found = ws.data.vouched("models.order").arrow().to_pylist()
     return {row["logical_date"]: (row["customers"], row["clicks"]) for row in found}
 
 
 def by_hand(ws: Workspace) -> dict[date, tuple[int, int]]:
     """What the end of the chain must say."""
     found: dict[date, dict[str, int]] = {}
-    for row in ws.vouched("demo.campaign_daily").arrow().to_pylist():
+    for row in ws.data.vouched("demo.campaign_daily").arrow().to_pylist():
         clicks = found.setdefault(row["logical_date"], {})
         clicks[row["customer_id"]] = clicks.get(row["customer_id"], 0) + row["clicks"]
     return {day: (len(clicks), sum(clicks.values())) for day, clicks in found.items()}
@@ -239,9 +239,9 @@ def test_models_of_models_follow_customers_that_come_and_go_in_other_time_zones(
 
     # A slice in the middle is withdrawn and made again: what is behind it follows, across its window.
     gone = slice_of(date(2024, 6, 8), "own", customer_id(1))
-    assert ws.demote(gone, "wrong", entry())
+    assert ws.operations.demote(gone, reason="wrong", actor="test")
     assert planned(ws) == {}  # what reads it waits
-    ws.retry([gone], entry())
+    ws.operations.retry(Selection(keys=(gone,)), without_raw=True, actor="test")
     assert planned(ws) == {
         str(gone): "requeued",
         str(slice_of(date(2024, 6, 8), "share", customer_id(1))): "stale",
@@ -249,16 +249,16 @@ def test_models_of_models_follow_customers_that_come_and_go_in_other_time_zones(
     }
     assert run(ws, spark).failures == []
     for engine in ("embedded", "spark"):
-        ws.rebuild_projections(engine, spark)
+        ws.maintenance.rebuild_projections(engine, spark)
         assert planned(ws) == {}
-    assert ws.verify([], lambda share: None, raw=True).wrong == {}
+    assert ws.maintenance.verify([], lambda share: None, raw=True).wrong == {}
 
 
 def test_rounds_that_are_smaller_than_the_inputs_of_a_day_make_every_day(tmp_path: Path, spark: Any) -> None:
     folder = changed(write_workspace(tmp_path, customers=4, models=chain()), control={"round": 3})
     ws = open_at(folder)
-    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
-        while ws.tick(lambda: spark, heart.token, Silent())["planned"]:
+    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart:
+        while ws.rounds.tick(lambda: spark, heart.token, Silent())["planned"]:
             pass
     assert orders(ws) == by_hand(ws)
     assert len(orders(ws)) == 2
@@ -274,8 +274,8 @@ def test_a_model_that_cannot_be_made_holds_up_no_source(tmp_path: Path, spark: A
     ws = open_at(write_workspace(tmp_path, models={"made": dict(bad)}))
     summary = run(ws, spark, key(1, "2024-06-09"), slice_of(date(2024, 6, 9)))
     assert (summary.accepted, summary.blocked) == (1, 1)
-    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
-        facts = ws.tick(lambda: spark, heart.token, Silent())
+    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart:
+        facts = ws.rounds.tick(lambda: spark, heart.token, Silent())
     assert facts["accepted"] == 1
     assert facts["troubles"][0].startswith("models.made")
 

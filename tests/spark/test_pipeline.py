@@ -49,7 +49,7 @@ from support.workspaces import (
 
 
 def state_of(workspace: Workspace, partition: PartitionKey) -> tuple[PartitionStatus, int]:
-    state = workspace.reader.state(partition)
+    state = workspace.context.state.state(partition)
     assert state is not None
     return state.status, state.attempt_count
 
@@ -158,13 +158,13 @@ def test_each_fault_ends_in_its_own_outcome_and_spoils_no_other_slice(tmp_path: 
     summary = run(ws, spark)
 
     for number, (fault, (outcome, stage, error_class, words)) in enumerate(FAULTS.items(), start=1):
-        [attempt] = ws.reader.attempts(key(number, day))
+        [attempt] = ws.context.state.attempts(key(number, day))
         assert (attempt.outcome, attempt.stage, attempt.error_class) == (outcome, stage, error_class), fault
         assert words in (attempt.error_message or ""), fault
-        assert ws.reader.state(key(number, "2024-06-09")).status is PartitionStatus.SUCCESS, fault  # type: ignore[union-attr]
+        assert ws.context.state.state(key(number, "2024-06-09")).status is PartitionStatus.SUCCESS, fault  # type: ignore[union-attr]
     assert summary.rejected == 5
     assert summary.cancelled == 2
-    assert ws.reader.state(key(2, day)) is None  # what was cancelled counts for nothing
+    assert ws.context.state.state(key(2, day)) is None  # what was cancelled counts for nothing
     broken = {
         key(n, day) for n, (outcome, *_) in enumerate(FAULTS.values(), start=1) if outcome is not Outcome.SUCCEEDED
     }
@@ -183,7 +183,7 @@ def test_a_slice_that_kills_its_worker_takes_no_other_with_it(tmp_path: Path, sp
         assert summary.accepted == (5 if lost == 1 else 0)
     assert run(open_at(folder), spark).rejected == 1  # the fourth loss in a row
     ws = open_at(folder)
-    attempts = ws.reader.attempts(key(2, "2024-06-10"))
+    attempts = ws.context.state.attempts(key(2, "2024-06-10"))
     assert [attempt.outcome for attempt in attempts] == ["FAILED", "CANCELLED", "CANCELLED", "CANCELLED"]
     assert len(rows_by_partition(ws)) == 5
 
@@ -192,7 +192,7 @@ def test_a_span_that_breaks_off_keeps_its_complete_days(tmp_path: Path, spark: A
     faults = [{"fault": "quota", "date": "2024-06-08"}]
     ws = open_at(write_workspace(tmp_path, faults=faults, query={"start_date": "2024-06-06"}))
     run(ws, spark)
-    outcomes = [ws.reader.attempts(key(1, f"2024-06-{day:02d}"))[0].outcome for day in range(6, 11)]
+    outcomes = [ws.context.state.attempts(key(1, f"2024-06-{day:02d}"))[0].outcome for day in range(6, 11)]
     assert outcomes == [Outcome.SUCCEEDED, Outcome.SUCCEEDED] + [Outcome.CANCELLED] * 3
 
 
@@ -213,7 +213,7 @@ def test_a_rejection_lists_every_complaint_with_count_line_and_example(tmp_path:
     ]
     ws = open_at(write_workspace(tmp_path, rows=8, query={"checks": checks, "fields": fields}))
     run(ws, spark, key())
-    [attempt] = ws.reader.attempts(key())
+    [attempt] = ws.context.state.attempts(key())
     complaints = {complaint["check"]: complaint for complaint in attempt.complaints or []}
 
     assert set(complaints) == {"unique(network)", "impossible", "range(clicks)", "allowed(network)", "rows"}
@@ -233,10 +233,10 @@ def test_a_failed_refetch_leaves_the_good_rows_visible(tmp_path: Path, spark: An
         ws = open_at(write_workspace(tmp_path, faults=[{"fault": fault}]))
         assert run(ws, spark, reprocess=True).accepted == 0, fault
         assert rows_by_partition(ws) == before, fault
-    state = ws.reader.state(key())
+    state = ws.context.state.state(key())
     assert state is not None
     assert (state.status, state.current_run_id, state.attempt_count) == (PartitionStatus.SUCCESS, good.run_id, 4)
-    assert ws.standings([key()])[key()].display is DisplayStatus.LAST_ATTEMPT_FAILED
+    assert ws.status.standings([key()])[key()].display is DisplayStatus.LAST_ATTEMPT_FAILED
 
 
 def test_a_replacement_is_total_and_never_mixes_runs(tmp_path: Path, spark: Any) -> None:
@@ -250,7 +250,7 @@ def test_a_replacement_is_total_and_never_mixes_runs(tmp_path: Path, spark: Any)
     replaced = {key(1), key(2)}
     assert runs == {partition: {second.run_id if partition in replaced else first.run_id} for partition in runs}
     for partition, found in rows.items():
-        state = ws.reader.state(partition)
+        state = ws.context.state.state(partition)
         assert state is not None
         assert len(found) == state.record_count, partition
         assert [row["campaign_id"] for row in found] == sorted(row["campaign_id"] for row in found)  # payload order
@@ -262,7 +262,7 @@ def test_an_accepted_empty_slice_replaces_its_old_rows_by_none(tmp_path: Path, s
     ws = open_at(write_workspace(tmp_path, query={"checks": []}, faults=[{"fault": "zero_rows", "date": "2024-06-09"}]))
     assert run(ws, spark, key(), reprocess=True).loaded == 1
     assert set(rows_by_partition(ws)) == {key(day="2024-06-10")}
-    pointer = ws.pointers.pointer(key())
+    pointer = ws.context.pointers.pointer(key())
     assert pointer is not None
     assert (pointer.available, pointer.record_count) == (True, 0)
 
@@ -278,7 +278,7 @@ def test_a_new_schema_version_moves_a_slice_from_one_table_to_the_other(tmp_path
     assert {row["schema_version"] for row in rows[key()]} == {"v2"}
     assert {row["schema_version"] for row in rows[key(day="2024-06-10")]} == {"v1"}
     assert {row["network"] for row in rows[key(day="2024-06-10")]} == {None}
-    plain = DeltaTable(ws.lake.uri("warehouse/demo/campaign_daily/v1")).to_pyarrow_table()
+    plain = DeltaTable(ws.context.lake.uri("warehouse/demo/campaign_daily/v1")).to_pyarrow_table()
     assert set(plain.column("logical_date").to_pylist()) == {date(2024, 6, 10)}
 
 
@@ -289,7 +289,7 @@ def test_fields_that_change_without_a_new_schema_version_are_refused_before_anyt
     ws = open_at(write_workspace(tmp_path, query={"fields": [{"name": "campaign_id", "type": "string"}], "checks": []}))
     with pytest.raises(ConfigError, match="campaign_id was long, is string"):
         run(ws, spark, reprocess=True)
-    assert len(ws.reader.attempts(key())) == 1
+    assert len(ws.context.state.attempts(key())) == 1
 
 
 def test_a_check_that_spark_does_not_understand_is_refused_before_anything_is_issued(
@@ -298,7 +298,7 @@ def test_a_check_that_spark_does_not_understand_is_refused_before_anything_is_is
     ws = open_at(write_workspace(tmp_path, query={"checks": [{"expression": "clickz <= impressions"}]}))
     with pytest.raises(ConfigError, match="clickz"):
         run(ws, spark)
-    assert ws.reader.attempts(key()) == []
+    assert ws.context.state.attempts(key()) == []
 
 
 BROKEN = {**CAMPAIGNS, "checks": [{"expression": "clicks + 1"}]}
@@ -331,13 +331,13 @@ def test_a_query_with_a_check_that_spark_refuses_holds_up_itself_and_its_models_
     assert summary.end == "done"
     [trouble] = summary.troubles
     assert trouble.startswith(reason)
-    assert ws.reader.attempts(key(1, first)) == []
+    assert ws.context.state.attempts(key(1, first)) == []
     assert set(rows_by_partition(ws, "demo.good_daily")) == {good}
-    assert [row["n"] for row in ws.vouched("models.fine").arrow().to_pylist()] == [5]
-    assert ws.vouched("models.above").arrow().num_rows == 0
+    assert [row["n"] for row in ws.data.vouched("models.fine").arrow().to_pylist()] == [5]
+    assert ws.data.vouched("models.above").arrow().num_rows == 0
 
-    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
-        facts = ws.tick(lambda: spark, heart.token, Silent())
+    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart:
+        facts = ws.rounds.tick(lambda: spark, heart.token, Silent())
     assert (facts["accepted"], facts["blocked"], facts["waiting"]) == (2, 2, 0)
     assert facts["troubles"][0].startswith(reason)
 
@@ -366,7 +366,7 @@ def test_a_portion_with_nothing_but_refused_checks_does_not_stop_the_others(tmp_
 def test_a_check_that_spark_refuses_is_reported_in_one_line_without_its_stack(tmp_path: Path) -> None:
     queries = {"campaign_daily": {**BROKEN, "start_date": "2024-06-10"}}
     folder = write_workspace(tmp_path, queries=queries)
-    open_at(folder).database.close()
+    open_at(folder).context.database.close()
     done = penstock("run", "demo/1000000001/campaign_daily/2024-06-10", workspace=folder)
     assert (done.returncode, done.stdout) == (ExitCode.FAILED, "")
     assert [line.partition(": [")[0] for line in done.stderr.splitlines() if line != "planning"] == [
@@ -391,10 +391,10 @@ def test_a_withdrawn_partition_is_gone_at_once_and_leaves_the_table_at_the_next_
         connection.execute(withdraw)
         connection.execute(sa.insert(schema.publish_due), due)
 
-    ws.database.transact(withdrawn)
+    ws.context.database.transact(withdrawn)
     left = {key(1, "2024-06-10"), key(2, "2024-06-09"), key(2, "2024-06-10")}
     assert set(rows_by_partition(ws)) == left
-    plain = DeltaTable(ws.lake.uri("warehouse/demo/campaign_daily/v1"))
+    plain = DeltaTable(ws.context.lake.uri("warehouse/demo/campaign_daily/v1"))
     assert plain.to_pyarrow_table().num_rows == 20  # plain Delta readers follow at the next publish
 
     assert run(ws, spark).hidden == 1
@@ -406,7 +406,7 @@ def test_a_withdrawn_partition_is_gone_at_once_and_leaves_the_table_at_the_next_
 def test_a_database_that_is_away_while_the_source_is_slow_does_not_end_the_run(tmp_path: Path, spark: Any) -> None:
     """A waiting run looks every two seconds whether it was cancelled; only what it must know makes it fail."""
     ws = open_at(write_workspace(tmp_path, faults=[{"fault": "slow", "seconds": 3}]))
-    news, away = ws.ledger.news_of_run, []
+    news, away = ws.context.ledger.news_of_run, []
 
     def sometimes_away(run_id: str, cursor: Cursor) -> Any:
         found = news(run_id, cursor)
@@ -416,7 +416,7 @@ def test_a_database_that_is_away_while_the_source_is_slow_does_not_end_the_run(t
             raise DatabaseUnavailable("the database did not answer")
         return found
 
-    ws.ledger.news_of_run = sometimes_away  # type: ignore[method-assign]
+    ws.context.ledger.news_of_run = sometimes_away  # type: ignore[method-assign]
     assert run(ws, spark).loaded == 2
     assert away, "nobody looked while the source was asked"
 
@@ -426,7 +426,7 @@ def test_the_data_source_reads_what_every_reader_sees(tmp_path: Path, spark: Any
     run(ws, spark)
     source = spark.read.format("penstock").option("workspace", str(tmp_path)).option("table", "demo.campaign_daily")
     found = {tuple(row) for row in source.load().collect()}
-    assert found == {tuple(row.values()) for row in ws.vouched("demo.campaign_daily").arrow().to_pylist()}
+    assert found == {tuple(row.values()) for row in ws.data.vouched("demo.campaign_daily").arrow().to_pylist()}
     some = source.load().where("customer_id = '1000000002' AND logical_date >= DATE '2024-06-10'")
     assert some.count() == 5
     assert source.load().where("customer_id = '1' AND customer_id = '2'").count() == 0
@@ -439,7 +439,7 @@ def test_every_reader_sees_the_same_rows(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, customers=3))
     run(ws, spark)
     state = schema.partition_state
-    ws.database.transact(
+    ws.context.database.transact(
         lambda connection: connection.execute(
             sa.update(state).where(state.c.customer_id == customer_id(2)).values(status="failed", error_message="x")
         )
@@ -448,7 +448,7 @@ def test_every_reader_sees_the_same_rows(tmp_path: Path, spark: Any) -> None:
     def ordered(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         return sorted(tuple(sorted((name, str(value)) for name, value in row.items())) for row in rows)
 
-    vouched = ws.vouched("demo.campaign_daily")
+    vouched = ws.data.vouched("demo.campaign_daily")
     arrow = ordered(vouched.arrow().to_pylist())
     assert len(arrow) == 20
     assert ordered([dict(zip(vouched.schema.names, row, strict=True)) for row in vouched.duckdb().fetchall()]) == arrow
@@ -456,18 +456,20 @@ def test_every_reader_sees_the_same_rows(tmp_path: Path, spark: Any) -> None:
     assert ordered([row.asDict() for row in frame.collect()]) == arrow  # type: ignore[union-attr]
     statement = "SELECT * FROM demo.campaign_daily"
     assert ordered(ws.sql(statement).read_all().to_pylist()) == arrow
-    assert ordered(ws.spark_sql(statement, spark).read_all().to_pylist()) == arrow
+    assert ordered(ws.data.spark_sql(statement, spark).read_all().to_pylist()) == arrow
     for bad, words in {
         "SELECT reflect('java.lang.System', 'getProperty', 'user.home')": "the function reflect is not allowed",
         "SELECT * FROM text.`/etc/passwd`": "text./etc/passwd is a file",
         "SELECT * FROM demo__campaign_daily": "unknown table demo__campaign_daily",  # the view of the statement before
     }.items():
         with pytest.raises(UsageError, match=words):
-            ws.spark_sql(bad, spark)
+            ws.data.spark_sql(bad, spark)
     with pytest.raises(AnalysisException):  # Spark itself does not read paths as tables
         spark.sql("SELECT * FROM text.`/etc/passwd`")
     assert spark.sql("SELECT '${env:HOME}' AS x").first().x == "${env:HOME}"
-    narrow = ws.vouched("demo.campaign_daily", customers=[customer_id(1)], since=date(2024, 6, 10), columns=["clicks"])
+    narrow = ws.data.vouched(
+        "demo.campaign_daily", customers=[customer_id(1)], since=date(2024, 6, 10), columns=["clicks"]
+    )
     assert narrow.arrow().num_rows == 5
     assert narrow.schema.names == ["clicks"]
 
@@ -477,7 +479,7 @@ def test_a_publish_folds_small_files_of_its_month_and_leaves_other_months_alone(
     for day in (1, 2, 3):
         run(open_at(folder, datetime(2024, 6, day, 12, tzinfo=UTC)), spark)
     ws = open_at(folder)
-    table = DeltaTable(ws.lake.uri("warehouse/demo/campaign_daily/v1"))
+    table = DeltaTable(ws.context.lake.uri("warehouse/demo/campaign_daily/v1"))
     months = [uri.split("_month=")[1].split("/")[0] for uri in table.file_uris()]
     assert sorted(months) == ["2024-05", "2024-06"]
     assert {len(rows) for rows in rows_by_partition(ws).values()} == {5}
@@ -493,5 +495,5 @@ def test_a_lake_that_refuses_writes_is_a_terminal_error_and_counts_against_no_pa
     with pytest.raises(PenstockError) as refused:
         run(ws, spark)
     assert (refused.value.exit_code, "cannot" in str(refused.value)) == (ExitCode.FAILED, True)
-    states = [ws.reader.state(key(day=day)) for day in ("2024-06-09", "2024-06-10")]
+    states = [ws.context.state.state(key(day=day)) for day in ("2024-06-09", "2024-06-10")]
     assert [(s.status, s.error_message) for s in states if s and s.status is PartitionStatus.FAILED] == []

@@ -24,8 +24,8 @@ def lived_in(tmp_path: Path, spark: Any) -> Workspace:
     faults = [{"fault": "wrong_type", "customer": customer_id(2), "date": "2024-06-09"}]
     ws = open_at(write_workspace(tmp_path, customers=3, faults=faults))
     run(ws, spark)
-    AuthorityStore(ws.database, ws.now).demote(key(3), "wrong", _entry())
-    ws.run(Selection(keys=(key(1),)), watcher=Silent(), reprocess=True, spark=spark)
+    AuthorityStore(ws.context.database, ws.context.now).demote(key(3), "wrong", _entry())
+    ws.runs.start(Selection(keys=(key(1),)), listener=Silent(), reprocess=True, spark=spark)
     return ws
 
 
@@ -36,26 +36,26 @@ def _entry() -> Any:
 
 
 def tables(ws: Workspace) -> dict[str, list[Any]]:
-    current = ws.current()
+    current = ws.status.current()
     return {name: sorted(map(str, system_table(name, current).arrow().to_pylist())) for name in TABLES}
 
 
 def test_a_rebuild_on_spark_agrees_row_by_row(lived_in: Workspace, spark: Any) -> None:
     served = tables(lived_in)
-    embedded = lived_in.rebuild_projections()
+    embedded = lived_in.maintenance.rebuild_projections()
     assert tables(lived_in) == served
-    assert lived_in.rebuild_projections("spark", spark) == embedded
+    assert lived_in.maintenance.rebuild_projections("spark", spark) == embedded
     assert tables(lived_in) == served
-    assert not list(lived_in.lake.list("projections/rebuild"))
+    assert not list(lived_in.context.lake.list("projections/rebuild"))
     run(lived_in, spark)  # and going on from there is going on
     after = tables(lived_in)
-    lived_in.rebuild_projections()
+    lived_in.maintenance.rebuild_projections()
     assert tables(lived_in) == after
 
 
 def test_the_files_are_read_by_duckdb_polars_and_spark(lived_in: Workspace, spark: Any) -> None:
-    lived_in.rebuild_projections()
-    _, manifest = lived_in.projector.head.read()
+    lived_in.maintenance.rebuild_projections()
+    _, manifest = lived_in.status.projector.head.read()
     [first, *_] = sorted(manifest.parts)
     [part] = manifest.parts[first]
     paths = {
@@ -65,14 +65,18 @@ def test_the_files_are_read_by_duckdb_polars_and_spark(lived_in: Workspace, spar
         "dep_satisfaction": edges_path(first, part),
     }
     for name, path in paths.items():
-        where = lived_in.lake.uri(str(path))
+        where = lived_in.context.lake.uri(str(path))
         expected = ds.dataset(where).to_table().num_rows
         assert expected > 0
         assert duckdb.execute(f"SELECT count(*) FROM read_parquet('{where}')").fetchall() == [(expected,)]
         assert polars.read_parquet(where).height == expected
         assert spark.read.parquet(where).count() == expected, name
-    keys = spark.read.parquet(lived_in.lake.uri(str(paths["dep_satisfaction"]))).select("downstream_task_key")
+    keys = spark.read.parquet(lived_in.context.lake.uri(str(paths["dep_satisfaction"]))).select("downstream_task_key")
     found = [row[0] for row in keys.collect()]
     assert found == sorted(found), "clustered by the task that waits"
-    values = spark.read.parquet(lived_in.lake.uri(str(paths["partition_status"]))).select("partition_values").first()[0]
+    values = (
+        spark.read.parquet(lived_in.context.lake.uri(str(paths["partition_status"])))
+        .select("partition_values")
+        .first()[0]
+    )
     assert set(values) == {"source", "customer_id", "query_name", "logical_date"}

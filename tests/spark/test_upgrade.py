@@ -30,13 +30,13 @@ def backend(request: pytest.FixtureRequest) -> Iterator[tuple[str, str] | None]:
 
 
 def verified(ws: Workspace) -> dict[PartitionKey, list[str]]:
-    done = ws.verify((), lambda share: None, raw=True)
+    done = ws.maintenance.verify((), lambda share: None, raw=True)
     assert not done.files
     return done.wrong
 
 
 def reasons(ws: Workspace) -> dict[str, int]:
-    return {name: count for name, count in ws.board(Selection()).stale_reasons().items() if count}
+    return {name: count for name, count in ws.status.board(Selection()).stale_reasons().items() if count}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -59,9 +59,9 @@ def test_a_workspace_of_an_earlier_release_goes_on_after_a_migration(
     assert {key: found for key, found in rows_by_partition(ws).items() if key in rows} == rows
     assert verified(ws) == {}
     assert reasons(ws) == {}
-    ws.rebuild_projections()
+    ws.maintenance.rebuild_projections()
     assert reasons(ws) == {}
-    ws.database.close()
+    ws.context.database.close()
 
 
 def test_the_hash_of_the_first_releases_is_that_of_spark(spark: Any) -> None:

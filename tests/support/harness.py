@@ -72,20 +72,20 @@ class Harness:
             write_workspace(folder, **settings)
         self.folder = folder
         self.workspace: Workspace = open_at(folder)
-        self.control = ControlStore(self.workspace.database, self.now)
-        self.validator = ValidatorStore(self.workspace.database, self.now)
-        self.workers = WorkerStore(self.workspace.database, self.now)
-        self._contracts = self.workspace.contracts
+        self.control = ControlStore(self.workspace.context.database, self.now)
+        self.validator = ValidatorStore(self.workspace.context.database, self.now)
+        self.workers = WorkerStore(self.workspace.context.database, self.now)
+        self._contracts = self.workspace.context.contracts
         self.control.keep_contracts(
             [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in self._contracts.values()]
         )
 
     def under(self, version: str) -> Harness:
         """The same state and lake, as somebody sees them whose workspace file says another schema version."""
-        database = self.workspace.database
+        database = self.workspace.context.database
         url = database.url.render_as_string(hide_password=False)
         queries = tuple(self._contracts)
-        return Harness(self.folder / version, queries, url, database.schema, version, self.workspace.lake.url)
+        return Harness(self.folder / version, queries, url, database.schema, version, self.workspace.context.lake.url)
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -112,7 +112,7 @@ class Harness:
     def _last_attempts(self) -> dict[PartitionKey, int]:
         c = tables.partition_attempt.c
         keys = [c[name] for name in tables.KEY]
-        with self.workspace.database.snapshot() as connection:
+        with self.workspace.context.database.snapshot() as connection:
             rows = connection.execute(sa.select(*keys, sa.func.max(c.attempt_no)).group_by(*keys)).all()
         return {PartitionKey(*row[:4]): row[4] for row in rows}
 
@@ -126,7 +126,7 @@ class Harness:
         }
         names = [field.name for field in contract.fields]
         columns = {name: [fixed[name]] * rows if name in fixed else list(range(rows)) for name in names}
-        writer = RawSink(self.workspace.lake).writer(attempt)
+        writer = RawSink(self.workspace.context.lake).writer(attempt)
         for values in zip(*columns.values(), strict=True):
             writer.write(orjson.dumps(dict(zip(names, values, strict=True))))
         version = contract.schema_version
@@ -137,12 +137,12 @@ class Harness:
     def publisher(self, token: str | None = None) -> tuple[Publisher, str]:
         """A publisher of a worker of its own, or of the one that is named, and the worker's token."""
         token = token or self.workers.register()
-        kept = [Contract.from_body(row.body) for row in self.workspace.reader.contracts()]
+        kept = [Contract.from_body(row.body) for row in self.workspace.context.state.contracts()]
         contracts = {c.fingerprint: c for c in kept}
         fields = {c.table: arrow_schema(c.columns) for c in kept}
         publisher = Publisher(
-            self.workspace.database,
-            self.workspace.lake,
+            self.workspace.context.database,
+            self.workspace.context.lake,
             self.now,
             token,
             fields.__getitem__,
@@ -155,7 +155,7 @@ class Harness:
         self, parts: Sequence[StagePart], prints: Mapping[PartitionKey, str], contracts: Mapping[str, Contract]
     ) -> list[PartStaged]:
         used = [[contracts[prints[piece.key]] for piece in p.part.slices] for p in parts]
-        return [stage_part(self.workspace.lake, p, mine) for p, mine in zip(parts, used, strict=True)]
+        return [stage_part(self.workspace.context.lake, p, mine) for p, mine in zip(parts, used, strict=True)]
 
     def publish(self) -> Publication:
         publisher, token = self.publisher()
@@ -167,10 +167,12 @@ class Harness:
         """A rebuilder that stages in this process, and the token of its worker."""
         publisher, token = self.publisher()
         ws = self.workspace
-        contracts = {c.fingerprint: c for c in ws.contracts.values()}
+        contracts = {c.fingerprint: c for c in ws.context.contracts.values()}
 
         def examine(table: Table) -> TableDamage:
-            return table_damage(ws.database, ws.lake, table, table_contract(table, contracts), lambda share: None)
+            return table_damage(
+                ws.context.database, ws.context.lake, table, table_contract(table, contracts), lambda share: None
+            )
 
         return Rebuilder(publisher, examine), token
 
@@ -184,20 +186,20 @@ class Harness:
     def grow_old(self) -> None:
         """Every data file was written two days ago, so that vacuum may take it."""
         past = (datetime.now(UTC) - timedelta(days=2)).timestamp()
-        for path in Path(self.workspace.lake.url).glob("warehouse/**/*.parquet"):
+        for path in Path(self.workspace.context.lake.url).glob("warehouse/**/*.parquet"):
             os.utime(path, (past, past))
 
     def unfinished(self) -> set[str]:
         """The tables of publications that were prepared, and that nobody has finished or forgotten."""
         batch = tables.load_batch
-        with self.workspace.database.snapshot() as connection:
+        with self.workspace.context.database.snapshot() as connection:
             bodies = connection.scalars(sa.select(batch.c.body).where(batch.c.status == "prepared")).all()
         return {name for body in bodies for name in body}
 
     def batches(self) -> dict[str, str]:
         """Every publication there ever was, and what became of it."""
         batch = tables.load_batch.c
-        with self.workspace.database.snapshot() as connection:
+        with self.workspace.context.database.snapshot() as connection:
             return {row.batch_id: row.status for row in connection.execute(sa.select(batch.batch_id, batch.status))}
 
     def clicks(self, query: str = "campaign_daily") -> dict[PartitionKey, set[int]]:

@@ -71,7 +71,7 @@ class Loader:
         self._token = token
         self._random = random.Random(seed)
         self._clicks = 1_000_000 * seed
-        self._acts = AuthorityStore(house.workspace.database, house.now)
+        self._acts = AuthorityStore(house.workspace.context.database, house.now)
 
     def round(self) -> None:
         rescue(self._house.workers, self._house.control, self._house.validator)
@@ -91,12 +91,12 @@ class Loader:
 
     def _roll_back(self) -> None:
         partition = self._random.choice(SHAKY)
-        runs = [attempt.run_id for attempt in self._house.workspace.reader.attempts(partition)]
+        runs = [attempt.run_id for attempt in self._house.workspace.context.state.attempts(partition)]
         if runs:
             self._acts.rollback(partition, self._random.choice(runs), audit_entry())
 
     def _compact(self) -> None:
-        heads = self._house.workspace.warehouse_tables()
+        heads = self._house.workspace.maintenance.tables()
         if heads:
             self._house.publisher(self._token)[0].compact(self._random.choice(heads)[1].name)
 
@@ -126,7 +126,7 @@ def compact(folder: str, table: str) -> None:
 
 
 def recover(folder: str) -> None:
-    load_workspace(Path(folder)).recovery.from_lake(audit_entry(command="recover"), lambda share: None)
+    load_workspace(Path(folder)).maintenance.recovery.from_lake(lambda share: None, actor="ada")
 
 
 def rebuild(folder: str) -> None:
@@ -146,7 +146,7 @@ class Witness:
 
     def look(self) -> None:
         withdrawn = self._withdrawn()  # before the read: all of it must be gone
-        vouched = self.house.workspace.vouched(TABLE)
+        vouched = self.house.workspace.data.vouched(TABLE)
         rows = vouched.arrow()
         if not rows.equals(vouched.arrow()):
             raise Caught("the same read gave other rows the second time")
@@ -162,7 +162,7 @@ class Witness:
     def _withdrawn(self) -> set[tuple[PartitionKey, str]]:
         a = schema.partition_attempt.c
         statement = sa.select(*(a[name] for name in schema.KEY), a.run_id).where(a.demoted_at.is_not(None))
-        with self.house.workspace.database.snapshot() as connection:
+        with self.house.workspace.context.database.snapshot() as connection:
             return {(PartitionKey(*row[:4]), row[4]) for row in connection.execute(statement)}
 
 

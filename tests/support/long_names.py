@@ -68,12 +68,12 @@ def make(folder: Path) -> LongNames:
         house.publish()
     fail(house, terminal)
     failed_run = fail(house, failed)
-    house.workspace.marks.mark_terminal(terminal, "no longer sold", audit_entry(command="state mark-terminal"))
-    house.workspace.marks.pause(missing, None, audit_entry(command="state pause"))
+    house.workspace.context.marks.mark_terminal(terminal, "no longer sold", audit_entry(command="state mark-terminal"))
+    house.workspace.context.marks.pause(missing, None, audit_entry(command="state pause"))
     for year in (2031, 2032):
         later = Selection(since=date(year, 1, 1), until=date(year, 1, 2))
-        house.workspace.pause_partitions(later, None, audit_entry(command="state pause"))
-    resumed(house.workspace.database, house.now, *missing)
+        house.workspace.operations.pause(later, actor="ada")
+    resumed(house.workspace.context.database, house.now, *missing)
     open_run = new_run_id()
     house.control.start_run(open_run, house.workers.register(), "ada", {}, 0)
     time.sleep(1.1)  # what is served is stale from here on, for every question
@@ -86,7 +86,7 @@ def make(folder: Path) -> LongNames:
 def fail(house: Harness, keys: Sequence[PartitionKey]) -> RunId:
     """A run in which the source answered for none of these."""
     run_id, token = new_run_id(), house.workers.register()
-    contract = house.workspace.contracts[QUERY]
+    contract = house.workspace.context.contracts[QUERY]
     planned = [Planned(key, 0, "missing", contract.fingerprint, contract.schema_version) for key in keys]
     house.control.start_run(run_id, token, "ada", {}, len(keys), Graph(keys).event(run_id))
     issued, _ = house.control.issue(run_id, token, "one", planned)
@@ -100,6 +100,6 @@ def backfill(house: Harness, priority: int) -> str:
     from penstock.app import load_workspace
 
     ws = load_workspace(house.folder)  # by the clock of today
-    new = ws.new_backfill(Selection(), reprocess=True, chunk_size=10, priority=priority, max_chunks=1, actor="kim")
-    ws.backfills.create(new, audit_entry(command="backfill create"))
+    new = ws.backfills.plan(Selection(), reprocess=True, chunk_size=10, priority=priority, max_chunks=1, actor="kim")
+    ws.context.backfills.create(new, audit_entry(command="backfill create"))
     return new.backfill_id

@@ -20,12 +20,12 @@ from support.workspaces import key
 
 def examine(house: Harness) -> str:
     """The digest of the rows, by the functions that Spark's workers run."""
-    contract = house.workspace.contracts["campaign_daily"]
-    [attempt, *_] = house.workspace.reader.attempts(key())
+    contract = house.workspace.context.contracts["campaign_daily"]
+    [attempt, *_] = house.workspace.context.state.attempts(key())
     item = ToValidate(AttemptKey(key(), attempt.run_id), attempt.payload_bytes or 0, None)
     add_up = summariser(len(row_rules(contract)), [rule.fields for rule in unique_rules(contract)])
     batches = iter(_item_table([item]).to_batches())
-    [found] = pa.Table.from_batches(add_up(Examiner(house.workspace.lake.url, contract)(batches))).to_pylist()
+    [found] = pa.Table.from_batches(add_up(Examiner(house.workspace.context.lake.url, contract)(batches))).to_pylist()
     return content_digest(contract.schema_version, found["rows"], found["hash_xor"], found["hash_sum"] % 2**64)
 
 

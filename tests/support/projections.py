@@ -37,10 +37,10 @@ def _compared(folder: Path) -> list[str]:
     ws = _opened(folder)
     try:
         before = {name: _rows(ws, name) for name in _TABLES}
-        ws.rebuild_projections()
+        ws.maintenance.rebuild_projections()
         after = {name: _rows(ws, name) for name in _TABLES}
     finally:
-        ws.database.close()
+        ws.context.database.close()
     return [
         f"{name}: {(before[name] - after[name]).total()} rows are not in a rebuild,"
         f" {(after[name] - before[name]).total()} rows of a rebuild are missing, e.g."
@@ -57,7 +57,7 @@ def _opened(folder: Path) -> Workspace:
 
 
 def _rows(ws: Workspace, name: str) -> Counter[Any]:
-    rows = system_table(name, ws.current()).arrow().to_pylist()
+    rows = system_table(name, ws.status.current()).arrow().to_pylist()
     return Counter(tuple((k, str(v)) for k, v in row.items() if k not in _OF_A_SWEEP) for row in rows)
 
 

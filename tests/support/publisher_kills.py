@@ -42,7 +42,7 @@ class Walk:
 
     def close(self) -> None:
         for house in (self._house, self._newer):
-            house.workspace.database.close()
+            house.workspace.context.database.close()
 
     def through(self, watch: Watch) -> Iterator[Survived]:
         for gap in COMPACT_GAPS:

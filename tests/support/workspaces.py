@@ -93,7 +93,7 @@ def open_at(folder: Path, now: datetime = NOW) -> Workspace:
     """The workspace as it is at the moment `now`; its database is created when it is not there."""
     clock: Clock = lambda: now  # noqa: E731 - a clock that stands still
     workspace = load_workspace(folder, clock)
-    workspace.migrate()
+    workspace.maintenance.migrate()
     return workspace
 
 
@@ -108,7 +108,7 @@ class Silent:
 
 
 def run(workspace: Workspace, spark: Any, *keys: PartitionKey, reprocess: bool = False) -> RunSummary:
-    return workspace.run(Selection(keys=keys), watcher=Silent(), reprocess=reprocess, actor="test", spark=spark)
+    return workspace.runs.start(Selection(keys=keys), listener=Silent(), reprocess=reprocess, actor="test", spark=spark)
 
 
 def rows_by_partition(
@@ -117,7 +117,7 @@ def rows_by_partition(
     """What a reader sees, slice by slice."""
     source, _, query = table.partition(".")
     found: dict[PartitionKey, list[dict[str, Any]]] = {}
-    for row in workspace.vouched(table).arrow().to_pylist():
+    for row in workspace.data.vouched(table).arrow().to_pylist():
         partition = PartitionKey(source, row.pop("customer_id"), query, row.pop("logical_date"))
         found.setdefault(partition, []).append(row)
     return found

@@ -38,9 +38,9 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.publish()
     made.deliver({FIRST: 2})
     made.publish()
-    AuthorityStore(made.workspace.database, made.now).demote(DEMOTED, "wrong", audit_entry())
+    AuthorityStore(made.workspace.context.database, made.now).demote(DEMOTED, "wrong", audit_entry())
     made.deliver({WAITING: 1})
-    made.workspace.database.close()
+    made.workspace.context.database.close()
     return made.folder
 
 
@@ -50,7 +50,7 @@ def house(pristine: Path, tmp_path: Path) -> Iterator[Harness]:
     shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
     made = Harness(tmp_path)
     yield made
-    made.workspace.database.close()
+    made.workspace.context.database.close()
 
 
 def sql(house: Harness, statement: str, *values: object) -> None:
@@ -64,7 +64,7 @@ def sql(house: Harness, statement: str, *values: object) -> None:
 
 
 def current_run(house: Harness, partition: PartitionKey) -> str:
-    state = house.workspace.reader.state(partition)
+    state = house.workspace.context.state.state(partition)
     assert state is not None
     return str(state.current_run_id)
 
@@ -233,7 +233,7 @@ def test_the_state_alone_can_be_checked(house: Harness) -> None:
 
 def test_projections_that_differ_from_a_rebuild_are_found(house: Harness) -> None:
     ws = house.workspace
-    ws.project()
+    ws.status.advance()
     assert check_projections(house.folder) == []
     [status] = (house.folder / "lake/projections/partition_status").glob("*.parquet")
     pq.write_table(pq.ParquetFile(status).read().slice(1), status)

@@ -234,7 +234,7 @@ def test_every_preview_is_tried() -> None:
 @pytest.mark.parametrize("command", PREVIEWS)
 def test_a_preview_changes_nothing_in_the_state(names: LongNames, command: str) -> None:
     facts = {name: str(getattr(names, name)) for name in LongNames.__slots__}
-    database = load_workspace(names.folder).database
+    database = load_workspace(names.folder).context.database
     tables = [table for table in metadata.sorted_tables if table.name != "projection_head"]  # follows from the rest
     before = everything(database, tables)
     assert answer(names, *command.format(**facts).split(), "--dry-run")["dry_run"] is True

@@ -43,12 +43,12 @@ def workspace(folder: Path, sources: dict[str, Any], options: dict[str, Any], **
     write_workspace(folder, queries=queries)
     path = folder / "penstock.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "sources": sources}, sort_keys=False))
-    load_workspace(folder).migrate()
+    load_workspace(folder).maintenance.migrate()
     return folder
 
 
 def test_a_sound_workspace_has_no_findings(tmp_path: Path) -> None:
-    load_workspace(write_workspace(tmp_path)).migrate()
+    load_workspace(write_workspace(tmp_path)).maintenance.migrate()
     found = findings(tmp_path)
     assert [name for name, item in found.items() if not item["ok"]] == []
     assert "not applicable" in found["roles"]["detail"]
@@ -145,7 +145,7 @@ def test_the_sound_queries_of_a_source_are_tried_beside_a_broken_one(tmp_path: P
 
 def test_an_expression_that_names_no_field_is_found_without_spark(tmp_path: Path) -> None:
     query = {"checks": [{"expression": "clics <= impressions"}, {"expression": "exists(array(1), x -> x > clicks)"}]}
-    load_workspace(write_workspace(tmp_path, query=query)).migrate()
+    load_workspace(write_workspace(tmp_path, query=query)).maintenance.migrate()
     found = findings(tmp_path)["checks"]
     assert not found["ok"]
     assert "'clics <= impressions' names clics, which is no field of the query (fields: campaign_id" in found["detail"]
@@ -156,7 +156,7 @@ def test_expressions_that_no_run_could_use_are_found_without_spark(tmp_path: Pat
     checks = [{"expression": text} for text in ("clicks >", "clicks + 1", "clicks <= impressions", "campaign_name")]
     model: dict[str, Any] = {"code": "SELECT 1 AS n", "depends_on": ["demo.campaign_daily"], "per": "date"}
     model["checks"] = [{"expression": "n >"}]
-    load_workspace(write_workspace(tmp_path, query={"checks": checks}, models={"daily": model})).migrate()
+    load_workspace(write_workspace(tmp_path, query={"checks": checks}, models={"daily": model})).maintenance.migrate()
     found = findings(tmp_path)["checks"]
     assert found["detail"].split("; ") == [
         "queries.campaign_daily: the expression 'clicks >' cannot be parsed: an operand is missing",
@@ -172,7 +172,7 @@ def test_every_bad_model_is_named_at_once(tmp_path: Path) -> None:
         name: {"code": f"SELECT * FROM demo.{name}", "depends_on": ["demo.campaign_daily"], "per": "date"}
         for name in ("first", "second")
     }
-    load_workspace(write_workspace(tmp_path, models=models)).migrate()
+    load_workspace(write_workspace(tmp_path, models=models)).maintenance.migrate()
     found = findings(tmp_path)["models"]
     assert not found["ok"]
     assert "demo.first" in found["detail"]

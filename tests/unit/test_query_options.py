@@ -49,9 +49,9 @@ def test_a_plan_refuses_what_a_source_could_not_follow(
 ) -> None:
     ws = open_at(workspace(tmp_path, source, options), NOW)
     with pytest.raises(ConfigError) as refused:
-        ws.plan(Selection())
+        ws.plans.preview(Selection())
     assert str(refused.value).startswith(f"queries.sales.options: {words}")
-    ws.database.close()
+    ws.context.database.close()
 
 
 def test_doctor_says_so_too(tmp_path: Path) -> None:

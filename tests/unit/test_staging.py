@@ -27,8 +27,8 @@ def house(tmp_path: Path) -> Harness:
 
 
 def stored(house: Harness) -> list[pa.Table]:
-    root = Path(house.workspace.lake.url)
-    paths = [path for share in house.workspace.vouched("demo.campaign_daily").shares() for path in share.files]
+    root = Path(house.workspace.context.lake.url)
+    paths = [path for share in house.workspace.data.vouched("demo.campaign_daily").shares() for path in share.files]
     assert all(path.startswith("warehouse/") for path in paths)
     return [pq.read_table(root / path, partitioning=None) for path in paths]
 
@@ -123,7 +123,7 @@ def test_only_the_content_that_was_accepted_is_loaded(
         monkeypatch.setattr(sizes, "LARGE_BYTES", 1)
     changed, fine = key(1), key(2)
     run_id = house.deliver({changed: 1, fine: 1})
-    lake = house.workspace.lake
+    lake = house.workspace.context.lake
     lake.delete([entry.path for entry in lake.list(run_folder(AttemptKey(changed, run_id)))])
     writer = RawSink(lake).writer(AttemptKey(changed, run_id))
     for number in range(3):

@@ -70,9 +70,9 @@ def terminal(
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    found = ws.terminal(chosen, after=opt.after_key(after), limit=limit + 1)
+    found = ws.partitions.terminal(chosen, after=opt.after_key(after), limit=limit + 1)
     shown, following = cut(found, limit, lambda item: item[0].key)
-    total = ws.terminal_count(chosen)
+    total = ws.partitions.terminal_count(chosen)
     items = [
         {
             **key_fields(view.key),
@@ -114,7 +114,7 @@ def mark_terminal(
         _Act("mark-terminal", "marking", "given up for good", chosen, {"reason": reason}),
         workspace,
         _unmarked,
-        lambda ws, found, entry: ws.marks.mark_terminal(found, reason, entry) if found else None,
+        lambda ws, found, entry: ws.context.marks.mark_terminal(found, reason, entry) if found else None,
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -146,7 +146,7 @@ def clear_terminal(
         _Act("clear-terminal", "clearing", "no longer terminal: `penstock state retry` tries them again", chosen, {}),
         workspace,
         _terminal,
-        lambda ws, found, entry: ws.marks.clear_terminal(found, entry) if found else None,
+        lambda ws, found, entry: ws.context.marks.clear_terminal(found, entry) if found else None,
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -181,7 +181,7 @@ def pause(
         _Act("pause", "pausing", done, chosen, {"reason": reason}, "all partitions that match are paused"),
         workspace,
         _not_paused,
-        lambda ws, _, entry: ws.pause_partitions(chosen, reason, entry),
+        lambda ws, _, entry: ws.operations.pause(chosen, reason, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -212,7 +212,7 @@ def resume(
         _Act("resume", "resuming", "resumed", chosen, {}, "nothing that matches is paused or held"),
         workspace,
         _marked,
-        lambda ws, _, entry: ws.resume_partitions(chosen, entry),
+        lambda ws, _, entry: ws.operations.resume(chosen, entry),
         _Rails(dry_run, yes, force, actor, as_json),
     )
 
@@ -229,7 +229,7 @@ def demote(
     """Withdraw the trusted run of a partition: readers lose its rows at once."""
     _one(
         "demote", key, {"reason": reason},
-        lambda ws, one, entry: ws.demote(one, reason, entry, rehearsal=dry_run), workspace, actor, dry_run, as_json,
+        lambda ws, one, entry: ws.operations.demote(one, reason, entry, rehearsal=dry_run), workspace, actor, dry_run, as_json,
         "demoted: readers no longer see its rows",
     )  # fmt: skip
 
@@ -248,7 +248,7 @@ def rollback(
     round) publishes the older one. Restatement leaves the partition alone until `state resume`."""
     _one(
         "rollback", key, {"to": to, "reason": reason},
-        lambda ws, one, entry: ws.rollback(one, run_id(to), entry, reason=reason, rehearsal=dry_run), workspace,
+        lambda ws, one, entry: ws.operations.rollback(one, run_id(to), entry, reason=reason, rehearsal=dry_run), workspace,
         actor, dry_run, as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
     )  # fmt: skip
 
@@ -266,7 +266,7 @@ def approve(
     """Accept a run that only guards (shrink, compare) held back; restatement leaves it alone until `state resume`."""
     _one(
         "approve", key, {"run": run, "reason": reason},
-        lambda ws, one, entry: ws.approve(one, run_id(run), reason, entry, rehearsal=dry_run), workspace, actor,
+        lambda ws, one, entry: ws.operations.approve(one, run_id(run), reason, entry, rehearsal=dry_run), workspace, actor,
         dry_run, as_json, f"approved run {run}: the next `penstock run` publishes it",
     )  # fmt: skip
 
@@ -345,7 +345,7 @@ def _one(
     ws = open_workspace(workspace)
     chosen = opt.selection([key])
     [one] = chosen.keys
-    ws.ranges(chosen)
+    ws.context.ranges(chosen)
     would = carry_out(ws, one, AuditEntry(actor or os_user(), AuditedAct(f"state {name}"), chosen.as_dict(), flags))
     words = f"{one} {'would be' if dry_run else 'is'} {done}" if would else f"{one}: nothing to do"
     document = {**key_fields(one), "changed": int(would and not dry_run), "dry_run": dry_run}
@@ -356,10 +356,10 @@ def _unmarked(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int
     from penstock.control.ranges import iter_pages
     from penstock.control.requeue import SCANNED
 
-    ranges = ws.ranges(chosen)  # refuses unknown names
+    ranges = ws.context.ranges(chosen)  # refuses unknown names
     if chosen.status not in (None, PartitionStatus.FAILED):
         return [], 0
-    failed = (ws.reader.views(some, status=PartitionStatus.FAILED) for some in iter_pages(ranges, SCANNED))
+    failed = (ws.context.state.views(some, status=PartitionStatus.FAILED) for some in iter_pages(ranges, SCANNED))
     keys = [view.key for some in failed for view in some if view.control.terminal_at is None]
     return keys, len(keys)
 
@@ -370,22 +370,22 @@ def _terminal(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int
 
     keys: list[PartitionKey] = []
     after = None
-    while found := ws.terminal(chosen, after=after, limit=MOVED):
+    while found := ws.partitions.terminal(chosen, after=after, limit=MOVED):
         after = found[-1][0].key
         keys += [view.key for view, _ in found if view.control.terminal_at is not None or view.control.failures]
     return keys, len(keys)
 
 
 def _not_paused(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
-    ranges, status = ws.ranges(chosen), chosen.status
-    found = ws.reader.views(ranges, status=status, paused=False, limit=LISTED)
-    return [view.key for view in found], ws.reader.count(ranges, status=status, paused=False)
+    ranges, status = ws.context.ranges(chosen), chosen.status
+    found = ws.context.state.views(ranges, status=status, paused=False, limit=LISTED)
+    return [view.key for view in found], ws.context.state.count(ranges, status=status, paused=False)
 
 
 def _marked(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
-    ranges, status = ws.ranges(chosen), chosen.status
-    found = ws.reader.views(ranges, status=status, marked=True, limit=LISTED)
-    return [view.key for view in found], ws.reader.count(ranges, status=status, marked=True)
+    ranges, status = ws.context.ranges(chosen), chosen.status
+    found = ws.context.state.views(ranges, status=status, marked=True, limit=LISTED)
+    return [view.key for view in found], ws.context.state.count(ranges, status=status, marked=True)
 
 
 def _draw_terminal(

@@ -36,7 +36,7 @@ def list_(
     """The manual acts, newest first."""
     from penstock.app import open_workspace
 
-    reader = open_workspace(workspace).reader
+    reader = open_workspace(workspace).context.state
     entries, following = cut(reader.audit(limit + 1, after=after), limit, lambda entry: entry["audit_id"])
     total = reader.audit_count()
     names = ("audit_id", "at", "actor", "command", "filters", "flags", "affected", "outcome")

@@ -72,10 +72,10 @@ def create(
 
     ws = open_workspace(workspace)
     chosen = replace(opt.selection(keys, source, customer, query, date, since, until), schema_version=schema_version)
-    moved = ws.of_version(chosen) if schema_version else None
+    moved = ws.backfills.count_of_version(chosen) if schema_version else None
     reprocess = reprocess or moved is not None
     who = actor or os_user()
-    new = ws.new_backfill(
+    new = ws.backfills.plan(
         chosen, reprocess=reprocess, chunk_size=chunk_size, priority=priority, max_chunks=max_chunks, actor=who
     )
     if not new.total:
@@ -90,7 +90,7 @@ def create(
     words = f"{counted(new.total)} would be backfilled" if dry_run else f"backfill {new.backfill_id}: {new.total:,}"
     if moved is not None:
         words += f", of which {moved:,} are of version {schema_version} and move"
-    frozen = ws.frozen_in(chosen)
+    frozen = ws.partitions.frozen_count(chosen)
     if frozen:
         words += f"; leaves out {counted(frozen, 'frozen partition')}: the source no longer has the day"
     document = {**_item(ws, new, dry_run), "moved": moved, "frozen": frozen, "dry_run": dry_run}
@@ -109,7 +109,7 @@ def list_all(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    found, total = ws.backfills.page(limit + 1, after)
+    found, total = ws.context.backfills.page(limit + 1, after)
     shown, following = cut(found, limit, lambda backfill: backfill.backfill_id)
     items = [_item(ws, backfill) for backfill in shown]
 
@@ -128,7 +128,7 @@ def show_one(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    failed = [str(key) for key in ws.backfills.failed(backfill_id)]
+    failed = [str(key) for key in ws.context.backfills.failed(backfill_id)]
     item = {**_item(ws, ws.backfills.get(backfill_id)), "failed": failed}
 
     def draw(console: Console) -> None:
@@ -202,7 +202,7 @@ def retry_failed(
     from penstock.control.requeue import NotRetried
 
     ws = open_workspace(workspace)
-    found = ws.backfill_failures(backfill_id, without_raw=without_raw)
+    found = ws.backfills.preview_retry(backfill_id, without_raw=without_raw)
     document: dict[str, Any] = {
         **listing([key_fields(key) for key in found.keys], found.total),
         "dry_run": dry_run,
@@ -215,7 +215,7 @@ def retry_failed(
         confirm("retrying", found.total, yes=yes, force=force)
         flags = {"without_raw": without_raw, "yes": yes, "force": force}
         with RunProgress() as progress:
-            document["backfill_id"] = ws.retry_backfill(
+            document["backfill_id"] = ws.backfills.retry_failed(
                 ws.backfills.get(backfill_id),
                 actor or os_user(),
                 without_raw=without_raw,
@@ -246,7 +246,7 @@ def _move(
 
     ws = open_workspace(workspace)
     entry = AuditEntry(actor or os_user(), AuditedAct(f"backfill {verb}"), {"backfill_id": backfill_id}, {})
-    moves = ws.backfills.move(backfill_id, status, entry, rehearsal=dry_run)
+    moves = ws.context.backfills.move(backfill_id, status, entry, rehearsal=dry_run)
     words = f"backfill {backfill_id} {'would be' if dry_run else 'is'} {status}"
     item = _item(ws, ws.backfills.get(backfill_id))
     if not moves:
@@ -261,8 +261,8 @@ def _item(ws: Workspace, found: Backfill, unsaved: bool = False) -> dict[str, An
     progress = ws.backfills.progress(found.backfill_id)
     left = None
     if progress.done and progress.began_at and found.status == "active":
-        rate = (ws.now() - progress.began_at) / progress.done
-        left = ws.now() + rate * (found.total - progress.done)
+        rate = (ws.context.now() - progress.began_at) / progress.done
+        left = ws.context.now() + rate * (found.total - progress.done)
     return {
         "backfill_id": None if unsaved else found.backfill_id,
         "status": found.status,

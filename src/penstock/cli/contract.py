@@ -123,7 +123,7 @@ def infer(
 
         partition = opt.selection([str(key)]).keys[0]
         ws = open_workspace(workspace)
-        proposal = propose(ws.raw_lines_of(partition, run_id(run), actor) if run else ws.raw_lines(partition))
+        proposal = propose(ws.raw.lines_of(partition, run_id(run), actor) if run else ws.raw.lines(partition))
         called, from_ = partition.query_name, partition.source
     called = name or called
     query = query_to_mapping(checked_query(called, proposal.as_query(source or from_), "the proposal"))

@@ -49,10 +49,10 @@ def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: 
 
     ws = open_workspace(workspace)
     stop = _stop_on_signals()
-    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart, RunProgress() as progress:
-        facts = dict(ws.tick(_session(ws), heart.token, progress, stop.is_set))
+    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart, RunProgress() as progress:
+        facts = dict(ws.rounds.tick(_session(ws), heart.token, progress, stop.is_set))
     if not facts["planned"]:
-        facts["held_up"] = ws.held_up(Selection()) | {"model_inputs": facts["model_inputs"]}
+        facts["held_up"] = ws.partitions.held_up(Selection()) | {"model_inputs": facts["model_inputs"]}
     show(facts, as_json, lambda console: console.print(_in_words(facts)))
 
 
@@ -83,12 +83,12 @@ def serve(
     session = _session(ws)
 
     def round_() -> Mapping[str, Any]:
-        facts = ws.tick(session, heart.token, _Quiet(), stop.is_set)
+        facts = ws.rounds.tick(session, heart.token, _Quiet(), stop.is_set)
         if as_json:
             show_line(facts)
         return facts
 
-    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
+    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart:
         _log("started", {"worker": heart.token, "every_seconds": ws.settings.control.every.total_seconds()})
         loop(
             round_,
@@ -108,7 +108,7 @@ def breakers(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, deb
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    found = ws.breakers.all()
+    found = ws.context.breakers.all()
     items = [{**asdict(breaker), "open": breaker.opened_at is not None} for breaker in found]
 
     def draw(console: Console) -> None:
@@ -146,8 +146,8 @@ def close_breaker(
     if source not in ws.settings.sources:
         raise UsageError(f"unknown source {source} (known: {', '.join(ws.settings.sources)})")
     entry = AuditEntry(actor or os_user(), AuditedAct.CLOSE_BREAKER, {"source": source}, {})
-    is_open = ws.breakers.get(source) != Breaker(source)
-    closed = not dry_run and ws.breakers.close(source, entry)
+    is_open = ws.context.breakers.get(source) != Breaker(source)
+    closed = not dry_run and ws.context.breakers.close(source, entry)
     words = f"the breaker of {source} was not open"
     if dry_run and is_open:
         words = f"the breaker of {source} would be closed"

@@ -86,12 +86,12 @@ def sync(
 
     ws = open_workspace(workspace)
     wanted = [text.upper() for text in status or ["ENABLED"]]
-    name, plan = ws.customer_changes(source, levels, wanted)
+    name, plan = ws.customers.plan_sync(source, levels, wanted)
     changes = plan.changes
     if changes and not dry_run:
         confirm("changing", len(changes), yes=yes, force=force, noun="customer")
         flags = {"levels": levels, "status": wanted, "yes": yes, "force": force}
-        ws.sync_customers(plan, AuditEntry(actor or os_user(), AuditedAct.CUSTOMERS_SYNC, {"source": name}, flags))
+        ws.customers.sync(plan, AuditEntry(actor or os_user(), AuditedAct.CUSTOMERS_SYNC, {"source": name}, flags))
     items = [{"id": c.id, "change": c.kind, "before": c.before, "after": c.after} for c in changes[:_LISTED]]
     written = 0 if dry_run else len(changes)
     document: dict[str, Any] = {

@@ -32,10 +32,10 @@ def migrate(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debu
     from penstock.app import load_workspace
 
     ws = load_workspace(workspace)
-    before, after = ws.migrate()
+    before, after = ws.maintenance.migrate()
     words = f"schema {after} was already there" if before == after else f"schema {before or 'none'} -> {after}"
-    document = {"database": str(ws.database), "before": before, "after": after}
-    show(document, as_json, lambda console: console.print(f"{ws.database}: {words}"))
+    document = {"database": str(ws.context.database), "before": before, "after": after}
+    show(document, as_json, lambda console: console.print(f"{ws.context.database}: {words}"))
 
 
 @db.command()
@@ -53,10 +53,10 @@ def roles(
     from penstock.db.roles import make_roles, plan_roles
 
     ws = load_workspace(workspace)
-    plan = plan_roles(ws.database, prefix if prefix is not None else f"penstock_{ws.settings.workspace}")
-    ws.require_schema()
+    plan = plan_roles(ws.context.database, prefix if prefix is not None else f"penstock_{ws.settings.workspace}")
+    ws.context.require_schema()
     if not dry_run:
-        make_roles(ws.database, plan)
+        make_roles(ws.context.database, plan)
     document = {"roles": list(plan.names.values()), "statements": len(plan.statements), "dry_run": dry_run}
     draw = _draw_script if dry_run else _draw_roles
     show(document, as_json, lambda console: draw(console, plan))

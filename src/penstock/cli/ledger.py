@@ -41,9 +41,9 @@ def tail(
     ws = open_workspace(workspace)
     asked = limit if after is None else limit + 1  # the newest ones are the last: nothing follows them
     named = run_id(run) if run else None
-    events = ws.ledger.tail(asked, after=after, run_id=named, kind=kind)
+    events = ws.context.ledger.tail(asked, after=after, run_id=named, kind=kind)
     found, following = cut(events, limit, lambda event: event["position"])
-    total = ws.ledger.count(run_id=named, kind=kind)
+    total = ws.context.ledger.count(run_id=named, kind=kind)
 
     def draw(console: Console) -> None:
         rows = [(str(e["position"]), e["occurred_at"], e["type"], e["run_id"], _about(e["payload"])) for e in found]
@@ -65,7 +65,7 @@ def rebuild(
     if engine not in ("embedded", "spark"):
         raise UsageError(f"--engine {engine!r} is unknown: use embedded or spark")
     note("rebuilding the projections from the ledger")
-    done = open_workspace(workspace).rebuild_projections(engine)
+    done = open_workspace(workspace).maintenance.rebuild_projections(engine)
     show({"events": done, "engine": engine}, as_json, lambda console: console.print(f"{counted(done, 'event')} folded"))
 
 
@@ -96,7 +96,7 @@ def export(
     entry = AuditEntry(actor or os_user(), AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than}, {})
     if not dry_run and not yes:
         raise UsageError("this takes events out of the database: look at --dry-run first, then say --yes")
-    facts = {**ws.export_ledger(older_than, entry, rehearsal=dry_run), "dry_run": dry_run}
+    facts = {**ws.maintenance.export_ledger(older_than, entry, rehearsal=dry_run), "dry_run": dry_run}
     words = "would be exported" if dry_run else "exported"
     show(facts, as_json, lambda console: console.print(f"{counted(facts['events'], 'event')} {words}"))
 

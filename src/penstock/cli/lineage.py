@@ -32,7 +32,7 @@ def emit(
     from penstock.partition import run_id
 
     ws = open_workspace(workspace)
-    told = ws.tell_lineage(run_id(run))
+    told = ws.lineage.emit(run_id(run))
     where = ws.settings.lineage.where if ws.settings.lineage else ""
     document = {"run_id": run, "events": told, "where": where}
     show(document, as_json, lambda console: console.print(f"{counted(told, 'event')} of run {run} sent to {where}"))

@@ -78,7 +78,7 @@ def read(
 
     chosen = opt.selection([key]).keys[0]
     if run:
-        lines = open_workspace(workspace).raw_lines_of(chosen, run_id(run), actor)
+        lines = open_workspace(workspace).raw.lines_of(chosen, run_id(run), actor)
     else:
         lines = open_reader(workspace).raw_lines(chosen)
     wanted = list(islice(lines, limit))
@@ -116,7 +116,7 @@ def gc(
 
     ws = open_workspace(workspace)
     age = duration(older_than)
-    found = ws.garbage(age)
+    found = ws.maintenance.garbage(age)
     items = [{**key_fields(attempt.partition), "run_id": attempt.run_id} for attempt in found]
     if dry_run:
         document = {**listing(items, len(items)), "dry_run": True}
@@ -124,7 +124,7 @@ def gc(
         return
     confirm("deleting raw runs of", len(found), yes=yes, force=force)
     entry = AuditEntry(actor or os_user(), AuditedAct.RAW_GC, {"older_than": older_than}, {})
-    runs, files = ws.collect_garbage(found, age, entry)
+    runs, files = ws.maintenance.collect_garbage(found, age, entry)
     words = f"deleted {counted(runs, 'raw run')}, {counted(files, 'file')}"
     show({"deleted": runs, "files": files, "dry_run": False}, as_json, lambda console: console.print(words))
 

@@ -148,8 +148,8 @@ def snapshot(
         raise UsageError("name the snapshot that is to be forgotten")
     if listed or drop:
         if drop and name is not None:
-            ws.drop_snapshot(name, actor=actor)
-        found = ws.snapshots.all()
+            ws.data.drop_snapshot(name, actor=actor)
+        found = ws.data.snapshots.all()
         items = [{"snapshot": s.name, "created_at": s.created_at, "expires_at": s.expires_at} for s in found]
         rows = [tuple(item.values()) for item in items]
         show(
@@ -158,7 +158,7 @@ def snapshot(
             lambda console: console.print(table(None, ("snapshot", "created", "expires"), rows)),
         )
         return
-    made = ws.snapshot(name or f"{ws.now():%Y%m%d-%H%M%S}", duration(expires), actor=actor)
+    made = ws.data.take_snapshot(name or f"{ws.context.now():%Y%m%d-%H%M%S}", duration(expires), actor=actor)
     tables = [{"table": head.name, "version": head.version} for _, head in made.tables]
     document = {"snapshot": made.name, "created_at": made.created_at, "expires_at": made.expires_at, "tables": tables}
     until = f"{made.expires_at:%Y-%m-%d %H:%M} UTC"

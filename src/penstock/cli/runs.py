@@ -41,7 +41,7 @@ def list_runs(
     from penstock.app import open_workspace
     from penstock.partition import run_id
 
-    older, total = open_workspace(workspace).current().runs_before(run_id(after) if after else None, limit + 1)
+    older, total = open_workspace(workspace).status.current().runs_before(run_id(after) if after else None, limit + 1)
     rows, following = cut(older, limit, lambda row: row["run_id"])
 
     def text(console: Console) -> None:
@@ -64,7 +64,7 @@ def show_run(
     from penstock.app import open_workspace
     from penstock.partition import run_id
 
-    page = open_workspace(workspace).run_page(run_id(run))
+    page = open_workspace(workspace).status.run_page(run_id(run))
     facts = {**page.run, "stages": page.stages, "failed": page.failed, "blocked": page.blocked, "kept": page.kept}
     show(facts, as_json, lambda console: _draw_page(console, page))
 
@@ -86,7 +86,7 @@ def resume(
 
     ws = open_workspace(workspace)
     with stopped("`penstock run` takes it back"), RunProgress() as progress:
-        summary = ws.resume(run_id(run), watcher=progress, actor=actor)
+        summary = ws.runs.resume(run_id(run), watcher=progress, actor=actor)
     finish(summary, as_json)
 
 
@@ -110,11 +110,11 @@ def cancel(
     ws = open_workspace(workspace)
     named = run_id(run)
     entry = AuditEntry(actor or os_user(), AuditedAct.RUNS_CANCEL, {"run_id": named}, {})
-    asked = ws.cancel_run(named, entry, rehearsal=dry_run)
+    asked = ws.runs.cancel(named, entry, rehearsal=dry_run)
     words = "it would stop" if dry_run else "it stops within seconds"
     if not asked:
         words = "it ended before: there is nothing to cancel (see `penstock runs list`)"
-    open_keys = ws.reader.open_attempts(named) if dry_run else []
+    open_keys = ws.context.state.open_attempts(named) if dry_run else []
     document = {"run_id": named, "requested": asked and not dry_run, "dry_run": dry_run}
     if dry_run:
         document |= {"would_cancel": asked, **listing([key_fields(key) for key in open_keys], len(open_keys))}

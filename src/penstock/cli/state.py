@@ -56,14 +56,14 @@ def inspect(
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    ranges = ws.ranges(chosen)
+    ranges = ws.context.ranges(chosen)
     implicit = bool(chosen.keys) or chosen.status is not None
-    found = ws.reader.views(
+    found = ws.context.state.views(
         ranges, status=chosen.status, explicit=not implicit, after=opt.after_key(after), limit=limit + 1
     )
     views, following = cut(found, limit, lambda view: view.key)
-    total = ws.reader.count(ranges, status=chosen.status, explicit=not implicit)
-    standings = ws.standings([view.key for view in views])
+    total = ws.context.state.count(ranges, status=chosen.status, explicit=not implicit)
+    standings = ws.status.standings([view.key for view in views])
     show(
         page([_state_item(ws, view, standings[view.key].display) for view in views], total, following),
         as_json,
@@ -83,10 +83,10 @@ def history(
 
     ws = open_workspace(workspace)
     chosen = opt.selection([key])
-    [view] = ws.reader.views(ws.ranges(chosen))
-    attempts = ws.reader.attempts(chosen.keys[0])
+    [view] = ws.context.state.views(ws.context.ranges(chosen))
+    attempts = ws.context.state.attempts(chosen.keys[0])
     trusted = view.state.status is PartitionStatus.SUCCESS  # a demoted run holds no authority
-    authority, coming = view.state.current_run_id if trusted else None, ws.next_run_at(view)
+    authority, coming = view.state.current_run_id if trusted else None, ws.partitions.next_run_at(view)
     items = [_attempt_item(a, authority, coming if a is attempts[0] else None) for a in attempts]
 
     def draw(console: Console) -> None:
@@ -125,7 +125,7 @@ def retry(
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    found = ws.retry_candidates(chosen, without_raw=without_raw)
+    found = ws.operations.preview_retry(chosen, without_raw=without_raw)
     moved = 0
     if not dry_run and found.total:
         confirm("retrying", found.total, yes=yes, force=force)
@@ -133,7 +133,7 @@ def retry(
         entry = AuditEntry(actor or os_user(), AuditedAct.STATE_RETRY, chosen.as_dict(), flags)
         with RunProgress() as progress:
             report = progress.stage("retry", found.total)
-            moved = ws.retry_selected(
+            moved = ws.operations.retry_selected(
                 chosen, entry, without_raw=without_raw, total=found.total, until=found.moment, report=report
             )
     document = {
@@ -196,7 +196,7 @@ def draw_refused(
 
 def _state_item(ws: Workspace, view: PartitionView, display: DisplayStatus) -> dict[str, Any]:
     s = view.state
-    terminal, maturity = ws.is_terminal(view), ws.maturity(view)
+    terminal, maturity = ws.partitions.terminal_reason(view), ws.partitions.maturity(view)
     return {
         **key_fields(s.key),
         "status": s.status,
@@ -209,7 +209,7 @@ def _state_item(ws: Workspace, view: PartitionView, display: DisplayStatus) -> d
         "authority_version": s.authority_version,
         "implicit": not view.explicit,
         "display_status": display,
-        "next_run_at": ws.next_run_at(view),
+        "next_run_at": ws.partitions.next_run_at(view),
         "strategy": view.control.strategy,
         "terminal": terminal is not None,
         "terminal_why": terminal,

@@ -69,9 +69,9 @@ def status(
     if unknown := [name for name in groups if name not in _GROUPS]:
         raise UsageError(f"cannot group by {', '.join(unknown)}: use {', '.join(_GROUPS)}")
     chosen = opt.selection(keys, source, customer, query, date, since, until, state)
-    board = ws.board(chosen)
+    board = ws.status.board(chosen)
     if grid:
-        total = sum(len(r) for r in ws.ranges(chosen))
+        total = sum(len(r) for r in ws.context.ranges(chosen))
         if total > _GRID_MOST:
             raise UsageError(f"a grid of {counted(total)} would not fit: narrow it with --query, --since, --customer")
         found = board.everything()
@@ -83,11 +83,11 @@ def status(
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["display"]] = counts.get(row["display"], 0) + row["n"]
-    waiting = ws.pointers.waiting()
+    waiting = ws.context.pointers.waiting()
     items = [{**{g: row[g] for g in groups}, "display_status": row["display"], "count": row["n"]} for row in rows]
-    provisional, flags, mismatches = ws.provisional(chosen), board.flags(), ws.mismatches()
-    troubles = [*ws.troubles(), *ws.unreadable_models.values()]
-    unfinished = ws.unfinished_messages()
+    provisional, flags, mismatches = ws.partitions.provisional_count(chosen), board.flags(), ws.context.mismatches()
+    troubles = [*ws.partitions.source_errors(), *ws.context.unreadable_models.values()]
+    unfinished = ws.runs.unfinished_messages()
     document = {
         "counts": counts,
         "items": items,
@@ -103,7 +103,7 @@ def status(
     def draw(console: Console) -> None:
         draw_mismatches(console, mismatches)
         if not items:
-            console.print(_nothing(sum(len(span) for span in ws.ranges(chosen)), chosen.status))
+            console.print(_nothing(sum(len(span) for span in ws.context.ranges(chosen)), chosen.status))
         else:
             _draw_counts(console, groups, items, counts, waiting)
         if flags:
@@ -137,11 +137,11 @@ def missing(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
+    board = ws.status.board(opt.selection(keys, source, customer, query, date, since, until, state))
     gaps, ranges = board.gaps(limit)
     found, following = cut(board.missing_page(after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.missing()
-    views = ws.views([standing.key for standing in found])
+    views = ws.partitions.views([standing.key for standing in found])
     document = {
         **page([_item(standing, views[standing.key]) for standing in found], total, following),
         "ranges": [{**gap._asdict(), "partitions": (gap.last - gap.first).days + 1} for gap in gaps],
@@ -184,10 +184,10 @@ def failed(
     from penstock.projections.status_board import FAILED
 
     ws = open_workspace(workspace)
-    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state), requeued=False)
+    board = ws.status.board(opt.selection(keys, source, customer, query, date, since, until, state), requeued=False)
     found, following = cut(board.page(FAILED, after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.total(FAILED)
-    views = ws.views([standing.key for standing in found])
+    views = ws.partitions.views([standing.key for standing in found])
     items = [_item(standing, views[standing.key]) for standing in found]
 
     def draw(console: Console) -> None:
@@ -233,14 +233,14 @@ def stale(
     from penstock.projections.status_board import STALE
 
     ws = open_workspace(workspace)
-    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
+    board = ws.status.board(opt.selection(keys, source, customer, query, date, since, until, state))
     by_reason, total = board.stale_reasons(), board.total(STALE)
     stale_ones = [] if reasons else board.page(STALE, after=opt.after_key(after), limit=limit + 1)
     found, following = cut(stale_ones, limit, lambda s: s.key)
     items = [{**_standing(s), "reasons": s.reasons, "stale_since": s.stale_since} for s in found]
     document: dict[str, Any] = {**page(items, total, following), "reasons": by_reason}
     if sweep:
-        document["swept"] = ws.sweep()
+        document["swept"] = ws.status.sweep()
 
     def draw(console: Console) -> None:
         if not total:
@@ -264,7 +264,7 @@ def why(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    found = ws.why(opt.selection([key]).keys[0])
+    found = ws.partitions.why(opt.selection([key]).keys[0])
     show(_why_document(found), as_json, lambda console: _draw_why(console, found))
 
 

@@ -52,7 +52,7 @@ def validate(
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    trusted = ws.to_recheck(chosen)
+    trusted = ws.rechecks.candidates(chosen)
     if dry_run:
         items = [key_fields(attempt.partition) for attempt, _ in trusted]
         document = {**listing(items, len(items)), "examined": 0, "dry_run": True}
@@ -60,7 +60,7 @@ def validate(
         return
     confirm("re-checking", len(trusted), yes=yes, force=force)
     with RunProgress() as progress:
-        found = ws.recheck(chosen, watcher=progress, actor=actor)
+        found = ws.rechecks.run(chosen, watcher=progress, actor=actor)
     items = [{**key_fields(key), "message": why} for key, why in found.demoted.items()]
     show(
         {

@@ -52,8 +52,8 @@ def pointers(
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    ws.ranges(chosen)  # refuses unknown names
-    pointers, total = ws.pointers.find(**_asked(chosen), after=opt.after_key(after), limit=limit + 1)
+    ws.context.ranges(chosen)  # refuses unknown names
+    pointers, total = ws.context.pointers.find(**_asked(chosen), after=opt.after_key(after), limit=limit + 1)
     found, following = cut(pointers, limit, lambda pointer: pointer.key)
     rows = [
         (p.key, p.run_id, p.schema_version, p.available, p.table, p.table_version, p.record_count, p.loaded_at)
@@ -89,9 +89,9 @@ def loads(
 
     ws = open_workspace(workspace)
     chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    ws.ranges(chosen)  # refuses unknown names
+    ws.context.ranges(chosen)  # refuses unknown names
     begin, begin_run = _after_load(after)
-    loads, total = ws.pointers.loads(**_asked(chosen), after=begin, after_run=begin_run, limit=limit + 1)
+    loads, total = ws.context.pointers.loads(**_asked(chosen), after=begin, after_run=begin_run, limit=limit + 1)
     found, following = cut(loads, limit, lambda load: f"{load.key}/{load.run_id}")
     names = ("run_id", "schema_version", "record_count", "loaded_at", "table")
     items = [{**key_fields(load.key), **{name: getattr(load, name) for name in names}} for load in found]
@@ -123,7 +123,7 @@ def reconcile(
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    found, counts = ws.differences(limit)
+    found, counts = ws.maintenance.differences(limit)
     items = [
         {
             **key_fields(d.key),
@@ -135,7 +135,7 @@ def reconcile(
         }
         for d in found
     ]
-    mismatches = ws.mismatches(everything=True)
+    mismatches = ws.context.mismatches(everything=True)
     document: dict[str, Any] = {
         **listing(items, sum(counts.values())),
         "counts": counts,
@@ -144,10 +144,10 @@ def reconcile(
     }
     if not dry_run:
         with RunProgress() as progress:
-            needed = counts or ws.pointers.interrupted()
-            published = ws.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
+            needed = counts or ws.context.pointers.interrupted()
+            published = ws.maintenance.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
         if not needed:
-            ws.note(AuditEntry(actor or os_user(), AuditedAct.RECONCILE, {}, {}), 0, "nothing differs")
+            ws.context.note(AuditEntry(actor or os_user(), AuditedAct.RECONCILE, {}, {}), 0, "nothing differs")
         broken = {str(key): words for key, words in published.broken.items()} if published else {}
         done = (published.loaded, published.hidden) if published else (0, 0)
         document |= {"loaded": done[0], "hidden": done[1], "broken": broken}
@@ -194,12 +194,12 @@ def compact(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    names = [head.name for _, head in ws.warehouse_tables(tables or ())]
+    names = [head.name for _, head in ws.maintenance.tables(tables or ())]
     if dry_run:
-        done = ws.compactable(tables or ())
+        done = ws.maintenance.compactable(tables or ())
     else:
         with RunProgress() as progress:
-            done = ws.compact(names, progress.stage("compact", len(names)), actor=actor) if names else []
+            done = ws.maintenance.compact(names, progress.stage("compact", len(names)), actor=actor) if names else []
     items = [{"table": c.table, "files_before": c.before, "files_after": c.after} for c in done]
 
     def draw(console: Any) -> None:
@@ -233,13 +233,13 @@ def vacuum(
     from penstock.state.control import AuditEntry
 
     ws, age = open_workspace(workspace), duration(retention)
-    ws.check_vacuum(tables or (), age)
+    ws.maintenance.check_vacuum(tables or (), age)
     if dry_run:
-        found = ws.vacuum(tables or (), age, dry_run=True)
+        found = ws.maintenance.vacuum(tables or (), age, dry_run=True)
     else:
         entry = AuditEntry(actor or os_user(), AuditedAct.VACUUM, {"tables": tables or []}, {"retention": retention})
-        with ws.audited(entry) as act:
-            found = ws.vacuum(tables or (), age, dry_run=False)
+        with ws.context.audited(entry) as act:
+            found = ws.maintenance.vacuum(tables or (), age, dry_run=False)
             act.affected = sum(len(paths) for paths in found.values())
     total = sum(len(paths) for paths in found.values())
     items = [{"table": name, "files": paths} for name, paths in found.items()]
@@ -267,9 +267,9 @@ def verify(
 
     ws = open_workspace(workspace)
     with RunProgress() as progress:
-        report = progress.stage("verify", len(ws.warehouse_tables(tables or ())))
-        done = ws.verify(tables or (), report, raw=raw)
-    mismatches = ws.mismatches(everything=True)
+        report = progress.stage("verify", len(ws.maintenance.tables(tables or ())))
+        done = ws.maintenance.verify(tables or (), report, raw=raw)
+    mismatches = ws.context.mismatches(everything=True)
     items = [{**key_fields(key), "problems": words} for key, words in sorted(done.wrong.items())]
     files = [{"table": name, "path": path, "problems": words} for (name, path), words in sorted(done.files.items())]
     facts = {
