@@ -67,7 +67,7 @@ def _round(workspace: Workspace) -> int:
     """What the control loop does every half minute. Without backfills it claims nothing, so the worker has no name."""
     planner = Planner(
         workspace.context.state,
-        workspace.backfills,
+        workspace.context.backfills,
         workspace.settings,
         workspace.context.contracts,
         "nobody",

@@ -52,8 +52,6 @@ def _resume(workspace: Workspace) -> None:
 
 
 def _retry(workspace: Workspace) -> None:
-    total = workspace.operations.preview_retry(_ALL, without_raw=False).total
-    entry = _entry(AuditedAct.STATE_RETRY)
     moved = workspace.operations.retry(_ALL, actor="bench")
     if moved != _expected(workspace):
         raise SystemExit(f"{moved} of {_expected(workspace)} failed partitions were requeued")

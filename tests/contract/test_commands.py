@@ -479,7 +479,7 @@ def test_two_schema_versions_of_one_table_are_refused(shop: Shop) -> None:
 
 
 def test_backfills_show_when_they_ended_and_active_ones_when_they_will(shop: Shop) -> None:
-    store, partitions = shop.workspace.backfills, days(2)
+    store, partitions = shop.workspace.context.backfills, days(2)
     made = shop.ask("backfill", "create", *map(str, partitions))["backfill_id"]
     assert end_of(shop, made) == "-", "nothing is done, so nobody knows"
     for at, partition in enumerate(partitions):

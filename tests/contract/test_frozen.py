@@ -67,7 +67,12 @@ class Office:
     def planner(self) -> Planner:
         ws = self.workspace
         return Planner(
-            ws.context.state, ws.backfills, ws.settings, ws.context.contracts, self.token, lambda source: Gate.OPEN
+            ws.context.state,
+            ws.context.backfills,
+            ws.settings,
+            ws.context.contracts,
+            self.token,
+            lambda source: Gate.OPEN,
         )
 
 

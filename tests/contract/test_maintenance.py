@@ -652,7 +652,7 @@ def test_what_was_marked_by_one_who_died_is_deleted_by_the_next(house: Harness) 
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.app.keeping.reach", die)
+        patch.setattr("penstock.app.maintenance.reach", die)
         with pytest.raises(KeyboardInterrupt):
             collect(house)
     assert len(raw_runs(house)) == 2

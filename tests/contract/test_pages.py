@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from penstock.app import Workspace, acting, explaining
+from penstock.app import Workspace, operations, partitions
 from penstock.control import requeue
+from penstock.control.requeue import RetryPreview
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.lifecycle import PartitionStatus
@@ -37,7 +38,7 @@ PAUSE, RESUME = audit_entry(command="state pause"), audit_entry(command="state r
 def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
     """A workspace with fourteen failed partitions of twenty; pages hold four of them."""
     monkeypatch.setattr(requeue, "SCANNED", 5)
-    monkeypatch.setattr(explaining, "SCANNED", 5)
+    monkeypatch.setattr(partitions, "SCANNED", 5)
     monkeypatch.setattr(requeue, "MOVED", 4)
     state = {}
     if request.param == "postgresql":
@@ -91,7 +92,7 @@ def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(acting, "reach", die)
+        patch.setattr(operations, "reach", die)
         with pytest.raises(KeyboardInterrupt):
             ws.operations.retry(ALL, actor="kim")
     assert status(ws, PartitionStatus.PENDING) == failed[:4]
@@ -149,7 +150,7 @@ def test_a_pause_or_resume_that_is_killed_between_pages_is_finished_by_the_next(
 
     def killed(act: Callable[[], object]) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(acting, "reach", die)
+            patch.setattr(operations, "reach", die)
             with pytest.raises(KeyboardInterrupt):
                 act()
 
@@ -196,7 +197,7 @@ def test_a_retry_of_a_backfill_that_is_killed_is_finished_by_the_next(
     def die(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    for place, name, moved in ((acting, "reach", 4), (type(ws.backfills), "create", 14)):
+    for place, name, moved in ((operations, "reach", 4), (type(ws.backfills), "create", 14)):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, die)
             with pytest.raises(KeyboardInterrupt):

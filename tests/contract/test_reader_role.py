@@ -149,7 +149,7 @@ def test_nothing_that_is_handed_out_can_write(house: Harness, reader: Reader) ->
 
 
 def test_the_database_and_the_lake_below_refuse_to_write(reader: Reader) -> None:
-    workspace = reader._workspace
+    workspace = reader._context
     with pytest.raises(ActRefused, match="was opened to read"):
         workspace.database.transact(lambda connection: connection.execute(sa.text("DELETE FROM worker")))
     with pytest.raises(PenstockError), workspace.database.snapshot() as connection:
@@ -166,7 +166,7 @@ def test_the_database_and_the_lake_below_refuse_to_write(reader: Reader) -> None
         with pytest.raises(LakeRefused, match="was opened to read"):
             write(workspace.lake)
     with pytest.raises(ActRefused):
-        workspace.snapshot("another")
+        reader._data.take_snapshot("another")
 
 
 def test_it_is_typed_and_exported() -> None:

@@ -83,7 +83,7 @@ class Loop:
     def backfill(self, total: int, **changes: Any) -> Backfill:
         made = Backfill(new_ulid(), "active", {}, False, 7, 0, 2, total, None, self.actors.clock(), "ada")
         made = replace(made, **changes)
-        self.context.backfills.create(made, audit_entry())
+        self.backfills.create(made, audit_entry())
         return made
 
     def status(self, backfill: Backfill) -> str:

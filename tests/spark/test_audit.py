@@ -92,6 +92,7 @@ def resume_run(shop: Shop) -> list[Line]:
 def cancel_run(shop: Shop) -> list[Line]:
     workers, run_id = WorkerStore(shop.ws.context.database, shop.ws.context.now), new_run_id()
     shop.control.start_run(run_id, workers.register(), "set-up", {}, 0)
+    shop.filters = {"run_id": run_id}
     assert shop.ws.runs.cancel(run_id, actor="kim")
     return [(1, "done")]
 
@@ -105,38 +106,43 @@ def validate(shop: Shop) -> list[Line]:
 
 
 def retry(shop: Shop) -> list[Line]:
-    assert shop.ws.operations.retry(Selection(keys=(shop.failed(key(1)),)), without_raw=True, actor="kim") == 1
+    shop.filters, shop.flags = ONE_FILTER, {"reason": "fixed", "without_raw": True, "yes": True}
+    shop.failed(key(1))
+    flags = {"yes": True}
+    assert shop.ws.operations.retry(ONE, without_raw=True, actor="kim", reason="fixed", flags=flags) == 1
     return [(1, "done")]
 
 
 def mark_terminal(shop: Shop) -> list[Line]:
-    assert (
-        shop.ws.context.marks.mark_terminal([shop.failed(key(1))], None, shop.entry(AuditedAct.STATE_MARK_TERMINAL))
-        == 1
-    )
+    shop.filters, shop.flags = ONE_FILTER, {"reason": "gone", "yes": True}
+    gone = [shop.failed(key(1))]
+    assert shop.ws.operations.mark_terminal(gone, actor="kim", reason="gone", flags={"yes": True}) == 1
     return [(1, "done")]
 
 
 def clear_terminal(shop: Shop) -> list[Line]:
-    shop.ws.context.marks.mark_terminal(
-        [shop.failed(key(1))], None, AuditEntry("a", AuditedAct.STATE_MARK_TERMINAL, {}, {})
-    )
-    assert shop.ws.context.marks.clear_terminal([key(1)], shop.entry(AuditedAct.STATE_CLEAR_TERMINAL)) == 1
+    shop.filters, shop.flags = {"source": "demo"}, {"yes": True}
+    shop.ws.operations.mark_terminal([shop.failed(key(1))], actor="set-up")
+    chosen, flags = Selection(source="demo"), {"yes": True}
+    assert shop.ws.operations.clear_terminal([key(1)], actor="kim", selection=chosen, flags=flags) == 1
     return [(1, "done")]
 
 
 def pause(shop: Shop) -> list[Line]:
-    assert shop.ws.operations.pause(Selection(source="demo"), actor="kim") == 6
+    shop.filters, shop.flags = {"source": "demo"}, {"reason": "moves", "yes": True}
+    assert shop.ws.operations.pause(Selection(source="demo"), actor="kim", reason="moves", flags={"yes": True}) == 6
     return [(6, "done")]
 
 
 def resume(shop: Shop) -> list[Line]:
+    shop.filters, shop.flags = ONE_FILTER, {"yes": True}
     shop.ws.operations.pause(Selection(source="demo"), actor="a")
-    assert shop.ws.operations.resume(ONE, actor="kim") == 1
+    assert shop.ws.operations.resume(ONE, actor="kim", flags={"yes": True}) == 1
     return [(1, "done")]
 
 
 def demote(shop: Shop) -> list[Line]:
+    shop.filters, shop.flags = ONE_FILTER, {"reason": "wrong"}
     assert shop.ws.operations.demote(key(1), reason="wrong", actor="kim")
     return [(1, "done")]
 
@@ -144,6 +150,7 @@ def demote(shop: Shop) -> list[Line]:
 def rollback(shop: Shop) -> list[Line]:
     old = shop.ws.context.state.attempts(key(1))[-1].run_id
     shop.ws.runs.start(ONE, listener=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
+    shop.filters, shop.flags = ONE_FILTER, {"to": old, "reason": None}
     assert shop.ws.operations.rollback(key(1), old, actor="kim")
     return [(1, "done")]
 
@@ -152,19 +159,24 @@ def approve(shop: Shop) -> list[Line]:
     fault = {"fault": "fewer_rows", "customer": customer_id(1), "date": "2024-06-09"}
     shop.rewritten(faults=[fault], checks=[{"shrink": {"max_drop": 0.5}}])
     held = shop.ws.runs.start(ONE, listener=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
+    shop.filters, shop.flags = ONE_FILTER, {"run": held.run_id, "reason": "right"}
     assert shop.ws.operations.approve(key(1), held.run_id, reason="right", actor="kim")
     return [(1, "done")]
 
 
 def create_backfill(shop: Shop) -> list[Line]:
     new = shop.ws.backfills.plan(ONE, reprocess=True, chunk_size=10, priority=0, max_chunks=1, actor="kim")
-    shop.ws.context.backfills.create(new, shop.entry(AuditedAct.BACKFILL_CREATE))
+    shop.filters = ONE_FILTER
+    shop.flags = {"reprocess": True, "chunk_size": 10, "priority": 0, "max_chunks": 1}
+    assert shop.ws.backfills.create(new, ONE) == new.backfill_id
     return [(1, "done")]
 
 
-def moved(act: AuditedAct, before: str | None, after: str) -> Callable[[Shop], list[Line]]:
+def moved(verb: str, before: str | None) -> Callable[[Shop], list[Line]]:
     def move(shop: Shop) -> list[Line]:
-        assert shop.ws.context.backfills.move(shop.backfill(before), after, shop.entry(act))
+        backfill_id = shop.backfill(before)
+        shop.filters = {"backfill_id": backfill_id}
+        assert getattr(shop.ws.backfills, verb)(backfill_id, actor="kim")
         return [(1, "done")]
 
     return move
@@ -185,7 +197,8 @@ def retry_backfill(shop: Shop) -> list[Line]:
 def close_breaker(shop: Shop) -> list[Line]:
     opened = Breaker("demo", 3, NOW, NOW, error_class="auth", error_message="refused")
     shop.ws.context.breakers.change("demo", lambda _: opened)
-    assert shop.ws.context.breakers.close("demo", shop.entry(AuditedAct.CLOSE_BREAKER))
+    shop.filters = {"source": "demo"}
+    assert shop.ws.operations.close_breaker("demo", actor="kim")
     return [(1, "done")]
 
 
@@ -198,7 +211,8 @@ def sync_customers(shop: Shop) -> list[Line]:
     (shop.folder / "penstock.yaml").write_text(f"{head}customers: customers.csv\nsources:{rest}")
     accounts = [Account(str(1_000_000_000 + number), "Uno", "UTC") for number in (1, 2, 3)]
     plan = plan_customers(shop.ws.settings, "demo", accounts, NOW)
-    shop.ws.customers.sync("demo", plan, actor="kim")
+    shop.filters, shop.flags = {"source": "demo"}, {"yes": True}
+    shop.ws.customers.sync("demo", plan, actor="kim", flags={"yes": True})
     return [(3, "begun"), (3, "done")]
 
 
@@ -215,8 +229,9 @@ def read_raw(shop: Shop) -> list[Line]:
 def collect_garbage(shop: Shop) -> list[Line]:
     shop.ws.runs.start(ONE, listener=Silent(), reprocess=True, actor="set-up", spark=shop.spark)
     later = open_at(shop.folder, NOW + timedelta(days=9))
-    found = later.maintenance.garbage(timedelta(days=1))
-    assert later.maintenance.collect_garbage(found, timedelta(days=1), actor="kim")[0] == len(found) == 1
+    shop.filters = {"older_than": "1d"}
+    found = later.maintenance.garbage("1d")
+    assert later.maintenance.collect_garbage(found, "1d", actor="kim")[0] == len(found) == 1
     return [(1, "done")]
 
 
@@ -248,21 +263,21 @@ def compact(shop: Shop) -> list[Line]:
 
 
 def vacuum(shop: Shop) -> list[Line]:
-    from support.cli import answer
-
     shop.filters, shop.flags = {"tables": [TABLE]}, {"retention": "7d"}
-    answer("warehouse", "vacuum", TABLE, "--actor", "kim", workspace=shop.folder)
+    shop.ws.maintenance.vacuum([TABLE], "7d", actor="kim")
     return [(0, "begun"), (0, "done")]
 
 
 def export_ledger(shop: Shop) -> list[Line]:
     later = open_at(shop.folder, NOW + timedelta(days=200))
+    shop.filters = {"older_than_days": 90}
     facts = later.maintenance.export_ledger(90, actor="kim")
     return [(facts["events"], "done")]
 
 
 def recover(shop: Shop) -> list[Line]:
-    shop.ws.maintenance.recovery.from_database([], lambda _: None, shop.spark, actor="kim")
+    shop.filters, shop.flags = {}, {"yes": True}
+    shop.ws.maintenance.recovery.from_database([], lambda _: None, shop.spark, actor="kim", flags={"yes": True})
     return [(0, "begun"), (0, "done")]
 
 
@@ -280,9 +295,9 @@ ACTS: dict[AuditedAct, Callable[[Shop], list[Line]]] = {
     AuditedAct.STATE_ROLLBACK: rollback,
     AuditedAct.STATE_APPROVE: approve,
     AuditedAct.BACKFILL_CREATE: create_backfill,
-    AuditedAct.BACKFILL_PAUSE: moved(AuditedAct.BACKFILL_PAUSE, None, "paused"),
-    AuditedAct.BACKFILL_RESUME: moved(AuditedAct.BACKFILL_RESUME, "paused", "active"),
-    AuditedAct.BACKFILL_CANCEL: moved(AuditedAct.BACKFILL_CANCEL, None, "cancelled"),
+    AuditedAct.BACKFILL_PAUSE: moved("pause", None),
+    AuditedAct.BACKFILL_RESUME: moved("resume", "paused"),
+    AuditedAct.BACKFILL_CANCEL: moved("cancel", None),
     AuditedAct.BACKFILL_RETRY_FAILED: retry_backfill,
     AuditedAct.CLOSE_BREAKER: close_breaker,
     AuditedAct.CUSTOMERS_SYNC: sync_customers,

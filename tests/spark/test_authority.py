@@ -141,7 +141,7 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
     ):
         vouched = ws.data.vouched(table, as_of=as_of)
         told: list[Any] = []
-        by_sql = ws.sql(f"SELECT * FROM {table}", as_of=as_of, opened=told.append).read_all()
+        by_sql = ws.data.sql(f"SELECT * FROM {table}", as_of=as_of, opened=told.append).read_all()
         frames = [vouched.arrow(), vouched.duckdb().to_arrow_table(), by_sql, vouched.spark(spark).toArrow()]
         for found in frames:
             assert set(found.column("logical_date").to_pylist()) == days, (table, as_of)

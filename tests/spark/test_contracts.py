@@ -13,6 +13,7 @@ import pytest
 
 from penstock.config.checks import check_from_mapping
 from penstock.contract.contract import Contract
+from penstock.control.select import Selection
 from penstock.errors import ErrorClass
 from penstock.lifecycle import Outcome
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id

@@ -453,7 +453,7 @@ def test_every_reader_sees_the_same_rows(tmp_path: Path, spark: Any) -> None:
     assert len(arrow) == 20
     assert ordered([dict(zip(vouched.schema.names, row, strict=True)) for row in vouched.duckdb().fetchall()]) == arrow
     frame = ws.read("demo.campaign_daily", spark=spark)
-    assert ordered([row.asDict() for row in frame.collect()]) == arrow  # type: ignore[union-attr]
+    assert ordered([row.asDict() for row in frame.collect()]) == arrow
     statement = "SELECT * FROM demo.campaign_daily"
     assert ordered(ws.sql(statement).read_all().to_pylist()) == arrow
     assert ordered(ws.data.spark_sql(statement, spark).read_all().to_pylist()) == arrow

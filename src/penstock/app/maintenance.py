@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import interrupts
 from penstock.app.context import Context, audit_entry
 from penstock.clock import iso
+from penstock.config.values import time_span
 from penstock.errors import LakeMismatch, UsageError
 from penstock.failpoint import reach
 from penstock.partition import AttemptKey, new_run_id
@@ -223,26 +224,42 @@ class MaintenanceService:
             found.append(Compaction(head.name, before, after))
         return found
 
-    def vacuum(self, assets: Sequence[str], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
+    def vacuum(
+        self,
+        assets: Sequence[str] = (),
+        retention: timedelta | str = "7d",
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, list[str]]:
         """Delete data files that no head, no snapshot, no prepared publication and no version inside `retention` needs.
-        Returns the files by table. A dry run only lists them.
+        Returns the files by table. A dry run only lists them. Audited.
 
-        >>> ws.maintenance.vacuum([], timedelta(days=7), dry_run=True)
+        >>> ws.maintenance.vacuum(retention="30d", actor="kim")
         """
+        from penstock.warehouse.vacuum import require_retention
+
+        age = time_span(retention, "retention")
+        heads = [head for _, head in self.tables(assets)]  # refuses unknown tables
+        require_retention(age)
+        if dry_run:
+            return self._vacuum(heads, age, dry_run=True)
+        entry = audit_entry(actor, AuditedAct.VACUUM, {"tables": list(assets)}, {"retention": str(retention)})
+        with self._context.audited(entry) as action:
+            found = self._vacuum(heads, age, dry_run=False)
+            action.affected = sum(len(paths) for paths in found.values())
+        return found
+
+    def _vacuum(self, heads: Sequence[TableHead], retention: timedelta, *, dry_run: bool) -> dict[str, list[str]]:
         from penstock.flow.heartbeat import Heartbeat
         from penstock.warehouse.vacuum import preview_vacuum, vacuum_table
 
-        self.check_vacuum(assets, retention)
         self._context.require_own_lake()
-        now = self._context.now()
-        live = [s for s in self._data.snapshots.all() if s.expires_at > now]
-        kept: dict[str, set[tuple[int, str | None]]] = {}
-        for snapshot in live:
-            for _, head in snapshot.tables:
-                kept.setdefault(head.name, set()).add((head.version, head.publication))
-        heads = [head for _, head in self.tables(assets)]
-        keep = {head.name: {(head.version, head.publication), *kept.get(head.name, ())} for head in heads}
-        database, lake = self._context.database, self._context.lake
+        database, lake, now = self._context.database, self._context.lake, self._context.now()
+        keep = {head.name: {(head.version, head.publication)} for head in heads}
+        for snapshot in self._data.snapshots.all():
+            for _, head in snapshot.tables if snapshot.expires_at > now else ():
+                keep.setdefault(head.name, set()).add((head.version, head.publication))
         if dry_run:
             self._refuse_mismatched({head.name for head in heads})
             return {head.name: preview_vacuum(database, lake, head, keep[head.name], retention) for head in heads}
@@ -252,13 +269,6 @@ class MaintenanceService:
             }
         self._data.snapshots.forget_expired(now)
         return found
-
-    def check_vacuum(self, assets: Sequence[str], retention: timedelta) -> None:
-        """Raise UsageError if a table is unknown or the retention is too short."""
-        from penstock.warehouse.vacuum import require_retention
-
-        self.tables(assets)
-        require_retention(retention)
 
     def _refuse_mismatched(self, tables: Collection[str]) -> None:
         """Raise LakeMismatch if one of these tables disagrees with the database. Needs no lease."""
@@ -299,27 +309,32 @@ class MaintenanceService:
 
         return Recovery(self._context, self._status, self._publications)
 
-    def garbage(self, older_than: timedelta) -> list[AttemptKey]:
-        """The raw runs that were closed before `older_than` and that no authority, pointer or publication refers to."""
+    def garbage(self, older_than: timedelta | str) -> list[AttemptKey]:
+        """The raw runs that were closed longer than `older_than` ago and that no authority, pointer or publication
+        refers to.
+
+        >>> ws.maintenance.garbage("90d")
+        """
         from penstock.state.garbage import GarbageStore
 
-        return GarbageStore(self._context.database, self._context.clock).find(self._context.now() - older_than)
+        closed_before = self._context.now() - time_span(older_than, "older_than")
+        return GarbageStore(self._context.database, self._context.clock).find(closed_before)
 
     def collect_garbage(
-        self, found: Sequence[AttemptKey], older_than: timedelta, *, actor: str | None = None, wanted: str | None = None
+        self, found: Sequence[AttemptKey], older_than: timedelta | str, *, actor: str | None = None
     ) -> tuple[int, int]:
         """Mark these raw runs as deleted, then delete them and the runs that an interrupted call marked before. Returns
-        the numbers of runs and files. Audited; `wanted` is the age as the operator wrote it.
+        the numbers of runs and files. Audited.
 
-        >>> ws.maintenance.collect_garbage(ws.maintenance.garbage(timedelta(days=90)), timedelta(days=90))
+        >>> ws.maintenance.collect_garbage(ws.maintenance.garbage("90d"), "90d", actor="kim")
         """
         from penstock.raw.reader import RawReader
         from penstock.state.garbage import GarbageStore
 
         self._context.require_own_lake()
-        entry = audit_entry(actor, AuditedAct.RAW_GC, {"older_than": wanted or str(older_than)})
+        entry = audit_entry(actor, AuditedAct.RAW_GC, {"older_than": str(older_than)})
         store, now = GarbageStore(self._context.database, self._context.clock), self._context.now()
-        marked = store.mark(list(found), now - older_than, entry)
+        marked = store.mark(list(found), now - time_span(older_than, "older_than"), entry)
         reach("garbage.marked")
         return marked, RawReader(self._context.lake).delete(store.marked_since(now - timedelta(days=7)))
 
