@@ -1,33 +1,106 @@
-"""Penstock: partition authority for Spark pipelines."""
+"""Penstock: partition authority for Spark pipelines.
+
+>>> import penstock
+>>> ws = penstock.open("my-workspace")
+>>> ws.read("demo.campaign_daily", since="2024-06-01").arrow()
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from penstock.errors import (
+    ActRefused,
+    AlreadySealed,
+    AuthFailed,
+    ConfigError,
+    DatabaseUnavailable,
+    DataError,
+    LakeMismatch,
+    LeaseLost,
+    PenstockError,
+    QuotaExceeded,
+    RawError,
+    SourceUnavailable,
+    SparkFailed,
+    StateConflict,
+    TerminalError,
+    TransientError,
+    UsageError,
+    VersionRefused,
+    WarehouseError,
+)
 
 if TYPE_CHECKING:
     from penstock.app import Reader, Workspace
+    from penstock.control.select import Selection
+    from penstock.partition import PartitionKey
+    from penstock.source.protocol import Source
 
 __version__ = "0.1.0"
-__all__ = ["Reader", "Workspace", "open", "reader"]
+__all__ = [
+    "ActRefused",
+    "AlreadySealed",
+    "AuthFailed",
+    "ConfigError",
+    "DataError",
+    "DatabaseUnavailable",
+    "LakeMismatch",
+    "LeaseLost",
+    "PartitionKey",
+    "PenstockError",
+    "QuotaExceeded",
+    "RawError",
+    "Reader",
+    "Selection",
+    "Source",
+    "SourceUnavailable",
+    "SparkFailed",
+    "StateConflict",
+    "TerminalError",
+    "TransientError",
+    "UsageError",
+    "VersionRefused",
+    "WarehouseError",
+    "Workspace",
+    "open",
+    "reader",
+]
+
+# Imported at first use: `import penstock` loads no database and no Arrow.
+_LAZY = {
+    "Reader": "penstock.app",
+    "Workspace": "penstock.app",
+    "PartitionKey": "penstock.partition",
+    "Selection": "penstock.control.select",
+    "Source": "penstock.source.protocol",
+}
 
 
-def open(path: str = ".") -> Workspace:  # noqa: A001 - `penstock.open(...)` is how it is meant to be read
-    """The workspace in (or above) the folder `path`."""
+def open(path: str = ".") -> Workspace:  # noqa: A001 - the name is part of the public API: `penstock.open(...)`
+    """The workspace in (or above) the folder `path`. Raises ConfigError if there is none, or if its database is missing
+    or of another version.
+
+    >>> ws = penstock.open("my-workspace")
+    """
     from penstock.app import open_workspace
 
     return open_workspace(path)
 
 
 def reader(path: str = ".") -> Reader:
-    """The workspace in (or above) the folder `path`, to be read: an object without a method that changes anything."""
+    """The same workspace for consumers: an object without a method that changes anything. It opens the database
+    read-only.
+
+    >>> penstock.reader("my-workspace").read("demo.campaign_daily").arrow()
+    """
     from penstock.app import open_reader
 
     return open_reader(path)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Reader", "Workspace"):
-        from penstock import app
-
-        return getattr(app, name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

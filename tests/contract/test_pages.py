@@ -197,7 +197,7 @@ def test_a_retry_of_a_backfill_that_is_killed_is_finished_by_the_next(
     def die(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    for place, name, moved in ((operations, "reach", 4), (type(ws.backfills), "create", 14)):
+    for place, name, moved in ((operations, "reach", 4), (type(ws.context.backfills), "create", 14)):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, die)
             with pytest.raises(KeyboardInterrupt):

@@ -35,11 +35,17 @@ class BackfillService:
         return self._context.backfills.all(*statuses)
 
     def get(self, backfill_id: str) -> Backfill:
-        """One backfill. Raises UsageError for an unknown id."""
+        """One backfill. Raises UsageError for an unknown id.
+
+        >>> ws.backfills.get("01J0000000000000000000000A").status
+        """
         return self._context.backfills.get(backfill_id)
 
     def progress(self, backfill_id: str) -> Progress:
-        """How many partitions of a backfill are done, by outcome."""
+        """How many partitions of a backfill are done, by outcome.
+
+        >>> ws.backfills.progress("01J0000000000000000000000A").done
+        """
         return self._context.backfills.progress(backfill_id)
 
     def plan(
@@ -124,7 +130,10 @@ class BackfillService:
 
     def count_of_version(self, selection: Selection) -> int:
         """The number of trusted runs of the schema version that the selection names and that can be fetched again.
-        Raises UsageError for a version without runs, and for the current version."""
+        Raises UsageError for a version without runs, and for the current version.
+
+        >>> ws.backfills.count_of_version(Selection(schema_version="v1"))
+        """
         from penstock.control.ranges import without_frozen
 
         ranges = [span for span in without_frozen(self._context.ranges(selection)) if span.source != MODELS]

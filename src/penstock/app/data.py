@@ -76,7 +76,10 @@ class DataService:
     ) -> Vouched:
         """The rows of `source.query_name` at this moment; reading the relation twice gives the same rows. `as_of` names
         a snapshot; partitions that were demoted since it was taken are left out. `schema_version` limits the rows to
-        one version. A customer or a range of days without rows is not an error."""
+        one version. A customer or a range of days without rows is not an error.
+
+        >>> ws.data.vouched("demo.campaign_daily", columns=["clicks"]).arrow()
+        """
         from penstock.contract.schema import arrow_schema
         from penstock.warehouse.reader import Filter, Vouched
         from penstock.warehouse.tables import file_schema
@@ -119,12 +122,18 @@ class DataService:
 
     @property
     def hidden_models(self) -> frozenset[str]:
-        """The models with `on_demotion: hide`: their rows are hidden while an input run is demoted."""
+        """The models with `on_demotion: hide`: their rows are hidden while an input run is demoted.
+
+        >>> ws.data.hidden_models
+        """
         return frozenset(name for name, model in self._context.settings.models.items() if model.on_demotion == "hide")
 
     @property
     def snapshots(self) -> SnapshotStore:
-        """The named snapshots of the warehouse."""
+        """The named snapshots of the warehouse.
+
+        >>> [snapshot.name for snapshot in ws.data.snapshots.all()]
+        """
         from penstock.warehouse.snapshots import SnapshotStore
 
         return SnapshotStore(self._context.database, self._context.lake)
@@ -174,7 +183,10 @@ class DataService:
         )
 
     def withdrawn_since(self, name: str, tables: Sequence[str]) -> int:
-        """The number of partitions of these tables that were demoted since a snapshot was taken."""
+        """The number of partitions of these tables that were demoted since a snapshot was taken.
+
+        >>> ws.data.withdrawn_since("june-close", ["demo.campaign_daily"])
+        """
         from penstock.warehouse.snapshots import withdrawn_since
 
         snapshot = self.snapshots.get(name, self._context.now())

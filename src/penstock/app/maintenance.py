@@ -83,7 +83,10 @@ class MaintenanceService:
 
     def migrate(self) -> tuple[str | None, str]:
         """Create or update the schema, and write the identity of the database to the lake. Returns the schema versions
-        before and after. Raises LakeMismatch for the lake of another database."""
+        before and after. Raises LakeMismatch for the lake of another database.
+
+        >>> ws.maintenance.migrate()
+        """
         from penstock.db.migrate import HEAD, migrate, version_of
         from penstock.warehouse.consistency import claim_lake, lake_identity, refuse_foreign_lake
 
@@ -106,7 +109,10 @@ class MaintenanceService:
 
     def lost_database(self) -> list[Mismatch]:
         """The tables of a lake whose state database is lost: the database of the workspace does not exist or has no
-        schema. Empty if it has a schema, or if the lake is new."""
+        schema. Empty if it has a schema, or if the lake is new.
+
+        >>> ws.maintenance.lost_database()
+        """
         from penstock.db.migrate import version_of
         from penstock.warehouse.consistency import lake_without_database
 
@@ -115,7 +121,10 @@ class MaintenanceService:
         return lake_without_database(self._context.lake, str(self._context.database))
 
     def tables(self, assets: Sequence[str] = ()) -> list[tuple[str, TableHead]]:
-        """The published tables with their heads, by asset. Raises UsageError for an unknown asset."""
+        """The published tables with their heads, by asset. Raises UsageError for an unknown asset.
+
+        >>> [head.name for _, head in ws.maintenance.tables()]
+        """
         from penstock.warehouse.reader import heads_of_all
 
         self._context.require_tables(assets)
@@ -123,7 +132,10 @@ class MaintenanceService:
         return heads_of_all(self._context.database, [known[name] for name in sorted(assets or known)])
 
     def differences(self, limit: int | None = None) -> tuple[list[Difference], dict[str, int]]:
-        """The partitions whose pointer differs from authority: the first `limit`, and their number by kind."""
+        """The partitions whose pointer differs from authority: the first `limit`, and their number by kind.
+
+        >>> ws.maintenance.differences(limit=100)
+        """
         from penstock.warehouse.compare import differences
 
         return differences(self._context.database, limit)
@@ -212,7 +224,10 @@ class MaintenanceService:
 
     def compactable(self, assets: Sequence[str]) -> list[Compaction]:
         """The number of small files that `compact` merges, and the smallest number of files that it leaves (each Spark
-        worker writes one). Does not start Spark."""
+        worker writes one). Does not start Spark.
+
+        >>> ws.maintenance.compactable(["demo.campaign_daily"])
+        """
         from penstock.warehouse.packing import plan_compaction
         from penstock.warehouse.publish import Compaction
 
@@ -304,7 +319,10 @@ class MaintenanceService:
 
     @property
     def recovery(self) -> Recovery:
-        """Repairs disagreements between the lake and the state database."""
+        """Repairs disagreements between the lake and the state database.
+
+        >>> ws.maintenance.recovery
+        """
         from penstock.app.recovery import Recovery
 
         return Recovery(self._context, self._status, self._publications)

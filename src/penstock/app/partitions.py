@@ -32,7 +32,10 @@ class PartitionService:
         self._status = status
 
     def views(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionView]:
-        """State, last attempt and control metadata of a few partitions."""
+        """State, last attempt and control metadata of a few partitions.
+
+        >>> ws.partitions.views([key])[key].state.status
+        """
         if not keys:
             return {}
         return {view.key: view for view in self.find(Selection(keys=tuple(keys)))}
@@ -128,14 +131,20 @@ class PartitionService:
         return tuple(f"{stage} {state}" for stage, state in state.states(str(key)).items())
 
     def source_errors(self) -> list[str]:
-        """The sources for which attempts are held back, each with the reason."""
+        """The sources for which attempts are held back, each with the reason.
+
+        >>> ws.partitions.source_errors()
+        """
         from penstock.control.breaker import in_words
 
         found = (in_words(breaker, self._context.now()) for breaker in self._context.breakers.all())
         return [message for message in found if message]
 
     def provisional_count(self, selection: Selection) -> int:
-        """The number of trusted partitions that their source may still change."""
+        """The number of trusted partitions that their source may still change.
+
+        >>> ws.partitions.provisional_count(Selection())
+        """
         ranges = self._context.ranges(selection)  # refuses unknown names
         if selection.status not in (None, PartitionStatus.SUCCESS):
             return 0
@@ -147,7 +156,10 @@ class PartitionService:
         return self._context.state.count(recent, status=PartitionStatus.SUCCESS) if recent else 0
 
     def settled_until(self, table: str) -> Day | None:
-        """The last day of this table that its source no longer changes, for every customer; None for a model."""
+        """The last day of this table that its source no longer changes, for every customer; None for a model.
+
+        >>> ws.partitions.settled_until("demo.campaign_daily")
+        """
         query = next((q for q in self._context.settings.queries.values() if f"{q.source}.{q.name}" == table), None)
         if query is None or not self._context.settings.customers:
             return None
@@ -172,14 +184,20 @@ class PartitionService:
         return [(view, why) for view, why in judged if why is not None]
 
     def terminal_count(self, selection: Selection) -> int:
-        """The number of partitions that `terminal` lists."""
+        """The number of partitions that `terminal` lists.
+
+        >>> ws.partitions.terminal_count(Selection())
+        """
         ranges = self._context.ranges(selection)
         if selection.status not in (None, PartitionStatus.FAILED):
             return 0
         return self._context.state.count(ranges, terminal_at=self._context.now())
 
     def held_up(self, selection: Selection) -> dict[str, int]:
-        """The number of partitions that are not attempted, by what blocks them."""
+        """The number of partitions that are not attempted, by what blocks them.
+
+        >>> ws.partitions.held_up(Selection())["retry"]
+        """
         from penstock.control.breaker import in_words
         from penstock.control.plan import DUE
 
@@ -207,7 +225,10 @@ class PartitionService:
         }
 
     def terminal_reason(self, view: PartitionView) -> str | None:
-        """Why this partition is terminal; None if it is not."""
+        """Why this partition is terminal; None if it is not.
+
+        >>> ws.partitions.terminal_reason(ws.partitions.views([key])[key])
+        """
         from penstock.control.retry import terminal
 
         if view.state.status is not PartitionStatus.FAILED:
@@ -217,14 +238,20 @@ class PartitionService:
         )
 
     def next_run_at(self, view: PartitionView) -> datetime | None:
-        """When the retry policy attempts this partition again; None if it does not."""
+        """When the retry policy attempts this partition again; None if it does not.
+
+        >>> ws.partitions.next_run_at(ws.partitions.views([key])[key])
+        """
         from penstock.control.retry import next_retry
 
         return next_retry(self._context.settings.asset(view.key.query_name).retry, view, self._context.now())
 
     def maturity(self, view: PartitionView) -> str | None:
         """`provisional` if the source may still change this day, else `settled`; None without a trusted run, and for
-        models, which follow their inputs."""
+        models, which follow their inputs.
+
+        >>> ws.partitions.maturity(ws.partitions.views([key])[key])
+        """
         from penstock.control.restate import maturity
 
         if view.state.status is not PartitionStatus.SUCCESS or view.key.source == MODELS:
@@ -233,12 +260,18 @@ class PartitionService:
         return maturity(self._context.settings.query(view.key.query_name), view.key.logical_date, over)
 
     def frozen_count(self, selection: Selection) -> int:
-        """The number of expected partitions that are frozen: their source no longer delivers the day."""
+        """The number of expected partitions that are frozen: their source no longer delivers the day.
+
+        >>> ws.partitions.frozen_count(Selection())
+        """
         ranges = self._context.ranges(selection)
         return count_partitions(ranges) - count_partitions(without_frozen(ranges))
 
     def unmarked(self, selection: Selection) -> list[PartitionKey]:
-        """The failed partitions without a terminal mark, in key order: what `mark_terminal` changes."""
+        """The failed partitions without a terminal mark, in key order: what `mark_terminal` changes.
+
+        >>> ws.partitions.unmarked(Selection(customers="1000000001"))
+        """
         ranges = self._context.ranges(selection)  # refuses unknown names
         if selection.status not in (None, PartitionStatus.FAILED):
             return []
@@ -246,7 +279,10 @@ class PartitionService:
         return [view.key for page in pages for view in page if view.control.terminal_at is None]
 
     def clearable(self, selection: Selection) -> list[PartitionKey]:
-        """The terminal partitions with a mark or with failures that count: what `clear_terminal` changes."""
+        """The terminal partitions with a mark or with failures that count: what `clear_terminal` changes.
+
+        >>> ws.partitions.clearable(Selection(customers="1000000001"))
+        """
         keys: list[PartitionKey] = []
         after = None
         while found := self.terminal(selection, after=after, limit=MOVED):
@@ -255,13 +291,19 @@ class PartitionService:
         return keys
 
     def pausable(self, selection: Selection, limit: int) -> tuple[list[PartitionKey], int]:
-        """The partitions that are not paused: the first `limit`, and their number."""
+        """The partitions that are not paused: the first `limit`, and their number.
+
+        >>> ws.partitions.pausable(Selection(customers="1000000001"), limit=100)
+        """
         ranges, state, status = self._context.ranges(selection), self._context.state, selection.status
         found = state.views(ranges, status=status, paused=False, limit=limit)
         return [view.key for view in found], state.count(ranges, status=status, paused=False)
 
     def resumable(self, selection: Selection, limit: int) -> tuple[list[PartitionKey], int]:
-        """The partitions that are paused or held: the first `limit`, and their number."""
+        """The partitions that are paused or held: the first `limit`, and their number.
+
+        >>> ws.partitions.resumable(Selection(customers="1000000001"), limit=100)
+        """
         ranges, state, status = self._context.ranges(selection), self._context.state, selection.status
         found = state.views(ranges, status=status, marked=True, limit=limit)
         return [view.key for view in found], state.count(ranges, status=status, marked=True)

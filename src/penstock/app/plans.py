@@ -70,7 +70,10 @@ class PlanService:
         self, selection: Selection, *, reprocess: bool, may_go_on: Callable[[str], bool]
     ) -> tuple[Plan, Iterator[Plan]]:
         """The whole plan, and the plans of its runs: one, or, if it is larger than `control.largest_run`, several. Each
-        is made when its run begins: newest days first, models last. Leaves out a source that may not go on."""
+        is made when its run begins: newest days first, models last. Leaves out a source that may not go on.
+
+        >>> ws.plans.split(Selection(), reprocess=False, may_go_on=lambda source: True)
+        """
         size = self._context.settings.control.largest_run
         whole = self._plan(selection, reprocess, size + 1)
         if not whole.is_divided:
@@ -97,7 +100,10 @@ class PlanService:
                 yield Plan(made.items, fan_ins=made.fan_ins, waiting=made.waiting)
 
     def runnable_ranges(self, selection: Selection) -> list[ExpectedRange]:
-        """The selected ranges. Raises if the configuration cannot run, or if a key is not due."""
+        """The selected ranges. Raises if the configuration cannot run, or if a key is not due.
+
+        >>> ws.plans.runnable_ranges(Selection(since="2024-06-01"))
+        """
         ranges = self._context.ranges(selection)
         self.refuse_unrunnable(ranges)
         for key in selection.keys:
@@ -105,7 +111,10 @@ class PlanService:
         return ranges
 
     def refuse_not_due(self, key: PartitionKey) -> None:
-        """Raise UsageError if a partition is not due yet, or frozen."""
+        """Raise UsageError if a partition is not due yet, or frozen.
+
+        >>> ws.plans.refuse_not_due(key)
+        """
         due = due_range(self._context.settings, key, self._context.now())
         if not due.first <= key.logical_date <= due.last:
             raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
@@ -117,7 +126,10 @@ class PlanService:
 
     def refuse_unrunnable(self, ranges: Sequence[ExpectedRange]) -> None:
         """Raise, before anything is issued, for fields that changed without a new schema version, and for wrong options
-        of sources and queries."""
+        of sources and queries.
+
+        >>> ws.plans.refuse_unrunnable(ws.context.ranges(Selection()))
+        """
         from penstock.control.plan import refuse_changed_fields
         from penstock.source.protocol import RunContext
         from penstock.source.registry import make_source, refuse_queries

@@ -23,7 +23,10 @@ class RawService:
         self._context = context
 
     def runs(self, key: PartitionKey) -> tuple[list[RawRun], RunId | None]:
-        """Every run of a partition in the raw sink, and the authoritative run (None without one)."""
+        """Every run of a partition in the raw sink, and the authoritative run (None without one).
+
+        >>> ws.raw.runs(key)
+        """
         from penstock.raw.reader import RawReader
 
         self._context.ranges(Selection(keys=(key,)))  # refuses unknown names
@@ -32,7 +35,10 @@ class RawService:
         return RawReader(self._context.lake).runs(key), trusted
 
     def lines(self, key: PartitionKey) -> Iterator[bytes]:
-        """The payload of the authoritative run, line by line. Raises ActRefused without one."""
+        """The payload of the authoritative run, line by line. Raises ActRefused without one.
+
+        >>> next(ws.raw.lines(key))
+        """
         found, trusted = self.runs(key)
         if trusted is None:
             raise ActRefused(f"no run of {key} is trusted now, so there is nothing to read; operators may name a --run")
@@ -40,7 +46,10 @@ class RawService:
 
     def lines_of(self, key: PartitionKey, run_id: RunId, actor: str | None = None) -> Iterator[bytes]:
         """The payload of a named run, line by line. Only operators read a run that is not the authority: the audit log
-        records the actor before the first line is read, and an actor without write access to it is refused."""
+        records the actor before the first line is read, and an actor without write access to it is refused.
+
+        >>> next(ws.raw.lines_of(key, ws.raw.runs(key)[0][0].attempt.run_id, "kim"))
+        """
         found, trusted = self.runs(key)
         if run_id == trusted:
             return self._read_lines(key, run_id, found)

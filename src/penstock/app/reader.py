@@ -76,7 +76,10 @@ class Reader:
         return tuple(self._context.require_tables(()))
 
     def check(self, selection: Selection) -> None:
-        """Raise UsageError if the selection names an unknown source, customer or query."""
+        """Raise UsageError if the selection names an unknown source, customer or query.
+
+        >>> penstock.reader("my-workspace").check(Selection(customers="1000000001"))
+        """
         self._context.ranges(selection)
 
     @overload
@@ -108,7 +111,10 @@ class Reader:
         schema_version: str | None = None,
     ) -> Vouched:
         """The rows of a table at this moment; reading the relation twice gives the same rows. A customer or a range of
-        days without rows is not an error."""
+        days without rows is not an error.
+
+        >>> penstock.reader("my-workspace").vouched("demo.campaign_daily", columns=["clicks"]).arrow()
+        """
         return self._data.vouched(
             table,
             since=since,
@@ -140,11 +146,17 @@ class Reader:
         opened: Callable[[Vouched], None] = lambda vouched: None,
         schema_versions: Mapping[str, str] | None = None,
     ) -> pa.RecordBatchReader:
-        """The result of one SELECT on Spark."""
+        """The result of one SELECT on Spark.
+
+        >>> penstock.reader("my-workspace").spark_sql("SELECT count(*) FROM demo.campaign_daily", spark)
+        """
         return self._data.spark_sql(statement, spark, as_of, opened, schema_versions)
 
     def session(self) -> SparkSession:
-        """The Spark session that the workspace file describes, started if necessary."""
+        """The Spark session that the workspace file describes, started if necessary.
+
+        >>> penstock.reader("my-workspace").session()
+        """
         return self._context.session()
 
     def coverage(self, table: str, **filters: Unpack[SliceFilters]) -> list[Coverage]:
@@ -178,7 +190,10 @@ class Reader:
         return self._readiness.wait_for(table, require=require, patience=patience, **filters)
 
     def asked_days(self, table: str, **filters: Unpack[SliceFilters]) -> AskedDays:
-        """The days of `coverage`, `ready` and `wait_for`, and the partitions expected on them."""
+        """The days of `coverage`, `ready` and `wait_for`, and the partitions expected on them.
+
+        >>> penstock.reader("my-workspace").asked_days("demo.campaign_daily", since="2024-06-01")
+        """
         return self._readiness.asked_days(table, **filters)
 
     def partitions(
@@ -191,7 +206,10 @@ class Reader:
         return self._partitions.find(selection, after=after, limit=limit)
 
     def partition(self, key: str) -> PartitionHandle:
-        """One partition, for questions about it."""
+        """One partition, for questions about it.
+
+        >>> print(penstock.reader("my-workspace").partition("demo/1000000001/campaign_daily/2024-06-01").why())
+        """
         return PartitionHandle(self._partitions, PartitionKey.parse(key))
 
     def why(self, key: str) -> Why:
@@ -202,25 +220,43 @@ class Reader:
         return self._partitions.why(key)
 
     def settled_until(self, table: str) -> Day | None:
-        """The last day of this table that its source no longer changes."""
+        """The last day of this table that its source no longer changes.
+
+        >>> penstock.reader("my-workspace").settled_until("demo.campaign_daily")
+        """
         return self._partitions.settled_until(table)
 
     def snapshots(self) -> list[Snapshot]:
-        """The named snapshots of the warehouse, for `as_of`."""
+        """The named snapshots of the warehouse, for `as_of`.
+
+        >>> [snapshot.name for snapshot in penstock.reader("my-workspace").snapshots()]
+        """
         return self._data.snapshots.all()
 
     def withdrawn_since(self, snapshot: str, tables: Sequence[str]) -> int:
-        """The number of partitions of these tables that were demoted since a snapshot was taken."""
+        """The number of partitions of these tables that were demoted since a snapshot was taken.
+
+        >>> penstock.reader("my-workspace").withdrawn_since("june-close", ["demo.campaign_daily"])
+        """
         return self._data.withdrawn_since(snapshot, tables)
 
     def raw_runs(self, key: PartitionKey) -> tuple[list[RawRun], RunId | None]:
-        """Every run of a partition in the raw sink with its seal, and the trusted run."""
+        """Every run of a partition in the raw sink with its seal, and the trusted run.
+
+        >>> penstock.reader("my-workspace").raw_runs(key)
+        """
         return self._raw.runs(key)
 
     def raw_lines(self, key: PartitionKey) -> Iterator[bytes]:
-        """The payload of the trusted run, line by line. Raises ActRefused without one."""
+        """The payload of the trusted run, line by line. Raises ActRefused without one.
+
+        >>> next(penstock.reader("my-workspace").raw_lines(key))
+        """
         return self._raw.lines(key)
 
     def close(self) -> None:
-        """Close the database connections."""
+        """Close the database connections.
+
+        >>> penstock.reader("my-workspace").close()
+        """
         self._context.database.close()

@@ -37,7 +37,10 @@ class ReadinessService:
 
     def asked_days(self, table: str, **filters: Unpack[SliceFilters]) -> AskedDays:
         """The days of `coverage`, `ready` and `wait_for`: the partitions expected on them, and how these days differ
-        from the requested ones."""
+        from the requested ones.
+
+        >>> ws.readiness.asked_days("demo.campaign_daily", since="2024-06-01")
+        """
         from penstock.control.asked_days import asked_days
 
         query = next((q for q in self._context.settings.assets.values() if f"{q.source}.{q.name}" == table), None)

@@ -82,7 +82,10 @@ class RecheckService:
         return found
 
     def candidates(self, selection: Selection) -> list[tuple[AttemptKey, int]]:
-        """The trusted runs of the current schema version, with their sizes: the runs that the contract can check."""
+        """The trusted runs of the current schema version, with their sizes: the runs that the contract can check.
+
+        >>> len(ws.rechecks.candidates(Selection(queries="campaign_daily")))
+        """
         versions = {name: contract.schema_version for name, contract in self._context.contracts.items()}
         ranges = self._context.ranges(selection)  # refuses unknown names
         if selection.status not in (None, PartitionStatus.SUCCESS):

@@ -109,7 +109,10 @@ class Recovery:
     # --- from the lake ------------------------------------------------------------------------------------------------
 
     def preview_from_lake(self, report: Report) -> LakeRecovery:
-        """What `from_lake` would do; changes nothing. A database that does not exist is taken for an empty one."""
+        """What `from_lake` would do; changes nothing. A database that does not exist is taken for an empty one.
+
+        >>> ws.maintenance.recovery.preview_from_lake(lambda share: None).restored
+        """
         if self._has_schema():
             self._refuse_other_identity()
             return self._previewed(self._context.database, False, report)
@@ -332,7 +335,10 @@ class Recovery:
     # --- from the database --------------------------------------------------------------------------------------------
 
     def preview_from_database(self, assets: Sequence[str], report: Report) -> dict[str, TableDamage]:
-        """What `from_database` would repair, by table; changes nothing. Reads all rows of the tables."""
+        """What `from_database` would repair, by table; changes nothing. Reads all rows of the tables.
+
+        >>> ws.maintenance.recovery.preview_from_database([], lambda share: None)
+        """
         context = self._context
         self._refuse_foreign_lake()
         wanted = self._known_assets(assets)

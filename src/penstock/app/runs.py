@@ -279,13 +279,19 @@ class RunService:
         return self._start(selection, listener, bool(filters.get("reprocess")), actor, spark, run_id)
 
     def unfinished(self) -> list[Unfinished]:
-        """The killed runs with `--reprocess` that have partitions left: no later run attempts these by itself."""
+        """The killed runs with `--reprocess` that have partitions left: no later run attempts these by itself.
+
+        >>> [run.message for run in ws.runs.unfinished()]
+        """
         from penstock.control.unfinished import unfinished_runs
 
         return unfinished_runs(self._context.state, self._context.ledger)
 
     def unfinished_messages(self) -> list[str]:
-        """A message for each unfinished run; empty for a database role that may not read runs."""
+        """A message for each unfinished run; empty for a database role that may not read runs.
+
+        >>> ws.runs.unfinished_messages()
+        """
         try:
             return [run.message for run in self.unfinished()]
         except PenstockError:

@@ -49,7 +49,10 @@ class StatusService:
         )
 
     def current(self) -> Current:
-        """The projections at this moment: their files, plus the events since they were written."""
+        """The projections at this moment: their files, plus the events since they were written.
+
+        >>> ws.status.current()
+        """
         from penstock.projections.current import load_current
         from penstock.projections.manifest import ManifestPointer
         from penstock.state.inputs import InputReader
@@ -86,7 +89,10 @@ class StatusService:
         )
 
     def standings(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionStanding]:
-        """The display status of these expected partitions."""
+        """The display status of these expected partitions.
+
+        >>> ws.status.standings([key])[key]
+        """
         return {found.key: found for found in self.board(Selection(keys=tuple(keys))).everything()} if keys else {}
 
     def _withdrawn_inputs(self) -> pa.Table | None:
@@ -104,7 +110,10 @@ class StatusService:
         return pa.table({name: pa.array(c, kind) for (name, kind), c in zip(kinds.items(), columns, strict=True)})
 
     def sweep(self) -> int:
-        """Write the current staleness to the table that other tools read. Returns the number of stale partitions."""
+        """Write the current staleness to the table that other tools read. Returns the number of stale partitions.
+
+        >>> ws.status.sweep()
+        """
         return self.projector.sweep(self.board(Selection()).swept())
 
     def run_page(self, run_id: RunId) -> RunPage:
@@ -119,7 +128,10 @@ class StatusService:
         return run_page(self.current(), run_id)
 
     def policies(self) -> list[Policy]:
-        """The staleness policy of each asset: its current contract, freshness and inputs."""
+        """The staleness policy of each asset: its current contract, freshness and inputs.
+
+        >>> ws.status.policies()
+        """
         from penstock.derived import reads_own
         from penstock.projections.staleness import Policy, Window
 
@@ -148,7 +160,10 @@ class StatusService:
         ]
 
     def advance(self, prefolded: PrefoldedRuns | None = None) -> None:
-        """Fold new events into the projections. An error is logged and not raised: the next call catches up."""
+        """Fold new events into the projections. An error is logged and not raised: the next call catches up.
+
+        >>> ws.status.advance()
+        """
         try:
             self.projector.advance(prefolded)
         except Exception as error:  # noqa: BLE001 - a run that is published must not fail here

@@ -85,7 +85,10 @@ class Workspace:
 
     @property
     def settings(self) -> Settings:
-        """The values of the workspace file."""
+        """The values of the workspace file.
+
+        >>> ws.settings.workspace
+        """
         return self.context.settings
 
     @overload
