@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _finish(command, hunted)
         tables = _tables(hunted)
         differ = [name for name in _COMPARED if tables[name] != undisturbed[name]]
-        hunted.maintenance.rebuild_projections()
+        hunted.ledger.rebuild()
         rebuilt = [name for name in _COMPARED if _tables(hunted)[name] != undisturbed[name]]
         attempts = _attempts(hunted)
         planned = options.partitions + len(Workload(options.partitions, rows=5).dates)

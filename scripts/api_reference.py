@@ -10,6 +10,7 @@ import penstock
 from penstock.app.backfills import BackfillService
 from penstock.app.customers import CustomerService
 from penstock.app.data import DataService
+from penstock.app.ledger import LedgerService
 from penstock.app.lineage import LineageService
 from penstock.app.maintenance import MaintenanceService
 from penstock.app.operations import OperationService
@@ -17,8 +18,8 @@ from penstock.app.partitions import PartitionHandle, PartitionService
 from penstock.app.plans import PlanService
 from penstock.app.raw_runs import RawService
 from penstock.app.readiness import ReadinessService
-from penstock.app.recovery import Recovery
 from penstock.app.rechecks import RecheckService
+from penstock.app.recovery import Recovery
 from penstock.app.rounds import RoundService
 from penstock.app.runs import RunService
 from penstock.app.status import StatusService
@@ -42,6 +43,7 @@ CLASSES: tuple[tuple[str, type], ...] = (
     ("ws.readiness", ReadinessService),
     ("ws.raw", RawService),
     ("ws.customers", CustomerService),
+    ("ws.ledger", LedgerService),
     ("ws.lineage", LineageService),
     ("ws.maintenance", MaintenanceService),
     ("ws.maintenance.recovery", Recovery),
@@ -90,7 +92,10 @@ def python_api() -> str:
             lines += _entry(name, value)
     errors = [name for name in penstock.__all__ if isinstance(getattr(penstock, name), type)]
     named = ", ".join(f"`{name}`" for name in errors if issubclass(getattr(penstock, name), Exception))
-    lines += ["## Errors\n", f"All are subclasses of `penstock.PenstockError`; [errors](errors.md) explains each: {named}.\n"]
+    lines += [
+        "## Errors\n",
+        f"All are subclasses of `penstock.PenstockError`; [errors](errors.md) explains each: {named}.\n",
+    ]
     return "\n".join(lines)
 
 

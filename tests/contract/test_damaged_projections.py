@@ -142,5 +142,5 @@ def test_a_manifest_whose_row_names_nothing_is_lost(tmp_path: Path) -> None:
     ws.context.lake.delete([path])
     with pytest.raises(ProjectionsLost, match=f"the projection file {path} is missing"):
         ws.status.current()
-    assert ws.maintenance.rebuild_projections() > 0
+    assert ws.ledger.rebuild() > 0
     assert ws.status.current().manifest.runs is not None

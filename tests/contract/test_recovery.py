@@ -521,7 +521,7 @@ def test_exported_events_say_what_was_demoted_and_accepted(house: Harness) -> No
     house.publish()
     AuthorityStore(house.workspace.context.database, house.now).demote(one(3), "wrong", audit_entry())
     house.deliver(slices(1, query="network_daily"))  # the newest event is never exported
-    exported = house.workspace.maintenance.export_ledger(-2000, actor="ada")
+    exported = house.workspace.ledger.export(-2000, actor="ada")
     assert exported["events"] > 0
     workspace = lost(house)
     from_lake(workspace)
@@ -567,7 +567,7 @@ def test_another_database_is_never_brought_forward(house: Harness) -> None:
 def test_a_damaged_segment_is_named_and_the_others_are_read(house: Harness) -> None:
     AuthorityStore(house.workspace.context.database, house.now).demote(one(3), "wrong", audit_entry())
     house.deliver(slices(1, query="network_daily"))  # the newest event is never exported
-    exported = house.workspace.maintenance.export_ledger(-2000, actor="ada")
+    exported = house.workspace.ledger.export(-2000, actor="ada")
     lake = house.workspace.context.lake
     lake.create("ledger/00.parquet", b"PAR1")
     facts = exported_facts(lake)

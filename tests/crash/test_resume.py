@@ -102,7 +102,7 @@ def test_a_run_killed_in_a_gap_goes_on_and_ends_like_one_that_was_not(
     assert ws.context.pointers.waiting() == 0
     assert len(rows_by_partition(ws)) == 5
     assert len(rows_by_partition(ws, "models.spend")) == 2
-    ws.maintenance.rebuild_projections()
+    ws.ledger.rebuild()
     assert told(ws) == undisturbed
 
 

@@ -271,7 +271,7 @@ def vacuum(shop: Shop) -> list[Line]:
 def export_ledger(shop: Shop) -> list[Line]:
     later = open_at(shop.folder, NOW + timedelta(days=200))
     shop.filters = {"older_than_days": 90}
-    facts = later.maintenance.export_ledger(90, actor="kim")
+    facts = later.ledger.export(90, actor="kim")
     return [(facts["events"], "done")]
 
 

@@ -249,7 +249,7 @@ def test_models_of_models_follow_customers_that_come_and_go_in_other_time_zones(
     }
     assert run(ws, spark).failures == []
     for engine in ("embedded", "spark"):
-        ws.maintenance.rebuild_projections(engine, spark)
+        ws.ledger.rebuild(engine, spark)
         assert planned(ws) == {}
     assert ws.maintenance.verify([], lambda share: None, raw=True).wrong == {}
 

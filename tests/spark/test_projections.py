@@ -42,19 +42,19 @@ def tables(ws: Workspace) -> dict[str, list[Any]]:
 
 def test_a_rebuild_on_spark_agrees_row_by_row(lived_in: Workspace, spark: Any) -> None:
     served = tables(lived_in)
-    embedded = lived_in.maintenance.rebuild_projections()
+    embedded = lived_in.ledger.rebuild()
     assert tables(lived_in) == served
-    assert lived_in.maintenance.rebuild_projections("spark", spark) == embedded
+    assert lived_in.ledger.rebuild("spark", spark) == embedded
     assert tables(lived_in) == served
     assert not list(lived_in.context.lake.list("projections/rebuild"))
     run(lived_in, spark)  # and going on from there is going on
     after = tables(lived_in)
-    lived_in.maintenance.rebuild_projections()
+    lived_in.ledger.rebuild()
     assert tables(lived_in) == after
 
 
 def test_the_files_are_read_by_duckdb_polars_and_spark(lived_in: Workspace, spark: Any) -> None:
-    lived_in.maintenance.rebuild_projections()
+    lived_in.ledger.rebuild()
     _, manifest = lived_in.status.projector.head.read()
     [first, *_] = sorted(manifest.parts)
     [part] = manifest.parts[first]

@@ -59,7 +59,7 @@ def test_a_workspace_of_an_earlier_release_goes_on_after_a_migration(
     assert {key: found for key, found in rows_by_partition(ws).items() if key in rows} == rows
     assert verified(ws) == {}
     assert reasons(ws) == {}
-    ws.maintenance.rebuild_projections()
+    ws.ledger.rebuild()
     assert reasons(ws) == {}
     ws.context.database.close()
 

@@ -37,7 +37,7 @@ def _compared(folder: Path) -> list[str]:
     ws = _opened(folder)
     try:
         before = {name: _rows(ws, name) for name in _TABLES}
-        ws.maintenance.rebuild_projections()
+        ws.ledger.rebuild()
         after = {name: _rows(ws, name) for name in _TABLES}
     finally:
         ws.context.database.close()

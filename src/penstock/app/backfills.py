@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context, audit_entry, os_user
+from penstock.control.ranges import clip_to_keys, count_partitions, without_frozen
+from penstock.control.requeue import MOVED, RetryPage, RetryPreview, sort_out
 from penstock.control.select import Selection
 from penstock.errors import UsageError
 from penstock.partition import MODELS, PartitionKey, new_ulid
 from penstock.state.audited import AuditedAct
+from penstock.state.records import FailedPartition
 
 if TYPE_CHECKING:
     from penstock.app.operations import OperationService
     from penstock.app.plans import PlanService
-    from penstock.control.requeue import RetryPage, RetryPreview
     from penstock.state.backfills import Backfill, Progress
 
 
@@ -62,7 +64,6 @@ class BackfillService:
 
         >>> ws.backfills.plan(Selection(since="2024-01-01", until="2024-03-31")).total
         """
-        from penstock.control.ranges import count_partitions, without_frozen
         from penstock.state.backfills import Backfill
 
         ranges = [span for span in without_frozen(self._context.ranges(selection)) if span.source != MODELS]
@@ -134,7 +135,6 @@ class BackfillService:
 
         >>> ws.backfills.count_of_version(Selection(schema_version="v1"))
         """
-        from penstock.control.ranges import without_frozen
 
         ranges = [span for span in without_frozen(self._context.ranges(selection)) if span.source != MODELS]
         versions = self._context.state.versions(ranges)
@@ -153,7 +153,6 @@ class BackfillService:
 
         >>> ws.backfills.preview_retry("01J0000000000000000000000A").total
         """
-        from penstock.control.requeue import RetryPreview
 
         found = RetryPreview(listed, self._context.now())
         for page in self._failure_pages(backfill_id, without_raw):
@@ -163,9 +162,6 @@ class BackfillService:
     def _failure_pages(self, backfill_id: str, without_raw: bool) -> Iterator[RetryPage]:
         """The partitions that failed in a backfill without a later attempt, in key order, sorted out page by page.
         Leaves out partitions that left the configuration."""
-        from penstock.control.ranges import clip_to_keys
-        from penstock.control.requeue import MOVED, sort_out
-        from penstock.state.records import FailedPartition
 
         self._context.backfills.get(backfill_id)  # refuses an unknown one
         due = {(span.source, span.customer_id, span.query_name): span for span in self._context.ranges(Selection())}
@@ -182,7 +178,6 @@ class BackfillService:
 
     def _failed(self, page: RetryPage) -> list[PartitionKey]:
         """The partitions of the page that are failed, so that a retry moves them."""
-        from penstock.control.ranges import clip_to_keys
 
         wanted = set(page.wanted)
         found = (

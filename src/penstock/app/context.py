@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any
 from penstock import interrupts
 from penstock.clock import Clock, utc_now
 from penstock.config.settings import Settings
+from penstock.contract.contract import Contract
 from penstock.control.select import Selection, derived, expected
+from penstock.db.engine import Database
+from penstock.db.migrate import ensure_current
 from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.expected import ExpectedRange
+from penstock.lake import Lake, open_lake
+from penstock.ledger.read import LedgerReader
+from penstock.ledger.segments import SegmentReader
 from penstock.partition import RunId
 from penstock.state.audited import AuditedAct
 from penstock.state.breakers import BreakerStore
@@ -23,21 +29,18 @@ from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.reader import StateReader
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
+from penstock.warehouse.consistency import mismatches, require_own_lake
 from penstock.warehouse.pointers import PointerReader
+from penstock.warehouse.versions import Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.contract.contract import Contract
-    from penstock.db.engine import Database
     from penstock.derived import Derived
-    from penstock.lake import Lake
-    from penstock.ledger.read import LedgerReader
     from penstock.state.backfills import BackfillStore
     from penstock.state.marks import MarkStore
     from penstock.state.pauses import PauseStore
     from penstock.warehouse.consistency import Mismatch
-    from penstock.warehouse.versions import Versions
 
 
 @dataclass
@@ -64,19 +67,16 @@ class Context:
 
     @cached_property
     def database(self) -> Database:
-        from penstock.db.engine import Database
 
         return Database(self.settings.state.url, self.settings.state.schema_name)
 
     @cached_property
     def lake(self) -> Lake:
-        from penstock.lake import open_lake
 
         return open_lake(self.settings.lake)
 
     @cached_property
     def versions(self) -> Versions:
-        from penstock.warehouse.versions import Versions
 
         return Versions(self.lake)
 
@@ -96,7 +96,6 @@ class Context:
     def contracts(self) -> dict[str, Contract]:
         """The contracts of the current configuration, by the name of the query or model. The contract of a model whose
         current definition was never run has no fields until `ModelService.learn_contracts` derives them with Spark."""
-        from penstock.contract.contract import Contract
 
         return {name: Contract.of(query) for name, query in self.settings.queries.items()} | self._known_models[0]
 
@@ -115,7 +114,6 @@ class Context:
 
     def stored_contracts(self) -> dict[str, Contract]:
         """Every contract that an attempt ever recorded, by fingerprint."""
-        from penstock.contract.contract import Contract
 
         return {row.fingerprint: Contract.from_body(row.body) for row in self.state.contracts()}
 
@@ -139,20 +137,17 @@ class Context:
 
     def require_schema(self) -> None:
         """Raise ConfigError unless the state database has the schema of this version and belongs to this workspace."""
-        from penstock.db.migrate import ensure_current
 
         ensure_current(self.database, self.settings.tenant, self.settings.workspace)
 
     def require_own_lake(self) -> None:
         """Raise LakeMismatch unless the lake and the state database belong together."""
-        from penstock.warehouse.consistency import require_own_lake
 
         require_own_lake(self.database, self.lake)
 
     def mismatches(self, *, everything: bool = False) -> list[Mismatch]:
         """The disagreements between the lake and the state database; with `everything` also tables in the lake that
         the database does not know."""
-        from penstock.warehouse.consistency import mismatches
 
         return mismatches(self.database, self.lake, everything=everything)
 
@@ -166,8 +161,6 @@ class Context:
 
     @cached_property
     def ledger(self) -> LedgerReader:
-        from penstock.ledger.read import LedgerReader
-        from penstock.ledger.segments import SegmentReader
 
         return LedgerReader(self.database, SegmentReader(self.lake))
 

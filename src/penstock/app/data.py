@@ -9,9 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Unpack, overload
 
 from penstock.app.context import Context, audit_entry
+from penstock.contract.schema import arrow_schema
 from penstock.control.filters import AnyCustomers, ReadOptions, customer_ids, day_range
 from penstock.control.select import Selection, refuse_unknown
 from penstock.errors import PenstockError, UsageError
+from penstock.pipeline.work import refusal
+from penstock.sql_guard import SqlRefused, spark_statement
 from penstock.state.audited import AuditedAct
 
 if TYPE_CHECKING:
@@ -80,7 +83,6 @@ class DataService:
 
         >>> ws.data.vouched("demo.campaign_daily", columns=["clicks"]).arrow()
         """
-        from penstock.contract.schema import arrow_schema
         from penstock.warehouse.reader import Filter, Vouched
         from penstock.warehouse.tables import file_schema
 
@@ -99,7 +101,6 @@ class DataService:
 
     def referenced(self, table: str, first: Day, last: Day, customers: Sequence[str]) -> Referenced:
         """The partitions of these days and their rows, for reference checks of other contracts."""
-        from penstock.contract.schema import arrow_schema
         from penstock.pipeline.references import Referenced
         from penstock.warehouse.reader import Filter, Vouched, heads_and_slices
         from penstock.warehouse.tables import file_schema
@@ -281,9 +282,6 @@ class DataService:
         >>> ws.data.spark_sql("SELECT sum(clicks) FROM demo.campaign_daily", spark=spark)
         """
         from pyspark.errors import PySparkException
-
-        from penstock.pipeline.work import refusal
-        from penstock.sql_guard import SqlRefused, spark_statement
 
         try:
             checked = spark_statement(statement, {c.asset for c in self._context.contracts.values()})

@@ -1,4 +1,4 @@
-"""Maintenance of the database, the warehouse, the raw sink and the ledger."""
+"""Maintenance of the database, the warehouse and the raw sink."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from penstock import interrupts
 from penstock.app.context import Context, audit_entry
 from penstock.clock import iso
 from penstock.config.values import time_span
+from penstock.db.migrate import HEAD, migrate, version_of
 from penstock.errors import LakeMismatch, UsageError
 from penstock.failpoint import reach
 from penstock.partition import AttemptKey, new_run_id
 from penstock.state.audited import AuditedAct
+from penstock.warehouse.consistency import claim_lake, lake_identity, lake_without_database, refuse_foreign_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class MaintenanceService:
-    """Migrate, back up, recover, reconcile, verify, compact, vacuum, collect garbage, rebuild projections."""
+    """Migrate, back up, recover, reconcile, verify, compact, vacuum, collect garbage."""
 
     def __init__(
         self, context: Context, status: StatusService, publications: PublicationService, data: DataService
@@ -43,52 +45,12 @@ class MaintenanceService:
         self._publications = publications
         self._data = data
 
-    def rebuild_projections(self, engine: str = "embedded", spark: SparkSession | None = None) -> int:
-        """Rebuild all projections from the ledger. Returns the number of events. `engine` is `embedded` or `spark`.
-
-        >>> ws.maintenance.rebuild_projections()
-        """
-        if engine == "embedded":
-            projector = self._status.projector
-            interrupts.begin_work()
-            return projector.rebuild()
-        from penstock.pipeline.project import spark_maker
-
-        return self._status.projector.rebuild(spark_maker(self._context.session(spark), self._context.settings.lake))
-
-    def export_ledger(self, older_than_days: int, *, actor: str | None = None, dry_run: bool = False) -> dict[str, Any]:
-        """Move old events of finished runs from the database to the lake. Returns their number and place. Audited.
-
-        >>> ws.maintenance.export_ledger(90, actor="kim", dry_run=True)
-        """
-        from penstock.control.export import export_before
-
-        self._context.require_own_lake()
-        entry = audit_entry(actor, AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than_days})
-        projector = self._status.projector
-        interrupts.begin_work()
-        projector.advance()
-        before = self._context.now() - timedelta(days=older_than_days)
-        folded = projector.head.read()[1].cursor
-        return export_before(
-            self._context.database,
-            self._context.lake,
-            self._context.ledger,
-            before,
-            folded,
-            entry,
-            self._context.now(),
-            rehearsal=dry_run,
-        )
-
     def migrate(self) -> tuple[str | None, str]:
         """Create or update the schema, and write the identity of the database to the lake. Returns the schema versions
         before and after. Raises LakeMismatch for the lake of another database.
 
         >>> ws.maintenance.migrate()
         """
-        from penstock.db.migrate import HEAD, migrate, version_of
-        from penstock.warehouse.consistency import claim_lake, lake_identity, refuse_foreign_lake
 
         # A restored database that is older than identities belongs to the newer lake beside it. It is migrated even if
         # the lake has tables that it does not know: publications to them are refused until a recovery.
@@ -113,8 +75,6 @@ class MaintenanceService:
 
         >>> ws.maintenance.lost_database()
         """
-        from penstock.db.migrate import version_of
-        from penstock.warehouse.consistency import lake_without_database
 
         if version_of(self._context.database):
             return []

@@ -9,6 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context, audit_entry
+from penstock.contract.contract import Contract
+from penstock.control.ranges import count_partitions, iter_pages
+from penstock.control.requeue import MOVED, SCANNED, RetryPage, RetryPreview, sort_out
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, UsageError
 from penstock.failpoint import reach
@@ -21,7 +24,6 @@ from penstock.state.records import Attempt, Breaker
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from penstock.control.requeue import RetryPage, RetryPreview
     from penstock.expected import ExpectedRange
     from penstock.state.authority import AuthorityStore
 
@@ -43,7 +45,6 @@ class OperationService:
 
         >>> ws.operations.preview_retry(Selection(since="2024-06-01")).total
         """
-        from penstock.control.requeue import RetryPreview
 
         found = RetryPreview(listed, self._context.now())
         for page in self._retry_pages(selection, without_raw, None):
@@ -80,8 +81,6 @@ class OperationService:
     def _retry_pages(self, selection: Selection, without_raw: bool, until: datetime | None) -> Iterator[RetryPage]:
         """The failed partitions of a selection in key order, sorted out page by page; with `until`, only those whose
         last attempt ended no later."""
-        from penstock.control.ranges import iter_pages
-        from penstock.control.requeue import SCANNED, sort_out
 
         ranges = self._context.ranges(selection)
         if selection.status not in (None, PartitionStatus.FAILED):
@@ -98,7 +97,6 @@ class OperationService:
         """Move these partitions from failed to pending, in pages; returns the number moved. Each page is a transaction:
         after a kill, the finished pages are moved, the audit log has the line `begun`, and the next call moves the
         rest."""
-        from penstock.control.requeue import MOVED
 
         control = self._context.control
         if total <= MOVED:
@@ -130,7 +128,6 @@ class OperationService:
         >>> ws.operations.pause(Selection(customers="1000000001"), actor="kim", reason="moved account")
         """
         from penstock.control.pause import keys_of, scopes, scopes_of
-        from penstock.control.ranges import count_partitions
 
         refuse_blank(reason)
         entry = audit_entry(actor, AuditedAct.STATE_PAUSE, selection.as_dict(), {"reason": reason, **(flags or {})})
@@ -189,8 +186,6 @@ class OperationService:
     ) -> int | None:
         """Change exactly these partitions, in transactions that block other writers only briefly. After a kill, the
         finished pages are changed, the audit log has the line `begun`, and the next call changes the rest."""
-        from penstock.control.ranges import count_partitions, iter_pages
-        from penstock.control.requeue import MOVED
 
         total = count_partitions(ranges)
         if total <= MOVED:
@@ -292,7 +287,6 @@ class OperationService:
 
         >>> ws.operations.approve(key, "01J0000000000000000000000A", reason="campaign ended")
         """
-        from penstock.contract.contract import Contract
         from penstock.control.approval import refuse_other_complaints, refuse_without_raw
         from penstock.raw.reader import RawReader
 

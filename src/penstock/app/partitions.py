@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
 from penstock.clock import last_day_over
+from penstock.contract.contract import Contract
+from penstock.control.breaker import in_words
 from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import MOVED, SCANNED
 from penstock.control.select import Selection, due_range
 from penstock.lifecycle import Act, Outcome, PartitionStatus
 from penstock.partition import MODELS, PartitionKey, RunId
 from penstock.state.records import Attempt, PartitionView
+from penstock.warehouse.withdrawn import demoted_inputs
 
 if TYPE_CHECKING:
     from penstock.app.status import StatusService
@@ -57,7 +60,6 @@ class PartitionService:
 
         >>> print(ws.partitions.why("demo/1000000001/campaign_daily/2024-06-01"))
         """
-        from penstock.control.breaker import in_words
         from penstock.control.why import Circumstances, explain
 
         key = PartitionKey.parse(key) if isinstance(key, str) else key
@@ -83,7 +85,6 @@ class PartitionService:
 
     def _approvable(self, view: PartitionView, attempts: Sequence[Attempt]) -> bool:
         """Whether an operator may approve the last attempt: only guards rejected it, and no other rule refuses it."""
-        from penstock.contract.contract import Contract
         from penstock.control.approval import held_back_by_guards
         from penstock.state.authority import Return, refusal
 
@@ -99,7 +100,6 @@ class PartitionService:
     def _demoted_inputs(self, view: PartitionView, pointer: Pointer | None) -> tuple[DemotedRun, ...]:
         """The demoted runs among the inputs of a model partition: of the run that readers see, and of the trusted
         run."""
-        from penstock.warehouse.withdrawn import demoted_inputs
 
         served = pointer.run_id if pointer is not None and pointer.available else None
         trusted = view.state.current_run_id if view.state.status is PartitionStatus.SUCCESS else None
@@ -135,7 +135,6 @@ class PartitionService:
 
         >>> ws.partitions.source_errors()
         """
-        from penstock.control.breaker import in_words
 
         found = (in_words(breaker, self._context.now()) for breaker in self._context.breakers.all())
         return [message for message in found if message]
@@ -198,7 +197,6 @@ class PartitionService:
 
         >>> ws.partitions.held_up(Selection())["retry"]
         """
-        from penstock.control.breaker import in_words
         from penstock.control.plan import DUE
 
         ranges, now = self._context.ranges(selection), self._context.now()

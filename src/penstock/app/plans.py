@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
+from penstock.control.ranges import clip_to_keys
 from penstock.control.select import Selection, due_range
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
@@ -143,7 +144,6 @@ class PlanService:
     def replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
         """The items for those of these partitions that are still due: other workers may have finished some."""
         from penstock.control.plan import preview
-        from penstock.control.ranges import clip_to_keys
         from penstock.control.restate import schedules
 
         wanted = set(keys)

@@ -19,6 +19,8 @@ from penstock.clock import Clock, utc_now
 from penstock.config.settings import find_workspace, load_settings
 from penstock.control.filters import AnyCustomers, ReadOptions, SliceFilters
 from penstock.control.select import Selection
+from penstock.db.engine import Database
+from penstock.lake import open_lake
 from penstock.partition import PartitionKey, RunId
 from penstock.state.records import PartitionView
 
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 def open_reader(path: str | Path = ".", clock: Clock = utc_now) -> Reader:
     """The reader of the workspace in (or above) the folder `path`. Raises ConfigError if its database is missing or of
     another version."""
-    from penstock.db.engine import Database
-    from penstock.lake import open_lake
     from penstock.lake.read_only import ReadOnlyLake
 
     context = Context(load_settings(find_workspace(Path(path)), os.environ), clock)

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context
+from penstock.control.breaker import BreakerGuard
 from penstock.control.select import Selection
-from penstock.flow.summary import SILENT
+from penstock.flow.guard import Gate
+from penstock.flow.summary import SILENT, as_one
 from penstock.partition import new_run_id
 from penstock.pipeline.memory import reduced_gc
+from penstock.warehouse.consistency import messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,12 +63,8 @@ class RoundService:
 
         >>> ws.rounds.tick(ws.context.session, worker_token)
         """
-        from penstock.control.breaker import BreakerGuard
         from penstock.control.rescue import tidy_own
         from penstock.control.round import Planner
-        from penstock.flow.guard import Gate
-        from penstock.flow.summary import as_one
-        from penstock.warehouse.consistency import messages
 
         listener = listener or SILENT
         self._context.require_own_lake()

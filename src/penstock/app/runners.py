@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
+from penstock.control.breaker import BreakerGuard
 from penstock.control.select import Selection, due_times
 from penstock.errors import LakeMismatch
 from penstock.partition import RunId
 from penstock.state.worker import WorkerStore
+from penstock.warehouse.consistency import messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +48,6 @@ class RunnerFactory:
         stopping: Callable[[], bool] = lambda: False,
     ) -> Runner:
         """A runner over the stores of this workspace. `by_hand` lets it attempt a source whose breaker is open."""
-        from penstock.control.breaker import BreakerGuard
         from penstock.flow.derive import Deriver
         from penstock.flow.runner import Runner
         from penstock.flow.stages import RunDependencies
@@ -82,7 +83,6 @@ class RunnerFactory:
 
     def refuse_mismatches(self, selection: Selection) -> None:
         """Raise LakeMismatch if the selected tables cannot be published, before anything is fetched."""
-        from penstock.warehouse.consistency import messages
 
         assets = {f"{span.source}.{span.query_name}" for span in self._context.ranges(selection)}
         found = [one for one in self._context.mismatches() if one.asset is None or one.asset in assets]

@@ -8,9 +8,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context, audit_entry, os_user
+from penstock.control.breaker import BreakerGuard
 from penstock.control.select import Selection
+from penstock.control.unfinished import Unfinished, left_of, unfinished_runs
 from penstock.errors import ActRefused, PenstockError, UsageError
-from penstock.flow.summary import SILENT
+from penstock.flow.guard import Gate
+from penstock.flow.summary import SILENT, RunSummary, Watcher, as_one
 from penstock.partition import MODELS, RunId, new_run_id
 from penstock.pipeline.memory import reduced_gc
 from penstock.plural import counted
@@ -25,10 +28,7 @@ if TYPE_CHECKING:
     from penstock.app.plans import PlanService
     from penstock.app.publications import PublicationService
     from penstock.app.runners import RunnerFactory
-    from penstock.control.breaker import BreakerGuard
     from penstock.control.plan import Plan
-    from penstock.control.unfinished import Unfinished
-    from penstock.flow.summary import RunSummary, Watcher
     from penstock.state.worker import WorkerStore
 
 
@@ -80,10 +80,7 @@ class RunService:
         spark: SparkSession | None,
         resumes: RunId | None,
     ) -> RunSummary:
-        from penstock.control.breaker import BreakerGuard
         from penstock.control.plan import Plan
-        from penstock.flow.guard import Gate
-        from penstock.flow.summary import RunSummary, as_one
 
         self._runners.refuse_mismatches(selection)
         workers = self._runners.rescue()
@@ -219,7 +216,6 @@ class RunService:
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
         from penstock.flow.heartbeat import Heartbeat
         from penstock.flow.run_state import RunState
-        from penstock.flow.summary import as_one
         from penstock.raw.reader import RawReader
         from penstock.warehouse.publish import Publication
 
@@ -268,7 +264,6 @@ class RunService:
     ) -> RunSummary:
         """Process the rest of a finished run in a new run."""
         from penstock.control.resume import reasons_of
-        from penstock.control.unfinished import left_of
 
         filters = self._context.run_filters(run_id)
         left = left_of(self._context.state, self._context.ledger, run_id)
@@ -283,7 +278,6 @@ class RunService:
 
         >>> [run.message for run in ws.runs.unfinished()]
         """
-        from penstock.control.unfinished import unfinished_runs
 
         return unfinished_runs(self._context.state, self._context.ledger)
 

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from penstock.app.context import Context
 from penstock.config.assets import Model
 from penstock.control.select import Selection
+from penstock.derived import reads_own
 from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.state.inputs import InputReader
+from penstock.warehouse.withdrawn import trusted_inputs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +39,6 @@ class StatusService:
         """Folds new events into the projections."""
         from penstock.projections.manifest import ManifestPointer
         from penstock.projections.projector import Projector
-        from penstock.state.inputs import InputReader
 
         return Projector(
             ManifestPointer(self._context.database, self._context.lake),
@@ -55,7 +57,6 @@ class StatusService:
         """
         from penstock.projections.current import load_current
         from penstock.projections.manifest import ManifestPointer
-        from penstock.state.inputs import InputReader
 
         owner = (self._context.settings.tenant, self._context.settings.workspace)
         return load_current(
@@ -99,8 +100,6 @@ class StatusService:
         """The model partitions whose trusted run read a demoted run, as a table; None without any."""
         import pyarrow as pa
 
-        from penstock.warehouse.withdrawn import trusted_inputs
-
         found = trusted_inputs(self._context.database)
         if not found:
             return None
@@ -132,7 +131,6 @@ class StatusService:
 
         >>> ws.status.policies()
         """
-        from penstock.derived import reads_own
         from penstock.projections.staleness import Policy, Window
 
         def windows(model: Model) -> tuple[Window, ...]:

@@ -12,6 +12,7 @@ from penstock.app.backfills import BackfillService
 from penstock.app.context import Context
 from penstock.app.customers import CustomerService
 from penstock.app.data import DataService
+from penstock.app.ledger import LedgerService
 from penstock.app.lineage import LineageService
 from penstock.app.maintenance import MaintenanceService
 from penstock.app.model_plans import ModelService
@@ -71,6 +72,7 @@ class Workspace:
         self.operations = OperationService(context)
         self.backfills = BackfillService(context, self.plans, self.operations)
         self.customers = CustomerService(context)
+        self.ledger = LedgerService(context, self.status)
         self.lineage = LineageService(context)
         self.publications = PublicationService(context)
         self.rechecks = RecheckService(context, self.models, self.data, self.publications)

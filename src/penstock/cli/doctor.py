@@ -112,7 +112,9 @@ def _lake(ws: Workspace) -> str:
 
     probe = f"doctor/{new_ulid()}"
     if not ws.context.lake.create(probe, b"penstock doctor") or ws.context.lake.create(probe, b"again"):
-        raise PenstockError(f"{ws.context.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely")
+        raise PenstockError(
+            f"{ws.context.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely"
+        )
     ws.context.lake.delete([probe])
     return f"{ws.context.lake.url}: can write, read and create-if-absent"
 

@@ -65,7 +65,7 @@ def rebuild(
     if engine not in ("embedded", "spark"):
         raise UsageError(f"--engine {engine!r} is unknown: use embedded or spark")
     note("rebuilding the projections from the ledger")
-    done = open_workspace(workspace).maintenance.rebuild_projections(engine)
+    done = open_workspace(workspace).ledger.rebuild(engine)
     show({"events": done, "engine": engine}, as_json, lambda console: console.print(f"{counted(done, 'event')} folded"))
 
 
@@ -96,7 +96,7 @@ def export(
     entry = AuditEntry(actor or os_user(), AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than}, {})
     if not dry_run and not yes:
         raise UsageError("this takes events out of the database: look at --dry-run first, then say --yes")
-    facts = {**ws.maintenance.export_ledger(older_than, entry, rehearsal=dry_run), "dry_run": dry_run}
+    facts = {**ws.ledger.export(older_than, entry, rehearsal=dry_run), "dry_run": dry_run}
     words = "would be exported" if dry_run else "exported"
     show(facts, as_json, lambda console: console.print(f"{counted(facts['events'], 'event')} {words}"))
 

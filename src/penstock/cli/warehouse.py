@@ -145,7 +145,9 @@ def reconcile(
     if not dry_run:
         with RunProgress() as progress:
             needed = counts or ws.context.pointers.interrupted()
-            published = ws.maintenance.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
+            published = (
+                ws.maintenance.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
+            )
         if not needed:
             ws.context.note(AuditEntry(actor or os_user(), AuditedAct.RECONCILE, {}, {}), 0, "nothing differs")
         broken = {str(key): words for key, words in published.broken.items()} if published else {}
