@@ -12,14 +12,14 @@ __all__ = ["Reader", "Workspace", "open", "reader"]
 
 
 def open(path: str = ".") -> Workspace:  # noqa: A001 - `penstock.open(...)` is how it is meant to be read
-    """The workspace in (or above) the folder `path`."""
+    """Open the workspace in (or above) the folder `path`."""
     from penstock.app import open_workspace
 
     return open_workspace(path)
 
 
 def reader(path: str = ".") -> Reader:
-    """The workspace in (or above) the folder `path`, to be read: an object without a method that changes anything."""
+    """Open the workspace in (or above) the folder `path` read-only: no method of the object changes anything."""
     from penstock.app import open_reader
 
     return open_reader(path)

@@ -1,4 +1,4 @@
-"""The types of fields: how they are written, and which JSON values can be read as them."""
+"""Field types: their notation in contracts, and which JSON values are valid for them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WRITTEN = (*SIMPLE, "decimal(p,s)", "array<T>", "struct<name: T, ...>")
 _DEEPEST = 16
 _LONG = 2**63
 _TOKEN = re.compile(r"\s*(\w+|[<>(),:])")
-# What both Arrow and Python understand: no week dates, no more digits than microseconds have.
+# The subset that both Arrow and Python parse: no week dates, no more digits than microseconds have.
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}(:\d{2}(:\d{2}(\.\d{1,6})?)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 class Fraction(str):
-    """A JSON number with a fraction or exponent, kept as it is written: a float would change it."""
+    """A JSON number with a fraction or exponent, kept as text: a float would change its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Simple:
 
 @dataclass(frozen=True, slots=True)
 class DecimalOf:
-    """Exact numbers of so many digits, of which `scale` stand after the point."""
+    """Exact numbers with `precision` digits, `scale` of them after the point."""
 
     precision: int
     scale: int
@@ -52,7 +52,7 @@ class DecimalOf:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
-    """Any number of values of one type, in their order."""
+    """A list of values of one type."""
 
     element: Kind
 
@@ -62,7 +62,7 @@ class ArrayOf:
 
 @dataclass(frozen=True, slots=True)
 class StructOf:
-    """Named values, each of its own type."""
+    """Named values, each with its own type."""
 
     members: tuple[tuple[str, Kind], ...]
 
@@ -75,7 +75,7 @@ Kind = Simple | DecimalOf | ArrayOf | StructOf
 
 @cache
 def kind_of(text: str) -> Kind:
-    """The type that a contract writes like this; ValueError says what is wrong with it."""
+    """Parse a type as contracts write it. Raises ValueError with the reason."""
     reading = _Reading(text)
     found = reading.kind(1)
     reading.end()
@@ -87,7 +87,7 @@ def is_nested(text: str) -> bool:
 
 
 class _Reading:
-    """One type, read word by word."""
+    """A parser for one type, token by token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -169,7 +169,7 @@ class _Reading:
 
 @cache
 def reader(kind: Kind) -> Callable[[Any], bool]:
-    """Whether a JSON value can be read as this type, null left aside. What is inside arrays and structs counts, too."""
+    """Return a predicate: whether a JSON value other than null is valid for this type, elements and fields included."""
     match kind:
         case ArrayOf(element):
             inside = reader(element)
@@ -202,7 +202,7 @@ def _is_double(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Half of a surrogate pair is a string to Python, but to nobody else."""
+    """Whether the text is valid UTF-8: Python allows half of a surrogate pair in a string, UTF-8 does not."""
     if type(value) is not str:
         return False
     try:
@@ -220,7 +220,7 @@ def _is_timestamp(value: Any) -> bool:
 
 
 def moment(text: str) -> datetime:
-    """The moment that a timestamp names, in UTC; without an offset it is meant so."""
+    """Parse a timestamp as UTC; one without an offset is taken as UTC."""
     found = datetime.fromisoformat(text)
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
@@ -247,6 +247,6 @@ def _fits(kind: DecimalOf, value: Any) -> bool:
 def _parses(parse: Callable[[str], Any], text: str) -> bool:
     try:
         parse(text)
-    except (ValueError, OverflowError):  # a moment so near the end of time that it has no place in UTC
+    except (ValueError, OverflowError):  # out of the range of `datetime` in UTC
         return False
     return True

@@ -88,7 +88,7 @@ def test_a_folder_that_others_may_write_to_is_neither_used_nor_filled(tmp_path: 
 
 
 def test_a_folder_that_the_jvm_could_not_be_told_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="too odd"):
+    with pytest.raises(ConfigError, match="do not allow"):
         ClassArchive(tmp_path / "with a space", JAVA, "spark 1").making()
 
 

@@ -1,4 +1,4 @@
-"""Trying a contract on rows that lie in a file: the same judgement as in a run, without workspace and database."""
+"""Tries a contract on the rows of a file: the same validation as in a run, without workspace and database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the contract has to say about the rows, and which of its checks could not be tried."""
+    """The complaints about the rows, and the checks that could not be tried."""
 
     rows: int
     complaints: Sequence[Complaint]
@@ -43,14 +43,14 @@ class Trial:
 
 
 def needs_spark(contract: Contract) -> list[str]:
-    """The checks that only Spark can answer."""
+    """The checks that only Spark can evaluate."""
     return [rule.name for rule in Examiner("", contract).for_spark]
 
 
 def try_contract(
     contract: Contract, payload: Path, day: date | None, session: Callable[[], SparkSession] | None
 ) -> Trial:
-    """Judge the rows of a file. Without a session the checks that need Spark are left out."""
+    """Validate the rows of a file. Without a session the checks that need Spark are skipped."""
     skipped = list(_not_for_a_file(contract, day))
     left = Examiner("", contract).for_spark if session is None else []
     skipped += [f"{rule.name}: needs Spark" for rule in left]
@@ -92,14 +92,14 @@ def _not_for_a_file(contract: Contract, day: date | None) -> Iterator[str]:
 def _answered(
     spark: SparkSession, contract: Contract, examine: Examiner, batches: Sequence[pa.RecordBatch]
 ) -> list[pa.RecordBatch]:
-    """The batches with Spark's answers in them."""
+    """The batches with the results of Spark's checks."""
     check_expressions(spark, contract)
     frame = frame_of(spark, pa.Table.from_batches(batches, examine.schema))
     return list(frame.select(*examine.columns()).toArrow().combine_chunks().to_batches())
 
 
 def _blocks(payload: Path) -> Iterator[bytes]:
-    """Whole lines of the file, some megabytes at a time; the last line ends as the others do."""
+    """Yield whole lines of the file, some megabytes at a time; adds a missing newline at the end."""
     try:
         with payload.open("rb") as file:
             while lines := file.readlines(BLOCK_BYTES):

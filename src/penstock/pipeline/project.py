@@ -1,6 +1,6 @@
 """Rebuilding the projections of a long ledger on Spark.
 
-Partitions are joined by Spark's engine, each run is folded by one worker, with the same pure folds as everywhere.
+Spark's engine joins the partitions; each run is folded by one worker, with the same pure folds as elsewhere.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _ddl(schema: pa.Schema) -> str:
 
 
 def spark_maker(spark: SparkSession, lake: str) -> Maker:
-    """A maker of projections for `Projector.rebuild`."""
+    """Return the function that makes projections on Spark, for `Projector.rebuild`."""
 
     def make(projector: Projector, pages: Pieces) -> tuple[Manifest, int]:
         folder, done = f"{FOLDER}/rebuild/{new_ulid()}", 0
@@ -120,7 +120,7 @@ def _partial_reader(lake: str) -> Work:
 
 
 def _event_reader(lake: str) -> Work:
-    """The events that speak of a run."""
+    """Read the events about runs."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in _read(lake, batches):
@@ -132,7 +132,7 @@ def _event_reader(lake: str) -> Work:
 
 
 def _folder(lake: str, owner: tuple[str, str]) -> Callable[[pa.Table], pa.Table]:
-    """Fold one run and write its files; what goes back is one row."""
+    """Fold one run, write its files, and return one row."""
 
     def work(events: pa.Table) -> pa.Table:
         facts = from_table(events.select(EVENTS.names))
@@ -147,5 +147,5 @@ def _folder(lake: str, owner: tuple[str, str]) -> Callable[[pa.Table], pa.Table]
 
 
 def _typed(row: dict[str, object]) -> dict[str, object]:
-    """A row of `runs` as it was before it travelled as JSON."""
+    """Restore the types of a row of `runs` after its way through JSON."""
     return {name: datetime.fromisoformat(str(v)) if name.endswith("_at") and v else v for name, v in row.items()}

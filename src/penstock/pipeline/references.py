@@ -1,4 +1,4 @@
-"""Values that must exist in another table: looked for by one join for a whole batch of slices."""
+"""Reference checks: values that must exist in another table, looked up by one join for a whole batch of slices."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from penstock.warehouse.reader import Vouched  # workers import this module, and need no database
 
-NOT_VOUCHED = "not_vouched"  # the check's name in complaints about a slice that cannot be looked into yet
-_MOST_CUSTOMERS = 500  # beyond this, naming them costs more than it saves
+NOT_VOUCHED = "not_vouched"  # the check's name in complaints about a partition that is not trusted yet
+_MOST_CUSTOMERS = 500  # beyond this, a filter by customer costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The vouched slices of a table that others refer to, at one moment."""
+    """The trusted partitions of a referenced table, at one moment."""
 
     slices: frozenset[SortKey]
     rows: Vouched
@@ -39,7 +39,7 @@ OpenReference = Callable[[str, date, date, Sequence[str]], Referenced]  # table,
 
 @dataclass(frozen=True, slots=True)
 class Dangling:
-    """Rows of one slice that refer to nothing: how many, and the first line."""
+    """Rows of one slice with missing references: their number, and the first line."""
 
     check: References
     count: int
@@ -53,7 +53,7 @@ class Dangling:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What looking into the other tables brought, by item."""
+    """The results of the look-ups, by item."""
 
     dangling: Mapping[int, Sequence[Dangling]]
     waiting: Mapping[int, Sequence[Complaint]]
@@ -71,7 +71,7 @@ def look_up(
     attempts: Sequence[AttemptKey],
     open_reference: OpenReference,
 ) -> Found:
-    """Hold every slice against what its contract refers to; `slices` are the work items, numbered like `attempts`."""
+    """Check the references of every slice; `slices` are the work items, numbered like `attempts`."""
     dangling: dict[int, list[Dangling]] = {}
     waiting: dict[int, list[Complaint]] = {}
     keys = [attempt.partition for attempt in attempts]
@@ -99,7 +99,7 @@ def _waits(check: References, key: PartitionKey) -> Complaint:
 def _missing(
     spark: SparkSession, lake: str, contract: Contract, slices: DataFrame, check: References, other: Referenced
 ) -> DataFrame:
-    """Item, number of rows and first line for each slice with values that the other table does not have."""
+    """Return item, number of rows and first line for each slice with values that the other table does not have."""
     from pyspark.sql import functions as F
 
     examine = Examiner(lake, contract, also=check.fields)
@@ -108,7 +108,7 @@ def _missing(
     mine = rows.select("_item", "_line", *(F.col(f).alias(n) for f, n in zip(check.fields, names, strict=True)))
     placed = mine.join(F.broadcast(slices.select(F.col("item").alias("_item"), "customer_id", "logical_date")), "_item")
     tables = _known(spark, check, other)
-    if len(tables) > 1:  # the versions have types that do not fit: all are compared as text
+    if len(tables) > 1:  # the schema versions have incompatible types: compare all as text
         placed = placed.withColumns({name: F.col(name).cast("string") for name in names})
     for rows in tables:
         theirs = [F.col(f).alias(n) for f, n in zip(check.their_fields, names, strict=True)]
@@ -120,7 +120,7 @@ def _missing(
 
 
 def _known(spark: SparkSession, check: References, other: Referenced) -> list[DataFrame]:
-    """The rows that a check refers to; one frame for each schema version if they do not fit into one."""
+    """The referenced rows of a check; one frame for each schema version if their types are incompatible."""
     rows = other.rows.only("customer_id", "logical_date", *check.their_fields)
     try:
         return [rows.spark(spark)]

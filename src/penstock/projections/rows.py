@@ -52,7 +52,7 @@ DEP_SATISFACTION = pa.schema(
 
 
 def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | None = None) -> pa.Table:
-    """The rows of these tasks, or of all that are planned, by task key."""
+    """Return the rows of these tasks, or of all planned tasks, by task key."""
     graph = fold.graph
     plan = np.array(graph.plan_position, np.int64)
     wanted = np.flatnonzero(plan) if tasks is None else tasks[plan[tasks] > 0]
@@ -87,7 +87,7 @@ def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
 
 
 def edge_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | None = None) -> pa.Table:
-    """The edges that lead to these tasks, or all, by downstream task key."""
+    """Return the edges to these tasks, or all edges, by downstream task key."""
     graph = fold.graph
     edges = np.arange(len(graph.up)) if tasks is None else graph.into(tasks)
     names = graph.keys
@@ -112,7 +112,7 @@ def edge_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
 
 
 def _parts(keys: Sequence[str]) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Stage, partition and asset of each task key; tasks that belong to no partition have only a stage."""
+    """Stage, partition and asset of each task key; tasks without a partition have only a stage."""
     stages, partitions, assets = [], [], []
     for key in keys:
         stage, _, partition = key.partition(":")
@@ -137,5 +137,5 @@ def _named(names: Sequence[str], numbers: np.ndarray) -> pa.Array:
 
 
 def _moments(fold: RunFold, positions: Ints) -> pa.Array:
-    """When the events at these positions happened, by their ULIDs; 0 is none."""
+    """The timestamps of the events at these positions, from their ULIDs; null for position 0."""
     return moments(fold.event_ids.at(positions))

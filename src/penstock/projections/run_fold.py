@@ -1,8 +1,8 @@
-"""One run, folded: per-edge facts, task states and readiness, as a pure function of the set of its events.
+"""The fold of one run: edges, task states and readiness, as a pure function of the set of its events.
 
-Facts about a task are maxima (or, for a publication, the minimum) over the events that speak of it; its state follows
-from them and from its edges; an edge follows from its upstream's state. So order, repetition and batching of events
-change nothing, and a batch costs as much as the tasks that it touches.
+Facts about a task are maxima (for a publication, the minimum) over the events that name it; its state follows from
+them and from its edges; an edge follows from the state of its upstream task. So order, repetition and batching of
+events have no effect, and the cost of a batch grows with the tasks that it changes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class RunFold:
         self.state_position = np.empty(0, np.int64)  # of the event that the state follows from
         self.row_position = np.empty(0, np.int64)  # of the newest event that changed anything about the task
         self.ready_position = np.empty(0, np.int64)
-        self.outcome = np.empty(0, np.int8)  # the final word, 0 for none
-        self.rank = np.empty(0, np.int64)  # of the final word: its try, and above all tries the one that closes
+        self.outcome = np.empty(0, np.int8)  # the final outcome, 0 for none
+        self.rank = np.empty(0, np.int64)  # of the final outcome: its try; the highest if it closes the attempt
         self.word_position = np.empty(0, np.int64)
         self.published = np.empty(0, np.int64)
         self.started = np.empty(0, np.int64)  # position of the last start
-        self.tries = np.empty(0, np.int64)  # the highest try that was heard of
+        self.tries = np.empty(0, np.int64)  # the highest known try
         self.heard = np.empty(0, np.int64)  # position of the newest event that names the task
         self.satisfied = np.empty(0, np.int64)
         self.errors: dict[int, str] = {}
@@ -46,10 +46,10 @@ class RunFold:
         self.resolution = np.empty(0, np.int8)
         self.resolved_position = np.empty(0, np.int64)
 
-    # --- taking facts in ----------------------------------------------------------------------------------------
+    # --- folding events -----------------------------------------------------------------------------------------
 
     def fold(self, facts: Sequence[Fact]) -> Ints:
-        """Take the facts in. Says which tasks have changed, by their numbers."""
+        """Fold the facts and return the numbers of the changed tasks."""
         known = [fact for fact in facts if understood(fact)]
         self.event_ids.learn([fact.position for fact in known], [fact.event_id for fact in known])
         planned = self.graph.add_plans((f.position, f.payload) for f in known if f.type == "PlanCreated")
@@ -80,13 +80,13 @@ class RunFold:
             positions = np.fromiter((position for _, position in told.published), np.int64, len(published))
             np.minimum.at(self.published, published, positions)
             np.maximum.at(self.heard, published, positions)
-        # A publication belongs to the last try: one that is heard of only now changes what its edges say.
+        # A publication belongs to the last try: a newly known try changes what the edges report.
         tried_again = heard[(self.tries[heard] > tries) & (self.published[heard] != _NEVER)]
         return [*numbers, published, self.graph.down[self.graph.out_of(tried_again)]]
 
     def _take_final(self, tasks: Ints, told: Sequence[TaskReport]) -> None:
-        """Of all words on a task the one that closed the attempt holds, or else the one with the highest try, and
-        among those the one told last."""
+        """Set final outcomes. The one that closed the attempt wins; otherwise the one with the highest try, and among
+        those the one with the highest position."""
         if not len(tasks):
             return
         ranks = np.fromiter((w.attempt + _CLOSES * w.closes for w in told), np.int64, len(told))
@@ -108,14 +108,14 @@ class RunFold:
                 self.errors.pop(task, None)
 
     def _close(self, facts: Iterable[Fact]) -> Ints:
-        """The first word that the run is over holds; what has no word of its own by then is cancelled."""
+        """The first RunFinished wins; tasks without an outcome by then are cancelled."""
         ends = [fact.position for fact in facts if fact.type == "RunFinished"]
         if not ends or (self.closed and self.closed <= min(ends)):
             return np.empty(0, np.int64)
         self.closed = min(ends)
         return np.arange(len(self.graph.keys), dtype=np.int64)
 
-    # --- room -----------------------------------------------------------------------------------------------------
+    # --- array sizes ----------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
         more = len(self.graph.keys) - len(self.state)
@@ -139,17 +139,17 @@ class RunFold:
         self.outcome = np.concatenate([self.outcome, np.zeros(more, np.int8)])
 
     def _keep_edges(self) -> None:
-        """The edges were laid out anew: what they are follows from the tasks again."""
+        """Recompute the edges from their tasks after a new layout."""
         self._grow()
         graph = self.graph
         self.resolution = np.full(len(graph.up), codes.UNRESOLVED, np.int8)
         self.resolved_position = np.zeros(len(graph.up), np.int64)
         self._resolve(np.arange(len(graph.up), dtype=np.int64))
 
-    # --- what follows ---------------------------------------------------------------------------------------------
+    # --- derived states -------------------------------------------------------------------------------------------
 
     def _propagate(self, tasks: Ints) -> Ints:
-        """Work out the states of these tasks, then of those behind them, as far as anything changes."""
+        """Compute the states of these tasks, then of their downstream tasks, until nothing changes."""
         changed = [tasks]
         for _ in range(len(self.graph.keys) + 1):
             moved = self._settle(tasks)
@@ -163,7 +163,7 @@ class RunFold:
         return np.unique(np.concatenate(changed))
 
     def _resolve(self, edges: Ints) -> Ints:
-        """Bring edges in line with their upstream tasks. Says which have changed."""
+        """Recompute edges from their upstream tasks, and return the changed ones."""
         graph = self.graph
         up = graph.up[edges]
         outside = graph.outside[edges]
@@ -176,7 +176,7 @@ class RunFold:
         return np.asarray(changed)
 
     def _settle(self, tasks: Ints) -> Ints:
-        """Work out states. Says which of the tasks tell their edges something new."""
+        """Compute states, and return the tasks whose outgoing edges change."""
         graph = self.graph
         first, last = graph.groups_of(tasks)
         waits = last > first
@@ -218,7 +218,7 @@ class RunFold:
         newest: Ints,
         bad: Ints,
     ) -> Ints:
-        """The table of states: the task's own word comes first, then what its edges allow, then the run's end."""
+        """The table of states: the outcome of the task comes first, then its edges, then the end of the run."""
         plan = (
             np.array(self.graph.plan_position, np.int64)[tasks]
             if len(tasks) > 1000
@@ -252,10 +252,10 @@ class RunFold:
         self.row_position[tasks] = np.maximum.reduce([position, plan, newest, self.heard[tasks]])
         return np.asarray(tasks[news])
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     def tasks_in(self, state: int, stage: str | None = None) -> list[str]:
-        """The planned tasks in this state; of one stage, or of all."""
+        """The planned tasks in this state, of one stage or of all."""
         graph, there = self.graph, self.state == state
         if stage is not None:
             there &= graph.initials()[: len(there)] == ord(stage[0])
@@ -267,14 +267,14 @@ class RunFold:
         return None if task is None or task >= len(self.state) else codes.STATES[self.state[task]]
 
     def word_attempt(self, tasks: Ints) -> Ints:
-        """Which try the word on a task came from. A publication names none: it belongs to the last try of the load,
-        because nobody hands out a load that is published."""
+        """The try that the outcome of a task came from. A publication names none: it belongs to the last try of the
+        load, because a published load is not dispatched again."""
         by_word = np.where(self.published[tasks] != _NEVER, self.tries[tasks], self.rank[tasks] % _CLOSES)
         found: Ints = np.maximum(by_word, 1)
         return found
 
     def most_tries(self, keys: Iterable[str]) -> int:
-        """Of all these tasks, the highest try that was heard of."""
+        """The highest known try among these tasks."""
         known = [task for key in keys if (task := self.graph.index.get(key)) is not None and task < len(self.tries)]
         return int(self.tries[known].max()) if known else 0
 

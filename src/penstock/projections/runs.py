@@ -35,7 +35,7 @@ _TOLD = ("PlanCreated", "RunCancelRequested", "RunFinished")
 
 
 class RunFacts:
-    """When the run was planned, asked to stop, and over: the first word on each holds."""
+    """When the run was planned, was asked to stop, and ended: the first event of each type wins."""
 
     def __init__(self) -> None:
         self._first: dict[str, Fact] = {}
@@ -56,7 +56,7 @@ class RunFacts:
 
     @property
     def end(self) -> str | None:
-        """How the run ended; None while it goes on."""
+        """How the run ended; None while it is active."""
         finished = self._first.get("RunFinished")
         return None if finished is None else str(finished.payload.get("end", "done"))
 
@@ -110,8 +110,8 @@ def run_row(run_id: str, run: FoldedRun, owner: tuple[str, str]) -> dict[str, An
 
 
 def run_state(facts: RunFacts, counts: dict[codes.TaskState, int]) -> str:
-    """RUNNING while nobody said that it is over; then by its end. A run that is done is FAILED if any task failed, and
-    INCOMPLETE if any was given up."""
+    """RUNNING until it is over, then by its end. A run that is done is FAILED if any task failed, and INCOMPLETE if any
+    was given up."""
     match facts.end:
         case None:
             return "CANCELLING" if facts.cancel_requested else "RUNNING"

@@ -1,4 +1,4 @@
-"""Why a partition is stale, worked out when somebody asks: by time, by its inputs, by its code, all reasons at once."""
+"""Staleness of a partition, computed at query time: by time, by its inputs, by its code; all reasons at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StaleReason(StrEnum):
-    FRESHNESS_POLICY = "FRESHNESS_POLICY"  # older than the policy allows, and it could still become fresher
-    UPSTREAM_CHANGED = "UPSTREAM_CHANGED"  # made from runs that are not the trusted ones any more, or not from all
-    CODE_CHANGED = "CODE_CHANGED"  # made by an older version of its definition
+    FRESHNESS_POLICY = "FRESHNESS_POLICY"  # older than the policy allows, and a new run could be fresher
+    UPSTREAM_CHANGED = "UPSTREAM_CHANGED"  # an input run is not trusted any more, or an input is missing
+    CODE_CHANGED = "CODE_CHANGED"  # computed by an older version of its definition
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is read of a table for one slice: so many days, of the same customer or of all."""
+    """The input window of one partition in one table: so many days, of the same customer or of all."""
 
     source: str
     query_name: str
@@ -33,7 +33,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What staleness is measured by, for one asset."""
+    """The staleness policy of one asset."""
 
     source: str
     query_name: str
@@ -42,7 +42,7 @@ class Policy:
     max_lag: timedelta | None
     restate_days: int
     windows: tuple[Window, ...] = ()  # of a model
-    same_code: tuple[str, ...] = ()  # code versions under which earlier releases kept the same definition
+    same_code: tuple[str, ...] = ()  # code versions of earlier releases for the same definition
 
 
 _WINDOWS = pa.schema(
@@ -80,7 +80,7 @@ _EXPECTED = pa.schema(
 
 
 def policy_table(policies: Iterable[Policy]) -> pa.Table:
-    """Moments and lengths in microseconds: a million sums of integers cost nothing, of zoned timestamps a second."""
+    """Times and durations are in microseconds: adding a million integers is fast, adding zoned timestamps is slow."""
     rows = (
         (
             p.source,
@@ -97,7 +97,7 @@ def policy_table(policies: Iterable[Policy]) -> pa.Table:
 
 
 def window_table(policies: Iterable[Policy]) -> pa.Table:
-    """One row for each day of each window: days that are equal are joined faster than days between others."""
+    """One row for each day of each window: an equality join is faster than a range join."""
     rows = (
         (p.source, p.query_name, window.source, window.query_name, back, window.own)
         for p in policies
@@ -116,7 +116,7 @@ def moment(found: int | None) -> datetime | None:
 
 
 def expected_table(expected: Iterable[ExpectedRange]) -> pa.Table:
-    """The ranges, numbered in the order of their keys: to sort by number and day is to sort by key."""
+    """The ranges, numbered in key order: sorting by number and day is sorting by key."""
     rows = sorted(
         {(e.source, e.customer_id, e.query_name, e.first, e.last, e.over or e.last) for e in expected if len(e)}
     )
@@ -128,7 +128,7 @@ def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
-# An input counts as changed when another run of it is trusted now, or none, unless the rows are the same.
+# An input is changed if another run of it is trusted now, or none, unless the rows are the same.
 _CHANGED_SQL = f"""
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, min(u.authority_at) AS upstream_since
 FROM consumed c
@@ -141,8 +141,8 @@ WHERE u.last_materialization_run_id IS NULL OR NOT u.available
         AND NOT ({same_content_sql("u.content_digest", "c.input_content_digest")}))
 GROUP BY c.source, c.customer_id, c.query_name, c.logical_date
 """
-# What can be read in the window of a slice and did not go into it came later. Slices for which there is more to read
-# than went into them are found by counting; only theirs is compared one by one.
+# Partitions that are readable in the window of a partition and are not among its inputs came later. Derived partitions
+# with more readable partitions than inputs are found by counting; only theirs are compared one by one.
 _ITS_WINDOWS = "windows w ON w.source = m.source AND w.query_name = m.query_name"
 _READABLE = "u.available AND u.published_run_id = u.last_materialization_run_id"
 _IN_WINDOW = """u.source = w.input_source AND u.query_name = w.input_query_name
@@ -181,7 +181,7 @@ SELECT source, customer_id, query_name, logical_date, min(upstream_since) AS ups
 ) GROUP BY source, customer_id, query_name, logical_date
 """
 
-# The newest slice of a customer, and slices that their source may still change: only those can become fresher.
+# The newest partition of a customer, and partitions that their source may still change: only those can become fresher.
 NEWEST_SQL = """
 SELECT source, customer_id, query_name, max(logical_date) AS newest FROM said
 WHERE last_materialization_at IS NOT NULL GROUP BY source, customer_id, query_name
@@ -189,8 +189,8 @@ WHERE last_materialization_at IS NOT NULL GROUP BY source, customer_id, query_na
 
 
 def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, narrowed: str = "") -> str:
-    """How each partition that was ever spoken of stands: flags, reasons for staleness, and what is shown of it. Joins
-    that nothing depends on are left out: a million rows notice."""
+    """The query for the status of each partition that has events: flags, stale reasons, displayed status. Joins that
+    have no effect are left out: they are slow on a million rows."""
     late = (
         "epoch_us(s.last_materialization_at) + p.max_lag < now_"
         " AND (s.logical_date > e.over - p.restate_days OR s.logical_date = w.newest)"
@@ -206,7 +206,7 @@ def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, na
     return f"""
     SELECT n, logical_date, last_failed, late, overtaken, outdated, unpublished, input_demoted, available,
         materialized_version,
-        -- since the first of all reasons that hold; nothing was stale before it was made
+        -- the earliest of the reasons, but not before the partition was computed
         CASE WHEN late OR overtaken OR outdated THEN greatest(made_at, least(
             CASE WHEN late THEN made_at + max_lag END, CASE WHEN overtaken THEN overtaken_since END,
             CASE WHEN outdated THEN COALESCE(code_since, now_) END)) END AS stale_since,
@@ -225,7 +225,7 @@ def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, na
                 AND s.attempt_position > COALESCE(s.materialized_position, 0), false)
                 AS last_failed,
             COALESCE({late}, false) AS late,
-            -- no version is known of some that the first releases made: that is no sign of a change
+            -- runs of the first releases have no known version: that is not a change
             COALESCE(s.last_materialization_code_version NOT IN ('', p.code_version)
                 AND NOT list_contains(p.same_code, s.last_materialization_code_version), false) AS outdated,
             {"u.logical_date IS NOT NULL" if provenance else "false"} AS overtaken,

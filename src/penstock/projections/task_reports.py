@@ -17,17 +17,17 @@ class TaskReport(NamedTuple):
 
     task: str
     outcome: int
-    attempt: int  # which try inside the attempt
+    attempt: int  # number of the try inside the attempt
     position: int
-    closes: bool = False  # the attempt was closed with it: nothing that is said about the task later counts
+    closes: bool = False  # it closed the attempt: later reports about the task do not count
     error_class: str | None = None
 
 
 class TaskReports(NamedTuple):
-    final: list[TaskReport]  # the last of a task, by try and position, holds
-    tried: list[TaskReport]  # tries that ended but are not the last: they resolve nothing
+    final: list[TaskReport]  # the last one of a task, by try and position, wins
+    tried: list[TaskReport]  # tries that ended but are not the last: they resolve no edge
     started: list[TaskReport]
-    published: list[tuple[str, int]]  # the first publication of a load ends it, whoever did it
+    published: list[tuple[str, int]]  # the first publication of a load ends it, by any run
 
 
 def task_reports(facts: Iterable[Fact]) -> TaskReports:

@@ -1,6 +1,6 @@
-"""The operator's acts on authority: withdraw the trusted run, return to an older one, approve one that was held back.
+"""The operator's acts on authority: demote the trusted run, roll back to an older one, approve one held by a guard.
 
-Each is one transaction: the state, what readers may see, the marks, the event and the line in the audit log.
+Each act is one transaction: state, pointers, marks, event and audit entry.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _STATE, _ATTEMPT, _POINTER = schema.partition_state, schema.partition_attempt, s
 
 @dataclass(frozen=True, slots=True)
 class AuthorityStore:
-    """One partition at a time, each with a reason. What was done before is done once: repeating changes nothing.
+    """Changes one partition per call, each with a reason. Repeating a call changes nothing.
 
-    As a `rehearsal` it refuses what it would refuse and says what it would do, and changes nothing.
+    With `rehearsal` it raises the same errors and returns the same results, and changes nothing.
     """
 
     database: Database
@@ -40,17 +40,17 @@ class AuthorityStore:
     rehearsal: bool = False
 
     def demote(self, key: PartitionKey, reason: str, entry: AuditEntry) -> bool:
-        """Withdraw the trusted run: its rows are gone from readers before the failure shows."""
+        """Withdraw the trusted run. Readers lose its rows in the same transaction."""
         return self.database.transact(lambda connection: self._demote(connection, key, reason, entry))
 
     def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry, reason: str | None = None) -> bool:
-        """Trust an earlier accepted run again. The abandoned one is gone from readers at once."""
+        """Trust an earlier accepted run again. Readers lose the rows of the current run in the same transaction."""
         return self.database.transact(
             lambda connection: self._return_to(connection, key, to, Act.ROLLBACK, reason, entry)
         )
 
     def approve(self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry) -> bool:
-        """Trust a run that only guards held back; the caller has made sure that nothing else did."""
+        """Trust a run that only guards rejected. The caller has verified that no other check rejected it."""
         return self.database.transact(
             lambda connection: self._return_to(connection, key, run_id, Act.APPROVE, reason, entry)
         )
@@ -117,7 +117,7 @@ class AuthorityStore:
                 .where(*_is(_ATTEMPT, key), _ATTEMPT.c.run_id == to, _ATTEMPT.c.approved_at.is_(None))
                 .values(approved_at=now)
             )
-        else:  # the abandoned run is not to be read while the older one waits to be published again
+        else:  # readers must not see the replaced run until the older one is published again
             connection.execute(
                 sa.update(_POINTER).where(*_is(_POINTER, key), _POINTER.c.run_id != to).values(available=False)
             )
@@ -132,8 +132,8 @@ class AuthorityStore:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A request to give authority to a run: by a rollback, or by an approval. Rows of the database and the records of
-    `penstock.state.records` serve alike."""
+    """A request to give authority to a run, by rollback or approval. Accepts database rows and the records of
+    `penstock.state.records` alike."""
 
     key: PartitionKey
     act: Act
@@ -151,7 +151,7 @@ class Return:
 
 
 def refusal(wanted: Return) -> str | None:
-    """Why a run must not be given authority; None if it may be. Rollback and approval share the list."""
+    """Return why a run must not get authority, or None if it may. Rollback and approval share the rules."""
     found = (reason(wanted) for reason in _REFUSALS)
     return next((f"{wanted.key}: {words}" for words in found if words), None)
 
@@ -253,8 +253,8 @@ def _update_state(connection: Connection, key: PartitionKey, **values: Any) -> N
 
 
 def _hold(connection: Connection, key: PartitionKey, last: int, actor: str, reason: str, now: datetime) -> None:
-    """What a person decided is not overwritten by the next restatement, nor by a retry of what failed before: verdicts
-    count anew after the `last` attempt."""
+    """Protect an operator's choice from the next restatement and from retries of earlier failures: failures count from
+    the `last` attempt on."""
     values: dict[str, Any] = {"held_at": now, "held_by": actor, "held_reason": reason}
     values |= {"failures": 0, "cleared_attempt_no": last}
     cleared = ("failing_since", "next_run_at", "strategy", "terminal_at", "terminal_by", "terminal_reason")

@@ -1,4 +1,4 @@
-"""Breakers on record, one row per source that ever had trouble: all processes see the same ones."""
+"""Stored circuit breakers: one row per source that ever failed as a whole, shared by all processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BreakerStore:
         return next((breaker for breaker in self.all() if breaker.source == source), Breaker(source))
 
     def change(self, source: str, step: Callable[[Breaker], Breaker]) -> Breaker:
-        """Replace the breaker by what `step` makes of it; two processes do this one after the other."""
+        """Replace the breaker with the result of `step`. Concurrent calls for one source are serialised."""
 
         def work(connection: Connection) -> Breaker:
             _make_sure_of(connection, source)
@@ -57,7 +57,7 @@ class BreakerStore:
         return self._database.transact(work)
 
     def close(self, source: str, entry: AuditEntry) -> bool:
-        """Close it by hand; False if it was closed."""
+        """Close the breaker by an operator's act; False if it was closed."""
         now = self._clock()
 
         def work(connection: Connection) -> bool:
@@ -73,7 +73,7 @@ class BreakerStore:
 
 
 def _make_sure_of(connection: Connection, source: str) -> None:
-    """A row to lock: two processes that meet the trouble at once must not both insert it."""
+    """Insert the row to lock if it is missing, so that two processes that see the first failure do not both insert."""
     connection.execute(
         sa.text("INSERT INTO source_breaker (source) VALUES (:source) ON CONFLICT DO NOTHING"), {"source": source}
     )
@@ -89,7 +89,7 @@ def _write(connection: Connection, breaker: Breaker) -> None:
 
 
 def _wait_no_longer(connection: Connection, source: str, now: datetime) -> None:
-    """The source lets us in again: what was postponed because it did not is due at once. A pending partition is due by
-    itself; the re-fetch of a success partition needs an appointment."""
+    """Make partitions that were postponed for this source due at once. Pending partitions are due anyway; the re-fetch
+    of a success partition needs a `next_run_at`."""
     connection.execute(timed(_RETRY_NOW), {"source": source, "now": now})
     connection.execute(sa.text(_END_WAITING), {"source": source})

@@ -111,7 +111,7 @@ ON CONFLICT (source, customer_id, query_name, logical_date)
 DO UPDATE SET authority_version = excluded.authority_version, since = excluded.since
 """
 
-# A failure waits for the policy's word; an acceptance ends the row of failures.
+# A failure waits for a decision of the retry policy; an acceptance resets the failure count.
 _RETRY_DUE = f"""
 INSERT INTO retry_due (source, customer_id, query_name, logical_date, attempt_no)
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, a.attempt_no
@@ -130,7 +130,7 @@ FROM incoming_closing c
 WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED'
 AND (k.strategy IS NOT NULL OR k.failures > 0)
 """
-# Until the policy has spoken about the new failure, the old appointment means nothing.
+# Until the retry policy decides about the new failure, the old `next_run_at` is void.
 _NO_OLD_APPOINTMENT = f"""
 UPDATE partition_control AS k SET next_run_at = NULL, strategy = NULL
 FROM incoming_closing c
@@ -139,7 +139,7 @@ WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'FAILED' AND k
 
 OVERTAKEN = "a run that went into it is not the trusted one any more: it is made again"
 
-# A derived partition vouches for the runs that went into it, so they must be the trusted ones at this very moment.
+# A derived partition vouches for its input runs, so they must be the trusted ones in this transaction.
 _SAME_INPUT = " AND ".join(f"s.{name} = i.input_{name}" for name in KEY_COLUMNS)
 _ITS_INPUTS = f"{same_key('i', 'c')} AND i.run_id = c.run_id"
 _LOCK_INPUTS = f"""
@@ -170,7 +170,8 @@ _COUNT_INPUTS = f"(SELECT COUNT(*) FROM attempt_input i WHERE {_ITS_INPUTS})"
 
 
 def close(connection: Connection, closings: Sequence[Closing], actor: str, now: datetime) -> Ruling:
-    """Close each attempt that is still open and ours. What was closed before is repeated or refused, by name."""
+    """Close each attempt that is open and held by the given worker. Attempts closed before are reported as repeated or
+    refused, with the reason."""
     rows = [_row(closing) for closing in _each_once(closings)]
     moment = {"now": now}
     derived = bool(connection.scalar(sa.text("SELECT EXISTS (SELECT 1 FROM attempt_input)")))
@@ -205,7 +206,7 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
 
 
 def _each_once(closings: Sequence[Closing]) -> Iterable[Closing]:
-    """Collapse repetitions inside one batch; two different words on one attempt are a bug of the caller."""
+    """Drop repetitions inside one batch. Raises PenstockError if two closings of one attempt differ."""
     seen: dict[AttemptKey, Closing] = {}
     for closing in closings:
         if seen.setdefault(closing.attempt, closing) != closing:
@@ -244,14 +245,14 @@ def _measures(found: Mapping[str, float | None] | None) -> dict[str, float | Non
 
 
 def _storable(value: Any) -> Any:
-    """Text that every database can keep: examples come from broken payloads, and PostgreSQL refuses NUL."""
+    """Escape text that a database cannot store: examples come from broken payloads, and PostgreSQL rejects NUL."""
     if isinstance(value, str):
         return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return {name: _storable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 class _Closed(NamedTuple):
-    """What became of one closing, as `_RULINGS` tells it."""
+    """The result of one closing, as `_RULINGS` returns it."""
 
     attempt: AttemptKey
     outcome: str

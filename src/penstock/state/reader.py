@@ -1,4 +1,4 @@
-"""Whoever only looks gets this: rows of state and attempts, and the expected partitions that have none."""
+"""Read-only queries on partition state: rows of state and attempts, and the expected partitions that have none."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _MARKS = (
     "held_reason",
 )
 _CONTROL = ("failures", "failing_since", "next_run_at", "strategy", *_MARKS)
-# A partition is paused by its own mark, or by the selector that decides about it.
+# A partition is paused by its own mark, or by the selector that applies to it.
 _PAUSED = {
     "paused_at": "COALESCE(k.paused_at, q.since)",
     "paused_by": "COALESCE(k.paused_by, q.actor)",
     "paused_reason": "CASE WHEN k.paused_at IS NULL THEN q.reason ELSE k.paused_reason END",
 }
 
-# One row per expected partition: its state (or none), its newest closed attempt (or none), its open attempt (or none),
-# and what the control plane keeps about it (or nothing).
+# One row per expected partition: its state, its newest closed attempt, its open attempt and its control metadata, each
+# of which may be missing.
 _VIEW = f"""
 view AS (
     SELECT e.source, e.customer_id, e.query_name, e.logical_date, e.over_day, e.utc_offset, e.max_attempts, e.max_age,
@@ -88,9 +88,9 @@ _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     **{name: UtcTimestamp() for name in _CONTROL if name.endswith(("_at", "_since"))},
 }
 
-# Why a partition would be attempted now, or why it is not. An open attempt or a pause comes before everything else. A
-# re-fetch of a success partition that met a pause of its source is a retry when the pause ends, unless it is part of a
-# backfill, which attempts it again by itself.
+# The reason why a partition would be attempted now, or is not. An open attempt or a pause comes first. A re-fetch of a
+# success partition that was postponed by its source is a retry when the pause ends, unless it belongs to a backfill,
+# which attempts it again by itself.
 _REASON = """
 CASE
     WHEN open_run_id IS NOT NULL THEN 'open'
@@ -105,13 +105,13 @@ CASE
     ELSE status
 END"""
 
-# When the day reached the age, as a moment: the end of the day where the account lives, and so many days later.
+# When the day reached the age, as a timestamp: the end of the day in the account's time zone, plus the age in days.
 _REACHED = {
     "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', logical_date, printf('%+d days', 1 + {age}),"
     " printf('%+d seconds', -utc_offset))",
     "postgresql": "((logical_date + 1 + {age})::timestamp AT TIME ZONE 'UTC' - make_interval(secs => utc_offset))",
 }
-# When the age of the day ends its retries; nothing without a policy.
+# When the age of the day ends its retries; NULL without a policy.
 _EXPIRES = {
     "sqlite": "CASE WHEN max_age IS NOT NULL THEN strftime('%Y-%m-%dT%H:%M:%f000Z', logical_date, '+1 days',"
     " printf('%+d seconds', max_age - utc_offset)) END",
@@ -123,7 +123,7 @@ _AGE = {
 }
 
 _NUMBER = "ROW_NUMBER() OVER (PARTITION BY source, customer_id, query_name ORDER BY logical_date)"
-_ISLAND = {  # the same for days that follow each other
+_ISLAND = {  # equal for consecutive days
     "sqlite": f"CAST(julianday(logical_date) AS INTEGER) - {_NUMBER}",
     "postgresql": f"logical_date - CAST({_NUMBER} AS INTEGER)",
 }
@@ -140,10 +140,10 @@ _ORDERS: dict[Order, str] = {
 
 
 class StateReader:
-    """Questions about partitions, each answered from one snapshot of the database."""
+    """Queries about partitions, each answered from one snapshot of the database."""
 
     def __init__(self, database: Database, limits: Mapping[str, RetryLimits] | None = None) -> None:
-        """`limits` are the retry policies by query or model; without one nothing ends the retries of a partition."""
+        """`limits` are the retry policies by query or model; without one, retries never end."""
         self._database = database
         self.limits = limits or {}
 
@@ -160,9 +160,9 @@ class StateReader:
         after: PartitionKey | None = None,
         limit: int | None = None,
     ) -> list[PartitionView]:
-        """The expected partitions of `ranges` in key order; those without a row are implicit pending, unless only
-        `explicit` ones are asked for, or only those `marked` by an operator as paused or held, or only failed ones that
-        are terminal at a moment."""
+        """Return the expected partitions of `ranges` in key order; those without a row are implicitly pending. Filters:
+        only `explicit` ones (with a row or an open attempt), only those `marked` by an operator as paused or held, only
+        failed ones that are terminal at a moment."""
         terminal = self._terminal(terminal_at)
         where, parameters = _filters(status, explicit, last_failed, after, marked, paused, terminal)
         tail = "" if limit is None else f" LIMIT {int(limit)}"
@@ -183,7 +183,7 @@ class StateReader:
         paused: bool | None = None,
         within: Connection | None = None,
     ) -> int:
-        """How many partitions `views` would list; `within` a transaction as that sees them."""
+        """Return how many partitions `views` would return; with `within`, as seen by that transaction."""
         terminal = self._terminal(terminal_at)
         where, parameters = _filters(status, explicit, last_failed, None, marked, paused, terminal)
         return int(self._query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {}, within)[0].n)
@@ -196,7 +196,7 @@ class StateReader:
         marked: bool = False,
         paused: bool | None = None,
     ) -> list[ExpectedRange]:
-        """The partitions that `views` would list, with days that follow each other as one range."""
+        """Return the partitions of `views`, with consecutive days as one range."""
         where, parameters = _filters(status, False, False, None, marked, paused)
         island = _ISLAND[self._database.dialect]
         select = f"""
@@ -214,10 +214,10 @@ class StateReader:
         restated: Mapping[str, Sequence[int]],
         status: PartitionStatus | None = None,
     ) -> dict[str, int]:
-        """How many partitions would be attempted for which reason.
+        """Count the partitions by the reason for which they would be attempted.
 
-        Those that are `open`, `paused` or `waiting` (the source asked for a pause) would not; for `success` and
-        `failed` nothing is due. `restated` are ages by query.
+        Partitions with the reason `open`, `paused` or `waiting` (the source asked for a pause) would not be attempted;
+        for `success` and `failed` nothing is due. `restated` are ages by query.
         """
         where = "" if status is None else f" WHERE status = '{status.value}'"
         select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q{where} GROUP BY 1 ORDER BY 1"
@@ -231,7 +231,7 @@ class StateReader:
         restated: Mapping[str, Sequence[int]],
         status: PartitionStatus | None = None,
     ) -> dict[tuple[str, date], int]:
-        """How many partitions of each source and day would be attempted for these reasons."""
+        """Count the partitions of each source and day that would be attempted for these reasons."""
         select = (
             f"SELECT source, logical_date, COUNT(*) AS n FROM ({self._reasoned(restated)}) q"
             f" WHERE {_for_reasons(reasons, status)} GROUP BY 1, 2"
@@ -253,8 +253,8 @@ class StateReader:
         after_customer: str | None = None,
         limit: int | None = None,
     ) -> list[Candidate]:
-        """The partitions that would be attempted for these reasons. With `schema_version`, only those whose trusted run
-        is of that version; with `after_customer`, only those of customers that come later."""
+        """Return the partitions that would be attempted for these reasons. With `schema_version`, only those whose
+        trusted run has that version; with `after_customer`, only those of customers after it."""
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         old_enough = (
             f" AND (status <> 'success' OR {_judged_at('q')} < :judged_before)" if judged_before is not None else ""
@@ -294,16 +294,16 @@ class StateReader:
         return f"SELECT *, {_REASON.format(restatement_due=due, exhausted=self._exhausted())} AS reason FROM view"
 
     def _terminal(self, moment: datetime | None) -> tuple[str, datetime] | None:
-        """The SQL condition that a partition is terminal, as `control.retry.terminal` says it; and the moment."""
+        """The SQL condition that a partition is terminal, the same as `control.retry.terminal`; and the moment."""
         condition = f"status = 'failed' AND (terminal_at IS NOT NULL OR {self._exhausted()})"
         return None if moment is None else (condition, moment)
 
     def _exhausted(self) -> str:
-        """The SQL condition that the policy retries the partition no more at `:now`, as `control.retry` says it."""
+        """The SQL condition that the policy allows no further retry at `:now`, the same as in `control.retry`."""
         return f"COALESCE(failures >= max_attempts OR {_EXPIRES[self._database.dialect]} <= :now, false)"
 
     def versions(self, ranges: Sequence[ExpectedRange]) -> dict[str, int]:
-        """How many trusted runs are of which schema version."""
+        """Count the trusted runs by schema version."""
         select = "SELECT schema_version, COUNT(*) AS n FROM view WHERE status = 'success' GROUP BY 1"
         return {row.schema_version: row.n for row in self._query(select, ranges, {}, {})}
 
@@ -313,7 +313,7 @@ class StateReader:
         return _keys(self._query(select, ranges, {"status": status.value}, {"logical_date": sa.Date()}))
 
     def requeued(self) -> pa.Table:
-        """Partitions that failed once and wait to be tried again, as a table of their keys."""
+        """Return the keys of partitions that were requeued and have no attempt since."""
         table = schema.partition_state
         statement = sa.select(*(table.c[n] for n in schema.KEY)).where(table.c.status == PartitionStatus.PENDING)
         with self._database.snapshot() as connection:
@@ -343,8 +343,8 @@ class StateReader:
             return [_attempt(row) for row in rows]
 
     def failed(self, ranges: Sequence[ExpectedRange], until: datetime | None = None) -> list[FailedPartition]:
-        """The failed partitions of `ranges` in key order, with what an operator's retry asks about each. With `until`,
-        only those whose last attempt ended no later."""
+        """Return the failed partitions of `ranges` in key order, with the facts that a manual retry depends on. With
+        `until`, only those whose last attempt ended at or before it."""
         in_time = "" if until is None else " AND (v.last_attempt_at IS NULL OR v.last_attempt_at <= :until)"
         select = f"""
             SELECT v.source, v.customer_id, v.query_name, v.logical_date, v.terminal_at IS NOT NULL AS marked,
@@ -361,7 +361,7 @@ class StateReader:
             return connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
 
     def open_attempts(self, run_id: str) -> list[PartitionKey]:
-        """The partitions that a run works on now."""
+        """Return the partitions that a run works on now."""
         attempt = schema.partition_attempt
         key = [attempt.c[name] for name in schema.KEY]
         statement = sa.select(*key).where(attempt.c.run_id == run_id, attempt.c.outcome.is_(None)).order_by(*key)
@@ -369,8 +369,8 @@ class StateReader:
             return [PartitionKey(*row) for row in connection.execute(statement)]
 
     def ended_reprocess_runs(self) -> list[Row[Any]]:
-        """Runs that were asked to fetch success partitions again and are over, oldest first: with `end`, and whether
-        somebody asked for them to stop (`cancelled`). Runs whose events left the database are not among them."""
+        """Return the ended runs that re-fetched success partitions, oldest first, with `end` and with `cancelled`
+        (whether cancellation was requested). Runs whose events were exported from the database are left out."""
         run, event = schema.run, schema.event
         finished = sa.and_(event.c.run_id == run.c.run_id, event.c.type == "RunFinished")
         asked = schema.event.alias("asked")
@@ -385,7 +385,7 @@ class StateReader:
             return [row for row in connection.execute(statement) if row.filters.get("reprocess")]
 
     def judged_since(self, moment: datetime) -> set[PartitionKey]:
-        """Partitions with a verdict on an attempt that was issued at this moment or later."""
+        """Return partitions with a verdict on an attempt that was issued at this moment or later."""
         attempt = schema.partition_attempt
         judged = attempt.c.outcome.in_((Outcome.SUCCEEDED, Outcome.FAILED))
         statement = sa.select(*(attempt.c[name] for name in schema.KEY)).where(attempt.c.issued_at >= moment, judged)
@@ -400,13 +400,13 @@ class StateReader:
             return body
 
     def contracts(self) -> list[Row[Any]]:
-        """Every contract that an attempt was ever issued under, oldest first."""
+        """Return every contract that an attempt was ever issued under, oldest first."""
         with self._database.snapshot() as connection:
             return list(connection.execute(sa.select(schema.contract).order_by(schema.contract.c.first_used_at)))
 
     def pauses(self, limit: int | None = None, *, after: int | None = None) -> tuple[list[dict[str, Any]], int]:
-        """The pauses by selector that are in force, newest first, and how many there are; those that are older than the
-        entry `after`, if it is given."""
+        """Return the pause selectors in force, newest first, and their total count; with `after`, only those older than
+        that entry."""
         table = schema.pause_selector
         in_force = table.c.ended_at.is_(None)
         others = [column for column in table.c if column.name not in ("selector_no", "ended_at")]
@@ -419,7 +419,7 @@ class StateReader:
             return [dict(row._mapping) for row in connection.execute(select)], total
 
     def audit(self, limit: int | None = None, *, after: int | None = None) -> list[dict[str, Any]]:
-        """The manual acts, newest first; those that are older than the entry `after`, if it is given."""
+        """Return the audit entries, newest first; with `after`, only those older than that entry."""
         table = schema.audit
         select = sa.select(table).order_by(table.c.audit_id.desc()).limit(limit)
         if after is not None:
@@ -428,7 +428,7 @@ class StateReader:
             return [dict(row._mapping) for row in connection.execute(select)]
 
     def audit_count(self) -> int:
-        """How many manual acts are recorded."""
+        """Return the number of audit entries."""
         with self._database.snapshot() as connection:
             return connection.scalar(sa.select(sa.func.count()).select_from(schema.audit)) or 0
 
@@ -454,7 +454,7 @@ class StateReader:
             ).all()
 
     def _as_json(self, ranges: Sequence[ExpectedRange], selectors: PauseSelectors) -> str:
-        """The parameter `:ranges`, with the limits of retries and the pauses, which split ranges."""
+        """The parameter `:ranges`, with retry limits and pauses. A range that is paused in parts is split."""
         ends = {name: (limit.max_attempts, int(limit.max_age.total_seconds())) for name, limit in self.limits.items()}
         rows = [
             (
@@ -476,7 +476,7 @@ def _for_reasons(reasons: Sequence[str], status: PartitionStatus | None) -> str:
 
 
 def _restatement_due(dialect: str, restated: Mapping[str, Sequence[int]]) -> str:
-    """The SQL condition that the last verdict is older than the last age at which the day was to be fetched again."""
+    """The SQL condition that the last verdict is older than the last age at which the day was due for restatement."""
     if not restated:
         return "false"
     cases = []
@@ -488,7 +488,7 @@ def _restatement_due(dialect: str, restated: Mapping[str, Sequence[int]]) -> str
 
 
 def _judged_at(table: str) -> str:
-    """When the attempt of the last verdict was issued; what nobody judged does not count."""
+    """The SQL expression for the issue time of the newest attempt with a verdict."""
     return (
         f"(SELECT MAX(j.issued_at) FROM partition_attempt j WHERE {same_key('j', table)}"
         " AND j.outcome IN ('SUCCEEDED', 'FAILED'))"
@@ -502,7 +502,7 @@ def _filters(
     after: PartitionKey | None,
     marked: bool = False,
     paused: bool | None = None,
-    at_a_moment: tuple[str, datetime] | None = None,  # a further condition, and the moment that it calls `:now`
+    at_a_moment: tuple[str, datetime] | None = None,  # a further condition, and the value of its `:now`
 ) -> tuple[str, dict[str, Any]]:
     conditions, parameters = [], dict[str, Any]()
     if at_a_moment is not None:

@@ -1,7 +1,7 @@
-"""Bringing the state of an asset forward to what its tables in the lake show, after the database was lost or restored.
+"""Recovery of the state of an asset from its tables in the lake, after the database was lost or restored.
 
-The tables are evidence: a run whose rows are in the newest version of a table was accepted. `plan_recovery` decides,
-`apply_recovery` writes; both see the same rows inside one transaction, so a preview and its execution agree.
+The tables are evidence: a run whose rows are in the newest version of a table was accepted. `plan_recovery` decides and
+`apply_recovery` writes. Both read the same rows in one transaction, so a preview matches its execution.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REASON = "recovered"
 
 
 class FoundRun(NamedTuple):
-    """A run whose rows are in the newest version of a table, with what its seal and its rows say."""
+    """A run whose rows are in the newest version of a table, with the facts of its seal and its rows."""
 
     attempt: AttemptKey
     table: str
@@ -45,7 +45,7 @@ class FoundRun(NamedTuple):
 
 
 class SealedRun(NamedTuple):
-    """A run that is sealed in the raw sink, is in no table, and is not known to the database."""
+    """A run that is sealed in the raw sink, in no table, and unknown to the database."""
 
     attempt: AttemptKey
     schema_version: str
@@ -76,7 +76,7 @@ class KnownAttempt:
     approved: bool
     demoted: bool
     contract_fingerprint: str
-    has_raw: bool  # as far as the database knows
+    has_raw: bool  # according to the database
     finished_at: datetime | None
     record_count: int | None
     content_digest: str | None
@@ -99,7 +99,7 @@ class KnownPointer:
 
 @dataclass(frozen=True, slots=True)
 class AssetRows:
-    """What the database knows about one asset."""
+    """The rows of the database about one asset."""
 
     attempts: Mapping[PartitionKey, Mapping[str, KnownAttempt]]
     states: Mapping[PartitionKey, KnownState]
@@ -108,7 +108,7 @@ class AssetRows:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of one run that a table shows."""
+    """The decision about one run found in a table."""
 
     run: FoundRun
     ruling: Ruling
@@ -120,7 +120,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class AssetRecovery:
-    """What a recovery changes for one asset."""
+    """The changes of a recovery for one asset."""
 
     source: str
     query_name: str
@@ -141,7 +141,7 @@ class AssetRecovery:
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether the tables cannot be taken as they are: only the state is restored, and they are rebuilt from raw."""
+        """Whether the tables cannot be used as they are: only the state is restored, and they are rebuilt from raw."""
         return bool(self.ambiguous) or self.damaged
 
     @property
@@ -150,7 +150,7 @@ class AssetRecovery:
 
     @property
     def restored(self) -> list[Decision]:
-        """The decisions that teach the database an acceptance."""
+        """The decisions that add an acceptance to the database."""
         return [d for d in self.decisions if d.ruling in (Ruling.INSERT, Ruling.CLOSE, Ruling.APPROVE)]
 
     @property
@@ -159,7 +159,7 @@ class AssetRecovery:
 
 
 def read_asset(connection: Connection, source: str, query_name: str) -> AssetRows:
-    """Everything that a recovery of this asset has to know."""
+    """Read all rows that a recovery of this asset depends on."""
 
     def rows(table: sa.Table, *names: str) -> Iterable[tuple[PartitionKey, Any]]:
         columns = [table.c[name] for name in (*schema.KEY, *names)]
@@ -203,16 +203,16 @@ def plan_recovery(
     published_at: datetime | None = None,
     damaged: bool = False,
 ) -> AssetRecovery:
-    """Decide about every run that the tables of an asset show, about sealed runs that nobody knows, and about raw runs
-    that are not `in_raw` any more. `published_at` is the moment of the newest publication that the database does not
-    know: whatever was accepted before it was published by it. With `damaged` files the tables are rebuilt."""
+    """Decide about every run found in the tables of an asset, about sealed runs unknown to the database, and about raw
+    runs that are not `in_raw` any more. `published_at` is the time of the newest publication unknown to the database:
+    it published every run accepted before it. With `damaged` files the tables are rebuilt."""
     by_key: dict[PartitionKey, list[FoundRun]] = {}
     for run in found:
         by_key.setdefault(run.attempt.partition, []).append(run)
     ambiguous = sorted(key for key, runs in by_key.items() if len(runs) > 1 or _differs(runs[0], known))
     newest = [max(runs, key=lambda run: run.attempt.run_id) for _, runs in sorted(by_key.items())]
     unknown = [run for run in sealed if run.attempt.run_id not in known.attempts.get(run.attempt.partition, {})]
-    # A run that nothing vouches for gets no attempt, and so no number.
+    # A run that nothing vouches for gets no attempt, so it gets no number.
     there = [run for run in newest if run.usable or run.attempt.run_id in known.attempts.get(run.attempt.partition, {})]
     numbers = _attempt_numbers(known, [*(run.attempt for run in there), *(run.attempt for run in unknown)])
     decisions = [_decide(run, known, numbers) for run in newest]
@@ -245,7 +245,7 @@ def plan_recovery(
 
 
 def _was_published(key: PartitionKey, known: AssetRows, published_at: datetime | None) -> bool:
-    """Whether the trusted run waited at the backup, and a later publication took it: it is in no table any more."""
+    """Whether the trusted run was due at the backup, and a later publication took it: it is in no table any more."""
     state, pointer = known.states[key], known.pointers.get(key)
     if published_at is None or state.status != "success" or state.current_run_id is None or not state.record_count:
         return False
@@ -258,7 +258,7 @@ def _was_published(key: PartitionKey, known: AssetRows, published_at: datetime |
 def _superseded(
     known: AssetRows, decisions: Sequence[Decision], unknown: Sequence[SealedRun]
 ) -> list[tuple[AttemptKey, KnownAttempt]]:
-    """Open attempts of partitions that get a later one: nobody could close them any more."""
+    """Open attempts of partitions that get a later one: no worker could close them any more."""
     later = {run.attempt.partition for run in unknown}
     later |= {d.run.attempt.partition for d in decisions if d.ruling in (Ruling.INSERT, Ruling.WITHDRAWN)}
     accepted = {d.run.attempt for d in decisions if d.ruling is Ruling.CLOSE}
@@ -276,9 +276,9 @@ def deleted_raw(
     decisions: Sequence[Decision] = (),
     gone: Collection[PartitionKey] = (),
 ) -> list[AttemptKey]:
-    """Closed attempts whose raw runs are not there, though the database does not know of a deletion. The runs that are
-    trusted or served after the recovery are not among them: garbage collection never takes those, so they are lost.
-    `gone` are the partitions whose rows left the tables."""
+    """Return closed attempts whose raw runs are missing although the database records no deletion. Runs that are
+    trusted or served after the recovery are left out: garbage collection never deletes those, so they are lost. `gone`
+    are the partitions whose rows left the tables."""
     decided = {d.run.attempt.partition: d for d in decisions}
     needed = {d.run.attempt for d in decisions}
     for key, state in known.states.items():
@@ -303,20 +303,20 @@ def _is_trusted(attempt: AttemptKey, known: AssetRows) -> bool:
 
 
 def _is_overtaken(attempt: AttemptKey, known: AssetRows) -> bool:
-    """Whether the trusted run is older than this one, so that it was replaced before this one was demoted."""
+    """Whether the trusted run is older than this one: it was replaced before this one was demoted."""
     state = known.states.get(attempt.partition)
     return state is not None and state.status == "success" and str(state.current_run_id) < attempt.run_id
 
 
 def _without_verdict(run: SealedRun, judged: Collection[PartitionKey]) -> SealedRun:
-    """A verdict counts in the partition's state. Where the recovery writes no state, the run stays without one."""
+    """Drop the verdict of a run for whose partition the recovery writes no state: a verdict counts in the state."""
     if run.attempt.partition in judged or run.outcome == Outcome.CANCELLED:
         return run
     return run._replace(outcome=Outcome.CANCELLED, error_class="internal", demoted=False)
 
 
 def _differs(run: FoundRun, known: AssetRows) -> bool:
-    """Whether the rows are not those of the verdict that the database knows: doubled, incomplete or changed."""
+    """Whether the rows differ from those of the verdict in the database: doubled, incomplete or changed."""
     attempt = known.attempts.get(run.attempt.partition, {}).get(run.attempt.run_id)
     if attempt is None or attempt.content_digest is None:
         return False
@@ -325,7 +325,7 @@ def _differs(run: FoundRun, known: AssetRows) -> bool:
 
 
 def _attempt_numbers(known: AssetRows, attempts: Iterable[AttemptKey]) -> dict[AttemptKey, int]:
-    """The number of each attempt: the one it has, or the next ones of its partition in the order of runs."""
+    """Return the number of each attempt: its own, or the next numbers of its partition in the order of runs."""
     numbers: dict[AttemptKey, int] = {}
     last: dict[PartitionKey, int] = {}
     for attempt in sorted(set(attempts)):
@@ -348,7 +348,7 @@ def _decide(run: FoundRun, known: AssetRows, numbers: Mapping[AttemptKey, int]) 
         case Ruling.INSERT | Ruling.CLOSE | Ruling.APPROVE:
             takes = not trusted or state is None or str(state.current_run_id) < run_id
         case Ruling.KNOWN:
-            # The table moved on to this run after the backup: an operator returned to it.
+            # The table changed to this run after the backup: an operator rolled back to it.
             moved = pointer is None or pointer.run_id != run_id
             takes = moved and not _is_trusted(run.attempt, known) and not _waits(key, run_id, known)
         case _:
@@ -359,7 +359,7 @@ def _decide(run: FoundRun, known: AssetRows, numbers: Mapping[AttemptKey, int]) 
 
 
 def _waits(key: PartitionKey, run_id: str, known: AssetRows) -> bool:
-    """Whether a later run than this one is trusted and was not published yet: it keeps authority."""
+    """Whether a later run than this one is trusted and not published yet: it keeps authority."""
     state, pointer = known.states.get(key), known.pointers.get(key)
     if state is None or state.status != "success" or state.current_run_id is None:
         return False
@@ -469,7 +469,7 @@ ON CONFLICT DO NOTHING
 _HIDE = f"""
 UPDATE warehouse_pointer AS p SET available = false, hidden_at = :now FROM incoming_key k WHERE {same_key("p", "k")}
 """
-# Somebody returned to this run, or approved it: such a choice is not overwritten by the next restatement.
+# An operator rolled back to this run, or approved it: restatement must not overwrite such a choice.
 _HOLD = """
 INSERT INTO partition_control (source, customer_id, query_name, logical_date, held_at, held_by, held_reason)
 SELECT i.source, i.customer_id, i.query_name, i.logical_date, :now, 'recover',
@@ -483,7 +483,7 @@ UPDATE partition_state AS s SET status = 'failed', updated_at = :now, authority_
     error_message = 'withdrawn after the backup: the lake shows that its rows were demoted or replaced'
 FROM incoming_key k WHERE {same_key("s", "k")}
 """
-# Rows that are still in a table leave it with the next publication; the others are settled by it.
+# Rows that are still in a table leave it with the next publication; the others are done.
 _WITHDRAWN_DUE = f"""
 INSERT INTO publish_due (source, customer_id, query_name, logical_date, authority_version, since)
 SELECT s.source, s.customer_id, s.query_name, s.logical_date, s.authority_version, :now
@@ -500,7 +500,7 @@ _WITHDRAWN = f"""
 SELECT s.source, s.customer_id, s.query_name, s.logical_date, s.current_run_id, s.authority_version
 FROM partition_state s JOIN incoming_key k ON {same_key("s", "k")}
 """
-# What the pointer says is published; everything else that is trusted waits.
+# The run of the pointer is published; every other trusted run is due.
 _NOT_DUE = f"""
 DELETE FROM publish_due AS d WHERE EXISTS (SELECT 1 FROM incoming_decision i JOIN partition_state s ON
     {same_key("s", "i")} WHERE {same_key("d", "i")} AND s.status = 'success' AND s.current_run_id = i.run_id)
@@ -530,7 +530,7 @@ def apply_recovery(
     worker_token: str,
     now: datetime,
 ) -> None:
-    """Write what was decided: attempts, authority, pointers, events. The caller writes the heads `versions` in the same
+    """Write the decisions: attempts, authority, pointers, events. The caller writes the heads `versions` in the same
     transaction. An asset with ambiguous rows gets no pointers: its tables are rebuilt from raw afterwards."""
     _for_attempts(connection, _SUPERSEDE, [attempt for attempt, _ in recovery.superseded], now)
     _insert_attempts(connection, recovery, worker_token, now)
@@ -564,7 +564,7 @@ def apply_recovery(
 
 
 def mark_raw_deleted(connection: Connection, attempts: Sequence[AttemptKey], now: datetime) -> None:
-    """Record that these raw runs are gone: no act returns to them."""
+    """Record that these raw runs are deleted: no act returns to them."""
     _for_attempts(connection, _MARK_RAW, attempts, now)
 
 
@@ -580,7 +580,7 @@ def _insert_attempts(connection: Connection, recovery: AssetRecovery, worker_tok
         run = d.run
         if d.ruling is Ruling.INSERT:
             verdict: tuple[Outcome, str | None, str | None] = (Outcome.SUCCEEDED, None, None)
-        elif d.ruling is Ruling.WITHDRAWN:  # the insert leaves out what the database knows
+        elif d.ruling is Ruling.WITHDRAWN:  # the insert skips attempts that the database has
             verdict = (Outcome.CANCELLED, "internal", "demoted, by an exported event of the ledger")
         else:
             continue
@@ -593,7 +593,7 @@ def _insert_attempts(connection: Connection, recovery: AssetRecovery, worker_tok
         )  # fmt: skip
     for sealed, number in recovery.sealed:
         accepted = sealed.outcome == Outcome.SUCCEEDED
-        message = None if accepted else "found sealed in the lake by a recovery: the words of its verdict are lost"
+        message = None if accepted else "found sealed in the lake by a recovery: the reason of its verdict is lost"
         rows.append(
             (
                 *key_values(sealed.attempt.partition), sealed.attempt.run_id, number, REASON,
@@ -631,7 +631,7 @@ def _events(d: Decision, versions: Mapping[str, int], batch_id: str, ambiguous: 
 
 
 def _withdraw(connection: Connection, recovery: AssetRecovery, now: datetime) -> list[Event]:
-    """Pointers whose rows left the tables: nothing of them is there to be read."""
+    """Delete pointers whose rows left the tables: readers would find nothing."""
     if not recovery.is_rebuilt:  # else the rebuild hides them
         gone = [key_values(key) for key in (*recovery.withdrawn, *recovery.hidden)]
         with staged(connection, "incoming_key", KEY_COLUMNS, gone):
