@@ -18,7 +18,7 @@ from rich.console import Console
 from bench.options import positive
 from bench.workload import FIRST_DAY, QUERY, SOURCE, Workload
 from penstock.app import Workspace, load_workspace
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 
 # What must be equal: everything but names of runs, times, and how often a task was handed out.
 _COMPARED = {

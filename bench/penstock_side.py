@@ -18,7 +18,7 @@ from bench.workload import ASSET, Workload
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.pipeline.session import start_session
-from penstock.pipeline.work import Report
+from penstock.pipeline.spark_jobs import Report
 from penstock.warehouse.reader import Vouched
 
 _WARM_UP = Workload(partitions=200, rows=100)  # the first job of a session also compiles what all others use

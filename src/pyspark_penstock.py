@@ -105,9 +105,7 @@ class PenstockReader(DataSourceReader):
         return [_Share(pickle.dumps((share, vouched.schema))) for share in vouched.shares()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(
-            partition, _Share
-        ):  # Spark calls this once even for a table without partitions
+        if not isinstance(partition, _Share):  # Spark calls this once even for a table without partitions
             return
         share, columns = pickle.loads(partition.share)  # noqa: S301 - written by partitions() above
         yield from share.fitted(columns)

@@ -56,7 +56,7 @@ def loads_by_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     if request.path.parent.name == "spark":
         from penstock.pipeline import load
 
-        monkeypatch.setattr(load, "_HERE_BYTES", -1)
+        monkeypatch.setattr(load, "_LOCAL_BYTES", -1)
 
 
 _CHECKED = ("crash", "acceptance")  # the tiers whose tests end with the independent checker

@@ -1,5 +1,4 @@
-"""Time is an argument. Only the faces and the composition root read this clock; all other code gets the time passed in.
-"""
+"""Time is an argument. Only the faces and the composition root read this clock; other code gets the time passed in."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 Clock = Callable[[], datetime]
-LONGEST = timedelta(days=365_000)  # the longest duration of an option: `datetime` can add and subtract 1,000 years
+MAX_DURATION = timedelta(days=365_000)  # the longest duration of an option: `datetime` can add and subtract 1,000 years
 
 
 def utc_now() -> datetime:

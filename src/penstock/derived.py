@@ -10,7 +10,7 @@ from graphlib import TopologicalSorter
 from penstock.config.assets import Model
 from penstock.config.settings import Settings
 from penstock.expected import ExpectedRange
-from penstock.partition import EVERYBODY, MODELS, PartitionKey
+from penstock.partition import ALL_CUSTOMERS, MODELS, PartitionKey
 
 _DAY = timedelta(days=1)
 
@@ -42,7 +42,7 @@ class Derived:
         """The expected days of a query or a model, by customer."""
         if name not in self._known:
             model = self.settings.models.get(name)
-            self._known[name] = self.of_query(name) if model is None else self._made(model)
+            self._known[name] = self.of_query(name) if model is None else self._model_ranges(model)
         return self._known[name]
 
     def inputs(self, key: PartitionKey) -> dict[str, list[PartitionKey]]:
@@ -66,21 +66,23 @@ class Derived:
         for key in inputs:
             if key.asset not in model.depends_on:
                 continue
-            mine = [key.customer_id] if model.per_customer and key.customer_id != EVERYBODY else customers
+            mine = [key.customer_id] if model.per_customer and key.customer_id != ALL_CUSTOMERS else customers
             for later in range(model.needs):
                 day = key.logical_date + later * _DAY
                 found.update(PartitionKey(MODELS, customer, name, day) for customer in mine)
         return found
 
-    def _made(self, model: Model) -> Ranges:
+    def _model_ranges(self, model: Model) -> Ranges:
         """A partition is due when the day is over for every customer among its inputs."""
         inputs = [self.ranges(_name(table)) for table in model.depends_on]
         if not all(inputs):
             return {}
         if not model.per_customer:
-            return {EVERYBODY: _expected(model, EVERYBODY, [_whole(list(ranges.values())) for ranges in inputs])}
-        single = [ranges for ranges in inputs if EVERYBODY not in ranges]
-        shared = [ranges[EVERYBODY] for ranges in inputs if EVERYBODY in ranges]
+            return {
+                ALL_CUSTOMERS: _expected(model, ALL_CUSTOMERS, [_union(list(ranges.values())) for ranges in inputs])
+            }
+        single = [ranges for ranges in inputs if ALL_CUSTOMERS not in ranges]
+        shared = [ranges[ALL_CUSTOMERS] for ranges in inputs if ALL_CUSTOMERS in ranges]
         customers = set(single[0]).intersection(*single[1:]) if single else set()
         return {
             customer: _expected(model, customer, [*(ranges[customer] for ranges in single), *shared])
@@ -94,13 +96,13 @@ def _expected(model: Model, customer_id: str, inputs: Sequence[ExpectedRange]) -
     return ExpectedRange(MODELS, customer_id, model.name, first, last, over)
 
 
-def _whole(spans: Sequence[ExpectedRange]) -> ExpectedRange:
+def _union(spans: Sequence[ExpectedRange]) -> ExpectedRange:
     """All customers of an asset as one range: from the first day of any to the last day that is over for all active
     customers. A customer that begins later does not delay earlier days."""
     going_on = [max(span.last, span.first - _DAY) for span in spans if span.last == (span.over or span.last)]
     last = min(going_on) if going_on else max(span.last for span in spans)
     some = spans[0]
-    return ExpectedRange(some.source, EVERYBODY, some.query_name, min(span.first for span in spans), last, last)
+    return ExpectedRange(some.source, ALL_CUSTOMERS, some.query_name, min(span.first for span in spans), last, last)
 
 
 def _days(span: ExpectedRange, first: date, last: date) -> Iterator[PartitionKey]:

@@ -76,7 +76,7 @@ Kind = Simple | DecimalOf | ArrayOf | StructOf
 @cache
 def kind_of(text: str) -> Kind:
     """Parse a type as contracts write it. Raises ValueError with the reason."""
-    reading = _Reading(text)
+    reading = _Parser(text)
     found = reading.kind(1)
     reading.end()
     return found
@@ -86,35 +86,35 @@ def is_nested(text: str) -> bool:
     return isinstance(kind_of(text), ArrayOf | StructOf)
 
 
-class _Reading:
+class _Parser:
     """A parser for one type, token by token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._words = _TOKEN.findall(text)
-        if "".join(self._words) != re.sub(r"\s", "", text):
+        self._tokens = _TOKEN.findall(text)
+        if "".join(self._tokens) != re.sub(r"\s", "", text):
             raise ValueError(f"{text!r} is not a type")
         self._at = 0
 
     def kind(self, depth: int) -> Kind:
-        word = self._take()
+        token = self._take()
         if depth > _DEEPEST:
             raise ValueError(f"{self._text!r} is nested more than {_DEEPEST} levels deep")
-        if word in SIMPLE:
-            return Simple(word)
-        if word == "decimal":
+        if token in SIMPLE:
+            return Simple(token)
+        if token == "decimal":
             return self._decimal()
-        if word == "array":
+        if token == "array":
             self._expect("<")
             element = self.kind(depth + 1)
             self._expect(">")
             return ArrayOf(element)
-        if word == "struct":
+        if token == "struct":
             return self._struct(depth)
         raise ValueError(f"{self._text!r} is not a type")
 
     def end(self) -> None:
-        if self._at < len(self._words):
+        if self._at < len(self._tokens):
             raise ValueError(f"{self._text!r} is not a type")
 
     def _decimal(self) -> DecimalOf:
@@ -149,21 +149,21 @@ class _Reading:
             raise ValueError(f"in {self._text!r}: {error}") from None
 
     def _number(self) -> int:
-        word = self._take()
-        if not re.fullmatch("[0-9]{1,2}", word):
+        token = self._take()
+        if not re.fullmatch("[0-9]{1,2}", token):
             raise ValueError(f"{self._text!r} is not a type")
-        return int(word)
+        return int(token)
 
     def _peek(self) -> str:
-        return self._words[self._at] if self._at < len(self._words) else ""
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def _take(self) -> str:
-        word = self._peek()
+        token = self._peek()
         self._at += 1
-        return word
+        return token
 
-    def _expect(self, word: str) -> None:
-        if self._take() != word:
+    def _expect(self, token: str) -> None:
+        if self._take() != token:
             raise ValueError(f"{self._text!r} is not a type")
 
 

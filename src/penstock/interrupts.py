@@ -25,7 +25,7 @@ class _State:
     held = 0
     pending = False
     raised = False
-    said = False
+    printed = False
 
 
 def install() -> None:
@@ -40,13 +40,13 @@ def begin_work() -> None:
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Signal handler: raises KeyboardInterrupt, at once or at the end of `held`. Before `begin_work` it ends the
+    """Signal handler: raises KeyboardInterrupt, at once or at the end of `delayed`. Before `begin_work` it ends the
     process at once: an exception in the middle of an import may be lost or turned into another one."""
     if not _State.working:
         ignore()
         if sys.stderr.isatty():
             sys.stderr.write(_SHOW_CURSOR)  # a progress bar may have hidden it
-        say("interrupted")
+        print_once("interrupted")
         os._exit(ExitCode.INTERRUPTED)
     if _State.held:
         _State.pending = True
@@ -64,7 +64,7 @@ def was_raised() -> bool:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def delayed() -> Iterator[None]:
     """Delay interrupts until the end of the block, so that a process started in it is registered."""
     _State.held += 1
     try:
@@ -77,7 +77,7 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def restored_handler() -> Iterator[None]:
     """Restore the SIGINT handler after a library that installs its own, unless it is Python's default."""
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -92,10 +92,10 @@ def _raise() -> NoReturn:
     raise KeyboardInterrupt
 
 
-def say(message: str) -> None:
+def print_once(message: str) -> None:
     """Print the line about the interrupt, once."""
-    if not _State.said:
-        _State.said = True
+    if not _State.printed:
+        _State.printed = True
         sys.stderr.write(f"penstock: {message}\n")
         sys.stderr.flush()
 

@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 RunId = NewType("RunId", str)
 
 MODELS = "models"  # the source of derived partitions
-EVERYBODY = "all"  # the customer of partitions that are derived from all customers
+ALL_CUSTOMERS = "all"  # the customer of partitions that are derived from all customers
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _CUSTOMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")

@@ -22,7 +22,7 @@ from penstock.contract.rules import row_rules
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extracted, Extraction, extract_here
+from penstock.pipeline.extract import Extracted, Extraction, extract_locally
 from penstock.raw.reader import RawReader
 from penstock.source.budget import Budget
 from penstock.source.protocol import COMPLETE, Row, RunContext, Source
@@ -170,7 +170,7 @@ class SourceSuite:
         settings = SourceSettings(name=self.query.source, kind="under_test")
         name = self.query.name
         extraction = Extraction(folder, new_run_id(), settings, {name: self.query}, {name: "under_test"})
-        return extract_here(extraction, self._source(), self.query, self.customer, self.dates)
+        return extract_locally(extraction, self._source(), self.query, self.customer, self.dates)
 
 
 class _Counted(Budget):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.options import LAST_ID, MOST_LINES
-from penstock.clock import LONGEST
+from penstock.clock import MAX_DURATION
 from penstock.config.values import duration
 from penstock.control.breaker import observed
 from penstock.control.select import Selection
@@ -61,7 +61,7 @@ NUMBERS: dict[tuple[str, ...], int] = {
     ("read", TABLE, "--limit"): MOST_LINES,
     ("read", TABLE, "--format", "csv", "--limit"): MOST_LINES,
     ("sql", f"SELECT * FROM {TABLE}", "--limit"): MOST_LINES,
-    ("ledger", "export", "--dry-run", "--older-than"): LONGEST.days,
+    ("ledger", "export", "--dry-run", "--older-than"): MAX_DURATION.days,
 }
 
 
@@ -89,9 +89,9 @@ def test_both_databases_take_the_largest_numbers(backend: str, tmp_path: Path, r
     assert ws.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
     assert ws.backfills.page(MOST_LINES + 1, None) == ([], 0)
     assert len(ws.reader.views(ws.ranges(Selection()), limit=MOST_LINES + 1)) == 18
-    assert ws.garbage(LONGEST) == []
-    assert ws.export_ledger(LONGEST.days, builders.audit_entry(), rehearsal=True)["events"] == 0
-    ws.snapshot("s", LONGEST)
+    assert ws.garbage(MAX_DURATION) == []
+    assert ws.export_ledger(MAX_DURATION.days, builders.audit_entry(), rehearsal=True)["events"] == 0
+    ws.snapshot("s", MAX_DURATION)
     assert [found.name for found in ws.snapshots.all()] == ["s"]
     ws.database.close()
 
@@ -115,10 +115,10 @@ def test_a_length_of_time_that_leaves_the_calendar_is_refused_as_wrong_usage(hou
 
 
 def test_the_longest_time_of_a_command_is_named_when_it_is_exceeded() -> None:
-    assert duration("365000d") == LONGEST
+    assert duration("365000d") == MAX_DURATION
     with pytest.raises(UsageError, match=r"^'365001d' is too long: at most 365000d$"):
         duration("365001d")
-    assert datetime.now(UTC) - LONGEST < datetime.now(UTC) < datetime.now(UTC) + LONGEST
+    assert datetime.now(UTC) - MAX_DURATION < datetime.now(UTC) < datetime.now(UTC) + MAX_DURATION
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Breaker, PartitionControl
-from penstock.state.schedule import Decided, RetryStore
+from penstock.state.retries import Decided, RetryStore
 from support import builders
 from support.builders import (
     BACKENDS,

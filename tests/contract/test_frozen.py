@@ -49,7 +49,7 @@ class Office:
         database, run_id = self.workspace.database, new_run_id()
         contract = self.workspace.contracts["campaign_daily"]
         control, validator = ControlStore(database, self.workspace.now), ValidatorStore(database, self.workspace.now)
-        control.keep_contracts([(contract.fingerprint, "demo", contract.query_name, "v1", contract.body())])
+        control.store_contracts([(contract.fingerprint, "demo", contract.query_name, "v1", contract.body())])
         planned = [Planned(key(day), 0, "missing", contract.fingerprint, "v1") for day in days]
         issued, refused = control.issue(run_id, self.token, 1, planned)
         assert not refused

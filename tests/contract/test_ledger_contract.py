@@ -38,12 +38,12 @@ from penstock.ledger.segments import SegmentDamaged
 from penstock.lifecycle import Act, Outcome, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.partition_set import compact_ranges
-from penstock.projections import page, projector
+from penstock.projections import event_page, projector
 from penstock.projections.fact import START
 from penstock.projections.manifest import ProjectionsLost
 from penstock.projections.run_page import run_page
 from penstock.projections.runs import FoldedRun
-from penstock.projections.system import SystemTable
+from penstock.projections.system_tables import SystemTable
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed, Issued, Verdict
 from support import builders
@@ -212,7 +212,7 @@ def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     actors.control.cancel([builders.cancelled(attempt(run_id, 3), actors.token)])
     actors.control.finish_run(run_id, actors.token, {}, "done")
     with monkeypatch.context() as patch:
-        patch.setattr(page, "FoldedRun", None)  # nobody folds a run of his own
+        patch.setattr(event_page, "FoldedRun", None)  # nobody folds a run of his own
         annals.projector.advance({run_id: desk.folded})
     prefolded = annals.tables()
     assert [row["state"] for row in prefolded["runs"]] == ["FAILED"]
@@ -606,7 +606,7 @@ def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_sa
     with pytest.raises(LeaseLost, match="taken over"):
         actors.control.issue(run_id, actors.token, "late", [builders.planned(key(2))])
     with pytest.raises(LeaseLost, match="taken over"):
-        actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, {}, 1, "late"))
+        actors.control.record_event(run_id, actors.token, SlicesExtracted(run_id, {}, 1, "late"))
     assert actors.control.finish_run(run_id, actors.token, {}, "abandoned") is None
     assert builders.everything(actors.database) == before
     assert actors.control.finish_run(run_id, newcomer, {}) == "done"
@@ -620,7 +620,9 @@ def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals
     taken = actors.issue_one(key(4))
     actors.control.start_run(run_id, actors.token, "ada", {}, len(keys), Graph(keys).event(run_id))
     actors.control.issue(run_id, actors.token, "one", [builders.planned(key(day)) for day in (1, 2, 3, 4)])
-    actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one"))
+    actors.control.record_event(
+        run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one")
+    )
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token)])
     actors.workers.stop(actors.token)
     adopted = actors.control.adopt(run_id, actors.workers.register())

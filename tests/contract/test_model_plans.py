@@ -64,7 +64,7 @@ class Planner:
         self.asked: list[Sequence[ExpectedRange]] = []
         contracts = {name: builders.contract(name=name, source="models") for name in ("spend", "total")}
         rows = [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in contracts.values()]
-        actors.control.keep_contracts(rows)
+        actors.control.store_contracts(rows)
         self.planner = ModelPlanner(actors.reader, self._derived, contracts, self._available, lambda: self.stale)
 
     def _available(self, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:

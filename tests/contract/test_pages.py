@@ -45,7 +45,7 @@ def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
     opened = open_at(write_workspace(tmp_path, customers=10, **state))
     today = opened.contracts["campaign_daily"]
     kept = (today.fingerprint, "demo", "campaign_daily", "v1", today.body())
-    ControlStore(opened.database, opened.now).keep_contracts([kept])
+    ControlStore(opened.database, opened.now).store_contracts([kept])
     chosen = Selection(customers=tuple(customer_id(number) for number in range(1, FAILED + 1)))
     reject(opened, opened.plan(chosen).items)
     yield opened

@@ -63,7 +63,7 @@ def fail(ws: Workspace, *numbers: int) -> None:
     """The first day of these customers is attempted and rejected."""
     control, workers = ControlStore(ws.database, ws.now), WorkerStore(ws.database, ws.now)
     body = ws.contracts["campaign_daily"]
-    control.keep_contracts([(body.fingerprint, "demo", "campaign_daily", "v1", body.body())])
+    control.store_contracts([(body.fingerprint, "demo", "campaign_daily", "v1", body.body())])
     token = workers.register()
     wanted = Selection(keys=tuple(key(number, FIRST.isoformat()) for number in numbers))
     issued, _ = control.issue(new_run_id(), token, 0, ws.plan(wanted).items)

@@ -24,8 +24,8 @@ from penstock.ledger.events import AuthorityChanged
 from penstock.lifecycle import Act
 from penstock.partition import AttemptKey, RunId, new_ulid
 from penstock.projections import current, files, projector, publish_status
-from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import START, Cursor
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import (
     PARTITION_STATUS,
     Manifest,
@@ -41,7 +41,7 @@ from penstock.projections.rows import DEP_SATISFACTION, TASKS
 from penstock.projections.run_files import _MOST_ALIKE, read_runs, ulid_time, with_rows
 from penstock.projections.runs import RUNS
 from penstock.projections.status_file import FILE
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed
 from support import builders
@@ -465,7 +465,7 @@ def test_a_manifest_remembers_what_its_successor_does_without_for_an_hour() -> N
     left = {"d1", "r1", "r2", tasks_path("A", "a1"), edges_path("A", "a1"), "seen"}
     assert kept == replace(new, dropped={"old": iso(builders.NOW), **dict.fromkeys(left, iso(builders.NOW + hour))})
     later = builders.NOW + hour + timedelta(microseconds=1)
-    assert (FULL.forgotten(builders.NOW + hour), FULL.forgotten(later)) == (set(), {"old"})
+    assert (FULL.deletable(builders.NOW + hour), FULL.deletable(later)) == (set(), {"old"})
     assert FULL.after(FULL, None, later).dropped == {}
     gone = FULL.after(replace(FULL, parts={}), None, builders.NOW).dropped
     assert {*gone} - {"old"} == {path for path in FULL.files() if "run_id=" in path}

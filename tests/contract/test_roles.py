@@ -27,7 +27,7 @@ from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
-from penstock.state.schedule import Decided, RetryStore
+from penstock.state.retries import Decided, RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.pointers import PointerReader

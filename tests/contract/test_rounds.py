@@ -18,7 +18,7 @@ from penstock.state.backfills import Backfill, BackfillStore
 from penstock.state.marks import MarkStore
 from penstock.state.pause_scope import Scope
 from penstock.state.pauses import PauseStore
-from penstock.state.schedule import RetryStore
+from penstock.state.retries import RetryStore
 from support import builders
 from support.builders import BACKENDS, Actors, accepted, audit_entry, cancelled, contract, query, rejected
 

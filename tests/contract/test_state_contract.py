@@ -28,8 +28,8 @@ from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
-from penstock.state.records import Attempt, PartitionState, PartitionView, Refused, Ruling, Verdict
-from penstock.state.schedule import RetryStore
+from penstock.state.records import Attempt, ClosingResult, PartitionState, PartitionView, Refused, Verdict
+from penstock.state.retries import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import OpenAttempt, WorkerStore
 from support import builders
@@ -228,7 +228,7 @@ def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actor
     verdict = rejected(
         attempt, actors.token, "clicks is negative", complaints=[complaint], record_count=7, payload_digest="sha"
     )
-    assert actors.validator.reject([verdict]) == Ruling(applied=[attempt], repeated=[], refused=[])
+    assert actors.validator.reject([verdict]) == ClosingResult(applied=[attempt], repeated=[], refused=[])
     assert actors.reader.state(key()) == PartitionState(
         key(), PartitionStatus.FAILED, None, None, None, NOW, "clicks is negative", attempt_count=1, authority_version=0
     )
@@ -378,8 +378,8 @@ def test_a_verdict_may_carry_many_partitions_of_mixed_outcome(actors: Actors) ->
 
 def test_nothing_to_say_changes_nothing(actors: Actors) -> None:
     before = everything(actors.database)
-    assert actors.validator.judge([]) == Ruling()
-    assert actors.control.cancel([]) == Ruling()
+    assert actors.validator.judge([]) == ClosingResult()
+    assert actors.control.cancel([]) == ClosingResult()
     assert everything(actors.database) == before
 
 
@@ -430,8 +430,8 @@ def test_the_same_verdict_twice_counts_once(actors: Actors) -> None:
     before = everything(actors.database)
     actors.clock.now = LATER
     for _ in range(3):
-        assert actors.validator.judge(verdicts) == Ruling(applied=[], repeated=[one, two], refused=[])
-        assert actors.control.cancel(lost) == Ruling(applied=[], repeated=[three], refused=[])
+        assert actors.validator.judge(verdicts) == ClosingResult(applied=[], repeated=[one, two], refused=[])
+        assert actors.control.cancel(lost) == ClosingResult(applied=[], repeated=[three], refused=[])
     assert everything(actors.database) == before
 
 
@@ -486,7 +486,7 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
         other = accepted(AttemptKey(attempt.partition, new_run_id()), actors.token)  # other bytes, same attempt
         verdict = type(other)(attempt, actors.token, "v1", 1, other.payload_digest, 1, other.content_digest)
         ruling = actors.validator.accept([verdict])
-    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + closed)])
+    assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + closed)])
     assert everything(actors.database, tables) == before
     assert actors.events("AttemptRefused") == [
         {"run_id": attempt.run_id, "partition_key": str(key()), "outcome": said, "why": CLOSED + closed}
@@ -499,7 +499,7 @@ def test_the_same_outcome_with_other_words_or_other_bytes_is_no_repetition(actor
     said: dict[str, Any] = {"message": "clicks is negative", "payload_digest": "p"}
     actors.validator.reject([rejected(attempt, actors.token, **said)])
     ruling = actors.validator.reject([rejected(attempt, actors.token, **said | other)])
-    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
+    assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
     assert actors.validator.reject([rejected(attempt, actors.token, **said)]).repeated == [attempt]
 
 
@@ -508,7 +508,7 @@ def test_the_same_words_without_bytes_and_another_outcome_are_no_repetition(acto
     words = "the source asks for a pause"
     actors.validator.reject([rejected(attempt, actors.token, words)])
     ruling = actors.control.cancel([cancelled(attempt, actors.token)])
-    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
+    assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
 
 
 def test_a_verdict_on_an_attempt_that_was_never_issued_is_refused_and_recorded(actors: Actors) -> None:
@@ -713,7 +713,7 @@ def test_two_issuers_at_once_share_the_partitions_without_overlap(actors: Actors
 # --- judging at once -----------------------------------------------------------------------------------------------
 
 
-def judge(verdicts: list[Any]) -> Callable[[Database, Callable[[], datetime]], Ruling]:
+def judge(verdicts: list[Any]) -> Callable[[Database, Callable[[], datetime]], ClosingResult]:
     return lambda database, clock: ValidatorStore(database, clock).judge(verdicts)
 
 
@@ -1269,8 +1269,8 @@ def test_contracts_are_kept_once_and_found_by_fingerprint(actors: Actors) -> Non
     newer = builders.contract(schema_version="v2")
     rows = [(newer.fingerprint, "demo", newer.query_name, "v2", newer.body())]
     actors.clock.now = LATER
-    actors.control.keep_contracts(rows)
-    actors.control.keep_contracts(rows)
+    actors.control.store_contracts(rows)
+    actors.control.store_contracts(rows)
     assert [(row.fingerprint, row.schema_version) for row in actors.reader.contracts()] == [
         (FINGERPRINT, "v1"),
         (newer.fingerprint, "v2"),

@@ -20,9 +20,9 @@ from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged, Event, PartitionHidden, PartitionPublished
 from penstock.lifecycle import Act, DisplayStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
-from penstock.projections.consumed import CONSUMED
 from penstock.projections.current import Current
 from penstock.projections.fact import Fact
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import Manifest
 from penstock.projections.staleness import Policy, Window
 from penstock.projections.status_board import FAILED, STALE, Board

@@ -18,7 +18,7 @@ from penstock.control.select import Selection
 from penstock.errors import ActRefused
 from penstock.lifecycle import Outcome
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 from penstock.raw.reader import RawReader
 from support.cli import answer, penstock
 from support.workspaces import Silent, customer_id, rows_by_partition, write_workspace

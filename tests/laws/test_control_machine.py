@@ -31,7 +31,7 @@ from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Accepted, Cancelled, Rejected
-from penstock.state.schedule import RetryStore
+from penstock.state.retries import RetryStore
 from support import builders
 from support.builders import Actors, audit_entry, days, key, resumed
 

@@ -14,9 +14,9 @@ from ulid import ULID
 
 from penstock.ledger.events import Event
 from penstock.partition import new_ulids
-from penstock.projections import codes
+from penstock.projections import task_states
+from penstock.projections.event_page import count_unknown_events
 from penstock.projections.fact import OF_A_RUN, UNDERSTOOD, Fact, understood
-from penstock.projections.page import count_unknown_events
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_fold import RunFold
 from penstock.projections.runs import RUNS, FoldedRun, run_row
@@ -282,7 +282,7 @@ def test_every_event_that_speaks_of_many_slices_says_its_own_of_each() -> None:
         fact(9, "AuthorityChanged", partition_key=days[1]),
     ]
     told = task_reports(said)
-    ok, failed, cancelled = codes.SUCCEEDED, codes.FAILED, codes.CANCELLED
+    ok, failed, cancelled = task_states.SUCCEEDED, task_states.FAILED, task_states.CANCELLED
     assert told.final == [
         *(TaskReport(f"extract:{day}", ok, 1, 1) for day in days),
         *(TaskReport(f"{stage}:{day}", ok, 1, 2) for stage in ("extract", "validate", "load") for day in days),
@@ -318,12 +318,12 @@ def test_the_fold_understands_every_event_that_the_ledger_writes_in_its_version(
 
 def test_ids_of_events_are_found_by_position_however_they_became_known() -> None:
     known = EventIds()
-    known.learn([], [])
-    known.learn([5, 3], ["five", "three"])
-    known.learn([3, 9], ["three", "nine"])
-    known.learn([1], ["one"])
+    known.add([], [])
+    known.add([5, 3], ["five", "three"])
+    known.add([3, 9], ["three", "nine"])
+    known.add([1], ["one"])
     assert known.at(np.array([9, 0, 1, 5, 3, 3])).to_pylist() == ["nine", None, "one", "five", "three", "three"]
-    known.learn([4], ["four"])
+    known.add([4], ["four"])
     assert known.at(np.array([5, 4])).to_pylist() == ["five", "four"]
 
 

@@ -66,7 +66,7 @@ def ws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
         opened = open_at(write_workspace(Path(folder), customers=CUSTOMERS, query=query, **state))
         control, workers = ControlStore(opened.database, opened.now), WorkerStore(opened.database, opened.now)
         today = opened.contracts["campaign_daily"]
-        control.keep_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
+        control.store_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
         token = workers.register()
         issued, _ = control.issue(new_run_id(), token, 0, opened.plan(Selection(tuple(FAILED))).items)
         ValidatorStore(opened.database, opened.now).reject([builders.rejected(item.attempt, token) for item in issued])

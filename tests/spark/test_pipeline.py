@@ -29,7 +29,7 @@ from penstock.flow.heartbeat import Heartbeat
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
-from penstock.pipeline.work import collected, mapped, spread
+from penstock.pipeline.spark_jobs import collected, mapped, spread
 from penstock.projections.fact import START, Cursor
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
@@ -97,7 +97,7 @@ def test_a_few_slices_are_loaded_without_a_job_and_many_with_one_to_the_same_row
         return len(begun), [[row | {"_run_id": ""} for row in found[partition]] for partition in sorted(found)]
 
     jobs, rows = loaded("by-workers")
-    monkeypatch.setattr(load, "_HERE_BYTES", 2**20)
+    monkeypatch.setattr(load, "_LOCAL_BYTES", 2**20)
     no_jobs, same = loaded("here")
     assert (jobs, no_jobs) == (2, 0)
     assert rows == same
@@ -106,7 +106,7 @@ def test_a_few_slices_are_loaded_without_a_job_and_many_with_one_to_the_same_row
 def test_a_damaged_file_stops_a_small_publication_with_words_and_nothing_is_lost(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "_HERE_BYTES", 2**20)
+    monkeypatch.setattr(load, "_LOCAL_BYTES", 2**20)
     ws = open_at(write_workspace(tmp_path))
     run(ws, spark)
     [file] = (tmp_path / "lake" / "warehouse").rglob("*.parquet")

@@ -137,7 +137,7 @@ class Actors:
         clock = SetClock()
         control, workers = ControlStore(database, clock), WorkerStore(database, clock)
         today = contract()
-        control.keep_contracts([(today.fingerprint, "demo", today.query_name, "v1", today.body())])
+        control.store_contracts([(today.fingerprint, "demo", today.query_name, "v1", today.body())])
         validator, reader = ValidatorStore(database, clock), StateReader(database)
         return cls(database, clock, control, validator, workers, reader, workers.register())
 

@@ -76,7 +76,7 @@ class Harness:
         self.validator = ValidatorStore(self.workspace.database, self.now)
         self.workers = WorkerStore(self.workspace.database, self.now)
         self._contracts = self.workspace.contracts
-        self.control.keep_contracts(
+        self.control.store_contracts(
             [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in self._contracts.values()]
         )
 

@@ -19,7 +19,7 @@ from penstock.partition import AttemptKey, RunId, new_run_id
 from penstock.projections.current import Current, load_current
 from penstock.projections.manifest import ManifestPointer
 from penstock.projections.projector import Projector
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 from penstock.state.inputs import InputReader
 from support import builders
 from support.builders import Actors, key, planned

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.app import Workspace
 from penstock.config.settings import load_settings
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 from support.checker import places
 
 _TABLES = ("partition_status", "runs")

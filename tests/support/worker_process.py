@@ -27,7 +27,7 @@ from penstock.partition import AttemptKey, new_run_id
 from penstock.state.control import ControlStore
 from penstock.state.reader import StateReader
 from penstock.state.records import Accepted, Cancelled, Issued, Rejected, Verdict
-from penstock.state.schedule import RetryStore
+from penstock.state.retries import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore, process
 from support.builders import contract, query

@@ -16,7 +16,7 @@ from penstock.control.models import ModelPlanner
 from penstock.control.select import Selection, derived, expected
 from penstock.derived import Derived, in_order
 from penstock.expected import ExpectedRange
-from penstock.partition import EVERYBODY, PartitionKey
+from penstock.partition import ALL_CUSTOMERS, PartitionKey
 from support import builders
 
 START = date(2024, 6, 1)
@@ -78,7 +78,7 @@ def test_what_goes_into_a_slice_is_expected_and_leads_back_to_it(some: tuple[Cus
         for key in mine:
             assert goes_into[key] <= set(upstream)
             if model.per_customer:
-                assert {one.customer_id for one in goes_into[key]} <= {key.customer_id, EVERYBODY}
+                assert {one.customer_id for one in goes_into[key]} <= {key.customer_id, ALL_CUSTOMERS}
 
 
 @given(customers(), NOWS)

@@ -14,7 +14,7 @@ IDS = new_ulids(10_000)
 
 
 def told(known: EventIds, positions: list[int]) -> None:
-    known.learn(positions, [IDS[position] for position in positions])
+    known.add(positions, [IDS[position] for position in positions])
 
 
 @given(st.lists(st.lists(st.integers(1, 40), max_size=10), max_size=8))

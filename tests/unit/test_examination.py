@@ -12,7 +12,7 @@ import pytest
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, new_run_id
 from penstock.pipeline import slices as sizes
-from penstock.pipeline.parse_slices import Examiner
+from penstock.pipeline.parse_slices import SliceParser
 from penstock.raw.sink import RawSink
 from support.builders import NOW, contract, key
 
@@ -31,7 +31,7 @@ def headers(folder: Path, sealed_as: str) -> list[dict[str, Any]]:
         "run_id": [attempt.run_id],
         "payload_bytes": [seal.payload_bytes],
     }
-    answers = pa.Table.from_batches(Examiner(str(folder), contract())(iter([pa.record_batch(items)])))
+    answers = pa.Table.from_batches(SliceParser(str(folder), contract())(iter([pa.record_batch(items)])))
     said = [text for text in answers.column("_header").to_pylist() if text is not None]
     return [orjson.loads(text) for text in said]
 

@@ -13,7 +13,7 @@ from penstock.flow.references import waiting_for_references
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_ulids
 from penstock.partition_set import compact_ranges, iter_keys
-from penstock.projections import codes
+from penstock.projections import task_states
 from penstock.projections.fact import Fact
 from penstock.projections.graph import Ints, RunGraph, needed, spread
 from penstock.projections.run_fold import RunFold
@@ -102,7 +102,7 @@ def test_the_chains_of_a_first_plan_are_taken_in_at_once_as_they_are_one_by_one(
 
     at_once = taken_in()
     with monkeypatch.context() as patch:
-        patch.setattr(RunGraph, "_begin_with", lambda *_: False)
+        patch.setattr(RunGraph, "_add_first_chains", lambda *_: False)
         assert at_once == taken_in()
     assert len(at_once[1]) == 15  # type: ignore[arg-type]
 
@@ -110,9 +110,9 @@ def test_the_chains_of_a_first_plan_are_taken_in_at_once_as_they_are_one_by_one(
 def test_chains_with_a_task_twice_are_not_taken_in_at_once() -> None:
     chains = Graph([key(1), key(2)]).event(RUN).payload()["chains"]
     graph = RunGraph()
-    assert graph._begin_with([*chains, *chains], 7) is False
+    assert graph._add_first_chains([*chains, *chains], 7) is False
     assert (graph.keys, graph.index, graph.plan_position) == ([], {}, [])
-    assert graph._begin_with(chains, 7) is True
+    assert graph._add_first_chains(chains, 7) is True
     assert (len(graph.keys), graph.plan_position) == (6, [7] * 6)
 
 
@@ -157,12 +157,12 @@ def test_edges_are_found_by_the_task_that_they_leave_and_by_the_one_that_waits()
     def tasks(*names: str) -> Ints:
         return np.array([graph.index[name] for name in names], np.int64)
 
-    assert pairs(graph.out_of(tasks("a"))) == ["ac", "ad"]
-    assert pairs(graph.out_of(tasks("b", "c"))) == ["bc", "cd"]
-    assert pairs(graph.out_of(tasks("d", "late"))) == []
-    assert pairs(graph.into(tasks("c"))) == ["ac", "bc"]
-    assert pairs(graph.into(tasks("c", "d"))) == ["ac", "ad", "bc", "cd"]
-    assert pairs(graph.into(tasks("a", "b", "late"))) == []
+    assert pairs(graph.outgoing(tasks("a"))) == ["ac", "ad"]
+    assert pairs(graph.outgoing(tasks("b", "c"))) == ["bc", "cd"]
+    assert pairs(graph.outgoing(tasks("d", "late"))) == []
+    assert pairs(graph.incoming(tasks("c"))) == ["ac", "bc"]
+    assert pairs(graph.incoming(tasks("c", "d"))) == ["ac", "ad", "bc", "cd"]
+    assert pairs(graph.incoming(tasks("a", "b", "late"))) == []
 
 
 def test_ranges_are_spread_one_after_the_other() -> None:
@@ -184,12 +184,12 @@ def test_tasks_in_a_state_are_planned_and_of_the_stage_that_was_asked_for() -> N
     fold.fold([Fact(1, IDS[1], "PlanCreated", 1, NOW, RUN, {"tasks": tasks})])
     unplanned = {"task_key": "extract:x", "outcome": "SUCCEEDED"}
     fold.fold([Fact(2, IDS[2], "TaskFinished", 1, NOW, RUN, unplanned)])
-    assert fold.tasks_in(codes.READY) == tasks
-    assert fold.tasks_in(codes.READY, "extract") == ["extract:a"]
-    assert fold.tasks_in(codes.READY, "load") == ["load:a"]
-    assert fold.tasks_in(codes.SUCCEEDED) == []
-    assert fold.state_of("extract:x") == codes.TaskState.SUCCEEDED
-    assert fold.state_of("load:a") == codes.TaskState.READY
+    assert fold.tasks_in(task_states.READY) == tasks
+    assert fold.tasks_in(task_states.READY, "extract") == ["extract:a"]
+    assert fold.tasks_in(task_states.READY, "load") == ["load:a"]
+    assert fold.tasks_in(task_states.SUCCEEDED) == []
+    assert fold.state_of("extract:x") == task_states.TaskState.SUCCEEDED
+    assert fold.state_of("load:a") == task_states.TaskState.READY
     assert fold.state_of("load:unheard") is None
 
 
@@ -210,13 +210,13 @@ def finished(position: int, stage: str, partition: PartitionKey, outcome: str) -
 @pytest.mark.parametrize(
     ("rule", "loads", "expected"),
     [
-        ("all", "SS", codes.READY),
-        ("all", "S-", codes.BLOCKED),
-        ("all", "SF", codes.SKIPPED),
-        ("all", "SC", codes.CANCELLED),
-        ("at least 1", "SF", codes.READY),
-        ("at least 1", "S-", codes.BLOCKED),  # every edge is heard before it is ready
-        ("share 0.5", "FF", codes.SKIPPED),
+        ("all", "SS", task_states.READY),
+        ("all", "S-", task_states.BLOCKED),
+        ("all", "SF", task_states.SKIPPED),
+        ("all", "SC", task_states.CANCELLED),
+        ("at least 1", "SF", task_states.READY),
+        ("at least 1", "S-", task_states.BLOCKED),  # every edge is heard before it is ready
+        ("share 0.5", "FF", task_states.SKIPPED),
     ],
 )
 def test_a_model_waits_for_its_inputs_by_its_rule(rule: str, loads: str, expected: int) -> None:
@@ -236,7 +236,7 @@ def test_a_model_waits_for_its_inputs_by_its_rule(rule: str, loads: str, expecte
     ]
     fold.fold(facts)
     assert f"extract:{spend}" in fold.tasks_in(expected)
-    behind = expected if expected in (codes.SKIPPED, codes.CANCELLED) else codes.BLOCKED
+    behind = expected if expected in (task_states.SKIPPED, task_states.CANCELLED) else task_states.BLOCKED
     assert f"extract:{total}" in fold.tasks_in(behind)
 
 
@@ -245,7 +245,7 @@ def test_inputs_that_were_published_before_are_satisfied_from_the_start() -> Non
     plan = Graph([spend], [FanIn(spend, "demo.campaign_daily", "all", published=[key(1), key(2)])]).event(RUN)
     fold = RunFold()
     fold.fold([Fact(1, IDS[1], plan.type, plan.version, NOW, RUN, plan.payload())])
-    assert fold.tasks_in(codes.READY) == [f"extract:{spend}"]
+    assert fold.tasks_in(task_states.READY) == [f"extract:{spend}"]
 
 
 def test_a_skipped_task_is_revived_when_a_later_word_says_success() -> None:
@@ -253,10 +253,10 @@ def test_a_skipped_task_is_revived_when_a_later_word_says_success() -> None:
     fold = RunFold()
     fold.fold([Fact(1, IDS[1], plan.type, plan.version, NOW, RUN, plan.payload())])
     fold.fold([finished(2, "extract", key(1), "FAILED")])
-    assert fold.tasks_in(codes.SKIPPED) == [f"validate:{key(1)}", f"load:{key(1)}"]
+    assert fold.tasks_in(task_states.SKIPPED) == [f"validate:{key(1)}", f"load:{key(1)}"]
     fold.fold([finished(3, "extract", key(1), "SUCCEEDED")])
-    assert fold.tasks_in(codes.READY) == [f"validate:{key(1)}"]
-    assert fold.tasks_in(codes.BLOCKED) == [f"load:{key(1)}"]
+    assert fold.tasks_in(task_states.READY) == [f"validate:{key(1)}"]
+    assert fold.tasks_in(task_states.BLOCKED) == [f"load:{key(1)}"]
 
 
 def test_a_slice_waits_only_for_the_slice_of_its_customer_and_day_and_only_inside_the_run() -> None:

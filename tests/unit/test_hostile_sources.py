@@ -18,7 +18,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.parse import parse_many
 from penstock.lake import open_lake
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extraction, extract_here
+from penstock.pipeline.extract import Extraction, extract_locally
 from penstock.raw.reader import RawReader
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
@@ -38,7 +38,7 @@ def judged(folder: Path, kind: str, options: dict[str, Any], own: dict[str, Any]
     source = make_source(settings, RunContext(extraction.run_id))
     reader = RawReader(open_lake(extraction.lake))
     verdicts = {}
-    for found in extract_here(extraction, source, query, Customer(id="1"), DAYS):
+    for found in extract_locally(extraction, source, query, Customer(id="1"), DAYS):
         day = found.attempt.partition.logical_date
         if not found.ok:
             verdicts[day] = f"{found.error_class}: {found.error_message}"

@@ -346,7 +346,7 @@ def test_what_leaves_the_fields_of_a_version_alone_is_allowed(actors: Actors, co
 
 def test_an_old_version_may_not_come_back_with_other_fields(actors: Actors) -> None:
     newer = contract(schema_version="v2", fields=(CAMPAIGN,))
-    actors.control.keep_contracts([(newer.fingerprint, "demo", "campaign_daily", "v2", newer.body())])
+    actors.control.store_contracts([(newer.fingerprint, "demo", "campaign_daily", "v2", newer.body())])
     refuse_changed_fields(actors.reader, {"campaign_daily": newer})
     with pytest.raises(ConfigError, match="schema_version is still v1"):
         refuse_changed_fields(actors.reader, changed(CAMPAIGN))
@@ -356,7 +356,7 @@ def test_a_changed_query_is_found_behind_contracts_of_others(actors: Actors) -> 
     """The oldest contract on record is that of a query which is not in the configuration any more."""
     other = contract(name="other", fields=(COST,))
     actors.clock.now -= timedelta(days=365)
-    actors.control.keep_contracts([(other.fingerprint, "demo", "other", "v1", other.body())])
+    actors.control.store_contracts([(other.fingerprint, "demo", "other", "v1", other.body())])
     assert [row.query_name for row in actors.reader.contracts()] == ["other", "campaign_daily"]
     with pytest.raises(ConfigError, match="schema_version is still v1"):
         refuse_changed_fields(actors.reader, changed(CAMPAIGN))

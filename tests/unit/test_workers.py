@@ -14,7 +14,7 @@ import pytest
 
 from penstock.pipeline.daemon import without_zips
 from penstock.pipeline.memory import reduced_gc
-from penstock.pipeline.work import evenly, tasks_for
+from penstock.pipeline.spark_jobs import evenly, tasks_for
 
 _ZIPS = Path(pyspark.__file__).parent / "python" / "lib"
 _INSTALLED = str(Path(pyspark.__file__).parents[1])

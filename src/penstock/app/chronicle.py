@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.projections.current import Current
-    from penstock.projections.page import PrefoldedRuns
+    from penstock.projections.event_page import PrefoldedRuns
     from penstock.projections.projector import Projector
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
@@ -56,7 +56,7 @@ class Chronicle(Opened):
             projector = self.projector
             interrupts.begin_work()
             return projector.rebuild()
-        from penstock.pipeline.project import spark_maker
+        from penstock.pipeline.rebuild_projections import spark_maker
         from penstock.pipeline.session import start_session
 
         return self.projector.rebuild(spark_maker(spark or start_session(self.settings.spark), self.settings.lake))

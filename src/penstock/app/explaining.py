@@ -54,13 +54,13 @@ class Explaining(Keeping):
         """Whether an operator may approve the last attempt: only guards held it back, and nothing else refuses it."""
         from penstock.contract.contract import Contract
         from penstock.control.approval import held_back_by_guards
-        from penstock.state.authority import Return, refusal
+        from penstock.state.authority import AuthorityRequest, refusal
 
         last = next((attempt for attempt in attempts if attempt.run_id == view.last_attempt_run_id), None)
         if last is None or last.outcome is not Outcome.FAILED or last.approved_at is not None:
             return False
         by_run = {str(attempt.run_id): attempt for attempt in attempts}
-        if refusal(Return(view.key, Act.APPROVE, view.state, last, by_run)) is not None:
+        if refusal(AuthorityRequest(view.key, Act.APPROVE, view.state, last, by_run)) is not None:
             return False
         body = self.reader.contract(last.contract_fingerprint)
         return body is not None and held_back_by_guards(last, Contract.from_body(body))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.app.recovery import Recovery
     from penstock.pipeline.parsed_cache import Lookup
+    from penstock.pipeline.spark_jobs import Report
     from penstock.pipeline.verify import Verification
-    from penstock.pipeline.work import Report
     from penstock.warehouse.compare import Difference
     from penstock.warehouse.publish import Compaction, Publication, Publisher
     from penstock.warehouse.reader import TableHead
@@ -91,7 +91,7 @@ class Keeping(Reading):
         from penstock.contract.contract import Contract
         from penstock.contract.schema import arrow_schema
         from penstock.pipeline.load import spark_stager
-        from penstock.pipeline.work import parallelism
+        from penstock.pipeline.spark_jobs import parallelism
         from penstock.warehouse.publish import Publisher
 
         kept = {row.fingerprint: Contract.from_body(row.body) for row in self.reader.contracts()}

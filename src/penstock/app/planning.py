@@ -201,7 +201,7 @@ class Planning(Acting):
     def schedule_retries(self) -> None:
         """Let the retry policy speak about every failure that it has not judged yet."""
         from penstock.control.schedule import schedule
-        from penstock.state.schedule import RetryStore
+        from penstock.state.retries import RetryStore
 
         due_at = due_times(self.settings, self.now())
         schedule(RetryStore(self.database), self.settings.assets, random.random, due_at)

@@ -230,7 +230,7 @@ class Reading(Chronicle):
 
     def _system_tables(self, opened: list[str]) -> dict[str, Callable[[], Relation]]:
         """The projections by their names in SQL; those that are opened are added to a list."""
-        from penstock.projections.system import TABLES, system_table
+        from penstock.projections.system_tables import TABLES, system_table
 
         def opener(name: str) -> Callable[[], Relation]:
             def open_table() -> Relation:
@@ -254,7 +254,7 @@ class Reading(Chronicle):
         from pyspark.errors import PySparkException
 
         from penstock.pipeline.session import start_session
-        from penstock.pipeline.work import refusal
+        from penstock.pipeline.spark_jobs import refusal
         from penstock.sql_guard import SqlRefused, spark_statement
 
         try:

@@ -34,8 +34,8 @@ from penstock.errors import ConfigError, LakeMismatch, UsageError
 from penstock.failpoint import reach
 from penstock.flow.heartbeat import Heartbeat
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.pipeline.spark_jobs import Report
 from penstock.pipeline.verify import table_damage
-from penstock.pipeline.work import Report
 from penstock.raw.reader import RawReader
 from penstock.state.control import AuditEntry, ControlStore, record_audit
 from penstock.state.recovery import (

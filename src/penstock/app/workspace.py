@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.flow.runner import Runner
     from penstock.flow.summary import RunSummary, Watcher
     from penstock.pipeline.parsed_cache import Lookup
-    from penstock.pipeline.work import Report
+    from penstock.pipeline.spark_jobs import Report
     from penstock.warehouse.publish import Publication
 
 

@@ -42,12 +42,12 @@ class LedgerReader:
         with self._database.snapshot() as connection:
             where = [self.beyond(cursor)]
             if self._database.dialect == "postgresql":
-                self._refuse_strangers(connection)
+                self._check_cluster(connection)
                 where.append(_EVENT.c.transaction_id < connection.scalar(_HORIZON))
             rows = self._select(connection, where, limit)
         return self._completed(_facts(rows)), _behind(rows, cursor)
 
-    def _refuse_strangers(self, connection: Connection) -> None:
+    def _check_cluster(self, connection: Connection) -> None:
         if connection.scalar(STRANGERS):
             raise PenstockError(
                 "the events in this database come from another PostgreSQL cluster (was it restored from a dump?):"

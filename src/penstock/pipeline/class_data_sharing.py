@@ -20,7 +20,7 @@ from penstock.errors import ConfigError, PenstockError
 
 _PLAIN_PATH = re.compile(r"[\w./+-]+")  # any other path would need quoting in the JVM's options
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"  # otherwise the JVM prints skipped classes to stdout
-_PATIENCE_SECONDS = 180
+_TIMEOUT_SECONDS = 180
 _LEFT_OVER_SECONDS = 3600
 
 
@@ -33,7 +33,7 @@ class ClassArchive:
         self._new = folder / f"spark-{digest}.{os.getpid()}.new"
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self.path.is_file() and _is_safe(self.path) and self.obstacle is None
 
     @property
@@ -46,11 +46,11 @@ class ClassArchive:
             return "others than its owner may write to it"
         return None
 
-    def using(self) -> str:
+    def use_options(self) -> str:
         """The JVM options to use the file; empty if it does not exist."""
-        return f"-XX:SharedArchiveFile={self.path} {_QUIET}" if self.is_there else ""
+        return f"-XX:SharedArchiveFile={self.path} {_QUIET}" if self.exists else ""
 
-    def making(self) -> str:
+    def write_options(self) -> str:
         """The JVM options to write the file on exit."""
         folder = self.path.parent
         try:
@@ -68,16 +68,16 @@ class ClassArchive:
         try:
             if jvm.stdin is not None:
                 jvm.stdin.close()  # which ends it
-            if jvm.wait(_PATIENCE_SECONDS) != 0 or not self._new.exists():
+            if jvm.wait(_TIMEOUT_SECONDS) != 0 or not self._new.exists():
                 raise PenstockError("the JVM did not write its classes: Spark starts as slowly as before")
             os.replace(self._new, self.path)
         except subprocess.TimeoutExpired as error:
-            raise PenstockError(f"the JVM did not end within {_PATIENCE_SECONDS} s") from error
+            raise PenstockError(f"the JVM did not end within {_TIMEOUT_SECONDS} s") from error
         finally:
-            self.give_up(jvm)
+            self.discard(jvm)
         return self.path.stat().st_size
 
-    def give_up(self, jvm: subprocess.Popen[bytes]) -> None:
+    def discard(self, jvm: subprocess.Popen[bytes]) -> None:
         """End the JVM if it still runs, and delete partly written files, older ones of other processes included."""
         if jvm.poll() is None:
             jvm.kill()

@@ -19,10 +19,10 @@ from penstock.contract.contract import Contract
 from penstock.contract.figures import Worked, figure_name, figured_fields, gathered
 from penstock.contract.parse import parse_many
 from penstock.errors import UsageError
-from penstock.pipeline.parse_slices import Examiner, header
+from penstock.pipeline.parse_slices import SliceParser, header
 from penstock.pipeline.references import reference_name
 from penstock.pipeline.slices import BLOCK_BYTES
-from penstock.pipeline.validate import adder, all_rules, check_expressions, complaints_of
+from penstock.pipeline.validate import all_rules, check_expressions, complaints_of, summary_worker
 from penstock.spark_frames import frame_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Trial:
 
 def needs_spark(contract: Contract) -> list[str]:
     """The checks that only Spark can evaluate."""
-    return [rule.name for rule in Examiner("", contract).for_spark]
+    return [rule.name for rule in SliceParser("", contract).for_spark]
 
 
 def try_contract(
@@ -52,11 +52,11 @@ def try_contract(
 ) -> Trial:
     """Validate the rows of a file. Without a session the checks that need Spark are skipped."""
     skipped = list(_not_for_a_file(contract, day))
-    left = Examiner("", contract).for_spark if session is None else []
+    left = SliceParser("", contract).for_spark if session is None else []
     skipped += [f"{rule.name}: needs Spark" for rule in left]
     out = [id(rule.condition) for rule in left]
     contract = replace(contract, checks=tuple(check for check in contract.checks if id(check) not in out))
-    examine = Examiner("", contract)
+    examine = SliceParser("", contract)
     batches: list[pa.RecordBatch] = []
     complaints: list[Complaint] = []
     lines = 0
@@ -67,12 +67,12 @@ def try_contract(
         lines += block.count(b"\n")
     batches.append(examine.headers({0: header("", lines, merged(complaints))}))
     if examine.for_spark and session is not None:
-        batches = _answered(session(), contract, examine, batches)
-    [row] = next(adder(contract)(iter(batches))).to_pylist()
+        batches = _with_spark_results(session(), contract, examine, batches)
+    [row] = next(summary_worker(contract)(iter(batches))).to_pylist()
     shown = sorted({line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count})
     worked = Worked(day, row["rows"], gathered(figured_fields(contract), row["figures"]))
-    said = orjson.loads(row["header"])
-    found = complaints_of(contract, all_rules(contract), row, said, worked, None, _examples(payload, shown))
+    slice_header = orjson.loads(row["header"])
+    found = complaints_of(contract, all_rules(contract), row, slice_header, worked, None, _examples(payload, shown))
     return Trial(lines, found, skipped)
 
 
@@ -89,8 +89,8 @@ def _not_for_a_file(contract: Contract, day: date | None) -> Iterator[str]:
                 yield f"{check.name or figure_name(check)}: needs the day that the rows are of (--date)"
 
 
-def _answered(
-    spark: SparkSession, contract: Contract, examine: Examiner, batches: Sequence[pa.RecordBatch]
+def _with_spark_results(
+    spark: SparkSession, contract: Contract, examine: SliceParser, batches: Sequence[pa.RecordBatch]
 ) -> list[pa.RecordBatch]:
     """The batches with the results of Spark's checks."""
     check_expressions(spark, contract)

@@ -21,7 +21,17 @@ from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
 from penstock.lake import open_lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.work import Report, Work, collected, evenly, mapped, parallelism, progress, spread, tasks_for
+from penstock.pipeline.spark_jobs import (
+    Report,
+    Work,
+    collected,
+    evenly,
+    mapped,
+    parallelism,
+    progress,
+    spread,
+    tasks_for,
+)
 from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
 from penstock.source.budget import Budget
@@ -104,7 +114,7 @@ def extract(
         return []
     table = pa.Table.from_pylist(spans, schema=_SPANS)
     tasks = min(len(spans), tasks_for(spark, len(attempts), _PARTITIONS_PER_TASK))
-    extraction, tasks = _shared_out(extraction, tasks, parallelism(spark))
+    extraction, tasks = _limits_per_task(extraction, tasks, parallelism(spark))
     with progress(spark, report):
         frame = spread(spark, table, evenly(len(spans), tasks))
         found = collected(mapped(frame, _worker(extraction), _OUTCOMES_DDL))
@@ -112,7 +122,7 @@ def extract(
     return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
 
 
-def extract_here(
+def extract_locally(
     extraction: Extraction, source: Source, query: Query, customer: Customer, dates: Sequence[date]
 ) -> list[Extracted]:
     """Fetch one span in this process, without Spark, with the caller's source object; for tests and benchmarks."""
@@ -120,7 +130,7 @@ def extract_here(
     return [_extracted(row, extraction.source.name, extraction.run_id) for row in span.fetch()]
 
 
-def _shared_out(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
+def _limits_per_task(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
     """Divide the concurrency and the rate limit of the source among worker tasks that run at the same time."""
     together, rate = extraction.source.parallelism, extraction.source.rate
     if together is None and rate is None:

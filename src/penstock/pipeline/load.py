@@ -21,7 +21,7 @@ from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.parsed_cache import BlockRef, CacheReader, Lookup
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
-from penstock.pipeline.work import Report, Work, collected, mapped, progress, spread
+from penstock.pipeline.spark_jobs import Report, Work, collected, mapped, progress, spread
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.diagnosis import explained
@@ -33,9 +33,9 @@ from penstock.warehouse.tables import RUN, file_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HERE_BYTES = 2 * 1024 * 1024  # of Parquet
-_HERE_SLICES = 256
-_HERE_PARTS = 4
+_LOCAL_BYTES = 2 * 1024 * 1024  # of Parquet
+_LOCAL_SLICES = 256
+_LOCAL_PARTS = 4
 _SHARE = pa.schema([("share", pa.binary())])
 
 
@@ -61,8 +61,8 @@ def spark_stager(
     def stage_all(
         parts: Sequence[StagePart], used: Sequence[Sequence[Contract]], places: Sequence[Sequence[BlockRef | None]]
     ) -> list[PartStaged]:
-        if _is_little(parts):
-            return _stage_here(open_lake(lake), parts, used, places)
+        if _is_small(parts):
+            return _stage_locally(open_lake(lake), parts, used, places)
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, places, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):
@@ -75,10 +75,10 @@ def spark_stager(
     return stage
 
 
-def _is_little(parts: Sequence[StagePart]) -> bool:
+def _is_small(parts: Sequence[StagePart]) -> bool:
     """Whether the work takes no longer than the start of a Spark job."""
     slices, weight = sum(len(part.part.slices) for part in parts), sum(part.part.weight for part in parts)
-    return len(parts) <= _HERE_PARTS and slices <= _HERE_SLICES and weight <= _HERE_BYTES
+    return len(parts) <= _LOCAL_PARTS and slices <= _LOCAL_SLICES and weight <= _LOCAL_BYTES
 
 
 def _places(find: Lookup | None, parts: Sequence[StagePart]) -> list[list[BlockRef | None]]:
@@ -90,7 +90,7 @@ def _places(find: Lookup | None, parts: Sequence[StagePart]) -> list[list[BlockR
     return [list(islice(found, len(part.part.slices))) for part in parts]
 
 
-def _stage_here(
+def _stage_locally(
     lake: Lake,
     parts: Sequence[StagePart],
     contracts: Sequence[Sequence[Contract]],
@@ -213,9 +213,9 @@ def _parse_group(
     found = reader.read_many([AttemptKey(piece.key, piece.run_id) for piece in slices])
     whole: list[tuple[NewSlice, bytes]] = []
     for piece, raw in zip(slices, found, strict=True):
-        trouble = str(raw) if isinstance(raw, RawError) else _not_what_was_accepted(piece, raw[0])
-        if trouble is not None:
-            broken[piece.key] = trouble
+        problem = str(raw) if isinstance(raw, RawError) else _not_what_was_accepted(piece, raw[0])
+        if problem is not None:
+            broken[piece.key] = problem
         elif not isinstance(raw, RawError):
             whole.append((piece, raw[1]))
     if not whole:
@@ -237,9 +237,9 @@ def _stream_large(
 ) -> None:
     try:
         seal = reader.seal(AttemptKey(piece.key, piece.run_id))
-        trouble = "the raw run is not sealed" if seal is None else _not_what_was_accepted(piece, seal)
-        if trouble is not None or seal is None:
-            raise RawError(trouble)
+        problem = "the raw run is not sealed" if seal is None else _not_what_was_accepted(piece, seal)
+        if problem is not None or seal is None:
+            raise RawError(problem)
         for parsed in read_in_blocks(reader, seal, contract, accepted_before=True):
             if parsed.complaints:
                 raise DataError(f"an accepted payload does not parse any more: {summary(parsed.complaints[0])}")

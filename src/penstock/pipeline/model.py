@@ -18,9 +18,9 @@ from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema, spark_type
 from penstock.errors import ConfigError, ErrorClass, SparkFailed
 from penstock.lake import open_lake
-from penstock.partition import EVERYBODY, AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.partition import ALL_CUSTOMERS, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.extract import Extracted
-from penstock.pipeline.work import Report, collected, mapped, progress, refusal, tasks_for
+from penstock.pipeline.spark_jobs import Report, collected, mapped, progress, refusal, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.spark_frames import frame_of
 from penstock.sql_guard import SparkStatement, SqlRefused, spark_statement
@@ -93,25 +93,25 @@ def _keys(model: Model) -> tuple[str, ...]:
 def _field(model: Model, name: str, kind: DataType) -> Field:
     if name in RESERVED_FIELDS or name.startswith("_"):
         raise _refused(model, f"it makes the column {name}, a name that Penstock keeps for itself: choose another")
-    found = _spelled(kind)
+    found = _contract_type(kind)
     if found is None:
-        words = f"its column {name} is {kind.simpleString()}, which cannot be kept: cast it to something else"
-        raise _refused(model, words)
+        reason = f"its column {name} is {kind.simpleString()}, which cannot be kept: cast it to something else"
+        raise _refused(model, reason)
     try:
         return Field(name=name, type=found)
     except ValueError as error:
         raise _refused(model, f"its column {name}: {error}") from error
 
 
-def _spelled(kind: DataType) -> str | None:
+def _contract_type(kind: DataType) -> str | None:
     """The type in the notation of contracts; None if they have no such type."""
     from pyspark.sql.types import ArrayType, StructType
 
     if isinstance(kind, ArrayType):
-        element = _spelled(kind.elementType)
+        element = _contract_type(kind.elementType)
         return None if element is None else f"array<{element}>"
     if isinstance(kind, StructType):
-        members = [(member.name, _spelled(member.dataType)) for member in kind.fields]
+        members = [(member.name, _contract_type(member.dataType)) for member in kind.fields]
         if any(found is None for _, found in members):
             return None
         return f"struct<{', '.join(f'{name}: {found}' for name, found in members)}>"
@@ -140,7 +140,7 @@ def make(
                 made += [Extracted.failed(one, ErrorClass.TRANSIENT, _TOO_MANY, judged=False) for one in some]
                 continue
             try:
-                made += _made(spark, lake, model, contract, _of(model, inputs, some) if broke else inputs, some)
+                made += _computed(spark, lake, model, contract, _of(model, inputs, some) if broke else inputs, some)
             except _Broken as broken:
                 broke += 1
                 if len(some) == 1:
@@ -158,7 +158,7 @@ def _of(model: Model, inputs: Inputs, attempts: Sequence[AttemptKey]) -> Inputs:
     days = [attempt.partition.logical_date for attempt in attempts]
     mine = F.col("logical_date").between(min(days) - timedelta(days=model.needs - 1), max(days))
     if model.per_customer:
-        mine &= F.col("customer_id").isin(EVERYBODY, *{attempt.partition.customer_id for attempt in attempts})
+        mine &= F.col("customer_id").isin(ALL_CUSTOMERS, *{attempt.partition.customer_id for attempt in attempts})
     return {table: frame.where(mine) for table, frame in inputs.items()}
 
 
@@ -166,7 +166,7 @@ class _Broken(Exception):
     """The query failed on the data of some rows."""
 
 
-def _made(
+def _computed(
     spark: SparkSession,
     lake: str,
     model: Model,
@@ -208,8 +208,8 @@ def _never_null(name: str) -> Column:
     """The column, with an error for null: a row without a partition must fail the query instead of disappearing."""
     from pyspark.sql import functions as F
 
-    words = f"it makes rows whose {name} is NULL, which belong to no slice: leave them out in its code"
-    return F.when(F.col(name).isNull(), F.raise_error(F.lit(words))).otherwise(F.col(name))
+    reason = f"it makes rows whose {name} is NULL, which belong to no slice: leave them out in its code"
+    return F.when(F.col(name).isNull(), F.raise_error(F.lit(reason))).otherwise(F.col(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class _Sealer:
         names = [field.name for field in self.contract.fields]
         for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             piece = batch.slice(start, end - start)
-            customer = EVERYBODY if customers is None else customers[start].as_py()
+            customer = ALL_CUSTOMERS if customers is None else customers[start].as_py()
             key = PartitionKey(self.contract.source, customer, self.contract.query_name, days[start].as_py())
             yield key, piece.filter(piece.column(_ROW)).select(names)
 
@@ -350,5 +350,5 @@ def _extracted(attempt: AttemptKey, row: Mapping[str, Any]) -> Extracted:
     return Extracted(attempt, row["record_count"], row["payload_sha256"], row["payload_bytes"], None, None, None)
 
 
-def _refused(model: Model, words: str) -> ConfigError:
-    return ConfigError(f"models.{model.name} ({model.definition}): {words}")
+def _refused(model: Model, reason: str) -> ConfigError:
+    return ConfigError(f"models.{model.name} ({model.definition}): {reason}")

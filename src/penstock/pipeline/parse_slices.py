@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Items = np.ndarray[Any, np.dtype[np.int32]]
 
 
-class Examiner:
+class SliceParser:
     """A worker function for work items; its results have the columns of `ddl`. `also` are additional fields to return;
     `cache` is the disk budget of one task for parsed rows."""
 
@@ -115,19 +115,19 @@ class Examiner:
         """Parse a slice that is too large for memory block by block. Its digest is verified at the end."""
         number = np.array([piece.item], dtype=np.int32)
         complaints: list[Complaint] = []
-        said: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         try:
             seal = reader.seal(piece.attempt)
             if seal is None:
                 raise RawError(f"{piece.attempt} is not sealed")
-            said = header(seal.payload_sha256, seal.record_count, ())
+            facts = header(seal.payload_sha256, seal.record_count, ())
             complaints += self._version_complaints(seal)
             for parsed in read_in_blocks(reader, seal, self._contract):
                 complaints += parsed.complaints.get(0, ())
                 yield from self.rows(parsed, number)
         except RawError as error:
             complaints.append(_raw_complaint(error))
-        yield self.headers({piece.item: said | {"complaints": [c.as_dict() for c in merged(complaints)]}})
+        yield self.headers({piece.item: facts | {"complaints": [c.as_dict() for c in merged(complaints)]}})
 
     def _version_complaints(self, seal: Seal) -> list[Complaint]:
         expected = self._contract.schema_version
@@ -155,7 +155,7 @@ class Examiner:
         yield from pa.table(columns, schema=self.schema).combine_chunks().to_batches()
 
     def headers(self, headers: Mapping[int, dict[str, Any]]) -> pa.RecordBatch:
-        rows = [{"_item": item, "_header": orjson.dumps(said).decode()} for item, said in headers.items()]
+        rows = [{"_item": item, "_header": orjson.dumps(facts).decode()} for item, facts in headers.items()]
         return pa.RecordBatch.from_pylist(rows, schema=self.schema)
 
 

@@ -60,8 +60,8 @@ Lookup = Callable[[Sequence[Wanted]], Sequence[BlockRef | None]]
 class CacheWriter:
     """Writes the parsed rows of one task. Without a budget it writes nothing."""
 
-    def __init__(self, room: DiskBudget | None) -> None:
-        self._room = room
+    def __init__(self, budget: DiskBudget | None) -> None:
+        self._room = budget
         self._path = ""
         self._file: BinaryIO | None = None
         self._size = 0

@@ -12,8 +12,8 @@ from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.rules import said
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.pipeline.parse_slices import Examiner
-from penstock.pipeline.work import collected, mapped
+from penstock.pipeline.parse_slices import SliceParser
+from penstock.pipeline.spark_jobs import collected, mapped
 from penstock.warehouse.tables import SortKey
 from penstock.warehouse.version_union import VersionsConflict
 
@@ -38,7 +38,7 @@ OpenReference = Callable[[str, date, date, Sequence[str]], Referenced]  # table,
 
 
 @dataclass(frozen=True, slots=True)
-class Dangling:
+class MissingReferences:
     """Rows of one slice with missing references: their number, and the first line."""
 
     check: References
@@ -47,15 +47,17 @@ class Dangling:
 
     def complaint(self, example: str | None) -> Complaint:
         check = self.check
-        words = f"{said(check.fields)} is not in {check.to} ({', '.join(check.their_fields)}) of this customer and day"
-        return Complaint(reference_name(check), words, self.count, self.line, example, check.severity)
+        message = (
+            f"{said(check.fields)} is not in {check.to} ({', '.join(check.their_fields)}) of this customer and day"
+        )
+        return Complaint(reference_name(check), message, self.count, self.line, example, check.severity)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReferenceResults:
     """The results of the look-ups, by item."""
 
-    dangling: Mapping[int, Sequence[Dangling]]
+    dangling: Mapping[int, Sequence[MissingReferences]]
     waiting: Mapping[int, Sequence[Complaint]]
 
 
@@ -70,9 +72,9 @@ def look_up(
     slices: DataFrame,
     attempts: Sequence[AttemptKey],
     open_reference: OpenReference,
-) -> Found:
+) -> ReferenceResults:
     """Check the references of every slice; `slices` are the work items, numbered like `attempts`."""
-    dangling: dict[int, list[Dangling]] = {}
+    dangling: dict[int, list[MissingReferences]] = {}
     waiting: dict[int, list[Complaint]] = {}
     keys = [attempt.partition for attempt in attempts]
     days, customers = [key.logical_date for key in keys], sorted({key.customer_id for key in keys})
@@ -85,15 +87,15 @@ def look_up(
             continue
         for row in collected(_missing(spark, lake, contract, slices, check, other)).to_pylist():
             if row["_item"] not in absent:
-                dangling.setdefault(row["_item"], []).append(Dangling(check, row["count"], row["line"]))
-    return Found(dangling, waiting)
+                dangling.setdefault(row["_item"], []).append(MissingReferences(check, row["count"], row["line"]))
+    return ReferenceResults(dangling, waiting)
 
 
 def _waits(check: References, key: PartitionKey) -> Complaint:
     source, _, query = check.to.partition(".")
     other = PartitionKey(source, key.customer_id, query, key.logical_date)
-    words = f"{reference_name(check)} cannot be judged: {other} is not vouched for yet"
-    return Complaint(NOT_VOUCHED, words, 1, severity=check.severity)
+    message = f"{reference_name(check)} cannot be judged: {other} is not vouched for yet"
+    return Complaint(NOT_VOUCHED, message, 1, severity=check.severity)
 
 
 def _missing(
@@ -102,7 +104,7 @@ def _missing(
     """Return item, number of rows and first line for each slice with values that the other table does not have."""
     from pyspark.sql import functions as F
 
-    examine = Examiner(lake, contract, also=check.fields)
+    examine = SliceParser(lake, contract, also=check.fields)
     names = [f"_key{number}" for number in range(len(check.fields))]
     rows = mapped(slices, examine, examine.ddl).where("_header IS NULL").dropna(subset=list(check.fields))
     mine = rows.select("_item", "_line", *(F.col(f).alias(n) for f, n in zip(check.fields, names, strict=True)))

@@ -70,26 +70,26 @@ def start_session(settings: SparkSettings) -> SparkSession:
     builder = SparkSession.builder.appName("penstock").master(settings.master)
     for name, value in {**_OURS, **_for_master(settings.master), **settings.config, **_for_jvm(settings)}.items():
         builder = builder.config(name, value)
-    with _quiet_start() as said, interrupts.kept(), _known_jvm():
+    with _quiet_start() as read_output, interrupts.restored_handler(), _track_jvm():
         try:
             return builder.getOrCreate()
         except Exception as error:
-            words = said().strip()[-2000:]
-            raise TransientError(f"Spark did not start on {settings.master}: {error}\n{words}") from error
+            output = read_output().strip()[-2000:]
+            raise TransientError(f"Spark did not start on {settings.master}: {error}\n{output}") from error
 
 
 _JVM: list[subprocess.Popen[bytes]] = []  # the one that this process started
 
 
 @contextmanager
-def _known_jvm() -> Iterator[None]:
+def _track_jvm() -> Iterator[None]:
     """Record the process that PySpark starts, from the moment it exists, and end it if Spark fails to start: a JVM that
     is interrupted while it starts would never exit."""
     from pyspark import SparkContext, java_gateway
 
     class Known(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            with interrupts.held():
+            with interrupts.delayed():
                 super().__init__(*arguments, **options)
                 _JVM.append(self)
 
@@ -152,13 +152,13 @@ def _java_version() -> str:
             "Spark needs Java 17 or newer and none was found: install it (Debian/Ubuntu: apt-get install"
             " openjdk-17-jre-headless) or set JAVA_HOME"
         )
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    said = "".join(line for line in said.splitlines(keepends=True) if not line.startswith("Picked up"))
-    line = said.partition("\n")[0]
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    output = "".join(line for line in output.splitlines(keepends=True) if not line.startswith("Picked up"))
+    line = output.partition("\n")[0]
     major = line.partition('"')[2].partition(".")[0].rstrip('"')
     if major.isdigit() and int(major) < 17:
         raise ConfigError(f"Spark needs Java 17 or newer, found {line}: install a newer one or set JAVA_HOME to it")
-    return f"{said}{java}"
+    return f"{output}{java}"
 
 
 def _connect(settings: SparkSettings) -> SparkSession:
@@ -189,7 +189,7 @@ def _for_jvm(settings: SparkSettings) -> dict[str, str]:
     # second compiler would cost more than it saves, and the first run would pay for it.
     options = settings.config.get(JVM_OPTIONS, "-XX:TieredStopAtLevel=1")
     if "Archive" not in options and (archive := archive_of_classes()):
-        options = f"{options} {archive.using()}"
+        options = f"{options} {archive.use_options()}"
     return {JVM_OPTIONS: options.strip()}
 
 
@@ -207,15 +207,15 @@ def _quiet_start() -> Iterator[Callable[[], str]]:
     """Keep the JVM's start-up output off the terminal; it is shown only if the start fails."""
     sys.stderr.flush()
     keep = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 2)
 
-        def words() -> str:
-            said.seek(0)
-            return said.read().decode(errors="replace")
+        def read_output() -> str:
+            output.seek(0)
+            return output.read().decode(errors="replace")
 
         try:
-            yield words
+            yield read_output
         finally:
             os.dup2(keep, 2)
             os.close(keep)

@@ -24,13 +24,13 @@ from penstock.contract.schema import spark_ddl
 from penstock.errors import ConfigError, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey
-from penstock.pipeline.parse_slices import Examiner, slice_of
+from penstock.pipeline.parse_slices import SliceParser, slice_of
 from penstock.pipeline.parsed_cache import BlockRef, DiskBudget
 from penstock.pipeline.payloads import lines_of
-from penstock.pipeline.references import NOT_VOUCHED, Found, OpenReference, look_up
+from penstock.pipeline.references import NOT_VOUCHED, OpenReference, ReferenceResults, look_up
+from penstock.pipeline.slice_summary import SUMMARY_DDL, summariser
 from penstock.pipeline.slices import Slice
-from penstock.pipeline.summarise import SUMMARY_DDL, summariser
-from penstock.pipeline.work import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
+from penstock.pipeline.spark_jobs import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
 from penstock.plural import counted
 from penstock.raw.reader import RawReader
 
@@ -101,7 +101,7 @@ def validate(
         slices = spread(spark, _item_table(items), tasks)
         share = None if cache is None else DiskBudget(cache.folder, cache.left // (tasks[-1] + 1))
         summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, share)).to_pylist()}
-        found = Found({}, {})
+        found = ReferenceResults({}, {})
         if any(isinstance(check, References) for check in contract.checks):
             if open_reference is None:
                 raise PenstockError(f"{contract.asset} refers to other tables, and there is no way to look into them")
@@ -119,7 +119,7 @@ def all_rules(contract: Contract) -> list[Rule | UniqueRule]:
     return [*row_rules(contract), *unique_rules(contract)]
 
 
-def _lines_to_show(index: int, row: Mapping[str, Any], found: Found) -> list[int]:
+def _lines_to_show(index: int, row: Mapping[str, Any], found: ReferenceResults) -> list[int]:
     broken = {line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count}
     return sorted(broken | {rows.line for rows in found.dangling.get(index, ())})
 
@@ -142,15 +142,15 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
 
 def _summaries(contract: Contract, slices: DataFrame, lake: str, cache: DiskBudget | None) -> DataFrame:
     """One row per slice without a shuffle: rows leave a worker only if some rule needs Spark's engine."""
-    add_up = adder(contract)
-    examine = Examiner(lake, contract, cache=cache)
+    add_up = summary_worker(contract)
+    examine = SliceParser(lake, contract, cache=cache)
     if not examine.for_spark:
         return mapped(slices, lambda batches: add_up(examine(batches)), SUMMARY_DDL)
     examined = mapped(slices, examine, examine.ddl)
     return mapped(examined.select(*examine.columns()), add_up, SUMMARY_DDL)
 
 
-def adder(contract: Contract) -> Work:
+def summary_worker(contract: Contract) -> Work:
     """Return the worker function that makes summaries from the results of an examiner."""
     uniques = [rule.fields for rule in unique_rules(contract)]
     return summariser(len(row_rules(contract)), uniques, len(figured_fields(contract)))
@@ -222,7 +222,7 @@ def _validated(
     rules: Sequence[Rule | UniqueRule],
     figured: Sequence[str],
     row: Mapping[str, Any],
-    found: Found,
+    found: ReferenceResults,
     examples: Mapping[int, str],
 ) -> Validated:
     header = orjson.loads(row["header"])

@@ -72,8 +72,8 @@ class Verification:
     files: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # problems by table and path
     in_files: set[PartitionKey] = field(default_factory=set)  # partitions with rows in those files
 
-    def blame(self, key: PartitionKey, words: str) -> None:
-        self.wrong.setdefault(key, []).append(words)
+    def report(self, key: PartitionKey, problem: str) -> None:
+        self.wrong.setdefault(key, []).append(problem)
 
 
 def verify_table(
@@ -104,7 +104,7 @@ def verify_table(
             unreadable.add(file.path)
             for key in pointers:
                 if file.may_hold((key.logical_date, key.customer_id)):
-                    done.blame(key, f"its file {file.path} cannot be read: {error}")
+                    done.report(key, f"its file {file.path} cannot be read: {error}")
         report((number + 1) / len(files))
     done.rows += sum(content.rows for content in found.values())
     differing = _compare(contract, found, pointers, done)
@@ -125,14 +125,16 @@ def _compare_with_log(
             ("minValues.customer_id", file.customers[0], customers[0]),
             ("maxValues.customer_id", file.customers[1], customers[-1]),
         ]
-    words = [f"the log says {name} {said}, the file has {there}" for name, said, there in pairs if said != there]
-    words += [f"it lies in month {file.month} and holds {day}" for day in days if month_of(day) != file.month][:1]
-    if not words:
+    problems = [
+        f"the log says {name} {logged}, the file has {there}" for name, logged, there in pairs if logged != there
+    ]
+    problems += [f"it lies in month {file.month} and holds {day}" for day in days if month_of(day) != file.month][:1]
+    if not problems:
         return
-    done.files[head.name, file.path] = words
+    done.files[head.name, file.path] = problems
     done.in_files |= {PartitionKey(contract.source, customer, contract.query_name, day) for day, customer in keys}
     for day, customer in sorted(key for key in keys if not file.may_hold(key)):
-        done.blame(
+        done.report(
             PartitionKey(contract.source, customer, contract.query_name, day),
             f"readers with a filter do not find it: the statistics of its file {file.path} in the log are wrong",
         )
@@ -187,7 +189,7 @@ def verify_raw(
         for (key, row), complaint in zip(chunk, complaints, strict=True):
             done.payloads += 1
             if complaint:
-                done.blame(key, f"raw run {row.run_id}: {complaint}")
+                done.report(key, f"raw run {row.run_id}: {complaint}")
         report(min(1.0, (at + len(chunk)) / len(wanted)))
 
 
@@ -279,16 +281,16 @@ def _compare(
         of_partition.setdefault(key, {})[run] = content
     for key, runs in of_partition.items():
         if key not in pointers:
-            done.blame(key, f"the table has rows of run {', '.join(runs)}, but no pointer names the partition")
+            done.report(key, f"the table has rows of run {', '.join(runs)}, but no pointer names the partition")
     for key, row in pointers.items():
         done.partitions += 1
         runs = of_partition.get(key, {})
         for run in runs:
             if run != row.run_id:
-                done.blame(key, f"the table has rows of run {run}, the pointer says {row.run_id}")
+                done.report(key, f"the table has rows of run {run}, the pointer says {row.run_id}")
         content = runs.get(row.run_id, Content())
         if content.rows != row.record_count:
-            done.blame(key, f"the table has {counted(content.rows, 'row')}, the pointer says {row.record_count:,}")
+            done.report(key, f"the table has {counted(content.rows, 'row')}, the pointer says {row.record_count:,}")
         elif comparable(content.digest(row.schema_version)) != comparable(row.content_digest):
             differing[key] = row
     return differing
@@ -315,7 +317,7 @@ def _compare_by_first_algorithm(
     for key, row in differing.items():
         content = contents.get((key.logical_date, key.customer_id, str(row.run_id)))
         if content is None or content.digest(row.schema_version) != row.content_digest:
-            done.blame(key, "the rows are not those that were validated")
+            done.report(key, "the rows are not those that were validated")
 
 
 def _add_by_first_algorithm(batch: Any, names: Sequence[str], contents: Mapping[Found, FirstContent]) -> None:

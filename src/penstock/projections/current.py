@@ -13,10 +13,10 @@ import pyarrow.dataset as ds
 
 from penstock.lake import Lake
 from penstock.projections import files
-from penstock.projections.consumed import CONSUMED
+from penstock.projections.event_page import Events
 from penstock.projections.fact import OF_A_RUN, Fact, understood
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import Manifest, ManifestPointer, ProjectionsLost, edges_path, tasks_path
-from penstock.projections.page import Events
 from penstock.projections.projector import PAGE
 from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
 from penstock.projections.run_files import read_runs

@@ -1,5 +1,4 @@
-"""The graph of one run: tasks, edges, and the groups of edges that a task waits for. It follows from plan events only.
-"""
+"""The graph of one run: tasks, edges, and the groups of edges that a task waits for. Only plan events define it."""
 
 from __future__ import annotations
 
@@ -71,9 +70,9 @@ class RunGraph:
             if position in self._plans:
                 continue
             self._plans.add(position)
-            if not self.keys and self._begin_with(payload.get("chains", ()), position):
+            if not self.keys and self._add_first_chains(payload.get("chains", ()), position):
                 touched.update(range(len(self.keys)))
-                payload = {name: told for name, told in payload.items() if name != "chains"}
+                payload = {name: value for name, value in payload.items() if name != "chains"}
             for key in _tasks(payload):
                 task = self.number(key)
                 self.plan_position[task] = max(self.plan_position[task], position)
@@ -88,7 +87,7 @@ class RunGraph:
             self._lay_out()
         return np.fromiter(sorted(touched), np.int64, len(touched))
 
-    def _begin_with(self, chains: Iterable[Mapping[str, Any]], position: int) -> bool:
+    def _add_first_chains(self, chains: Iterable[Mapping[str, Any]], position: int) -> bool:
         """Add the chains of the first plan in bulk, twice as fast as one by one with the same result. Returns False and
         adds nothing if a task is in more than one chain."""
         keys: list[str] = []
@@ -142,11 +141,11 @@ class RunGraph:
             found[at] = needed(self._rules[int(groups[at])][1], int(sizes[at]))
         return found
 
-    def out_of(self, tasks: Ints) -> Ints:
+    def outgoing(self, tasks: Ints) -> Ints:
         """The edges from these tasks."""
         return np.asarray(self.out_edges[spread(self._at(self.first_out, tasks), self._at(self.first_out, tasks + 1))])
 
-    def into(self, tasks: Ints) -> Ints:
+    def incoming(self, tasks: Ints) -> Ints:
         """The edges to these tasks."""
         first, last = self.groups_of(tasks)
         return spread(self.group_start[first], self.group_start[last])

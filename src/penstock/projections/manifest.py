@@ -23,7 +23,7 @@ from penstock.projections.fact import START, Cursor
 FOLDER = "projections"
 PARTITION_STATUS = f"{FOLDER}/partition_status.parquet"  # complete rows, one per partition, for any Parquet reader
 _FORMAT = 1
-_READERS_NEED = timedelta(hours=1)  # how long a reader may use an older manifest
+_READER_GRACE = timedelta(hours=1)  # how long a reader may use an older manifest
 
 
 class ProjectionsLost(TerminalError):
@@ -105,19 +105,19 @@ class Manifest:
     def after(self, new: Manifest, seen: str | None, now: datetime) -> Manifest:
         """Return the successor `new` with a record of the files (and of this manifest, at the path `seen`) that it does
         not use. Records that are too old for any reader are removed."""
-        gone = dict.fromkeys([*self._left_by(new), *([seen] if seen else [])], iso(now))
-        forgotten = self.forgotten(now)
+        gone = dict.fromkeys([*self._unused_in(new), *([seen] if seen else [])], iso(now))
+        forgotten = self.deletable(now)
         return replace(new, dropped={p: at for p, at in self.dropped.items() if p not in forgotten} | gone)
 
-    def _left_by(self, new: Manifest) -> set[str]:
+    def _unused_in(self, new: Manifest) -> set[str]:
         """The files that `new` does not use. Runs with the same parts in both are skipped."""
         parts = {run: names for run, names in self.parts.items() if new.parts.get(run) != names}
         theirs = {run: new.parts[run] for run in parts if run in new.parts}
         return replace(self, parts=parts).files() - replace(new, parts=theirs).files()
 
-    def forgotten(self, now: datetime) -> set[str]:
+    def deletable(self, now: datetime) -> set[str]:
         """Unused files that may be deleted."""
-        return {path for path, since in self.dropped.items() if since < iso(now - _READERS_NEED)}
+        return {path for path, since in self.dropped.items() if since < iso(now - _READER_GRACE)}
 
 
 def _path(value: object) -> str:

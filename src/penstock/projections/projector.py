@@ -17,11 +17,11 @@ from penstock.failpoint import reach
 from penstock.lake import Lake
 from penstock.partition import new_ulid
 from penstock.projections import files
-from penstock.projections.consumed import CONSUMED
+from penstock.projections.event_page import PIECE, EventPage, Events, PrefoldedRuns
 from penstock.projections.fact import Cursor, Fact
 from penstock.projections.graph import Ints
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import FOLDER, Manifest, ManifestPointer, edges_path, made_at, new_path, tasks_path
-from penstock.projections.page import PIECE, Events, Page, PrefoldedRuns
 from penstock.projections.publish_status import is_due, publish
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_files import read_runs, ulid_time, with_rows
@@ -34,7 +34,7 @@ PAGE = 200_000  # events per set of files
 _MOST_DELTAS = 16
 _MOST_PARTS = 16
 _SMALLEST_COMPACTION, _LARGEST_WAIT = 50_000, 200_000  # rows of deltas: too few to compact, too many to keep
-_LEFT_OVER = timedelta(days=1)
+_ORPHAN_AGE = timedelta(days=1)
 _VERIFY_EVERY = timedelta(minutes=1)  # how often the published file is compared with the manifest
 
 Pieces = Iterator[tuple[list[Fact], Cursor]]
@@ -66,7 +66,7 @@ class Projector:
                 seen, manifest = self.head.read((self._at, self._manifest))
                 if seen != self._at:
                     self._runs.clear()
-                page: Page | None = None
+                page: EventPage | None = None
                 for piece, cursor in self._after(manifest.cursor, PIECE):
                     page = page or self._page(manifest, prefolded)
                     page.take(piece, cursor)
@@ -96,7 +96,7 @@ class Projector:
         """Rebuild all projections from the ledger alone, exported segments included, and swap them in."""
         self._runs.clear()
         self._at = None
-        new, done = make(self, self._everything(PAGE)) if make else self._made(self._everything(PIECE))
+        new, done = make(self, self._everything(PAGE)) if make else self._build(self._everything(PIECE))
         new = self._without_expired(new, self.clock())
         if self._may_publish(new):
             new = publish(self.lake, new, self.owner, self.clock())
@@ -105,7 +105,7 @@ class Projector:
             seen, old = self.head.read_if_there()
             if self._swap(seen, old, new) is not None:
                 break
-        self._tidy(new)
+        self._delete_orphans(new)
         return done
 
     def sweep(self, stale: pa.Table) -> int:
@@ -131,37 +131,37 @@ class Projector:
     def _swap(self, seen: str | None, old: Manifest, new: Manifest) -> str | None:
         """Make `new` the manifest if `old` still is; deletes files that no reader can use any more."""
         now = self.clock()
-        self.lake.delete(old.forgotten(now))
+        self.lake.delete(old.deletable(now))
         self._manifest = old.after(new, seen, now)
         return self.head.advance(seen, self._manifest, now)
 
-    def _tidy(self, manifest: Manifest) -> None:
+    def _delete_orphans(self, manifest: Manifest) -> None:
         """Delete files that are in no manifest and at least a day old: left by crashed or losing processes."""
         known, before = manifest.files(), new_ulid()
-        old = (self.clock() - _LEFT_OVER).timestamp()
+        old = (self.clock() - _ORPHAN_AGE).timestamp()
         self.lake.delete(
             entry.path
             for entry in list(self.lake.list(FOLDER))
             if entry.path not in known and not entry.path.endswith(".json") and made_at(entry.path, before) < old
         )
 
-    def _made(self, pieces: Pieces) -> tuple[Manifest, int]:
+    def _build(self, pieces: Pieces) -> tuple[Manifest, int]:
         new, done = Manifest(), 0
         page = self._page(new, {})
         for piece, cursor in pieces:
             page.take(piece, cursor)
             done += len(piece)
             if page.size >= PAGE:
-                new = self._with_alone(new, page)
+                new = self._with_private(new, page)
                 page = self._page(new, {})
         if page.size:
-            new = self._with_alone(new, page)
+            new = self._with_private(new, page)
         if new.status_deltas:
             before, new = new, self._merged(new)
             self.lake.delete(before.files() - new.files())
         return new, done
 
-    def _with_alone(self, manifest: Manifest, page: Page) -> Manifest:
+    def _with_private(self, manifest: Manifest, page: EventPage) -> Manifest:
         """Add a page to a manifest that no reader has seen: replaced files can be deleted at once."""
         new = self._with(manifest, page)
         self.lake.delete(manifest.files() - new.files())
@@ -182,29 +182,29 @@ class Projector:
 
     # --- one page of events -------------------------------------------------------------------------------------
 
-    def _page(self, manifest: Manifest, prefolded: PrefoldedRuns) -> Page:
-        return Page(
-            self.events, self.inputs, self._runs, manifest.parts, self._forgets(manifest), prefolded, manifest.cursor
+    def _page(self, manifest: Manifest, prefolded: PrefoldedRuns) -> EventPage:
+        return EventPage(
+            self.events, self.inputs, self._runs, manifest.parts, self._is_expired(manifest), prefolded, manifest.cursor
         )
 
-    def _forgets(self, manifest: Manifest) -> Callable[[str], bool]:
+    def _is_expired(self, manifest: Manifest) -> Callable[[str], bool]:
         """Whether retention deleted the tasks of a run. Only runs older than retention are looked up."""
         oldest, known = ulid_time(self.clock() - self.keep_runs), list[set[str]]()
 
-        def forgets(run_id: str) -> bool:
+        def is_expired(run_id: str) -> bool:
             if run_id >= oldest or run_id in manifest.parts:
                 return False
             if not known:
                 known.append(set(read_runs(self.lake, manifest.runs, ["run_id"])["run_id"].to_pylist()))
             return run_id in known[0]
 
-        return forgets
+        return is_expired
 
-    def _with(self, manifest: Manifest, page: Page) -> Manifest:
+    def _with(self, manifest: Manifest, page: EventPage) -> Manifest:
         new = replace(manifest, cursor=page.cursor, unknown=added(manifest.unknown, page.unknown))
-        said = joined(pa.concat_tables(page.said))
-        page.said.clear()
-        new = self._with_status(new, said)
+        status_rows = joined(pa.concat_tables(page.status_rows))
+        page.status_rows.clear()
+        new = self._with_status(new, status_rows)
         new = self.with_consumed(new, page.consumed)
         return self._with_runs(new, page)
 
@@ -219,13 +219,13 @@ class Projector:
         gone = set(expired(rows, now - self.keep_runs))
         return replace(manifest, parts={run: parts for run, parts in manifest.parts.items() if run not in gone})
 
-    def _with_status(self, manifest: Manifest, said: pa.Table) -> Manifest:
-        if not len(said):
+    def _with_status(self, manifest: Manifest, status_rows: pa.Table) -> Manifest:
+        if not len(status_rows):
             return manifest
-        if self._wants_compaction(manifest, len(said)):
-            return self._merged(manifest, said)
+        if self._wants_compaction(manifest, len(status_rows)):
+            return self._merged(manifest, status_rows)
         path = new_path("partition_status")
-        files.write(self.lake, path, with_spec_columns(said, self.owner))
+        files.write(self.lake, path, with_spec_columns(status_rows, self.owner))
         return replace(manifest, status_deltas=(*manifest.status_deltas, path))
 
     def _wants_compaction(self, manifest: Manifest, more: int) -> bool:
@@ -236,9 +236,14 @@ class Projector:
         base = files.rows(self.lake, manifest.status_base) if manifest.status_base else 0
         return waiting > max(_SMALLEST_COMPACTION, min(base // 5, _LARGEST_WAIT))
 
-    def _merged(self, manifest: Manifest, said: pa.Table | None = None, stale: pa.Table | None = None) -> Manifest:
+    def _merged(
+        self, manifest: Manifest, status_rows: pa.Table | None = None, stale: pa.Table | None = None
+    ) -> Manifest:
         """Merge base, deltas and the newest rows into one file of complete rows."""
-        parts = [files.read_all(self.lake, manifest.status_deltas, PARTIAL), *([] if said is None else [said])]
+        parts = [
+            files.read_all(self.lake, manifest.status_deltas, PARTIAL),
+            *([] if status_rows is None else [status_rows]),
+        ]
         path, news = new_path("partition_status"), joined(pa.concat_tables(parts))
         rows = merged(self.lake, manifest.status_base, news, self.owner, stale)
         files.write_pieces(self.lake, path, FILE, rows, token=path)
@@ -255,7 +260,7 @@ class Projector:
         files.write(self.lake, path, table)
         return replace(manifest, consumed=(*paths, path))
 
-    def _with_runs(self, manifest: Manifest, page: Page) -> Manifest:
+    def _with_runs(self, manifest: Manifest, page: EventPage) -> Manifest:
         if not page.changed:
             return manifest
         parts, rows = dict(manifest.parts), {}

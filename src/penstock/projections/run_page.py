@@ -10,7 +10,7 @@ import duckdb
 import pyarrow.compute as pc
 
 from penstock.projections.current import Current
-from penstock.projections.system import SystemTable
+from penstock.projections.system_tables import SystemTable
 
 _SHOWN = 100
 

@@ -132,9 +132,9 @@ def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
 _CHANGED_SQL = f"""
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, min(u.authority_at) AS upstream_since
 FROM consumed c
-JOIN said m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query_name = c.query_name
+JOIN latest m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query_name = c.query_name
     AND m.logical_date = c.logical_date AND m.last_materialization_run_id = c.run_id
-LEFT JOIN said u ON u.source = c.input_source AND u.customer_id = c.input_customer_id
+LEFT JOIN latest u ON u.source = c.input_source AND u.customer_id = c.input_customer_id
     AND u.query_name = c.input_query_name AND u.logical_date = c.input_logical_date
 WHERE u.last_materialization_run_id IS NULL OR NOT u.available
     OR (u.last_materialization_run_id <> c.input_run_id
@@ -154,21 +154,21 @@ _INPUT_OF = """c.input_source = u.source AND c.input_customer_id = u.customer_id
 _SLICE = "m.source, m.customer_id, m.query_name, m.logical_date"
 _GROWN_SQL = f"""
 SELECT {_SLICE} FROM (
-    SELECT {_SLICE}, sum(u.n) AS n FROM said m JOIN {_ITS_WINDOWS} AND NOT w.own
-    JOIN (SELECT source, query_name, logical_date, count(*) AS n FROM said u WHERE {_READABLE} GROUP BY ALL) u
+    SELECT {_SLICE}, sum(u.n) AS n FROM latest m JOIN {_ITS_WINDOWS} AND NOT w.own
+    JOIN (SELECT source, query_name, logical_date, count(*) AS n FROM latest u WHERE {_READABLE} GROUP BY ALL) u
         ON {_IN_WINDOW} WHERE m.available GROUP BY {_SLICE}
     UNION ALL
-    SELECT {_SLICE}, count(*) FROM said m JOIN {_ITS_WINDOWS} AND w.own
-    JOIN said u ON {_IN_WINDOW} AND u.customer_id = m.customer_id WHERE m.available AND {_READABLE} GROUP BY {_SLICE}
+    SELECT {_SLICE}, count(*) FROM latest m JOIN {_ITS_WINDOWS} AND w.own
+    JOIN latest u ON {_IN_WINDOW} AND u.customer_id = m.customer_id WHERE m.available AND {_READABLE} GROUP BY {_SLICE}
     UNION ALL
-    SELECT {_SLICE}, -count(*) FROM consumed c JOIN said m ON {_MADE_BY} JOIN said u ON {_INPUT_OF}
+    SELECT {_SLICE}, -count(*) FROM consumed c JOIN latest m ON {_MADE_BY} JOIN latest u ON {_INPUT_OF}
     WHERE m.available AND {_READABLE} GROUP BY {_SLICE}
 ) m GROUP BY {_SLICE} HAVING sum(m.n) > 0
 """
 _ADDED_SQL = f"""
 SELECT {_SLICE}, min(u.published_at) AS upstream_since
-FROM said m SEMI JOIN grown USING (source, customer_id, query_name, logical_date)
-JOIN {_ITS_WINDOWS} AND {{whose}} JOIN said u ON {_IN_WINDOW} {{same_customer}}
+FROM latest m SEMI JOIN grown USING (source, customer_id, query_name, logical_date)
+JOIN {_ITS_WINDOWS} AND {{whose}} JOIN latest u ON {_IN_WINDOW} {{same_customer}}
 ANTI JOIN consumed c ON {_MADE_BY} AND {_INPUT_OF}
 WHERE {_READABLE} GROUP BY {_SLICE}
 """
@@ -183,7 +183,7 @@ SELECT source, customer_id, query_name, logical_date, min(upstream_since) AS ups
 
 # The newest partition of a customer, and partitions that their source may still change: only those can become fresher.
 NEWEST_SQL = """
-SELECT source, customer_id, query_name, max(logical_date) AS newest FROM said
+SELECT source, customer_id, query_name, max(logical_date) AS newest FROM latest
 WHERE last_materialization_at IS NOT NULL GROUP BY source, customer_id, query_name
 """
 
@@ -234,7 +234,7 @@ def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, na
                 AS unpublished,
             {"epoch_us(COALESCE(u.upstream_since, s.last_materialization_at))" if provenance else "NULL"}
                 AS overtaken_since
-        FROM said s
+        FROM latest s
         {narrowed}
         JOIN expected e ON e.source = s.source AND e.customer_id = s.customer_id AND e.query_name = s.query_name
             AND s.logical_date BETWEEN e.first AND e.last

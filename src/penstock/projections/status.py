@@ -75,8 +75,10 @@ def partials(facts: Iterable[Fact]) -> pa.Table:
         if fact.type in _READERS and understood(fact):
             by_kind.setdefault(fact.type, []).append(fact)
     parts = [PARTIAL.empty_table()]
-    for kind, told in by_kind.items():
-        parts += [_table(told[at : at + _CHUNK], _READERS[kind]) for at in range(0, len(told), _CHUNK)]
+    for kind, facts_of_kind in by_kind.items():
+        parts += [
+            _table(facts_of_kind[at : at + _CHUNK], _READERS[kind]) for at in range(0, len(facts_of_kind), _CHUNK)
+        ]
     return pa.concat_tables(parts)
 
 

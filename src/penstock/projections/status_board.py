@@ -16,8 +16,8 @@ import pyarrow as pa
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import PartitionKey, RunId
-from penstock.projections.consumed import CONSUMED
 from penstock.projections.current import Current
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.staleness import (
     NEWEST_SQL,
     UPSTREAM_SQL,
@@ -132,7 +132,7 @@ class Board:
         for name, table in tables.items():
             self._duckdb.register(name, table)
         self._duckdb.execute("CREATE TEMP TABLE expected AS SELECT * FROM ranges")
-        self._say(current, len(tables["news"]))
+        self._create_status_view(current, len(tables["news"]))
         provenance = self._consumed(current, _asked_for(policies, expected), withdrawn is not None)
         freshness = any(policy.max_lag for policy in policies)
         if freshness:
@@ -144,7 +144,7 @@ class Board:
             + judged_sql(freshness=freshness, provenance=provenance, withdrawn=withdrawn is not None, narrowed=narrowed)
         )
 
-    def _say(self, current: Current, news: int) -> None:
+    def _create_status_view(self, current: Current, news: int) -> None:
         """Create the view of the latest status rows: the base, joined with newer rows where there are any."""
         base, file, names = current.status_base(), current.status_file(), ", ".join(PARTIAL.names)
         if file is not None:
@@ -153,13 +153,13 @@ class Board:
         else:
             self._duckdb.register("base", PARTIAL.empty_table() if base is None else base)
         self._duckdb.execute("SET enable_external_access = false")
-        said = f"SELECT {names} FROM base"
+        latest = f"SELECT {names} FROM base"
         if news and base is None:
-            said = f"SELECT {names} FROM news"
+            latest = f"SELECT {names} FROM news"
         elif news:
             touched = f"(SELECT {names} FROM base SEMI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM news)"
-            said += f" ANTI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM ({join_sql(touched)})"
-        self._duckdb.execute(f"CREATE TEMP VIEW said AS {said}")
+            latest += f" ANTI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM ({join_sql(touched)})"
+        self._duckdb.execute(f"CREATE TEMP VIEW latest AS {latest}")
 
     def _consumed(self, current: Current, policies: Sequence[Policy], withdrawn: bool) -> bool:
         """Create the tables of derived partitions with changed or demoted inputs. False if there are no inputs."""
@@ -337,10 +337,10 @@ class Board:
             "SELECT min(customer_id), max(customer_id), min(logical_date), max(logical_date) FROM page"
         )
         if bounds[0] is None:
-            return "SELECT * FROM said WHERE false"
+            return "SELECT * FROM latest WHERE false"
         first, last, begin, end = bounds
         return (
-            f"SELECT * FROM said WHERE customer_id BETWEEN '{first}' AND '{last}'"
+            f"SELECT * FROM latest WHERE customer_id BETWEEN '{first}' AND '{last}'"
             f" AND logical_date BETWEEN DATE '{begin}' AND DATE '{end}'"
         )
 

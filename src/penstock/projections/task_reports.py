@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from penstock.lifecycle import Outcome, Stage
 from penstock.partition_set import iter_keys
-from penstock.projections.codes import OUTCOME_CODE
 from penstock.projections.fact import Fact
 from penstock.projections.graph import task_key
+from penstock.projections.task_states import OUTCOME_CODE
 
 
 class TaskReport(NamedTuple):
@@ -36,7 +36,7 @@ def task_reports(facts: Iterable[Fact]) -> TaskReports:
         payload, position = fact.payload, fact.position
         match fact.type:
             case "TaskFinished":
-                word = TaskReport(
+                report = TaskReport(
                     payload.get("task_key") or task_key(payload["stage"], payload["partition_key"]),
                     OUTCOME_CODE[payload["outcome"]],
                     payload.get("try", 1),
@@ -44,7 +44,7 @@ def task_reports(facts: Iterable[Fact]) -> TaskReports:
                     payload.get("closes", False),
                     payload.get("error_class"),
                 )
-                (found.final if payload.get("final", True) else found.tried).append(word)
+                (found.final if payload.get("final", True) else found.tried).append(report)
             case "SlicesExtracted":
                 found.final.extend(_each(fact, Stage.EXTRACT, Outcome.SUCCEEDED))
             case "SlicesUnchanged":

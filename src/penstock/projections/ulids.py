@@ -24,7 +24,7 @@ class EventIds:
         self._more: list[tuple[NDArray[np.int64], pa.Array]] = []
         self._waiting = 0  # number of unsorted ids
 
-    def learn(self, positions: Sequence[int], ids: Sequence[str]) -> None:
+    def add(self, positions: Sequence[int], ids: Sequence[str]) -> None:
         """Add ids. Some may be known: a reader of an active run gets the newest events again."""
         if not positions:
             return

@@ -45,13 +45,13 @@ class BreakerStore:
         """Replace the breaker with the result of `step`. Concurrent calls for one source are serialised."""
 
         def work(connection: Connection) -> Breaker:
-            _make_sure_of(connection, source)
+            _ensure_row(connection, source)
             before = _read(connection, source)
             after = step(before)
             if after != before:
                 _write(connection, after)
             if before.opened_at is not None and after.opened_at is None:
-                _wait_no_longer(connection, source, self._clock())
+                _release_postponed(connection, source, self._clock())
             return after
 
         return self._database.transact(work)
@@ -65,14 +65,14 @@ class BreakerStore:
             if before == Breaker(source):
                 return False
             _write(connection, Breaker(source))
-            _wait_no_longer(connection, source, now)
+            _release_postponed(connection, source, now)
             record_audit(connection, entry, 1, "done", now)
             return True
 
         return self._database.transact(work)
 
 
-def _make_sure_of(connection: Connection, source: str) -> None:
+def _ensure_row(connection: Connection, source: str) -> None:
     """Insert the row to lock if it is missing, so that two processes that see the first failure do not both insert."""
     connection.execute(
         sa.text("INSERT INTO source_breaker (source) VALUES (:source) ON CONFLICT DO NOTHING"), {"source": source}
@@ -88,7 +88,7 @@ def _write(connection: Connection, breaker: Breaker) -> None:
     connection.execute(sa.update(_TABLE).where(_TABLE.c.source == breaker.source).values(**asdict(breaker)))
 
 
-def _wait_no_longer(connection: Connection, source: str, now: datetime) -> None:
+def _release_postponed(connection: Connection, source: str, now: datetime) -> None:
     """Make partitions that were postponed for this source due at once. Pending partitions are due anyway; the re-fetch
     of a success partition needs a `next_run_at`."""
     connection.execute(timed(_RETRY_NOW), {"source": source, "now": now})

@@ -16,7 +16,7 @@ from penstock.ledger.append import append
 from penstock.ledger.events import AttemptRefused, AuthorityChanged, Event, TaskFinished
 from penstock.lifecycle import Act, Outcome, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.state.records import Accepted, Cancelled, Refused, Rejected, Ruling
+from penstock.state.records import Accepted, Cancelled, ClosingResult, Refused, Rejected
 
 Closing = Accepted | Rejected | Cancelled
 
@@ -120,18 +120,18 @@ WHERE c.ruling = 'apply' AND c.outcome = 'FAILED'
 ORDER BY c.source, c.customer_id, c.query_name, c.logical_date
 ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET attempt_no = excluded.attempt_no
 """
-_NO_RETRY_DUE = f"""
+_DELETE_RETRY_DUE = f"""
 DELETE FROM retry_due AS d WHERE EXISTS (SELECT 1 FROM incoming_closing c
     WHERE {same_key("d", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED')
 """
-_END_OF_FAILURES = f"""
+_RESET_FAILURES = f"""
 UPDATE partition_control AS k SET failures = 0, failing_since = NULL, next_run_at = NULL, strategy = NULL
 FROM incoming_closing c
 WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED'
 AND (k.strategy IS NOT NULL OR k.failures > 0)
 """
 # Until the retry policy decides about the new failure, the old `next_run_at` is void.
-_NO_OLD_APPOINTMENT = f"""
+_CLEAR_NEXT_RUN = f"""
 UPDATE partition_control AS k SET next_run_at = NULL, strategy = NULL
 FROM incoming_closing c
 WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'FAILED' AND k.next_run_at IS NOT NULL
@@ -169,10 +169,10 @@ LEFT JOIN partition_state s ON {same_key("s", "c")}
 _COUNT_INPUTS = f"(SELECT COUNT(*) FROM attempt_input i WHERE {_ITS_INPUTS})"
 
 
-def close(connection: Connection, closings: Sequence[Closing], actor: str, now: datetime) -> Ruling:
+def close(connection: Connection, closings: Sequence[Closing], actor: str, now: datetime) -> ClosingResult:
     """Close each attempt that is open and held by the given worker. Attempts closed before are reported as repeated or
     refused, with the reason."""
-    rows = [_row(closing) for closing in _each_once(closings)]
+    rows = [_row(closing) for closing in _deduplicated(closings)]
     moment = {"now": now}
     derived = bool(connection.scalar(sa.text("SELECT EXISTS (SELECT 1 FROM attempt_input)")))
     with staged(connection, "incoming_closing", _COLUMNS, rows):
@@ -187,13 +187,13 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
         connection.execute(timed(_CLOSE), moment)
         connection.execute(timed(_MOVE), moment)
         connection.execute(timed(_DUE), moment)
-        for statement in (_RETRY_DUE, _NO_RETRY_DUE, _END_OF_FAILURES, _NO_OLD_APPOINTMENT):
+        for statement in (_RETRY_DUE, _DELETE_RETRY_DUE, _RESET_FAILURES, _CLEAR_NEXT_RUN):
             connection.execute(sa.text(statement))
         rulings = _RULINGS.format(consumed=_COUNT_INPUTS if derived else "0")
         closed = [_closed(*row) for row in connection.execute(sa.text(rulings).columns(logical_date=sa.Date()))]
     append(connection, [event for one in closed for event in _events(one)], actor, now)
     wanted = {closing.attempt for closing in closings if isinstance(closing, Accepted)}
-    return Ruling(
+    return ClosingResult(
         applied=[one.attempt for one in closed if one.ruling == "apply"],
         overtaken=tuple(
             one.attempt
@@ -205,7 +205,7 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
     )
 
 
-def _each_once(closings: Sequence[Closing]) -> Iterable[Closing]:
+def _deduplicated(closings: Sequence[Closing]) -> Iterable[Closing]:
     """Drop repetitions inside one batch. Raises PenstockError if two closings of one attempt differ."""
     seen: dict[AttemptKey, Closing] = {}
     for closing in closings:

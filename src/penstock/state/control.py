@@ -26,7 +26,7 @@ from penstock.state.audited import AuditedAct
 from penstock.state.closing import close
 from penstock.state.pause_scope import PauseSelectors
 from penstock.state.pause_selectors import read_selectors
-from penstock.state.records import Cancelled, Issued, Planned, Refused, Ruling
+from penstock.state.records import Cancelled, ClosingResult, Issued, Planned, Refused
 
 _PLANNED = {
     **KEY_COLUMNS,
@@ -114,7 +114,7 @@ FROM incoming_key k WHERE {same_key("s", "k")} AND s.status = 'failed'
 """
 
 # A requeue by an operator resets the failure count: verdicts count from here on.
-_FORGIVE = f"""
+_RESET_FAILURES = f"""
 INSERT INTO partition_control (source, customer_id, query_name, logical_date, cleared_attempt_no)
 SELECT s.source, s.customer_id, s.query_name, s.logical_date,
     COALESCE((SELECT MAX(a.attempt_no) FROM partition_attempt a WHERE {same_key("a", "s")}), 0)
@@ -124,13 +124,13 @@ ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET
     failures = 0, failing_since = NULL, cleared_attempt_no = excluded.cleared_attempt_no
 """
 
-_NO_LONGER_SCHEDULED = f"""
+_CLEAR_NEXT_RUN = f"""
 UPDATE partition_control AS c SET next_run_at = NULL, strategy = NULL
 FROM incoming_key k WHERE {same_key("c", "k")} AND c.next_run_at IS NOT NULL
 """
 
 # An operator's requeue replaces pending decisions of the retry policy.
-NOTHING_TO_DECIDE = f"""
+DELETE_RETRY_DUE = f"""
 DELETE FROM retry_due AS d WHERE EXISTS (SELECT 1 FROM incoming_key k WHERE {same_key("k", "d")})
 """
 
@@ -197,11 +197,11 @@ class ControlStore:
 
         self._database.transact(work)
 
-    def tell(self, run_id: RunId, worker_token: str, event: Event) -> None:
+    def record_event(self, run_id: RunId, worker_token: str, event: Event) -> None:
         """Append an event about the run that changes no state: tasks started, partitions fetched."""
 
         def work(connection: Connection) -> None:
-            _refuse_strangers(connection, run_id, worker_token)
+            _check_lease(connection, run_id, worker_token)
             append(connection, [event], "control", self._clock())
 
         self._database.transact(work)
@@ -222,8 +222,8 @@ class ControlStore:
             ended = sa.select(run.c.finished_at).where(run.c.run_id == run_id).with_for_update()
             if connection.scalar(ended) is not None and not even_if_over:
                 return False
-            told = append(connection, [RunCancelRequested(run_id, entry.actor)], "control", now)
-            record_audit(connection, entry, told, "done" if told else "asked for before", now)
+            appended = append(connection, [RunCancelRequested(run_id, entry.actor)], "control", now)
+            record_audit(connection, entry, appended, "done" if appended else "asked for before", now)
             return True
 
         return self._database.transact(work)
@@ -245,7 +245,7 @@ class ControlStore:
 
         return self._database.transact(work)
 
-    def keep_contracts(self, contracts: Sequence[tuple[str, str, str, str, Mapping[str, Any]]]) -> None:
+    def store_contracts(self, contracts: Sequence[tuple[str, str, str, str, Mapping[str, Any]]]) -> None:
         """Store contract bodies (fingerprint, source, query, schema_version, body) before attempts refer to them."""
         now = self._clock()
         columns = ("fingerprint", "source", "query_name", "schema_version", "body", "first_used_at")
@@ -259,10 +259,10 @@ class ControlStore:
         unique in a run."""
         return self._database.transact(lambda connection: self._issue(connection, run_id, worker_token, batch, planned))
 
-    def cancel(self, closings: Sequence[Cancelled]) -> Ruling:
+    def cancel(self, closings: Sequence[Cancelled]) -> ClosingResult:
         """Close attempts without a verdict: they do not count as failures of the partition."""
         if not closings:
-            return Ruling()
+            return ClosingResult()
         return self._database.transact(lambda connection: close(connection, closings, "control", self._clock()))
 
     def postpone(self, until: Mapping[PartitionKey, datetime], why: str = "quota") -> None:
@@ -286,10 +286,10 @@ class ControlStore:
             with staged(connection, "incoming_key", KEY_COLUMNS, [key_values(key) for key in keys]):
                 if connection.dialect.name == "postgresql":
                     connection.execute(sa.text(_lock_states("incoming_key")))
-                connection.execute(sa.text(_FORGIVE))
+                connection.execute(sa.text(_RESET_FAILURES))
                 moved = connection.execute(timed(_REQUEUE), {"now": now}).rowcount
-                connection.execute(sa.text(_NO_LONGER_SCHEDULED))
-                connection.execute(sa.text(NOTHING_TO_DECIDE))
+                connection.execute(sa.text(_CLEAR_NEXT_RUN))
+                connection.execute(sa.text(DELETE_RETRY_DUE))
             if entry is not None:
                 record_audit(connection, entry, moved, "done", now)
             return moved
@@ -304,7 +304,7 @@ class ControlStore:
     def _issue(
         self, connection: Connection, run_id: RunId, worker_token: str, batch: int | str, planned: Sequence[Planned]
     ) -> tuple[list[Issued], list[Refused]]:
-        _refuse_strangers(connection, run_id, worker_token)
+        _check_lease(connection, run_id, worker_token)
         now = self._clock()
         each_once = {p.key: p for p in planned}.values()
         pauses = PauseSelectors(read_selectors(connection)).pauses
@@ -332,7 +332,7 @@ class ControlStore:
                 refused.append(Refused(attempt, row.refusal or TAKEN))
                 continue
             issued.append(_issued(attempt, row))
-        append(connection, _handed_out(run_id, str(batch), issued, refused), "control", now)
+        append(connection, _issue_events(run_id, str(batch), issued, refused), "control", now)
         return issued, refused
 
     def _adopt(self, connection: Connection, run_id: RunId, worker_token: str) -> list[Issued]:
@@ -370,7 +370,7 @@ def _issued(attempt: AttemptKey, row: Row[Any]) -> Issued:
     )
 
 
-def _refuse_strangers(connection: Connection, run_id: RunId, worker_token: str) -> None:
+def _check_lease(connection: Connection, run_id: RunId, worker_token: str) -> None:
     """Raise LeaseLost if the run was taken over by another worker or ended."""
     run = schema.run
     query = sa.select(run.c.worker_token, run.c.finished_at).where(run.c.run_id == run_id).with_for_update(read=True)
@@ -379,7 +379,7 @@ def _refuse_strangers(connection: Connection, run_id: RunId, worker_token: str) 
         raise LeaseLost(f"run {run_id} was taken over by another worker, or ended, while this one slept")
 
 
-def _handed_out(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Sequence[Refused]) -> list[Event]:
+def _issue_events(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Sequence[Refused]) -> list[Event]:
     events: list[Event] = []
     if issued:
         slices = compact_ranges(item.attempt.partition for item in issued)

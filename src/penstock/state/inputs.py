@@ -85,7 +85,7 @@ class InputReader:
         """Return the input runs of these finished tasks, with one query per run."""
         import pyarrow as pa
 
-        from penstock.projections.consumed import CONSUMED
+        from penstock.projections.input_runs import CONSUMED
 
         table = schema.attempt_input
         wanted = {(fact.payload["partition_key"], fact.run_id) for fact in finished}

@@ -16,7 +16,7 @@ from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged, timed
 from penstock.db.engine import Database
 from penstock.partition import PartitionKey
 from penstock.state.audited import refuse_blank
-from penstock.state.control import NOTHING_TO_DECIDE, AuditEntry, record_audit
+from penstock.state.control import DELETE_RETRY_DUE, AuditEntry, record_audit
 
 _ROWS = """
 INSERT INTO partition_control (source, customer_id, query_name, logical_date)
@@ -93,7 +93,7 @@ class MarkStore:
                 text = timed(statement) if "now" in wanted else sa.text(statement)
                 changed = connection.execute(text, wanted).rowcount
                 if forgives:
-                    connection.execute(sa.text(NOTHING_TO_DECIDE))
+                    connection.execute(sa.text(DELETE_RETRY_DUE))
             if audited:
                 record_audit(connection, entry, changed, "done", now)
             return changed

@@ -48,10 +48,10 @@ class Scope:
         (first, last), (others_first, others_last) = self.days, other.days
         return _covers(self.owner, other.owner) and first <= others_first and others_last <= last
 
-    def meets(self, other: Scope) -> bool:
+    def overlaps(self, other: Scope) -> bool:
         """Whether the two scopes overlap."""
         (first, last), (others_first, others_last) = self.days, other.days
-        return _meets(self.owner, other.owner) and first <= others_last and others_first <= last
+        return _overlaps(self.owner, other.owner) and first <= others_last and others_first <= last
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,18 @@ class PauseSelectors:
         found = self._timeline((key.source, key.customer_id, key.query_name))
         return any(_pause_no(by) is not None for _, _, by in found.pieces(day, day))
 
-    def meeting(self, owner: Owner) -> list[PauseSelector]:
+    def matching(self, owner: Owner) -> list[PauseSelector]:
         """The selectors whose customer and query can match this owner, oldest first."""
         source, customer_id, query_name = owner
         owners: Iterable[Owner] = product((source, None), (customer_id, None), (query_name, None))
         if None in owner:
-            owners = [other for other in self._by_owner if _meets(other, owner)]
+            owners = [other for other in self._by_owner if _overlaps(other, owner)]
         found = [selector for other in owners for selector in self._by_owner.get(other, ())]
         return sorted(found, key=lambda selector: selector.selector_no)
 
     def _timeline(self, owner: Owner) -> _Timeline:
         if owner not in self._timelines:
-            self._timelines[owner] = _Timeline(self.meeting(owner))
+            self._timelines[owner] = _Timeline(self.matching(owner))
         return self._timelines[owner]
 
 
@@ -145,7 +145,7 @@ def paused_by(selectors: Sequence[PauseSelector], scopes: Iterable[Scope]) -> Ch
     gone: set[int] = set()
     inserts: list[Scope] = []
     for owner, mine in _by_owner(scopes).items():
-        near = existing.meeting(owner)
+        near = existing.matching(owner)
         # A pause of a part of the owner does not pause the whole; a resumed part means that the whole is not paused.
         about = _Timeline([one for one in near if not one.paused or _covers(one.scope.owner, owner)])
         needed = [scope for scope in mine if not all(about.pauses(scope))]
@@ -160,7 +160,7 @@ def resumed_by(selectors: Sequence[PauseSelector], scopes: Iterable[Scope]) -> C
     gone: set[int] = set()
     inserts: list[Scope] = []
     for owner, mine in _by_owner(scopes).items():
-        near = existing.meeting(owner)
+        near = existing.matching(owner)
         # A resume of a part of the owner does not resume the whole; a paused part means that the whole is not resumed.
         about = [one for one in near if one.paused or _covers(one.scope.owner, owner)]
         before = _Timeline(about)
@@ -203,7 +203,7 @@ def _without_pause(selectors: Sequence[PauseSelector], gone: set[int]) -> set[in
             resumed.setdefault(selector.scope.owner, []).append(selector)
     found = set()
     for owner, mine in resumed.items():
-        oldest = _Timeline(pauses.meeting(owner)[::-1])
+        oldest = _Timeline(pauses.matching(owner)[::-1])
         for selector in mine:
             below = (by for _, _, by in oldest.pieces(*selector.scope.days) if by is not None)
             if not any(by.selector_no < selector.selector_no for by in below):
@@ -215,7 +215,7 @@ def _covers(owner: Owner, other: Owner) -> bool:
     return all(mine in (None, theirs) for mine, theirs in zip(owner, other, strict=True))
 
 
-def _meets(owner: Owner, other: Owner) -> bool:
+def _overlaps(owner: Owner, other: Owner) -> bool:
     return all(a is None or b is None or a == b for a, b in zip(owner, other, strict=True))
 
 

@@ -72,7 +72,7 @@ class PauseStore:
         """Pause the partitions of these scopes, future days included: no attempt is issued until they are resumed."""
 
         def work(connection: Connection) -> int | None:
-            _one_at_a_time(connection)
+            _lock_selectors(connection)
             affected, now = count(connection), self._clock()
             if not _apply(connection, paused_by, scopes, {"paused": True, "since": now, "actor": entry.actor}, reason):
                 return None
@@ -86,7 +86,7 @@ class PauseStore:
         `audited`, the call is one page of an act whose audit entry exists."""
 
         def work(connection: Connection) -> int | None:
-            _one_at_a_time(connection)
+            _lock_selectors(connection)
             affected, now = count(connection), self._clock()
             cut = _apply(connection, resumed_by, scopes, {"paused": False, "since": now, "actor": entry.actor}, None)
             if not _clear_marks(connection, scopes) and not cut:
@@ -119,7 +119,7 @@ def _apply(
     return bool(change)
 
 
-def _one_at_a_time(connection: Connection) -> None:
+def _lock_selectors(connection: Connection) -> None:
     """Serialise writers: the order of selectors is the order of their numbers."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("LOCK TABLE pause_selector IN SHARE ROW EXCLUSIVE MODE"))

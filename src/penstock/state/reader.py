@@ -129,7 +129,7 @@ _ISLAND = {  # equal for consecutive days
 }
 
 # An attempt that left a sealed run, or a recorded error of the extraction.
-_LEFT_SOMETHING = "(a.payload_digest IS NOT NULL OR (a.stage = 'extract' AND a.outcome = 'FAILED'))"
+_HAS_EVIDENCE = "(a.payload_digest IS NOT NULL OR (a.stage = 'extract' AND a.outcome = 'FAILED'))"
 
 Order = Literal["asset", "newest", "customer"]
 _ORDERS: dict[Order, str] = {
@@ -348,7 +348,7 @@ class StateReader:
         in_time = "" if until is None else " AND (v.last_attempt_at IS NULL OR v.last_attempt_at <= :until)"
         select = f"""
             SELECT v.source, v.customer_id, v.query_name, v.logical_date, v.terminal_at IS NOT NULL AS marked,
-                NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "v")} AND {_LEFT_SOMETHING})
+                NOT EXISTS (SELECT 1 FROM partition_attempt a WHERE {same_key("a", "v")} AND {_HAS_EVIDENCE})
                     AS left_nothing
             FROM view v WHERE v.status = 'failed'{in_time}
             ORDER BY v.source, v.customer_id, v.query_name, v.logical_date"""

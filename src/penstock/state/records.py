@@ -232,7 +232,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class ClosingResult:
     """The result of a batch of closings. Refused closings never fail the others."""
 
     applied: Sequence[AttemptKey] = field(default_factory=tuple)

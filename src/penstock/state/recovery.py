@@ -60,7 +60,7 @@ class SealedRun(NamedTuple):
     demoted: bool = False
 
 
-class Ruling(StrEnum):
+class RecoveryRuling(StrEnum):
     INSERT = "insert"  # the database does not know the attempt: it was accepted after the backup
     CLOSE = "close"  # the attempt is open in the database: it was accepted after the backup
     APPROVE = "approve"  # the attempt is rejected in the database: it was approved after the backup
@@ -111,7 +111,7 @@ class Decision:
     """The decision about one run found in a table."""
 
     run: FoundRun
-    ruling: Ruling
+    ruling: RecoveryRuling
     attempt_no: int
     takes_authority: bool
     authority_version: int  # after the recovery
@@ -151,11 +151,15 @@ class AssetRecovery:
     @property
     def restored(self) -> list[Decision]:
         """The decisions that add an acceptance to the database."""
-        return [d for d in self.decisions if d.ruling in (Ruling.INSERT, Ruling.CLOSE, Ruling.APPROVE)]
+        return [
+            d
+            for d in self.decisions
+            if d.ruling in (RecoveryRuling.INSERT, RecoveryRuling.CLOSE, RecoveryRuling.APPROVE)
+        ]
 
     @property
     def conflicts(self) -> list[Decision]:
-        return [d for d in self.decisions if d.ruling is Ruling.CONFLICT]
+        return [d for d in self.decisions if d.ruling is RecoveryRuling.CONFLICT]
 
 
 def read_asset(connection: Connection, source: str, query_name: str) -> AssetRows:
@@ -227,7 +231,7 @@ def plan_recovery(
     withdrawn = sorted({*withdrawn, *waiting})
     demoted = [d.run.attempt.partition for d in decisions if d.run.demoted and _is_trusted(d.run.attempt, known)]
     overtaken = [d.run.attempt.partition for d in decisions if d.run.demoted and _is_overtaken(d.run.attempt, known)]
-    judged = {d.run.attempt.partition for d in decisions if d.ruling in (Ruling.INSERT, Ruling.CLOSE)}
+    judged = {d.run.attempt.partition for d in decisions if d.ruling in (RecoveryRuling.INSERT, RecoveryRuling.CLOSE)}
     return AssetRecovery(
         source,
         query_name,
@@ -260,8 +264,10 @@ def _superseded(
 ) -> list[tuple[AttemptKey, KnownAttempt]]:
     """Open attempts of partitions that get a later one: no worker could close them any more."""
     later = {run.attempt.partition for run in unknown}
-    later |= {d.run.attempt.partition for d in decisions if d.ruling in (Ruling.INSERT, Ruling.WITHDRAWN)}
-    accepted = {d.run.attempt for d in decisions if d.ruling is Ruling.CLOSE}
+    later |= {
+        d.run.attempt.partition for d in decisions if d.ruling in (RecoveryRuling.INSERT, RecoveryRuling.WITHDRAWN)
+    }
+    accepted = {d.run.attempt for d in decisions if d.ruling is RecoveryRuling.CLOSE}
     return [
         (AttemptKey(key, RunId(run_id)), attempt)
         for key in sorted(later)
@@ -345,16 +351,16 @@ def _decide(run: FoundRun, known: AssetRows, numbers: Mapping[AttemptKey, int]) 
     ruling = _ruling(run, known.attempts.get(key, {}).get(run_id))
     trusted = state is not None and state.status == "success"
     match ruling:
-        case Ruling.INSERT | Ruling.CLOSE | Ruling.APPROVE:
+        case RecoveryRuling.INSERT | RecoveryRuling.CLOSE | RecoveryRuling.APPROVE:
             takes = not trusted or state is None or str(state.current_run_id) < run_id
-        case Ruling.KNOWN:
+        case RecoveryRuling.KNOWN:
             # The table changed to this run after the backup: an operator rolled back to it.
             moved = pointer is None or pointer.run_id != run_id
             takes = moved and not _is_trusted(run.attempt, known) and not _waits(key, run_id, known)
         case _:
             takes = False
     version = (state.authority_version if state else 0) + takes
-    vouched = ruling not in (Ruling.WITHDRAWN, Ruling.CONFLICT)
+    vouched = ruling not in (RecoveryRuling.WITHDRAWN, RecoveryRuling.CONFLICT)
     return Decision(run, ruling, numbers.get(run.attempt, 0), takes, version, vouched and (takes or trusted))
 
 
@@ -369,18 +375,18 @@ def _waits(key: PartitionKey, run_id: str, known: AssetRows) -> bool:
     return runs[state.current_run_id].attempt_no > runs[run_id].attempt_no
 
 
-def _ruling(run: FoundRun, attempt: KnownAttempt | None) -> Ruling:
+def _ruling(run: FoundRun, attempt: KnownAttempt | None) -> RecoveryRuling:
     if run.demoted or (attempt is not None and attempt.demoted):
-        return Ruling.WITHDRAWN
+        return RecoveryRuling.WITHDRAWN
     if attempt is not None and (attempt.outcome == Outcome.SUCCEEDED or attempt.approved):
-        return Ruling.KNOWN
+        return RecoveryRuling.KNOWN
     if not run.usable:
-        return Ruling.CONFLICT
+        return RecoveryRuling.CONFLICT
     if attempt is None:
-        return Ruling.INSERT
+        return RecoveryRuling.INSERT
     if attempt.outcome is None:
-        return Ruling.CLOSE
-    return Ruling.APPROVE if attempt.outcome == Outcome.FAILED else Ruling.CONFLICT
+        return RecoveryRuling.CLOSE
+    return RecoveryRuling.APPROVE if attempt.outcome == Outcome.FAILED else RecoveryRuling.CONFLICT
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -578,9 +584,9 @@ def _insert_attempts(connection: Connection, recovery: AssetRecovery, worker_tok
     rows = []
     for d in recovery.decisions:
         run = d.run
-        if d.ruling is Ruling.INSERT:
+        if d.ruling is RecoveryRuling.INSERT:
             verdict: tuple[Outcome, str | None, str | None] = (Outcome.SUCCEEDED, None, None)
-        elif d.ruling is Ruling.WITHDRAWN:  # the insert skips attempts that the database has
+        elif d.ruling is RecoveryRuling.WITHDRAWN:  # the insert skips attempts that the database has
             verdict = (Outcome.CANCELLED, "internal", "demoted, by an exported event of the ledger")
         else:
             continue
@@ -608,7 +614,7 @@ def _insert_attempts(connection: Connection, recovery: AssetRecovery, worker_tok
 
 def _row(d: Decision, versions: Mapping[str, int], verdicts: int) -> tuple[Any, ...]:
     run = d.run
-    counts = 1 + verdicts if d.ruling in (Ruling.INSERT, Ruling.CLOSE) else 0
+    counts = 1 + verdicts if d.ruling in (RecoveryRuling.INSERT, RecoveryRuling.CLOSE) else 0
     return (
         *key_values(run.attempt.partition), run.attempt.run_id, str(d.ruling), int(d.takes_authority), counts,
         run.schema_version, run.record_count, run.payload_digest, run.payload_bytes, run.content_digest,
@@ -618,13 +624,13 @@ def _row(d: Decision, versions: Mapping[str, int], verdicts: int) -> tuple[Any, 
 
 def _events(d: Decision, versions: Mapping[str, int], batch_id: str, ambiguous: bool) -> Iterable[Event]:
     run, (key, run_id) = d.run, d.run.attempt
-    if d.ruling in (Ruling.INSERT, Ruling.CLOSE):
+    if d.ruling in (RecoveryRuling.INSERT, RecoveryRuling.CLOSE):
         yield TaskFinished(
             run_id, key, d.attempt_no, Stage.VALIDATE, Outcome.SUCCEEDED, None, run.contract_fingerprint,
             run.record_count,
         )  # fmt: skip
     if d.takes_authority:
-        act = {Ruling.APPROVE: Act.APPROVE, Ruling.KNOWN: Act.ROLLBACK}.get(d.ruling, Act.ACCEPT)
+        act = {RecoveryRuling.APPROVE: Act.APPROVE, RecoveryRuling.KNOWN: Act.ROLLBACK}.get(d.ruling, Act.ACCEPT)
         yield AuthorityChanged(run_id, key, d.authority_version, act, run.contract_fingerprint, run.content_digest)
     if d.available and not ambiguous:
         yield PartitionPublished(run_id, key, batch_id, run.table, versions[run.table], run.record_count)

@@ -12,7 +12,7 @@ from penstock.partition import PartitionKey
 from penstock.state.closing import close
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recheck import FailedRecheck, demote_rejected
-from penstock.state.records import Accepted, Rejected, Ruling, Verdict
+from penstock.state.records import Accepted, ClosingResult, Rejected, Verdict
 
 
 class ValidatorStore:
@@ -22,13 +22,13 @@ class ValidatorStore:
         self._database = database
         self._clock = clock
 
-    def judge(self, verdicts: Sequence[Verdict]) -> Ruling:
+    def judge(self, verdicts: Sequence[Verdict]) -> ClosingResult:
         """Accept and reject in one transaction: verdicts, authority and events."""
         if not verdicts:
-            return Ruling()
+            return ClosingResult()
         return self._database.transact(lambda connection: close(connection, verdicts, "validator", self._clock()))
 
-    def accept(self, verdicts: Sequence[Accepted]) -> Ruling:
+    def accept(self, verdicts: Sequence[Accepted]) -> ClosingResult:
         return self.judge(verdicts)
 
     def withdraw(self, found: Sequence[FailedRecheck], entry: AuditEntry | None = None) -> list[PartitionKey]:
@@ -44,5 +44,5 @@ class ValidatorStore:
 
         return self._database.transact(work) if found else []
 
-    def reject(self, verdicts: Sequence[Rejected]) -> Ruling:
+    def reject(self, verdicts: Sequence[Rejected]) -> ClosingResult:
         return self.judge(verdicts)

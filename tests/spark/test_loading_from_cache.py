@@ -15,7 +15,7 @@ from penstock.app import Workspace
 from penstock.flow import runner, stages
 from penstock.flow.summary import RunSummary
 from penstock.pipeline import load
-from penstock.pipeline.extract import extract_here
+from penstock.pipeline.extract import extract_locally
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
 from support.workspaces import customer_id, key, open_at, rows_by_partition, run, write_workspace
@@ -24,7 +24,7 @@ from support.workspaces import customer_id, key, open_at, rows_by_partition, run
 @pytest.fixture(params=["by workers", "here"])
 def staged(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who stages: Spark's workers, or the driver."""
-    monkeypatch.setattr(load, "_HERE_BYTES", -1 if request.param == "by workers" else 2**20)
+    monkeypatch.setattr(load, "_LOCAL_BYTES", -1 if request.param == "by workers" else 2**20)
     return str(request.param)
 
 
@@ -206,7 +206,7 @@ def _fetch_here(patch: pytest.MonkeyPatch, rows: Any) -> None:
         return [
             outcome
             for attempt in attempts
-            for outcome in extract_here(
+            for outcome in extract_locally(
                 extraction,
                 source,
                 extraction.queries[attempt.partition.query_name],

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.pipeline.work import Work
+from penstock.pipeline.spark_jobs import Work
 
 _NEVER = np.iinfo(np.int32).max
 

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from penstock.lake import open_lake
 from penstock.ledger.segments import EVENTS, from_table, to_table
 from penstock.partition import new_ulid
-from penstock.pipeline.work import Work, collected, evenly, mapped, spread
+from penstock.pipeline.spark_jobs import Work, collected, evenly, mapped, spread
 from penstock.projections import files
+from penstock.projections.event_page import count_unknown_events
 from penstock.projections.fact import OF_A_RUN, Fact
 from penstock.projections.manifest import FOLDER, Manifest, RowsFile, edges_path, new_path, tasks_path
-from penstock.projections.page import count_unknown_events
 from penstock.projections.projector import Maker, Pieces, Projector, added
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
@@ -64,7 +64,7 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
                 finished += [f for f in page if f.type == "TaskFinished" and f.payload.get("consumed")]
                 manifest = replace(manifest, cursor=cursor, unknown=added(manifest.unknown, count_unknown_events(page)))
             if paths:
-                manifest = _made(spark, lake, projector, paths, manifest)
+                manifest = _build(spark, lake, projector, paths, manifest)
         finally:
             projector.lake.delete(paths)
         consumed = [projector.inputs(finished)] if finished else []
@@ -73,7 +73,7 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
     return make
 
 
-def _made(spark: SparkSession, lake: str, projector: Projector, paths: list[str], manifest: Manifest) -> Manifest:
+def _build(spark: SparkSession, lake: str, projector: Projector, paths: list[str], manifest: Manifest) -> Manifest:
     named = spread(spark, pa.table({"path": pa.array(paths)}), evenly(len(paths), len(paths)))
     status = _status(spark, mapped(named, _partial_reader(lake), _ddl(PARTIAL)))
     if len(status):
@@ -94,9 +94,9 @@ def _made(spark: SparkSession, lake: str, projector: Projector, paths: list[str]
     return replace(manifest, runs=(RowsFile(path, len(table)),), parts=parts)
 
 
-def _status(spark: SparkSession, said: DataFrame) -> pa.Table:
-    view = f"said_{new_ulid().lower()}"
-    said.createOrReplaceTempView(view)
+def _status(spark: SparkSession, status_rows: DataFrame) -> pa.Table:
+    view = f"status_rows_{new_ulid().lower()}"
+    status_rows.createOrReplaceTempView(view)
     try:
         found = collected(spark.sql(f"{join_sql(view)} ORDER BY {ORDER}"))
     finally:

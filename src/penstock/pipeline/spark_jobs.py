@@ -45,11 +45,11 @@ def evenly(items: int, tasks: int) -> list[int]:
 def mapped(frame: DataFrame, work: Work, ddl: str) -> DataFrame:
     """Map the frame through Python workers."""
 
-    def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def with_frozen_imports(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
         return work(batches)
 
-    return frame.mapInArrow(settled, ddl)
+    return frame.mapInArrow(with_frozen_imports, ddl)
 
 
 def collected(frame: DataFrame) -> pa.Table:
@@ -63,16 +63,16 @@ def collected(frame: DataFrame) -> pa.Table:
     except (PySparkException, Py4JError) as error:
         if "cancellation of all jobs" in str(error):  # after Ctrl-C, Spark's error may arrive before the signal
             raise KeyboardInterrupt from error
-        raise _translated(_gist(str(error))) from error
+        raise _translated(_first_message(str(error))) from error
 
 
-def _translated(gist: str) -> PenstockError:
+def _translated(message: str) -> PenstockError:
     """Convert the error of a worker to its class: a refusal of the lake is terminal. Neither concerns single slices."""
-    name, _, message = gist.partition(": ")
+    name, _, message = message.partition(": ")
     for kind in (LakeRefused, LakeUnavailable):
         if name == f"{kind.__module__}.{kind.__qualname__}":
             return kind(message)
-    return SparkFailed(f"a Spark job broke: {gist}")
+    return SparkFailed(f"a Spark job broke: {message}")
 
 
 def refusal(error: Exception) -> str:
@@ -80,7 +80,7 @@ def refusal(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].partition(" SQLSTATE")[0]
 
 
-def _gist(text: str) -> str:
+def _first_message(text: str) -> str:
     """The message without the stack: the last line of a Python traceback, or the JVM's first."""
     text = text.partition("JVM stacktrace")[0]
     lines = [

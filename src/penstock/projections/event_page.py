@@ -31,19 +31,21 @@ class Events(Protocol):
 
 
 @dataclass(slots=True)
-class Page:
+class EventPage:
     """The folded events of a page, as far as they were read."""
 
     events: Events
     inputs: Callable[[Sequence[Fact]], pa.Table]  # the input runs of these finished tasks
     runs: dict[str, FoldedRun]  # in memory: from earlier pages, and with events in this page
     written: Collection[str]  # runs with events in earlier pages
-    forgets: Callable[[str], bool]  # whether retention deleted the tasks of a run: later events about it change nothing
+    is_expired: Callable[
+        [str], bool
+    ]  # whether retention deleted the tasks of a run: later events about it change nothing
     prefolded: PrefoldedRuns
     cursor: Cursor
     size: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
-    said: list[pa.Table] = field(default_factory=list)  # rows about partitions
+    status_rows: list[pa.Table] = field(default_factory=list)  # rows about partitions
     consumed: list[pa.Table] = field(default_factory=list)
     changed: dict[str, Ints | None] = field(default_factory=dict)  # changed tasks by run; None means all of them
     _over: set[str] = field(default_factory=set)  # prefolded runs whose last event is in this page
@@ -53,19 +55,19 @@ class Page:
         self.size += len(facts)
         self.cursor = cursor
         self.unknown += count_unknown_events(facts)
-        self.said.append(partials(facts))
+        self.status_rows.append(partials(facts))
         finished = [fact for fact in facts if fact.type == "TaskFinished" and fact.payload.get("consumed")]
         if finished:
             self.consumed.append(self.inputs(finished))
-        told: dict[str, list[Fact]] = {}
+        by_run: dict[str, list[Fact]] = {}
         for fact in facts:
             if fact.run_id is not None and fact.type in OF_A_RUN and understood(fact):
-                told.setdefault(fact.run_id, []).append(fact)
-        for run_id, some in told.items():
-            if not self.forgets(run_id):
-                self._hear(run_id, some)
+                by_run.setdefault(fact.run_id, []).append(fact)
+        for run_id, some in by_run.items():
+            if not self.is_expired(run_id):
+                self._fold_run(run_id, some)
 
-    def _hear(self, run_id: str, facts: Sequence[Fact]) -> None:
+    def _fold_run(self, run_id: str, facts: Sequence[Fact]) -> None:
         run = self.runs.get(run_id)
         if run is not None:
             more, known = run.take(facts), self.changed.get(run_id, np.empty(0, np.int64))
