@@ -33,11 +33,11 @@ from penstock.state.recovery import (
     AssetRows,
     FoundRun,
     SealedRun,
-    apply_recovery,
     deleted_raw,
     plan_recovery,
     read_asset,
 )
+from penstock.state.recovery_writes import apply_recovery
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import lake_identity

@@ -41,12 +41,11 @@ from penstock.state.control import AuditEntry, ControlStore, record_audit
 from penstock.state.recovery import (
     AssetRecovery,
     AssetRows,
-    apply_recovery,
     deleted_raw,
-    mark_raw_deleted,
     plan_recovery,
     read_asset,
 )
+from penstock.state.recovery_writes import apply_recovery, mark_raw_deleted
 from penstock.state.worker import WorkerStore
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
