@@ -43,7 +43,7 @@ class Work:
         for item in issued:
             token = self.actors.token
             if fate == "accept":
-                self.actors.validator.accept([accepted(item.attempt, token)])
+                self.actors.validator.judge([accepted(item.attempt, token)])
             elif fate == "reject":
                 self.actors.validator.reject([rejected(item.attempt, token)])
             else:

@@ -649,7 +649,7 @@ def lived_in(actors: Actors, *partitions: PartitionKey) -> list[list[AttemptKey]
     for fate in ("accept", "accept", "hold back", "fail", "fail"):
         runs.append(issued := actors.issue(*partitions))
         if fate == "accept":
-            actors.validator.accept([builders.accepted(one, actors.token) for one in issued])
+            actors.validator.judge([builders.accepted(one, actors.token) for one in issued])
             continue
         left = {"record_count": 3, "payload_digest": "p", "payload_bytes": 9, "content_digest": "c"}
         words: dict[str, Any] = left if fate == "hold back" else {"stage": Stage.EXTRACT}
@@ -1170,7 +1170,7 @@ def test_a_refetch_that_only_met_a_pause_is_due_when_the_pause_ends(actors: Acto
         actors.clock.now += timedelta(hours=1)
     assert due(actors) == [(1, "retry")]
     [again], _ = actors.try_to_issue(builders.planned(key(1), 2, "retry"))
-    actors.validator.accept([builders.accepted(again.attempt, actors.token)])
+    actors.validator.judge([builders.accepted(again.attempt, actors.token)])
     assert due(actors) == []
     assert control(actors) == PartitionControl()
     state = actors.reader.state(key(1))

@@ -259,7 +259,7 @@ def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_
     planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
     [issued], _ = house.control.issue(run, token, 0, planned)
     backup = dump(house.workspace.database)
-    house.validator.accept([house._accepted(issued.attempt, 6, 3, token)])
+    house.validator.judge([house._accepted(issued.attempt, 6, 3, token)])
     house.publish()
     old = restored(house, backup)
     from_lake(old.workspace)
@@ -813,7 +813,7 @@ def test_rows_are_compared_with_the_verdict_on_them(
     actors: Actors, judged: str, shown: str, rows: int, ambiguous: bool
 ) -> None:
     attempt = actors.issue_one(builders.key(1))
-    actors.validator.accept([replace(builders.accepted(attempt, actors.token), content_digest=judged)])
+    actors.validator.judge([replace(builders.accepted(attempt, actors.token), content_digest=judged)])
     found = [in_table(attempt, rows, content_digest=shown), in_table(unknown_run(2))]
     plan = plan_recovery("demo", "campaign_daily", known(actors), found, [], ())
     assert (list(plan.ambiguous), plan.is_rebuilt) == (([builders.key(1)], True) if ambiguous else ([], False))

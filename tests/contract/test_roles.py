@@ -471,7 +471,7 @@ VERBS: dict[str, Callable[[Database, Actors, AttemptKey], object]] = {
     "issue": lambda database, a, _: ControlStore(database, a.clock).issue(new_run_id(), a.token, 1, [planned(key(4))]),
     "cancel": lambda database, a, attempt: ControlStore(database, a.clock).cancel([cancelled(attempt, a.token)]),
     "requeue": lambda database, a, _: ControlStore(database, a.clock).requeue([key(2)], audit_entry()),
-    "accept": lambda database, a, attempt: ValidatorStore(database, a.clock).accept([accepted(attempt, a.token)]),
+    "accept": lambda database, a, attempt: ValidatorStore(database, a.clock).judge([accepted(attempt, a.token)]),
     "reject": lambda database, a, attempt: ValidatorStore(database, a.clock).reject([rejected(attempt, a.token)]),
     "demote": lambda database, a, _: AuthorityStore(database, a.clock).demote(key(1), "wrong", audit_entry()),
     "pause": lambda database, a, _: MarkStore(database, a.clock).pause([key(1)], None, audit_entry()),

@@ -73,7 +73,7 @@ class Loop:
         self.attempted.append(attempt.partition)
         match self.fate(attempt):
             case "accept":
-                self.actors.validator.accept([accepted(attempt, self.actors.token)])
+                self.actors.validator.judge([accepted(attempt, self.actors.token)])
             case "reject":
                 self.actors.validator.reject([rejected(attempt, self.actors.token)])
             case _:

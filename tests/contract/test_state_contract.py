@@ -244,7 +244,7 @@ def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actor
 def test_warnings_stay_with_the_accepted_attempt(actors: Actors) -> None:
     attempt = actors.issue_one()
     warning = {"check": "few", "message": "few rows\0", "count": 1, "line": None, "example": None, "severity": "warn"}
-    actors.validator.accept([replace(accepted(attempt, actors.token), warnings=[warning])])
+    actors.validator.judge([replace(accepted(attempt, actors.token), warnings=[warning])])
     [found] = actors.reader.attempts(key())
     assert found.outcome is Outcome.SUCCEEDED
     assert found.warnings == [{**warning, "message": "few rows\\x00"}]
@@ -254,7 +254,7 @@ def test_warnings_stay_with_the_accepted_attempt(actors: Actors) -> None:
 def test_an_attempt_is_issued_with_what_was_measured_of_the_trusted_run(actors: Actors) -> None:
     """Of the run that is trusted now, whichever way it came to be: later ones that failed do not count."""
     first = actors.issue_one()
-    actors.validator.accept([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
+    actors.validator.judge([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
     [second], _ = actors.try_to_issue(*actors.plan())
     assert second.previous_measures == {"sum(clicks)": 10.5, "avg(x)": None}
     actors.validator.reject([rejected(second.attempt, actors.token, measures={"sum(clicks)": 99.0})])
@@ -404,7 +404,7 @@ def test_without_an_owner_no_verdict_can_happen(actors: Actors) -> None:
     actors.execute(sa.text("DELETE FROM workspace"))
     before = everything(actors.database)
     with pytest.raises(PenstockError):
-        actors.validator.accept([accepted(attempt, actors.token)])
+        actors.validator.judge([accepted(attempt, actors.token)])
     assert everything(actors.database) == before
 
 
@@ -439,7 +439,7 @@ def test_an_old_verdict_said_again_after_a_newer_one_changes_nothing(actors: Act
     first = actors.accept()
     actors.accept()
     before = everything(actors.database)
-    assert actors.validator.accept([accepted(first, actors.token)]).repeated == [first]
+    assert actors.validator.judge([accepted(first, actors.token)]).repeated == [first]
     assert everything(actors.database) == before
 
 
@@ -485,7 +485,7 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
     else:
         other = accepted(AttemptKey(attempt.partition, new_run_id()), actors.token)  # other bytes, same attempt
         verdict = type(other)(attempt, actors.token, "v1", 1, other.payload_digest, 1, other.content_digest)
-        ruling = actors.validator.accept([verdict])
+        ruling = actors.validator.judge([verdict])
     assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + closed)])
     assert everything(actors.database, tables) == before
     assert actors.events("AttemptRefused") == [
@@ -513,7 +513,7 @@ def test_the_same_words_without_bytes_and_another_outcome_are_no_repetition(acto
 
 def test_a_verdict_on_an_attempt_that_was_never_issued_is_refused_and_recorded(actors: Actors) -> None:
     unknown = AttemptKey(key(), new_run_id())
-    ruling = actors.validator.accept([accepted(unknown, actors.token)])
+    ruling = actors.validator.judge([accepted(unknown, actors.token)])
     assert ruling.refused == [Refused(unknown, "the attempt was never issued")]
     assert actors.reader.state(key()) is None
     assert actors.reader.attempts(key()) == []
@@ -524,7 +524,7 @@ def test_a_verdict_with_another_workers_token_is_refused_and_recorded(actors: Ac
     attempt = actors.issue_one()
     stranger = actors.workers.register()
     why = "the attempt belongs to another worker now"
-    assert actors.validator.accept([accepted(attempt, stranger)]).refused == [Refused(attempt, why)]
+    assert actors.validator.judge([accepted(attempt, stranger)]).refused == [Refused(attempt, why)]
     assert actors.control.cancel([cancelled(attempt, stranger)]).refused == [Refused(attempt, why)]
     assert actors.reader.state(key()) is None
     assert attempt_of(actors, attempt).outcome is None
@@ -532,13 +532,13 @@ def test_a_verdict_with_another_workers_token_is_refused_and_recorded(actors: Ac
         ("SUCCEEDED", why),
         ("CANCELLED", why),
     ]
-    assert actors.validator.accept([accepted(attempt, actors.token)]).applied == [attempt]
+    assert actors.validator.judge([accepted(attempt, actors.token)]).applied == [attempt]
 
 
 def test_a_refusal_said_again_is_recorded_once(actors: Actors) -> None:
     unknown = AttemptKey(key(), new_run_id())
     for _ in range(3):
-        actors.validator.accept([accepted(unknown, actors.token)])
+        actors.validator.judge([accepted(unknown, actors.token)])
     assert len(actors.events("AttemptRefused")) == 1
 
 
@@ -570,7 +570,7 @@ def test_an_older_attempt_never_takes_authority_from_a_newer_one(actors: Actors)
     late = actors.cancel(lost=True)  # its worker was taken for dead, and comes back later
     newer = actors.accept()
     before = actors.rows(schema.partition_state)
-    assert actors.validator.accept([accepted(late, actors.token)]).refused == [Refused(late, CLOSED + "CANCELLED")]
+    assert actors.validator.judge([accepted(late, actors.token)]).refused == [Refused(late, CLOSED + "CANCELLED")]
     assert actors.rows(schema.partition_state) == before
     assert state_of(actors).current_run_id == newer.run_id
 
@@ -583,7 +583,7 @@ def test_an_open_attempt_with_a_newer_one_beside_it_cannot_take_authority(actors
         "outcome": "CANCELLED", "worker_token": actors.token,
     }  # fmt: skip
     actors.execute(sa.insert(schema.partition_attempt).values(newer))
-    refused = actors.validator.accept([accepted(older, actors.token)]).refused
+    refused = actors.validator.judge([accepted(older, actors.token)]).refused
     assert refused == [Refused(older, "a newer attempt was issued")]
     assert actors.reader.state(key()) is None
 
@@ -605,7 +605,7 @@ def test_a_run_id_that_sorts_lower_is_still_the_newer_attempt(actors: Actors) ->
     actors.accept()
     low = RunId("0" * 26)
     [issued], _ = actors.try_to_issue(*actors.plan(key()), run_id=low)
-    actors.validator.accept([accepted(issued.attempt, actors.token)])
+    actors.validator.judge([accepted(issued.attempt, actors.token)])
     state = state_of(actors)
     assert (state.current_run_id, state.authority_version) == (low, 2)
 
@@ -1341,7 +1341,7 @@ def test_what_a_dead_worker_held_is_cancelled_and_free_again(actors: Actors) -> 
     assert (attempt.outcome, attempt.lost_count, attempt.error_message) == (Outcome.CANCELLED, 1, "the worker was lost")
     assert actors.reader.state(key()) is None
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
-    assert actors.validator.accept([accepted(held, dead)]).refused == [Refused(held, CLOSED + "CANCELLED")]
+    assert actors.validator.judge([accepted(held, dead)]).refused == [Refused(held, CLOSED + "CANCELLED")]
     good = actors.accept()
     assert (state_of(actors).current_run_id, state_of(actors).attempt_count) == (good.run_id, 1)
 
@@ -1350,7 +1350,7 @@ def test_what_a_living_worker_holds_is_left_alone(actors: Actors) -> None:
     held = actors.issue_one()
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
     assert attempt_of(actors, held).outcome is None
-    assert actors.validator.accept([accepted(held, actors.token)]).applied == [held]
+    assert actors.validator.judge([accepted(held, actors.token)]).applied == [held]
 
 
 def test_what_a_silent_worker_held_is_cancelled_when_its_lease_ran_out(actors: Actors) -> None:

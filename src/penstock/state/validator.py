@@ -12,7 +12,7 @@ from penstock.partition import PartitionKey
 from penstock.state.closing import close
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recheck import FailedRecheck, demote_rejected
-from penstock.state.records import Accepted, ClosingResult, Rejected, Verdict
+from penstock.state.records import ClosingResult, Rejected, Verdict
 
 
 class ValidatorStore:
@@ -27,9 +27,6 @@ class ValidatorStore:
         if not verdicts:
             return ClosingResult()
         return self._database.transact(lambda connection: close(connection, verdicts, "validator", self._clock()))
-
-    def accept(self, verdicts: Sequence[Accepted]) -> ClosingResult:
-        return self.judge(verdicts)
 
     def withdraw(self, found: Sequence[FailedRecheck], entry: AuditEntry | None = None) -> list[PartitionKey]:
         """Demote the runs that failed the re-check and are still trusted. If an operator asked for the re-check, its
