@@ -1,4 +1,4 @@
-"""A worker without data: it opens attempts and judges them through the stores of a run, and touches no file."""
+"""A worker without data: it opens attempts and judges them through the stores of a run, and accesses no file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.state.worker import WorkerStore
 
 
 class Crew:
-    """One run of one worker. A partition that somebody else took is an error: there is nobody else."""
+    """One run of one worker. A partition that another run holds is an error: there is no other run."""
 
     def __init__(self, workspace: Workspace) -> None:
         database, clock = workspace.database, workspace.now

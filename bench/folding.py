@@ -1,4 +1,4 @@
-"""The fold of one large run beside a scheduler that only counts: fast to write, and wrong when an event comes twice."""
+"""The fold of one large run, compared with a scheduler that only counts: fast, and wrong when an event repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures how fast each kind of source is fetched and sealed, beside the plainest reading of the same bytes."""
+"""Measures fetching and sealing of each kind of source, compared with the simplest reader of the same bytes."""
 
 from __future__ import annotations
 

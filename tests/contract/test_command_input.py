@@ -1,4 +1,4 @@
-"""What a person may type and a command must answer: numbers without end, bytes that are no text, text like markup."""
+"""Unusual input of commands: very long numbers, bytes that are not text, text that looks like markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger and what is made from it, on both databases: nothing is skipped, nothing counts twice."""
+"""The ledger and its projections, on both databases: no event is skipped, none counts twice."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_event_that_commits_late_is_not_skipped(annals: LedgerHarness, late_f
     assert slow in {fact.run_id for fact in second}
 
 
-def test_news_of_a_run_are_told_at_once_and_none_is_lost(annals: LedgerHarness) -> None:
+def test_new_events_of_a_run_are_returned_at_once_and_none_is_lost(annals: LedgerHarness) -> None:
     run_id = annals.start(1, 2)
     first, cursor = annals.ledger.news_of_run(run_id, START)
     assert {fact.type for fact in first} == {"PlanCreated", "TaskStarted"}
@@ -175,7 +175,7 @@ def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: Led
 
 
 def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row_is_made(annals: LedgerHarness) -> None:
-    """An acceptance also changes the authority of its partition, which is told last and is no news of the run."""
+    """An acceptance also changes the authority of its partition; that event comes last and is no event of the run."""
     run_id = annals.start(1, 2)
     annals.projector.advance()
     annals.actors.validator.judge([accepted(attempt(run_id, 1), annals.actors.token)])
@@ -189,7 +189,7 @@ def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row
     assert [(row["row_version"], row["first_position"]) for row in found] == [(told[-2].event_id, told[0].position)] * 3
 
 
-def test_what_is_said_of_a_partition_alone_is_no_news_of_a_run(annals: LedgerHarness) -> None:
+def test_an_event_about_a_partition_alone_is_no_event_of_a_run(annals: LedgerHarness) -> None:
     said: list[Event] = [AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT), PartitionHidden(key(1), "batch")]
     annals.actors.database.transact(lambda c: append(c, said, "operator", builders.NOW))
     over_the_news = annals.tables()
@@ -200,19 +200,19 @@ def test_what_is_said_of_a_partition_alone_is_no_news_of_a_run(annals: LedgerHar
 
 
 @pytest.mark.parametrize("somebody_was_faster", [False, True])
-def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
+def test_a_prefolded_run_is_not_folded_again_and_gives_the_same_rows(
     annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
 ) -> None:
     actors, run_id = annals.actors, annals.start(1, 2, 3)
     desk = RunState(run_id, annals.ledger.news_of_run)
     desk.refresh()
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token), rejected(attempt(run_id, 2), actors.token)])
-    if somebody_was_faster:  # it has folded what this desk has not seen yet
+    if somebody_was_faster:  # it has folded events that this run state has not read
         annals.another_projector().advance()
     actors.control.cancel([builders.cancelled(attempt(run_id, 3), actors.token)])
     actors.control.finish_run(run_id, actors.token, {}, "done")
     with monkeypatch.context() as patch:
-        patch.setattr(event_page, "FoldedRun", None)  # nobody folds a run of his own
+        patch.setattr(event_page, "FoldedRun", None)  # no run is folded again
         annals.projector.advance({run_id: desk.folded})
     prefolded = annals.tables()
     assert [row["state"] for row in prefolded["runs"]] == ["FAILED"]
@@ -220,8 +220,8 @@ def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
     assert annals.tables() == prefolded
 
 
-def test_a_run_that_is_lent_before_it_is_over_is_folded_from_the_ledger(annals: LedgerHarness) -> None:
-    """Whoever lends it may be ahead of the page, or behind it."""
+def test_a_prefolded_run_that_is_not_over_is_folded_from_the_ledger(annals: LedgerHarness) -> None:
+    """The prefolded run may be ahead of the page, or behind it."""
     run_id = annals.start(1, 2)
 
     def lend() -> FoldedRun:
@@ -387,7 +387,7 @@ def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(
     assert annals.projector.head.read()[1].unknown == {"Unheard/1": 1, "RunFinished/9": 1}
 
 
-def test_projections_that_are_lost_or_strange_are_made_anew(annals: LedgerHarness) -> None:
+def test_projections_that_are_missing_or_of_another_format_are_rebuilt(annals: LedgerHarness) -> None:
     for _ in story(annals):
         annals.projector.advance()
     told = annals.tables()
@@ -403,7 +403,7 @@ def test_projections_that_are_lost_or_strange_are_made_anew(annals: LedgerHarnes
 
 
 def test_an_error_in_the_middle_leaves_nothing_out_afterwards(annals: LedgerHarness) -> None:
-    """The second file of a page cannot be written; what was folded in memory for it is folded again."""
+    """The second file of a page cannot be written; its events are folded again."""
     run_id = annals.start(1)
     annals.projector.advance()
     annals.actors.validator.judge([rejected(attempt(run_id, 1), annals.actors.token, stage=Stage.EXTRACT)])
@@ -596,7 +596,7 @@ def test_a_run_is_adopted_only_when_its_worker_is_gone(annals: LedgerHarness) ->
     assert Stage.EXTRACT in {a.stage for a in actors.reader.attempts(key(2))}
 
 
-def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_say(annals: LedgerHarness) -> None:
+def test_a_worker_whose_run_was_taken_over_cannot_write_any_more(annals: LedgerHarness) -> None:
     actors = annals.actors
     run_id = annals.start(1)
     actors.workers.stop(actors.token)
@@ -613,8 +613,8 @@ def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_sa
     assert actors.control.finish_run(run_id, newcomer, {}) is None
 
 
-def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals: LedgerHarness) -> None:
-    """Day 1 was judged, day 2 fetched, day 3 handed out, day 4 refused, day 5 never handed out."""
+def test_the_remaining_work_of_a_dead_run_follows_from_its_events_and_open_attempts(annals: LedgerHarness) -> None:
+    """Day 1 has a verdict, day 2 was fetched, day 3 was dispatched, day 4 refused, day 5 never dispatched."""
     actors, run_id = annals.actors, new_run_id()
     keys = [key(day) for day in (1, 2, 3, 4, 5)]
     taken = actors.issue_one(key(4))

@@ -1,4 +1,4 @@
-"""Long lists in pages, on both databases: together the pages are the whole list, in its order."""
+"""Long lists in pages, on both databases: the pages together are the whole list, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which slices of models a run makes: due, stale or touched, with enough to read, and not what an operator holds."""
+"""Which partitions of models a run plans: due, stale or selected, with enough inputs, and not held by an operator."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def derived(known: dict[str, Model]) -> Derived:
 
 
 class Planner:
-    """A planner over what the tests say is there and stale."""
+    """A planner with the available and stale partitions that the test sets."""
 
     def __init__(self, actors: Actors, **changes: Any) -> None:
         self._derived = derived(models(**changes))

@@ -1,4 +1,4 @@
-"""Acts on many failed partitions go through them in pages, and the questions about them hold one page at a time."""
+"""Acts on many failed partitions process them in pages, and hold one page in memory at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PAUSE, RESUME = audit_entry(command="state pause"), audit_entry(command="state r
 
 @pytest.fixture(params=BACKENDS)
 def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
-    """A workspace with fourteen failed partitions of twenty; pages hold four of them."""
+    """A workspace with fourteen failed partitions of twenty; pages of four."""
     monkeypatch.setattr(requeue, "SCANNED", 5)
     monkeypatch.setattr(explaining, "SCANNED", 5)
     monkeypatch.setattr(requeue, "MOVED", 4)
@@ -102,7 +102,7 @@ def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
 
 
 def test_a_retry_moves_only_what_was_counted_before_the_confirmation(ws: Workspace) -> None:
-    """More partitions fail, and one is retried by somebody else, while the operator reads the preview."""
+    """More partitions fail, and another process retries one, while the operator reads the preview."""
     failed = status(ws, PartitionStatus.FAILED)
     found = ws.retry_candidates(ALL, without_raw=False)
     later = open_at(ws.settings.root, ws.now() + timedelta(seconds=1))

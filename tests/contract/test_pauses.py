@@ -1,4 +1,4 @@
-"""Pauses by selector through the workspace, on both databases: what they cost, whom they stop, how they end."""
+"""Pauses by selector through the workspace, on both databases: cost, scope and end."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_what_was_planned_before_the_pause_is_not_issued(ws: Workspace) -> None:
 
 
 def test_pauses_of_single_partitions_stay_valid_and_end_with_their_selector(ws: Workspace) -> None:
-    """They are what a database from before the selectors holds."""
+    """A database from before the selectors contains such rows."""
     assert ws.marks.pause([key(1), key(2)], "one by one", PAUSE) == 2
     assert ws.pause_partitions(MINE, "all of it", PAUSE) == DAYS - 1
     assert reasons(ws)["paused"] == DAYS + 1

@@ -1,4 +1,4 @@
-"""The files of the projections: what other tools read directly, what one key costs, what a pass writes."""
+"""The files of the projections: their format for other tools, the cost of one key, the writes of a pass."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_process_that_lives_replaces_an_older_file_within_a_minute(annals: Led
 def test_an_event_of_an_older_position_that_is_committed_later_is_published(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Only PostgreSQL gives out positions before transactions commit."""
+    """Only PostgreSQL assigns positions before transactions commit."""
     database = builders.open_database("postgresql", str(tmp_path), lambda: request.getfixturevalue("postgres_url"))
     began, taken, seen = threading.Event(), threading.Event(), threading.Event()
     with LedgerHarness.on(database, str(tmp_path)) as annals:
@@ -273,7 +273,7 @@ def test_a_pass_after_many_runs_reads_and_writes_no_file_of_the_others(annals: L
 
 
 class Noted:
-    """A lake that notes what is read from it."""
+    """A lake that records its reads."""
 
     def __init__(self, lake: Any, read: list[str]) -> None:
         self._lake, self._read = lake, read
@@ -325,7 +325,7 @@ def test_one_downstream_task_is_found_without_reading_all_edges(
     assert len([group for group in groups if group.min <= wanted <= group.max]) == 1
 
 
-# --- what the files promise to their readers -------------------------------------------------------------------------
+# --- the file format for other readers -------------------------------------------------------------------------------
 
 MAY_BE_EMPTY = {
     "tasks": {"asset_key", "partition_key", "error_class", "ready_at", "started_at", "finished_at"},
@@ -339,7 +339,7 @@ MAY_BE_EMPTY = {
 
 
 def derive(annals: LedgerHarness, day: int, from_day: int, run_id: RunId) -> None:
-    """A run that makes this day from an accepted run of another, and ends."""
+    """A run that derives this day from an accepted run of another, and ends."""
     mine = annals.start(day)
     InputStore(annals.actors.database).record(
         {attempt(mine, day): [Consumed(key(from_day), run_id, f"content-{run_id}")]}

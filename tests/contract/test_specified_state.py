@@ -1,4 +1,4 @@
-"""What the state store contract and the rules of retries say, where no other test says it: on both databases."""
+"""The specified state store contract and retry rules, where no other test covers them, on both databases."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_reprocessing_moves_the_row_to_the_new_run_and_time(actors: Actors) -> N
 
 
 def test_a_verdict_does_not_ask_whether_its_partition_is_terminal(actors: Actors) -> None:
-    """The mark came while two attempts were under way: one is accepted, the other rejected and counted."""
+    """The mark came during two open attempts: one is accepted, the other rejected and counted."""
     for day in (1, 2):
         actors.reject(key(day))
     good, bad = actors.issue(key(1), key(2))
@@ -73,7 +73,7 @@ def test_a_verdict_does_not_ask_whether_its_partition_is_terminal(actors: Actors
 
 
 def test_partition_status_says_of_a_partition_what_the_decision_lists(annals: LedgerHarness) -> None:
-    """Accepted, then rejected an hour later: the two groups of facts, whole, beside who and what they are about."""
+    """Accepted, then rejected an hour later: both groups of columns are complete."""
     actors = annals.actors
     good = annals.start(1)
     actors.validator.judge([accepted(attempt(good, 1), actors.token)])

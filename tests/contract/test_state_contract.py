@@ -1,4 +1,4 @@
-"""What the state store promises, tried on SQLite and on a real PostgreSQL."""
+"""The contract of the state store, tested on SQLite and on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CLOSED = "the attempt was closed before, "
 
 @pytest.fixture(params=BACKENDS)
 def empty(request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A state schema that nobody migrated yet."""
+    """A state schema without migrations."""
     with builders.quick_folder() as folder:
         database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
         yield database
@@ -192,7 +192,7 @@ def test_the_first_acceptance_makes_a_partition_success(actors: Actors) -> None:
     ]
 
 
-def test_an_acceptance_tells_two_facts_and_makes_the_partition_due(actors: Actors) -> None:
+def test_an_acceptance_appends_two_events_and_makes_the_partition_due(actors: Actors) -> None:
     attempt = actors.accept(rows=42)
     names = {"run_id": attempt.run_id, "asset_key": "demo.campaign_daily", "partition_key": str(key())}
     assert actors.events("TaskFinished") == [
@@ -252,7 +252,7 @@ def test_warnings_stay_with_the_accepted_attempt(actors: Actors) -> None:
 
 
 def test_an_attempt_is_issued_with_what_was_measured_of_the_trusted_run(actors: Actors) -> None:
-    """Of the run that is trusted now, whichever way it came to be: later ones that failed do not count."""
+    """Of the run that is trusted now, however it became trusted: later failed runs do not count."""
     first = actors.issue_one()
     actors.validator.judge([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
     [second], _ = actors.try_to_issue(*actors.plan())
@@ -376,7 +376,7 @@ def test_a_verdict_may_carry_many_partitions_of_mixed_outcome(actors: Actors) ->
     assert statuses == [PartitionStatus.FAILED, PartitionStatus.SUCCESS] * 10
 
 
-def test_nothing_to_say_changes_nothing(actors: Actors) -> None:
+def test_an_empty_batch_changes_nothing(actors: Actors) -> None:
     before = everything(actors.database)
     assert actors.validator.judge([]) == ClosingResult()
     assert actors.control.cancel([]) == ClosingResult()
@@ -386,9 +386,9 @@ def test_nothing_to_say_changes_nothing(actors: Actors) -> None:
 # --- all or nothing ------------------------------------------------------------------------------------------------
 
 
-def test_when_the_event_cannot_be_told_the_verdict_did_not_happen(actors: Actors) -> None:
+def test_a_verdict_whose_event_cannot_be_appended_is_rolled_back(actors: Actors) -> None:
     attempt, other = actors.issue(key(1), key(2))
-    # The plan of this run is an event already, so from now on its verdicts cannot be told.
+    # The plan of this run is an event already, so its verdicts cannot be appended from now on.
     actors.execute(sa.text("CREATE UNIQUE INDEX one_event_per_run ON event (run_id)"))
     before = everything(actors.database)
     with pytest.raises(PenstockError, match="refused a change"):
@@ -408,7 +408,7 @@ def test_without_an_owner_no_verdict_can_happen(actors: Actors) -> None:
     assert everything(actors.database) == before
 
 
-def test_when_the_plan_cannot_be_told_nothing_is_issued(actors: Actors) -> None:
+def test_a_run_whose_plan_event_cannot_be_appended_issues_nothing(actors: Actors) -> None:
     run_id = new_run_id()
     actors.try_to_issue(planned(key(1)), run_id=run_id)
     actors.execute(sa.text("CREATE UNIQUE INDEX one_event_per_run ON event (run_id)"))
@@ -418,7 +418,7 @@ def test_when_the_plan_cannot_be_told_nothing_is_issued(actors: Actors) -> None:
     assert everything(actors.database) == before
 
 
-# --- said again, said too late, said by somebody else --------------------------------------------------------------
+# --- repeated, late and foreign verdicts ---------------------------------------------------------------------------
 
 
 def test_the_same_verdict_twice_counts_once(actors: Actors) -> None:
@@ -435,7 +435,7 @@ def test_the_same_verdict_twice_counts_once(actors: Actors) -> None:
     assert everything(actors.database) == before
 
 
-def test_an_old_verdict_said_again_after_a_newer_one_changes_nothing(actors: Actors) -> None:
+def test_an_old_verdict_repeated_after_a_newer_one_changes_nothing(actors: Actors) -> None:
     first = actors.accept()
     actors.accept()
     before = everything(actors.database)
@@ -450,7 +450,7 @@ def test_the_same_verdict_twice_in_one_batch_counts_once(actors: Actors) -> None
     assert state_of(actors).attempt_count == 1
 
 
-def test_two_different_words_on_one_attempt_in_one_batch_are_refused_as_a_whole(actors: Actors) -> None:
+def test_two_different_verdicts_on_one_attempt_fail_the_whole_batch(actors: Actors) -> None:
     attempt = actors.issue_one()
     before = everything(actors.database)
     with pytest.raises(PenstockError, match=f"two different verdicts on {key()}"):
@@ -494,7 +494,7 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
 
 
 @pytest.mark.parametrize("other", [{"message": "few rows"}, {"payload_digest": "q"}, {"payload_digest": None}])
-def test_the_same_outcome_with_other_words_or_other_bytes_is_no_repetition(actors: Actors, other: Any) -> None:
+def test_the_same_outcome_with_another_message_or_payload_is_no_repetition(actors: Actors, other: Any) -> None:
     attempt = actors.issue_one()
     said: dict[str, Any] = {"message": "clicks is negative", "payload_digest": "p"}
     actors.validator.reject([rejected(attempt, actors.token, **said)])
@@ -503,7 +503,7 @@ def test_the_same_outcome_with_other_words_or_other_bytes_is_no_repetition(actor
     assert actors.validator.reject([rejected(attempt, actors.token, **said)]).repeated == [attempt]
 
 
-def test_the_same_words_without_bytes_and_another_outcome_are_no_repetition(actors: Actors) -> None:
+def test_the_same_message_without_payload_and_another_outcome_are_no_repetition(actors: Actors) -> None:
     attempt = actors.issue_one()
     words = "the source asks for a pause"
     actors.validator.reject([rejected(attempt, actors.token, words)])
@@ -535,7 +535,7 @@ def test_a_verdict_with_another_workers_token_is_refused_and_recorded(actors: Ac
     assert actors.validator.judge([accepted(attempt, actors.token)]).applied == [attempt]
 
 
-def test_a_refusal_said_again_is_recorded_once(actors: Actors) -> None:
+def test_a_repeated_refusal_is_recorded_once(actors: Actors) -> None:
     unknown = AttemptKey(key(), new_run_id())
     for _ in range(3):
         actors.validator.judge([accepted(unknown, actors.token)])
@@ -567,7 +567,7 @@ def test_one_refused_verdict_does_not_fail_the_others(actors: Actors) -> None:
 
 
 def test_an_older_attempt_never_takes_authority_from_a_newer_one(actors: Actors) -> None:
-    late = actors.cancel(lost=True)  # its worker was taken for dead, and comes back later
+    late = actors.cancel(lost=True)  # its worker was considered dead, and comes back later
     newer = actors.accept()
     before = actors.rows(schema.partition_state)
     assert actors.validator.judge([accepted(late, actors.token)]).refused == [Refused(late, CLOSED + "CANCELLED")]
@@ -576,7 +576,7 @@ def test_an_older_attempt_never_takes_authority_from_a_newer_one(actors: Actors)
 
 
 def test_an_open_attempt_with_a_newer_one_beside_it_cannot_take_authority(actors: Actors) -> None:
-    """Issuing never makes such rows; if anything ever does, the older run still loses."""
+    """Issuing never creates such rows; if they exist, the older run still loses."""
     older = actors.issue_one()
     newer = {
         **GOOD["partition_attempt"], **FAILED, **columns(key()), "run_id": new_run_id(), "attempt_no": 2,
@@ -628,7 +628,7 @@ def test_the_rows_of_a_demoted_run_are_no_measure_for_the_next_one(actors: Actor
     assert issued.previous_record_count is None
 
 
-def test_issuing_tells_in_one_event_what_was_handed_out(actors: Actors) -> None:
+def test_issuing_appends_one_event_with_the_issued_partitions(actors: Actors) -> None:
     run_id = new_run_id()
     actors.try_to_issue(planned(key(1)), planned(key(2)), planned(key(4), reason="requeued"), run_id=run_id)
     days = "2024-06-01..2024-06-02 2024-06-04"
@@ -853,7 +853,7 @@ def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> No
     assert not verbs(StateReader) & {verb for kind in writers for verb in verbs(kind)}
 
 
-# --- what the database itself refuses ------------------------------------------------------------------------------
+# --- constraints of the database -----------------------------------------------------------------------------------
 
 OTHER = columns(key(9))
 GOOD: dict[str, dict[str, Any]] = {
@@ -956,7 +956,7 @@ IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
     ("load_names_its_run", "load_batch_item", {"run_id": None}),
 ]
 
-# What a statement tries on the rows that `lived_in` has left: one success, one failed, events, audit.
+# Statements on the rows of `lived_in`: one success, one failed, events, audit.
 FORBIDDEN: list[tuple[str, str]] = [
     ("events_are_never_changed", "UPDATE event SET type = 'Nothing'"),
     ("events_are_never_deleted", "DELETE FROM event WHERE position = (SELECT MAX(position) FROM event)"),
@@ -977,7 +977,7 @@ FORBIDDEN: list[tuple[str, str]] = [
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def lived_in(request: pytest.FixtureRequest) -> Iterator[Actors]:
-    """One for all tests that only try what is refused."""
+    """One database for all tests that only try refused statements."""
     with builders.quick_folder() as folder:
         database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
         actors = Actors.on(builders.migrated(database))
@@ -1333,7 +1333,7 @@ def worker_that_died(database: Database) -> str:
     return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
-def test_what_a_dead_worker_held_is_cancelled_and_free_again(actors: Actors) -> None:
+def test_the_attempts_of_a_dead_worker_are_cancelled_and_can_be_issued_again(actors: Actors) -> None:
     dead = worker_that_died(actors.database)
     held = actors.issue_one(token=dead)
     assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
@@ -1388,7 +1388,7 @@ def test_leases_follow_the_databases_clock_and_not_the_processs(actors: Actors, 
     assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
 
 
-def test_what_is_open_is_told_by_worker_and_by_run(actors: Actors) -> None:
+def test_open_attempts_are_listed_by_worker_and_by_run(actors: Actors) -> None:
     """Runs of two workers, one of which is gone; each run has a closed attempt, too."""
     gone = actors.workers.register()
     runs: dict[str, list[RunId]] = {actors.token: [], gone: []}
@@ -1418,7 +1418,7 @@ def test_what_is_open_is_told_by_worker_and_by_run(actors: Actors) -> None:
 
 
 def lose(actors: Actors, *keys: PartitionKey) -> Rescued:
-    """Issue attempts to a worker that is never heard of again, and rescue."""
+    """Issue attempts to a worker that stops its heartbeat, and rescue."""
     token = actors.workers.register()
     actors.issue(*keys, token=token)
     actors.expire(token)
@@ -1484,7 +1484,7 @@ def test_two_rescues_at_once_count_each_loss_once(actors: Actors) -> None:
 
 
 def test_a_verdict_about_broken_bytes_can_be_kept(actors: Actors) -> None:
-    """Examples of complaints come from payloads that are broken: NUL and half a surrogate pair among them."""
+    """Examples in complaints come from broken payloads: NUL and half a surrogate pair among them."""
     attempt = actors.issue_one()
     words = "line 1: a\0b \ud800"
     verdict = rejected(attempt, actors.token, words, complaints=[{"check": "json", "example": words}])

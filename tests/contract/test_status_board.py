@@ -1,4 +1,4 @@
-"""The board: display status, flags, gaps and every reason for staleness, as of the moment of asking."""
+"""The status board: display status, flags, gaps and every stale reason, at query time."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_every_display_status_is_shown(annals: LedgerHarness, folded: bool) -> N
 
 
 def test_a_failure_is_newer_by_its_number_whatever_the_clocks_say(annals: LedgerHarness) -> None:
-    annals.actors.clock.now += timedelta(minutes=2)  # the clock of the one who accepts is ahead
+    annals.actors.clock.now += timedelta(minutes=2)  # the clock of the validator is ahead
     accept(annals, 1)
     annals.actors.clock.now -= timedelta(minutes=2)
     reject(annals, 1)
@@ -122,7 +122,7 @@ def test_a_newer_success_ends_a_failure(annals: LedgerHarness) -> None:
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
-def test_a_failure_is_shown_before_staleness_and_both_are_told(annals: LedgerHarness, folded: bool) -> None:
+def test_a_failure_is_shown_before_staleness_and_both_are_reported(annals: LedgerHarness, folded: bool) -> None:
     accept(annals, 1, 2)
     later(annals, 2)
     reject(annals, 2)
@@ -148,7 +148,7 @@ def test_gaps_are_ranges(annals: LedgerHarness) -> None:
 
 
 @pytest.mark.parametrize("first_pass", ["advance", "rebuild"], ids=["deltas", "a base"])
-def test_what_was_told_since_is_shown_beside_what_the_files_have(annals: LedgerHarness, first_pass: str) -> None:
+def test_newer_events_are_shown_beside_the_rows_of_the_files(annals: LedgerHarness, first_pass: str) -> None:
     accept(annals, 1, 2, 3)
     later(annals)
     reject(annals, 3)
@@ -224,7 +224,7 @@ def keys_table(*keys: PartitionKey) -> pa.Table:
     return pa.table({n: pa.array([k[at] for k in keys], kinds[at]) for at, n in enumerate(names)})
 
 
-def test_a_board_of_some_keys_speaks_of_no_others(annals: LedgerHarness) -> None:
+def test_a_board_of_some_keys_shows_no_others(annals: LedgerHarness) -> None:
     accept(annals, 1, 2, 5)
     reject(annals, 2, 3)
     annals.actors.accept(key(4, "1000000002"))
@@ -330,7 +330,7 @@ def test_the_same_definition_under_another_fingerprint_makes_nothing_stale(annal
     assert reasons(board(annals, code_version="today", same_code=("x",))) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
 
 
-def test_of_what_an_unknown_code_made_nothing_says_that_the_code_has_changed(annals: LedgerHarness) -> None:
+def test_a_run_without_a_known_code_version_is_not_stale_by_code(annals: LedgerHarness) -> None:
     tell(annals, AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT))
     assert shown(board(annals, code_version="another"))[1] == "materialized"
 
@@ -367,10 +367,10 @@ def test_stale_since_is_the_first_of_all_reasons_and_a_sweep_writes_the_reason_o
     lag = timedelta(hours=36)
     late: dict[str, Any] = {"after": timedelta(days=3), "max_lag": lag, "code_version": "x"}
     for code_since, since in (
-        (NOW - timedelta(days=1), NOW),  # nothing was stale before it was made
+        (NOW - timedelta(days=1), NOW),  # not before the partition was computed
         (NOW + timedelta(hours=1), NOW + timedelta(hours=1)),
         (NOW + timedelta(hours=40), NOW + lag),
-        (None, NOW + lag),  # nobody knows since when: now
+        (None, NOW + lag),  # the start is unknown: now
     ):
         found = board(annals, code_since=code_since, **late)
         [stale] = found.page(STALE, after=None, limit=None)
@@ -485,7 +485,7 @@ def test_a_slice_is_stale_since_the_first_of_a_changed_and_a_demoted_input(annal
         assert (stale.key, stale.stale_since) == (key(5), NOW + timedelta(hours=since))
 
 
-# --- windows: what came into them later ------------------------------------------------------------------------------
+# --- windows: inputs that arrived later ------------------------------------------------------------------------------
 
 
 def model(day: int = 3, customer: str = "all", query: str = "spend") -> PartitionKey:
@@ -493,7 +493,7 @@ def model(day: int = 3, customer: str = "all", query: str = "spend") -> Partitio
 
 
 class Told:
-    """Events that nobody has folded yet, and what went into slices: a board of them needs no database."""
+    """Events that are not folded yet, and inputs of partitions: a board of them needs no database."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -510,7 +510,7 @@ class Told:
         self.now += timedelta(hours=hours)
 
     def accept(self, partition: PartitionKey, *inputs: Consumed, digest: str | None = None) -> Consumed:
-        """A run of this partition is trusted from now on; it was made from these inputs."""
+        """Trust a run of this partition, derived from these inputs."""
         self._versions[partition] += 1
         version, run_id = self._versions[partition], new_run_id()
         made = Consumed(partition, run_id, digest or f"content-{run_id}")
@@ -577,7 +577,7 @@ def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(
     told.load(key(1, "1"), key(5, "1"))  # in neither window
     told.later()
     added = told.accept(key(4, "1"))
-    assert told.stale(own=own) == []  # nobody can read it yet
+    assert told.stale(own=own) == []  # it is not readable yet
     told.later()
     seen = told.now
     told.publish(added)
@@ -631,7 +631,7 @@ def test_what_cannot_be_read_now_is_missing_from_no_slice(told: Told, own: bool,
     assert told.stale(own=own) == [slice_of(3, own=own)]
     match gone:
         case "another run is trusted":
-            told.accept(key(2, "1"))  # than the one that is shown
+            told.accept(key(2, "1"))  # newer than the shown run
         case "withdrawn":
             told.demote(key(2, "1"))
         case "hidden":
@@ -677,7 +677,7 @@ def test_only_what_was_made_from_a_changed_input_is_stale(told: Told) -> None:
     told.accept(model(1, "1"), one)
     told.accept(model(1, "2"), two)
     told.accept(model(2, "1"), two)
-    told.accept(model(2, "1"), one)  # the trusted run is not the one that was made from the other
+    told.accept(model(2, "1"), one)  # the trusted run was not derived from the other
     told.load(key(1, "2"), key(2, "1"), key(1, "1", "clicks"))
     assert told.stale(days=0) == [model(1, "2")]
 
@@ -721,7 +721,7 @@ def test_a_sweep_writes_down_what_is_stale_and_fresh_data_clears_it(annals: Ledg
 
 
 def test_inspect_and_why_show_what_the_board_shows(tmp_path: Path) -> None:
-    """A failure before a rollback is settled by it; a day that is late is stale for everybody who asks."""
+    """A rollback clears an earlier failure; a day that is late is stale in every view."""
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     query = {"start_date": "2024-06-01", "fields": fields, "checks": [], "freshness": {"max_lag": "36h"}}
     folder = write_workspace(tmp_path, rows=1, query=query)

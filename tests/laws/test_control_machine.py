@@ -1,7 +1,7 @@
 """The whole control plane against a model, with a clock that jumps: plans, retries, marks, acts and restatement.
 
-The model keeps plain dictionaries and knows the rules in words. After every step the real planner must say of each
-partition exactly what the model says, and what was accepted must never be lost without an operator's word.
+The model uses plain dictionaries and simple rules. After every step the real planner must agree with the model on each
+partition, and an accepted run must never be lost without an operator's act.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tried:
 
 @dataclass
 class Known:
-    """What the model knows about one partition."""
+    """The model's state of one partition."""
 
     explicit: bool = False
     status: str = "pending"
@@ -366,7 +366,7 @@ class ControlPlane(RuleBasedStateMachine):
         newest = next((n for n, tried in enumerate(known.attempts) if tried.attempt.run_id == holder), -1)
         return target.outcome == "FAILED" and not target.demoted and newest <= known.attempts.index(target)
 
-    # --- what always holds -----------------------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_planner_says_what_the_model_says(self) -> None:

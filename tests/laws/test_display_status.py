@@ -1,6 +1,6 @@
-"""Display status: whatever happened to a partition, the board shows what ADR-026 says about it.
+"""Display status: after any history of a partition, the board shows the status that ADR-026 defines.
 
-The rule is written down a second time here, in Python and from the history that the test itself keeps.
+The rule is implemented a second time here, in Python, on the history that the test records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1
 POLICY = Policy("demo", "campaign_daily", FINGERPRINT, None, None, 0)
 MAX_LAG = timedelta(hours=36)
 
-# What must come together to be told apart, such as a rollback after a failure, is not left to chance.
+# Histories that need several steps to differ, such as a rollback after a failure, are given explicitly.
 ACTS = (
     ("accept",), ("reject",), ("cancel",), ("demote",), ("re-check",), ("approve",), ("requeue",),
     ("accept", "accept", "reject", "rollback"), ("accept", "reject", "approve"), ("accept", "demote", "reject"),
@@ -42,7 +42,7 @@ steps = st.lists(a_step, max_size=5).map(lambda chosen: [(act, day, n) for acts,
 
 @dataclass
 class History:
-    """What happened to one partition, in the order in which it happened."""
+    """The history of one partition, in order."""
 
     accepted: list[RunId]
     rejected: list[RunId]
@@ -66,7 +66,7 @@ class History:
 
 
 def play(annals: LedgerHarness, act: str, day: int, which: int, step: int, told: History) -> None:
-    """Do it, as far as it is allowed, and note what it means."""
+    """Perform it if it is allowed, and record its effect."""
     actors = annals.actors
     acts = AuthorityStore(actors.database, actors.clock)
     now = actors.clock()

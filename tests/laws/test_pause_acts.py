@@ -1,4 +1,4 @@
-"""Pauses and resumes of every kind, in any order, against a model that names every partition."""
+"""Pauses and resumes of every kind, in any order, against a model that enumerates every partition."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def written(ws: Workspace) -> list[object]:
 def test_the_last_act_on_a_partition_decides_and_a_repeated_act_changes_nothing(
     ws: Workspace, acts: list[tuple[Selection, bool]]
 ) -> None:
-    ws.resume_partitions(ALL, RESUME)  # what the example before this one left
+    ws.resume_partitions(ALL, RESUME)  # ends the pauses of the previous example
     paused: set[PartitionKey] = set()
     for chosen, pause in acts:
         named = {one for one in KEYS if names(chosen, one)}

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the real store agrees with a dictionary, and the invariants always hold."""
+"""In any order of operations, the real store agrees with a dictionary, and the invariants hold."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tried:
 
 @dataclass
 class Known:
-    """What the model knows about one partition."""
+    """The model's state of one partition."""
 
     status: str = "pending"
     run: str | None = None
@@ -91,11 +91,11 @@ class StateMachine(RuleBasedStateMachine):
         if hasattr(self, "stack"):
             self.stack.close()
 
-    # --- what may happen ---
+    # --- operations ---
 
     @rule(keys=some_keys, worker=a_worker, behind=st.integers(0, 1))
     def issue(self, keys: list[PartitionKey], worker: int, behind: int) -> None:
-        """A planner looks, perhaps before the last attempt was issued, and asks for attempts."""
+        """A plan, perhaps made before the last attempt was issued, asks for attempts."""
         seen = {partition: max(0, len(self.known[partition].attempts) - behind) for partition in keys}
         run_id, token = new_run_id(), self.tokens[worker]
         issued, refused = self.actors.control.issue(run_id, token, 1, [planned(k, n) for k, n in seen.items()])

@@ -1,4 +1,4 @@
-"""Authority that moves by an operator's act: what readers and models make of it, and what people are told meanwhile."""
+"""Authority that an operator's act moves: its effect on readers and models, and the messages meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def workspace(folder: Path, *faults: dict[str, Any], **models: Any) -> Workspace
 
 
 def rows(ws: Workspace, day: date = D9) -> int:
-    """The rows of the source that the model says went into a day."""
+    """The source rows that the model counts for a day."""
     [found] = [row["rows_"] for row in ws.vouched("models.spend").arrow().to_pylist() if row["logical_date"] == day]
     return int(found)
 
@@ -84,7 +84,7 @@ def test_an_approved_run_is_published_before_models_are_planned(tmp_path: Path, 
     assert (facts["planned"], facts["accepted"], facts["loaded"]) == (1, 1, 2)
     assert (rows(ws), ws.why(key(1)).headline) == (20, "serving attempt 1 with 10 rows")
 
-    # With nothing to publish and nothing to run, nobody starts Spark.
+    # With nothing to publish and nothing to run, Spark is not started.
     assert ws.tick(never, WorkerStore(ws.database, ws.now).register(), Silent())["planned"] == 0
 
 
@@ -129,7 +129,7 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
         assert (why.display, why.stale[0].partition(":")[0]) == ("stale", "UPSTREAM_CHANGED")
     assert ws.board(Selection()).flags() == {"upstream_changed": 3, "input_demoted": 3}
 
-    # Rows are read as before, or hidden by every reader where the model says so.
+    # Rows are read as before, or hidden by every reader if the model is configured so.
     for table, as_of, days in (
         ("models.total", None, {D9, D10}),
         ("models.total", "before", {D9, D10}),
@@ -145,7 +145,7 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
         assert told[0].hidden_inputs == (() if D9 in days else (told[0].withdrawn_inputs))
     assert "its rows are hidden from readers" in ws.why(model("secret")).headline
 
-    # Without the input nothing is made from the rest, and models of models wait, too.
+    # Without the input nothing is derived from the rest, and models of models wait, too.
     waiting = run(ws, spark)
     assert (waiting.planned, waiting.waiting) == (
         0,
@@ -154,7 +154,7 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
     )
     assert set(ws.vouched("models.total").arrow().column("logical_date").to_pylist()) == {D9, D10}
 
-    # The input comes back with the same rows: everything is made again all the same, and is ready.
+    # The input comes back with the same rows: all models are computed again nevertheless, and are ready.
     assert ws.retry([key(1)], ENTRY) == 1
     again = run(ws, spark)
     assert (again.accepted, again.unchanged, again.cancelled) == (4, 0, 0)

@@ -1,4 +1,4 @@
-"""The projections on Spark: rebuilt there they are the same, row by row; and their files are read by anybody."""
+"""The projections rebuilt on Spark are the same, row by row; and any Parquet reader can read their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state database, a lake, and everybody who reads the ledger: for tests about what is made from events."""
+"""A state database, a lake, and all readers of the ledger: for tests about projections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWNER = (builders.TENANT, builders.WORKSPACE)
 
 @dataclass
 class LedgerHarness:
-    """A state database, a lake, and everybody who reads the ledger."""
+    """A state database, a lake, and all readers of the ledger."""
 
     actors: Actors
     lake: Lake

@@ -1,4 +1,4 @@
-"""Validates and publishes what was delivered, as a worker does it, and prints what that took of memory."""
+"""Validates and publishes delivered partitions as a worker does, and prints the memory that it used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def examine(house: Harness) -> str:
 
 
 def peak() -> int:
-    """Megabytes, as the kernel counts them since this program began; what getrusage says includes the parent's."""
+    """Megabytes since the start of this program, as the kernel counts them; getrusage includes the parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
 

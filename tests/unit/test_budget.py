@@ -1,4 +1,4 @@
-"""What a source may be asked: shared out among workers, and kept by each of them."""
+"""The request budget of a source: divided among workers, and enforced by each of them."""
 
 from __future__ import annotations
 

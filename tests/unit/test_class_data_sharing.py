@@ -1,4 +1,4 @@
-"""Spark's classes, kept ready between processes."""
+"""The class data sharing archive of Spark's JVM."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_folder_that_others_may_write_to_is_neither_used_nor_filled(tmp_path: 
         archive.write_options()
 
 
-def test_a_folder_that_the_jvm_could_not_be_told_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_jvm_options_cannot_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="do not allow"):
         ClassArchive(tmp_path / "with a space", JAVA, "spark 1").write_options()
 

@@ -1,4 +1,4 @@
-"""The demo source: the same seed gives the same rows, and faults strike where they are told to."""
+"""The demo source: the same seed gives the same rows, and faults affect only the configured partitions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_failure_rate_breaks_the_same_share_of_slices_each_time() -> None:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.CRASH])  # which ends the test run
-def test_a_fault_strikes_only_where_it_is_told_to(fault: Fault) -> None:
+def test_a_fault_affects_only_the_configured_partitions(fault: Fault) -> None:
     rule = {"fault": fault, "customer": "1", "date": DAYS[1].isoformat(), "seconds": 0}
     assert fetch(customer="2", faults=[rule]) == fetch(customer="2")
     assert fetch(faults=[{**rule, "enabled": False}]) == fetch()

@@ -1,4 +1,4 @@
-"""Which slices of models are expected, and what goes into them: laws over any customers, time zones and chains."""
+"""Expected partitions of models, and their inputs: laws over any customers, time zones and chains."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_models_come_after_what_they_read() -> None:
 def test_a_plan_waits_only_for_what_is_there_or_comes_with_it(
     some: tuple[Customer, ...], now: datetime, bringing: set[int]
 ) -> None:
-    """In a workspace in which nothing was ever made, by whatever customers the run brings."""
+    """In an empty workspace, with any customers that the run has."""
     body = settings(some)
     found = derived(body, now)
     inside = [key for key in slices(found, "campaign_daily") if int(key.customer_id) in bringing]
@@ -133,7 +133,7 @@ def test_a_plan_waits_only_for_what_is_there_or_comes_with_it(
 
 
 def whole(inputs: dict[str, list[PartitionKey]], coming: set[PartitionKey]) -> bool:
-    """Whether there are inputs at all, and all of them come."""
+    """Whether there are inputs, and all of them arrive."""
     every = [one for keys in inputs.values() for one in keys]
     return bool(every) and coming.issuperset(every)
 

@@ -1,4 +1,4 @@
-"""What a worker says about a slice as a whole, without Spark: its seal against its contract."""
+"""The header of a slice from a worker, without Spark: its seal compared with its contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.builders import NOW, contract, key
 
 
 def headers(folder: Path, sealed_as: str) -> list[dict[str, Any]]:
-    """What is said about a slice of two rows that was extracted under a schema version."""
+    """The complaints about a slice of two rows that was extracted under a schema version."""
     attempt = AttemptKey(key(), new_run_id())
     writer = RawSink(open_lake(str(folder))).writer(attempt)
     for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Types are written in one way, read in many, and know their values."""
+"""Field types: one notation, and the values that are valid for each."""
 
 from __future__ import annotations
 

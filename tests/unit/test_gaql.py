@@ -1,4 +1,4 @@
-"""Adding days to somebody else's query without misreading it."""
+"""Adding days to a GAQL query without misreading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of runs: what makes no sense is refused with the path shown; what makes sense folds as it reads."""
+"""Graphs of runs: invalid plans are refused with the path; valid plans fold to the expected states."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_dependency_that_the_run_does_not_load_is_refused() -> None:
         Graph([key(1), model("spend")], [FanIn(model("spend"), "demo", "all", [key(1), key(2)])])
 
 
-def test_whoever_waits_must_be_planned_itself_and_wait_for_something() -> None:
+def test_a_waiting_task_must_be_planned_and_have_an_upstream() -> None:
     with pytest.raises(GraphRefused, match="not planned itself"):
         Graph([key(1)], [FanIn(model("spend"), "demo", "all", [key(1)])])
     with pytest.raises(GraphRefused, match="waits for nothing"):
@@ -90,7 +90,7 @@ def test_the_chains_of_a_first_plan_are_taken_in_at_once_as_they_are_one_by_one(
 ) -> None:
     fan_ins = [FanIn(model("spend"), "demo", "all", [key(1), key(3)])]
     first = Graph([key(1), key(3), key(4), model("spend")], fan_ins).event(RUN).payload()
-    if twice:  # no plan of ours says this; it must not matter
+    if twice:  # our plans do not contain this; it must have no effect
         first = {**first, "chains": [*first["chains"], *first["chains"]]}
     later = Graph([key(4), key(5)]).event(RUN).payload()
 
@@ -122,7 +122,7 @@ def edges_of(graph: RunGraph) -> list[tuple[str, str, int, bool]]:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the later one first"])
-def test_of_what_two_plans_say_of_an_edge_or_a_group_the_first_holds(order: tuple[int, int]) -> None:
+def test_of_two_plans_of_an_edge_or_a_group_the_first_wins(order: tuple[int, int]) -> None:
     group = {"name": "g", "task": "m", "tasks": ["a", "b"]}
     first = {"tasks": ["a", "b", "m"], "groups": [{**group, "rule": "at least 1"}]}
     second = {"tasks": ["c", "m"], "edges": [["a", "m"]], "groups": [{**group, "rule": "all"}]}
@@ -149,7 +149,7 @@ def test_edges_are_found_by_the_task_that_they_leave_and_by_the_one_that_waits()
     graph = RunGraph()
     edges = [["a", "c"], ["b", "c"], ["a", "d"], ["c", "d"]]
     graph.add_plans([(1, {"tasks": ["a", "b", "c", "d"], "edges": edges})])
-    graph.number("late")  # heard of after the last plan: it has no edges
+    graph.number("late")  # added after the last plan: it has no edges
 
     def pairs(found: Ints) -> list[str]:
         return sorted(graph.keys[graph.up[edge]] + graph.keys[graph.down[edge]] for edge in found)
@@ -215,7 +215,7 @@ def finished(position: int, stage: str, partition: PartitionKey, outcome: str) -
         ("all", "SF", task_states.SKIPPED),
         ("all", "SC", task_states.CANCELLED),
         ("at least 1", "SF", task_states.READY),
-        ("at least 1", "S-", task_states.BLOCKED),  # every edge is heard before it is ready
+        ("at least 1", "S-", task_states.BLOCKED),  # a task is ready only when every edge is resolved
         ("share 0.5", "FF", task_states.SKIPPED),
     ],
 )
@@ -248,7 +248,7 @@ def test_inputs_that_were_published_before_are_satisfied_from_the_start() -> Non
     assert fold.tasks_in(task_states.READY) == [f"extract:{spend}"]
 
 
-def test_a_skipped_task_is_revived_when_a_later_word_says_success() -> None:
+def test_a_skipped_task_is_revived_when_a_later_outcome_is_success() -> None:
     plan = Graph([key(1)]).event(RUN)
     fold = RunFold()
     fold.fold([Fact(1, IDS[1], plan.type, plan.version, NOW, RUN, plan.payload())])

@@ -1,4 +1,4 @@
-"""Hostile payloads of each source, up to the verdict: refused by line or page, and no other day goes with them."""
+"""Hostile payloads of each source, up to the verdict: refused by line or page, without affecting other days."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEGABYTE = 1024 * 1024
 
 
 def judged(folder: Path, kind: str, options: dict[str, Any], own: dict[str, Any] | None = None) -> dict[date, str]:
-    """What becomes of each day: a number of rows, or why it was refused, at extraction or by the contract."""
+    """The result of each day: a number of rows, or the reason of the refusal, at extraction or by the contract."""
     settings = SourceSettings(name="shop", kind=kind, options=options)
     query = Query(name="q", source="shop", fields=FIELDS, options=own or {})
     extraction = Extraction(str(folder / "lake"), new_run_id(), settings, {"q": query}, {"q": "hash"})
@@ -51,7 +51,7 @@ def judged(folder: Path, kind: str, options: dict[str, Any], own: dict[str, Any]
     return verdicts
 
 
-# What stands as the second of three lines (or records), and what is said about it.
+# The second of three lines (or records), and the expected message.
 LINES: list[tuple[str, bytes, str]] = [
     ("cut", b'{"n":1,"s":"a', "refused: not valid JSON (Unterminated string starting at) (line 2)"),
     ("words", b"Internal Server Error", "refused: not valid JSON (Expecting value) (line 2)"),

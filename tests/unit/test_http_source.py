@@ -1,4 +1,4 @@
-"""The HTTP source against a real server: paging, refusals, redirects, and what never leaves this machine."""
+"""The HTTP source against a real server: paging, refusals, redirects, and secrets that stay on this machine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def chain(error: BaseException | None) -> Iterator[str]:
 
 
 def pages(asked: Asked, kind: str) -> Said:
-    """Five records, two on a page, handed out in every way there is."""
+    """Five records, two on a page, with every kind of paging."""
     params, rows = asked.params, [1, 2, 3, 4, 5]
     match kind:
         case "page":
@@ -225,7 +225,7 @@ def in_a_minute() -> str:
         (408, {}, SourceUnavailable, "cannot answer now (408)"),
     ],
 )
-def test_a_status_says_whose_trouble_it_is(
+def test_each_http_status_has_an_error_class(
     status: int, headers: dict[str, str], kind: type[PenstockError], words: str
 ) -> None:
     with service(lambda _: Said(b"no", status, headers)) as here, pytest.raises(kind) as refused:
@@ -243,7 +243,7 @@ def test_a_pause_may_be_given_as_a_moment() -> None:
     assert 30 < refused.value.retry_after <= 60
 
 
-def test_a_refused_request_shows_what_the_service_said_but_no_secret() -> None:
+def test_a_refused_request_shows_the_message_of_the_service_but_no_secret() -> None:
     def answer(asked: Asked) -> Said:
         return Said(
             f"no  such\nreport, {asked.headers['authorization']} {asked.params['key']}".encode() + b"!" * 999, 404

@@ -1,4 +1,4 @@
-"""Who may move a partition, from where, to where: every combination, and nothing else."""
+"""The transitions of a partition: every combination of actor, act and status, and no other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_act_leads_where_the_table_says_or_nowhere(actor: Actor, act: Act, be
     assert after(actor, act, before) == ALLOWED.get((actor, act, before))
 
 
-def test_the_table_says_each_thing_once() -> None:
+def test_the_table_has_each_transition_once() -> None:
     assert len(TRANSITIONS) == len({(move.actor, move.act, move.before) for move in TRANSITIONS}) == len(ALLOWED)
 
 
@@ -51,7 +51,7 @@ def test_a_rejected_attempt_never_takes_success_away() -> None:
     assert after(Actor.VALIDATOR, Act.REJECT, SUCCESS) is SUCCESS
 
 
-def test_the_words_are_those_of_the_state_contract() -> None:
+def test_the_statuses_are_those_of_the_state_contract() -> None:
     assert [status.value for status in PartitionStatus] == ["pending", "success", "failed"]
 
 

@@ -1,4 +1,4 @@
-"""Names and seals of raw partitions: what is written reads back as the same value, and nothing else reads at all."""
+"""Names and seals of raw partitions: they round-trip, and other text is refused."""
 
 from __future__ import annotations
 

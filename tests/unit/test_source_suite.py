@@ -1,4 +1,4 @@
-"""The suite for third-party sources finds what is wrong with one: each of its tests fails for somebody."""
+"""The suite for third-party sources detects violations: each of its tests fails for some source."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Fickle(Orderly):
 
 
 class Greedy(Orderly):
-    """Gives a day more rows when it comes with others."""
+    """Returns more rows for a day when it is requested with others."""
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
         self.budget.spend()
@@ -174,14 +174,14 @@ class TestOrderly(SourceSuite):
         (Unshakable, "test_errors_have_an_error_class", "brought rows, and no error"),
     ],
 )
-def test_a_source_that_does_one_thing_wrong_is_told_so(source: type[Orderly], test: str, words: str) -> None:
+def test_each_violation_of_a_source_fails_its_test(source: type[Orderly], test: str, words: str) -> None:
     suite = type("Suite", (TestOrderly,), {"source": source})()
     with pytest.raises(AssertionError) as told:
         getattr(suite, test)()
     assert words in str(told.value)
 
 
-def test_a_source_that_refuses_the_query_it_is_tested_with_is_told_so() -> None:
+def test_a_source_that_refuses_its_own_query_fails_the_suite() -> None:
     suite = type("Suite", (TestOrderly,), {"source": Picky})()
     with pytest.raises(ConfigError, match=r"queries\.q\.options: never"):
         suite.test_its_query_is_not_refused()
