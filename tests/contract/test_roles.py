@@ -205,7 +205,7 @@ def test_the_control_plane_keeps_runs_workers_retries_and_marks(estate: Estate) 
     run_id, token = new_run_id(), actors.workers.register()
     actors.control.start_run(run_id, token, "ada", {}, 1)
     actors.control.finish_run(run_id, actors.token, {"accepted": 0})
-    actors.workers.beat(token)
+    actors.workers.heartbeat(token)
     actors.issue_one(key(2), token)
     actors.workers.stop(token)
     assert [a.worker_token for a in actors.workers.abandoned()] == [token]

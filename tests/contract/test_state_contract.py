@@ -845,7 +845,7 @@ def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> No
     def verbs(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert verbs(ValidatorStore) == {"judge", "accept", "reject", "withdraw"}
+    assert verbs(ValidatorStore) == {"judge", "reject", "withdraw"}
     judging = {"judge", "accept", "reject", "withdraw", "demote", "rollback", "approve"}
     assert not verbs(ControlStore) & judging
     assert not (verbs(RetryStore) | verbs(MarkStore)) & {*judging, "issue", "requeue"}
@@ -1366,7 +1366,7 @@ def test_a_heartbeat_renews_everything_a_worker_holds(actors: Actors) -> None:
     actors.issue(key(1), key(2))
     actors.expire(actors.token)
     assert len(actors.workers.abandoned()) == 2
-    actors.workers.beat(actors.token)
+    actors.workers.heartbeat(actors.token)
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
 
 
@@ -1381,7 +1381,7 @@ def test_leases_follow_the_databases_clock_and_not_the_processs(actors: Actors, 
     actors.clock.now = clock
     token = actors.workers.register()
     held = actors.issue_one(token=token)
-    actors.workers.beat(token)
+    actors.workers.heartbeat(token)
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
     assert attempt_of(actors, held).outcome is None
     actors.expire(token)
@@ -1406,10 +1406,10 @@ def test_open_attempts_are_listed_by_worker_and_by_run(actors: Actors) -> None:
     def opened(found: list[OpenAttempt]) -> set[tuple[int, str]]:
         return {(one.attempt.partition.logical_date.day, one.worker_token) for one in found}
 
-    assert opened(workers.left_by(actors.token)) == {(2, actors.token), (8, actors.token)}
-    assert opened(workers.abandoned()) == opened(workers.left_by(gone)) == {(4, gone), (6, gone)}
-    assert opened(workers.left_in(runs[gone][0])) == {(4, gone)}
-    assert workers.left_in(runs[actors.token][0]) == []
+    assert opened(workers.open_attempts_of(actors.token)) == {(2, actors.token), (8, actors.token)}
+    assert opened(workers.abandoned()) == opened(workers.open_attempts_of(gone)) == {(4, gone), (6, gone)}
+    assert opened(workers.abandoned_in(runs[gone][0])) == {(4, gone)}
+    assert workers.abandoned_in(runs[actors.token][0]) == []
     assert workers.abandoned_runs() == workers.runs_of(gone) == [(runs[gone][0], gone)]
     assert sorted(workers.runs_of(actors.token)) == [(run_id, actors.token) for run_id in runs[actors.token]]
     workers.stop(actors.token)

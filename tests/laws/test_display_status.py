@@ -65,13 +65,13 @@ class History:
         return DisplayStatus.STALE if stale else DisplayStatus.MATERIALIZED
 
 
-def play(annals: LedgerHarness, act: str, day: int, which: int, step: int, told: History) -> None:
+def play(harness: LedgerHarness, act: str, day: int, which: int, step: int, told: History) -> None:
     """Perform it if it is allowed, and record its effect."""
-    actors = annals.actors
+    actors = harness.actors
     acts = AuthorityStore(actors.database, actors.clock)
     now = actors.clock()
     if act in ("accept", "reject", "cancel"):
-        run_id = annals.start(day)
+        run_id = harness.start(day)
         if act == "accept":
             told.accepted.append(run_id)
             actors.validator.judge([accepted(attempt(run_id, day), actors.token)])
@@ -111,13 +111,13 @@ def test_the_board_shows_what_the_rule_says(
 ) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(builders.quick_folder())
-        annals = stack.enter_context(LedgerHarness.on(builders.open_database("sqlite", folder, str), folder))
+        harness = stack.enter_context(LedgerHarness.on(builders.open_database("sqlite", folder, str), folder))
         told = {day: History([], []) for day in DAYS}
         for step, (act, day, which) in enumerate(story, start=1):
-            annals.actors.clock.now = NOW + timedelta(hours=step * hours)
-            play(annals, act, day, which, step, told[day])
+            harness.actors.clock.now = NOW + timedelta(hours=step * hours)
+            play(harness, act, day, which, step, told[day])
             if folded and step == len(story) // 2:
-                annals.projector.advance()
+                harness.projector.advance()
         now = NOW + timedelta(hours=(len(story) + 1) * hours)
         policy = replace(POLICY, code_version="another" if outdated else FINGERPRINT, max_lag=MAX_LAG if lags else None)
         newest = max((day for day, found in told.items() if found.made_at), default=None)
@@ -127,6 +127,6 @@ def test_the_board_shows_what_the_rule_says(
             return outdated or late
 
         shown = {
-            s.key.logical_date.day: s.display for s in Board(annals.current(), [EXPECTED], [policy], now).everything()
+            s.key.logical_date.day: s.display for s in Board(harness.current(), [EXPECTED], [policy], now).everything()
         }
         assert shown == {day: found.display(stale=is_stale(day, found)) for day, found in told.items()}

@@ -25,7 +25,7 @@ class RunState:
     def refresh(self) -> None:
         """Fold the events that were recorded since the last call."""
         facts, self._cursor = self._news(self._run_id, self._cursor)
-        self._run.take(facts)
+        self._run.add(facts)
 
     def folded(self) -> FoldedRun:
         """The run, folded from all its events."""

@@ -31,11 +31,11 @@ class PlanCreated:
         return f"{self.type}/{self.run_id}/{self.part}"
 
     def payload(self) -> dict[str, Any]:
-        told = {"chains": self.chains, "tasks": self.tasks, "edges": self.edges, "groups": self.groups}
+        present = {"chains": self.chains, "tasks": self.tasks, "edges": self.edges, "groups": self.groups}
         return {
             "part": self.part,
             "reasons": dict(self.reasons),
-            **{name: found for name, found in told.items() if found},
+            **{name: found for name, found in present.items() if found},
         }
 
 

@@ -90,8 +90,8 @@ class Current:
     def status_news(self) -> pa.Table:
         """The rows since the compaction, one per partition with new events; to be joined with the base."""
         deltas = files.read_all(self.lake, self.manifest.status_deltas, PARTIAL)
-        told = pa.concat_tables([deltas, partials(self.news)])
-        return joined(told) if len(told) else told
+        rows = pa.concat_tables([deltas, partials(self.news)])
+        return joined(rows) if len(rows) else rows
 
     def consumed(self) -> list[ds.Dataset | pa.Table]:
         found: list[ds.Dataset | pa.Table] = []
@@ -147,8 +147,8 @@ class Current:
 
     def _fresh(self) -> Iterator[tuple[str, FoldedRun]]:
         """Yield the runs with events after the manifest, folded from all their events: the size of a run is bounded."""
-        told = {fact.run_id for fact in self.news if fact.type in OF_A_RUN and understood(fact)}
-        for run_id in sorted(run for run in told if run):
+        run_ids = {fact.run_id for fact in self.news if fact.type in OF_A_RUN and understood(fact)}
+        for run_id in sorted(run for run in run_ids if run):
             yield run_id, FoldedRun.of(self.events.of_run(run_id))
 
 

@@ -50,7 +50,7 @@ class EventPage:
     changed: dict[str, Ints | None] = field(default_factory=dict)  # changed tasks by run; None means all of them
     _over: set[str] = field(default_factory=set)  # prefolded runs whose last event is in this page
 
-    def take(self, facts: Sequence[Fact], cursor: Cursor) -> None:
+    def add(self, facts: Sequence[Fact], cursor: Cursor) -> None:
         """Fold a piece of the page."""
         self.size += len(facts)
         self.cursor = cursor
@@ -70,7 +70,7 @@ class EventPage:
     def _fold_run(self, run_id: str, facts: Sequence[Fact]) -> None:
         run = self.runs.get(run_id)
         if run is not None:
-            more, known = run.take(facts), self.changed.get(run_id, np.empty(0, np.int64))
+            more, known = run.add(facts), self.changed.get(run_id, np.empty(0, np.int64))
             self.changed[run_id] = None if known is None else np.union1d(known, more)
             return
         self.changed[run_id] = None

@@ -69,7 +69,7 @@ class Projector:
                 page: EventPage | None = None
                 for piece, cursor in self._after(manifest.cursor, PIECE):
                     page = page or self._page(manifest, prefolded)
-                    page.take(piece, cursor)
+                    page.add(piece, cursor)
                     if page.size >= PAGE:
                         break
                 new = manifest if page is None else self._without_expired(self._with(manifest, page), self.clock())
@@ -149,7 +149,7 @@ class Projector:
         new, done = Manifest(), 0
         page = self._page(new, {})
         for piece, cursor in pieces:
-            page.take(piece, cursor)
+            page.add(piece, cursor)
             done += len(piece)
             if page.size >= PAGE:
                 new = self._with_private(new, page)

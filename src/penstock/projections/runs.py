@@ -80,10 +80,10 @@ class FoldedRun:
     @classmethod
     def of(cls, facts: Sequence[Fact]) -> FoldedRun:
         run = cls(RunFold(), RunFacts())
-        run.take(facts)
+        run.add(facts)
         return run
 
-    def take(self, facts: Sequence[Fact]) -> Ints:
+    def add(self, facts: Sequence[Fact]) -> Ints:
         self.facts.fold(facts)
         return self.fold.fold(facts)
 

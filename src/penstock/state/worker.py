@@ -49,7 +49,7 @@ class WorkerStore:
         self._database.transact(lambda connection: connection.execute(statement, row))
         return token
 
-    def beat(self, token: str) -> None:
+    def heartbeat(self, token: str) -> None:
         """Renew the leases of everything that this worker holds, with one update."""
         worker = schema.worker
         statement = sa.update(worker).where(worker.c.token == token).values(heartbeat_at=self._now())
@@ -74,11 +74,11 @@ class WorkerStore:
         """Open attempts of workers that stopped or whose lease ran out."""
         return self._open(schema.partition_attempt.c.worker_token.in_(self._gone()))
 
-    def left_by(self, token: str) -> list[OpenAttempt]:
+    def open_attempts_of(self, token: str) -> list[OpenAttempt]:
         """Open attempts of one worker."""
         return self._open(schema.partition_attempt.c.worker_token == token)
 
-    def left_in(self, run_id: RunId) -> list[OpenAttempt]:
+    def abandoned_in(self, run_id: RunId) -> list[OpenAttempt]:
         """Open attempts of one run whose worker is gone."""
         attempt = schema.partition_attempt
         return self._open(sa.and_(attempt.c.run_id == run_id, attempt.c.worker_token.in_(self._gone())))
