@@ -494,7 +494,7 @@ def model(day: int = 3, customer: str = "all", query: str = "spend") -> Partitio
     return key(day, customer, query, "models")
 
 
-class Told:
+class EventHistory:
     """Events that are not folded yet, and inputs of partitions: a board of them needs no database."""
 
     def __init__(self) -> None:
@@ -503,10 +503,10 @@ class Told:
         self._versions: Counter[PartitionKey] = Counter()
         self._inputs: list[tuple[Any, ...]] = []
 
-    def _tell(self, kind: str, run_id: str | None, partition: PartitionKey, **payload: Any) -> None:
+    def _append(self, kind: str, run_id: str | None, partition: PartitionKey, **payload: Any) -> None:
         at = len(self._facts) + 1
-        told = {"partition_key": str(partition), **payload}
-        self._facts.append(Fact(at, f"E{at:04}", kind, 1, self.now, run_id, told))
+        body = {"partition_key": str(partition), **payload}
+        self._facts.append(Fact(at, f"E{at:04}", kind, 1, self.now, run_id, body))
 
     def later(self, hours: int = 1) -> None:
         self.now += timedelta(hours=hours)
@@ -518,13 +518,13 @@ class Told:
         made = Consumed(partition, run_id, digest or f"content-{run_id}")
         self._inputs += [(*partition, run_id, *one.partition, one.run_id, one.content_digest) for one in inputs]
         finished = {"attempt_no": version, "outcome": "SUCCEEDED", "consumed": len(inputs)}
-        self._tell("TaskFinished", run_id, partition, **finished)
+        self._append("TaskFinished", run_id, partition, **finished)
         trusted = {"act": "accept", "code_version": FINGERPRINT, "content_digest": made.content_digest}
-        self._tell("AuthorityChanged", run_id, partition, authority_version=version, **trusted)
+        self._append("AuthorityChanged", run_id, partition, authority_version=version, **trusted)
         return made
 
     def publish(self, made: Consumed) -> Consumed:
-        self._tell("PartitionPublished", made.run_id, made.partition)
+        self._append("PartitionPublished", made.run_id, made.partition)
         return made
 
     def load(self, *partitions: PartitionKey) -> list[Consumed]:
@@ -533,10 +533,10 @@ class Told:
 
     def demote(self, partition: PartitionKey) -> None:
         self._versions[partition] += 1
-        self._tell("AuthorityChanged", None, partition, authority_version=self._versions[partition], act="demote")
+        self._append("AuthorityChanged", None, partition, authority_version=self._versions[partition], act="demote")
 
     def hide(self, partition: PartitionKey) -> None:
-        self._tell("PartitionHidden", None, partition)
+        self._append("PartitionHidden", None, partition)
 
     def _consumed(self, _: Sequence[Fact]) -> pa.Table:
         return pa.Table.from_pylist(
@@ -559,8 +559,8 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def history() -> EventHistory:
+    return EventHistory()
 
 
 whose = pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
@@ -571,129 +571,133 @@ def slice_of(day: int, *, own: bool, query: str = "spend") -> PartitionKey:
 
 
 @whose
-def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(told: Told, own: bool) -> None:
-    inputs = told.load(key(2, "1"), key(3, "1"))
-    told.accept(slice_of(3, own=own), *inputs)
-    told.accept(slice_of(4, own=own), inputs[1])
-    told.accept(slice_of(3, own=own, query="other"))
-    told.load(key(1, "1"), key(5, "1"))  # in neither window
-    told.later()
-    added = told.accept(key(4, "1"))
-    assert told.stale(own=own) == []  # it is not readable yet
-    told.later()
-    seen = told.now
-    told.publish(added)
-    told.later()
-    [found] = told.board(own=own).page(STALE, after=None, limit=None)
+def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(
+    history: EventHistory, own: bool
+) -> None:
+    inputs = history.load(key(2, "1"), key(3, "1"))
+    history.accept(slice_of(3, own=own), *inputs)
+    history.accept(slice_of(4, own=own), inputs[1])
+    history.accept(slice_of(3, own=own, query="other"))
+    history.load(key(1, "1"), key(5, "1"))  # in neither window
+    history.later()
+    added = history.accept(key(4, "1"))
+    assert history.stale(own=own) == []  # it is not readable yet
+    history.later()
+    seen = history.now
+    history.publish(added)
+    history.later()
+    [found] = history.board(own=own).page(STALE, after=None, limit=None)
     assert (found.key, found.stale_since) == (slice_of(4, own=own), seen)
     assert [str(reason) for reason in found.reasons] == ["UPSTREAM_CHANGED"]
 
 
 @whose
-def test_only_tables_and_customers_that_a_slice_reads_are_in_its_window(told: Told, own: bool) -> None:
-    told.accept(slice_of(3, own=own))
-    told.accept(slice_of(3, own=own, query="other"))
-    told.load(key(2, "1", "clicks_2"), key(2, "1", source="ads"), key(4, "1"), key(1, "1"))
-    assert told.stale(own=own) == []
-    told.load(key(2, "2"))
-    assert told.stale(own=own) == ([] if own else [model(3)])
-    told.load(key(2, "1", "clicks"))
-    assert slice_of(3, own=own, query="other") in told.stale(own=own)
+def test_only_tables_and_customers_that_a_slice_reads_are_in_its_window(history: EventHistory, own: bool) -> None:
+    history.accept(slice_of(3, own=own))
+    history.accept(slice_of(3, own=own, query="other"))
+    history.load(key(2, "1", "clicks_2"), key(2, "1", source="ads"), key(4, "1"), key(1, "1"))
+    assert history.stale(own=own) == []
+    history.load(key(2, "2"))
+    assert history.stale(own=own) == ([] if own else [model(3)])
+    history.load(key(2, "1", "clicks"))
+    assert slice_of(3, own=own, query="other") in history.stale(own=own)
 
 
 @whose
 @pytest.mark.parametrize(("days", "stale"), [(1, []), (2, [3]), (3, [3, 4])])
 def test_a_window_is_so_many_days_and_ends_with_the_day_itself(
-    told: Told, own: bool, days: int, stale: list[int]
+    history: EventHistory, own: bool, days: int, stale: list[int]
 ) -> None:
     for day in (1, 3, 4):
-        told.accept(slice_of(day, own=own))
-    told.load(key(2, "1"))
-    assert told.stale(own=own, days=days) == [slice_of(day, own=own) for day in stale]
+        history.accept(slice_of(day, own=own))
+    history.load(key(2, "1"))
+    assert history.stale(own=own, days=days) == [slice_of(day, own=own) for day in stale]
 
 
 @whose
-def test_a_slice_is_stale_since_the_first_that_came_into_its_window(told: Told, own: bool) -> None:
-    told.accept(slice_of(3, own=own))
-    told.later()
-    first = told.now
-    told.load(key(3, "1"))
-    told.later()
-    told.load(key(2, "1"))
-    told.later()
-    [found] = told.board(own=own).page(STALE, after=None, limit=None)
+def test_a_slice_is_stale_since_the_first_that_came_into_its_window(history: EventHistory, own: bool) -> None:
+    history.accept(slice_of(3, own=own))
+    history.later()
+    first = history.now
+    history.load(key(3, "1"))
+    history.later()
+    history.load(key(2, "1"))
+    history.later()
+    [found] = history.board(own=own).page(STALE, after=None, limit=None)
     assert found.stale_since == first
 
 
 @whose
 @pytest.mark.parametrize("gone", ["another run is trusted", "withdrawn", "hidden"])
-def test_what_cannot_be_read_now_is_missing_from_no_slice(told: Told, own: bool, gone: str) -> None:
-    told.accept(slice_of(3, own=own), *told.load(key(3, "1")))
-    told.load(key(2, "1"))
-    assert told.stale(own=own) == [slice_of(3, own=own)]
+def test_what_cannot_be_read_now_is_missing_from_no_slice(history: EventHistory, own: bool, gone: str) -> None:
+    history.accept(slice_of(3, own=own), *history.load(key(3, "1")))
+    history.load(key(2, "1"))
+    assert history.stale(own=own) == [slice_of(3, own=own)]
     match gone:
         case "another run is trusted":
-            told.accept(key(2, "1"))  # newer than the shown run
+            history.accept(key(2, "1"))  # newer than the shown run
         case "withdrawn":
-            told.demote(key(2, "1"))
+            history.demote(key(2, "1"))
         case "hidden":
-            told.hide(key(2, "1"))
-    assert told.stale(own=own) == []
+            history.hide(key(2, "1"))
+    assert history.stale(own=own) == []
 
 
 @whose
-def test_what_went_into_a_slice_is_what_went_into_its_trusted_run(told: Told, own: bool) -> None:
-    inputs = told.load(key(2, "1"), key(3, "1"))
+def test_what_went_into_a_slice_is_what_went_into_its_trusted_run(history: EventHistory, own: bool) -> None:
+    inputs = history.load(key(2, "1"), key(3, "1"))
     mine = slice_of(3, own=own)
-    told.accept(mine, inputs[0])
-    assert told.stale(own=own) == [mine]
-    told.accept(mine, *inputs)
-    assert told.stale(own=own) == []
-    told.accept(mine, inputs[1])
-    assert told.stale(own=own) == [mine]
-    told.demote(mine)
-    assert told.stale(own=own) == []
+    history.accept(mine, inputs[0])
+    assert history.stale(own=own) == [mine]
+    history.accept(mine, *inputs)
+    assert history.stale(own=own) == []
+    history.accept(mine, inputs[1])
+    assert history.stale(own=own) == [mine]
+    history.demote(mine)
+    assert history.stale(own=own) == []
 
 
 @whose
-def test_what_went_into_one_slice_did_not_go_into_another(told: Told, own: bool) -> None:
-    [one] = told.load(key(3, "1"))
-    told.accept(slice_of(3, own=own), one)
-    told.accept(slice_of(4, own=own))
-    assert told.stale(own=own) == [slice_of(4, own=own)]
+def test_what_went_into_one_slice_did_not_go_into_another(history: EventHistory, own: bool) -> None:
+    [one] = history.load(key(3, "1"))
+    history.accept(slice_of(3, own=own), one)
+    history.accept(slice_of(4, own=own))
+    assert history.stale(own=own) == [slice_of(4, own=own)]
 
 
 @whose
-def test_an_input_that_nobody_can_read_any_more_does_not_outweigh_one_that_came_later(told: Told, own: bool) -> None:
+def test_an_input_that_nobody_can_read_any_more_does_not_outweigh_one_that_came_later(
+    history: EventHistory, own: bool
+) -> None:
     """Another run of an input has the same rows and is not shown yet: it neither counts as read nor as readable."""
-    [one] = told.load(key(3, "1"))
-    told.accept(slice_of(3, own=own), one)
-    told.accept(key(3, "1"), digest=one.content_digest)
-    assert told.stale(own=own) == []
-    told.load(key(2, "1"))
-    assert told.stale(own=own) == [slice_of(3, own=own)]
+    [one] = history.load(key(3, "1"))
+    history.accept(slice_of(3, own=own), one)
+    history.accept(key(3, "1"), digest=one.content_digest)
+    assert history.stale(own=own) == []
+    history.load(key(2, "1"))
+    assert history.stale(own=own) == [slice_of(3, own=own)]
 
 
-def test_only_what_was_made_from_a_changed_input_is_stale(told: Told) -> None:
-    one, two = told.load(key(1, "1"), key(1, "2"))
-    told.accept(model(1, "1"), one)
-    told.accept(model(1, "2"), two)
-    told.accept(model(2, "1"), two)
-    told.accept(model(2, "1"), one)  # the trusted run was not derived from the other
-    told.load(key(1, "2"), key(2, "1"), key(1, "1", "clicks"))
-    assert told.stale(days=0) == [model(1, "2")]
+def test_only_what_was_made_from_a_changed_input_is_stale(history: EventHistory) -> None:
+    one, two = history.load(key(1, "1"), key(1, "2"))
+    history.accept(model(1, "1"), one)
+    history.accept(model(1, "2"), two)
+    history.accept(model(2, "1"), two)
+    history.accept(model(2, "1"), one)  # the trusted run was not derived from the other
+    history.load(key(1, "2"), key(2, "1"), key(1, "1", "clicks"))
+    assert history.stale(days=0) == [model(1, "2")]
 
 
 @pytest.mark.parametrize("source", ["input never heard of", "input without a trusted run"])
-def test_a_slice_whose_input_is_gone_is_stale(told: Told, source: str) -> None:
+def test_a_slice_whose_input_is_gone_is_stale(history: EventHistory, source: str) -> None:
     """After a recovery nothing may be known of an input."""
     lost = Consumed(key(1, "1"), new_run_id(), "lost")
     if source == "input without a trusted run":
-        told.hide(key(1, "1"))
-    told.accept(model(1, "1"), lost)
-    assert told.stale(days=0) == [model(1, "1")]
-    [found] = told.board(days=0).page(STALE, after=None, limit=None)
-    assert found.stale_since == told.now
+        history.hide(key(1, "1"))
+    history.accept(model(1, "1"), lost)
+    assert history.stale(days=0) == [model(1, "1")]
+    [found] = history.board(days=0).page(STALE, after=None, limit=None)
+    assert found.stale_since == history.now
 
 
 def test_a_fan_in_has_no_limit(harness: LedgerHarness) -> None:

@@ -20,8 +20,8 @@ JAVA = 'openjdk version "17.0.1"\nOpenJDK 64-Bit Server VM (mixed mode, sharing)
 def ended(code: int, *written: Path) -> subprocess.Popen[bytes]:
     """A process that ends as a JVM does when its standard input is closed, after it wrote its classes."""
     script = "".join(f"open({str(path)!r}, 'w').write('classes');" for path in written)
-    words = f"import sys; sys.stdin.read(); {script} sys.exit({code})"
-    return subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE)
+    program = f"import sys; sys.stdin.read(); {script} sys.exit({code})"
+    return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
 
 
 def new_file(archive: ClassArchive) -> Path:
@@ -104,9 +104,9 @@ def test_a_file_that_somebody_else_may_change_or_that_is_only_a_link_is_not_used
     assert archive.use_options() == ""
 
 
-@pytest.mark.parametrize("words", ["Eclipse OpenJ9 VM (sharing)", "OpenJDK 64-Bit Server VM (mixed mode)"])
-def test_a_jvm_that_shares_no_classes_is_left_alone(tmp_path: Path, words: str) -> None:
-    assert class_archive(f'openjdk version "17"\n{words}', tmp_path) is None
+@pytest.mark.parametrize("version", ["Eclipse OpenJ9 VM (sharing)", "OpenJDK 64-Bit Server VM (mixed mode)"])
+def test_a_jvm_that_shares_no_classes_is_left_alone(tmp_path: Path, version: str) -> None:
+    assert class_archive(f'openjdk version "17"\n{version}', tmp_path) is None
 
 
 def test_a_spark_whose_jars_are_elsewhere_starts_as_ever(tmp_path: Path) -> None:

@@ -50,10 +50,10 @@ def test_a_cycle_is_refused_with_its_path() -> None:
     fan_ins = [FanIn(one, "g", "all", [two]), FanIn(two, "g", "all", [three]), FanIn(three, "g", "all", [one])]
     with pytest.raises(GraphRefused) as refused:
         Graph([one, two, three], fan_ins)
-    words = str(refused.value)
-    assert words.startswith("a cycle: ")
-    assert words.count(" waits for ") == 3
-    assert words.removeprefix("a cycle: ").split(" waits for ")[0] == words.split(" waits for ")[-1]
+    message = str(refused.value)
+    assert message.startswith("a cycle: ")
+    assert message.count(" waits for ") == 3
+    assert message.removeprefix("a cycle: ").split(" waits for ")[0] == message.split(" waits for ")[-1]
 
 
 def test_a_diamond_is_not_a_cycle() -> None:

@@ -150,7 +150,7 @@ class TestOrderly(SourceSuite):
 
 
 @pytest.mark.parametrize(
-    ("source", "test", "words"),
+    ("source", "test", "message"),
     [
         (Lax, "test_unknown_options_are_refused", "was accepted"),
         (Curt, "test_unknown_options_are_refused", "does not name the option"),
@@ -174,11 +174,11 @@ class TestOrderly(SourceSuite):
         (Unshakable, "test_errors_have_an_error_class", "brought rows, and no error"),
     ],
 )
-def test_each_violation_of_a_source_fails_its_test(source: type[Orderly], test: str, words: str) -> None:
+def test_each_violation_of_a_source_fails_its_test(source: type[Orderly], test: str, message: str) -> None:
     suite = type("Suite", (TestOrderly,), {"source": source})()
     with pytest.raises(AssertionError) as told:
         getattr(suite, test)()
-    assert words in str(told.value)
+    assert message in str(told.value)
 
 
 def test_a_source_that_refuses_its_own_query_fails_the_suite() -> None:
