@@ -1,4 +1,4 @@
-# Every target does its own set-up: virtual environment, locked dependencies, Java.
+# Every target does its own setup: virtual environment, locked dependencies, Java.
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,20 +11,20 @@ help: ## show this list
 demo: $(VENV)/.runtime ## run the main job on SQLite, a local lake and local Spark, and show the result
 	@demo/run
 
-# Two at a time, file by file: most of the time goes into starting and waiting.
+# Two test files at a time: most of the time is start-up and waiting.
 test: $(VENV)/.dev ## run the whole test suite; starts the servers that it needs
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/.dev ## run the tests that need no Spark
 	$(BIN)/python -m pytest tests/unit tests/laws tests/contract
 
-# docs/testing.md says how. SAMPLE=400, SEED=1, ARGS="--all --package state".
+# See docs/testing.md. SAMPLE=400, SEED=1, ARGS="--all --package state".
 mutate: $(VENV)/.dev ## run mutation testing with the fast tests (SAMPLE=..., SEED=..., ARGS=...)
 	$(BIN)/python scripts/mutate --sample $(or $(SAMPLE),200) --seed $(or $(SEED),7) $(ARGS)
 
 check: lint types test ## run what CI runs: format, lint, types, tests
 
-format: $(VENV)/.dev ## rewrite the code as ruff wants it
+format: $(VENV)/.dev ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -35,14 +35,14 @@ lint: $(VENV)/.dev ## check format and lint rules
 types: $(VENV)/.dev ## check types with mypy
 	$(BIN)/mypy
 
-# The whole way beside a plain script. The control plane alone: .venv/bin/python -m bench.control_plane
-bench: $(VENV)/.dev ## measure a whole run beside a plain Spark script (ARGS=...)
+# A whole run compared with a plain script. The control plane alone: .venv/bin/python -m bench.control_plane
+bench: $(VENV)/.dev ## measure a whole run, compared with a plain Spark script (ARGS=...)
 	$(BIN)/python -m bench $(or $(ARGS),--partitions 10000 --partitions 50000 --output bench-results.jsonl)
 
 docs: $(VENV)/.dev ## write the generated reference pages
 	$(BIN)/python scripts/generate_docs.py
 
-# Locks name versions and hashes only: no registry is named in them.
+# Lock files contain versions and hashes only, and name no registry.
 lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	$(BIN)/pip install --quiet uv==0.13.7
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml -o requirements/runtime.lock

@@ -1,4 +1,4 @@
-"""Runs both sides on each size, each in a process of its own, and shows the comparison."""
+"""Runs both sides at each size, each in its own process, and shows the comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many partitions per second are issued, judged and requeued, beside plain inserts into one table."""
+"""Partitions per second that are issued, judged and requeued, compared with plain inserts into one table."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _insert(database: Database, rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _requeue(workspace: Workspace, partitions: int, watch: Stopwatch) -> None:
-    """What the end of a run and then `penstock state retry` do."""
+    """The end of a run, followed by `penstock state retry`."""
     decide, find, requeue = _RETRYING
     watch.begin(decide)
     workspace.runners.schedule_retries()

@@ -1,4 +1,4 @@
-"""A clock that stands still. It travels to Spark's workers, so this module must not import anything of weight."""
+"""A fixed clock. It is pickled to Spark's workers, so this module must not import anything heavy."""
 
 from __future__ import annotations
 

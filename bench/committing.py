@@ -1,4 +1,4 @@
-"""How long a commit takes as a table grows: ours with its fence, beside one plain commit of delta-rs."""
+"""Time of a commit as a table grows: ours with its fence, compared with a plain commit of delta-rs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A publisher of 10,000 partitions killed in every gap of its protocol while readers look: each read must be whole."""
+"""A publisher of 10,000 partitions killed in every gap while readers run: each read must be complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.report import circumstances
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     say = Console(stderr=True).print
-    sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests walk the same way with fewer partitions
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests do the same with fewer partitions
     from support.harness import Harness
     from support.loader_processes import Watch
     from support.publisher_kills import Walk, expected_mending

@@ -1,4 +1,4 @@
-"""A worker without data: it opens attempts and judges them through the stores of a run, and touches no file."""
+"""A worker without data: it opens attempts and judges them through the stores of a run, and accesses no file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from penstock.state.worker import WorkerStore
 
 
 class Crew:
-    """One run of one worker. A partition that somebody else took is an error: there is nobody else."""
+    """One run of one worker. A partition that another run holds is an error: there is no other run."""
 
     def __init__(self, workspace: Workspace) -> None:
         database, clock = workspace.context.database, workspace.context.now
         self._control, self._validator = ControlStore(database, clock), ValidatorStore(database, clock)
         self.token, self._run_id, self._batches = WorkerStore(database, clock).register(), new_run_id(), count()
-        self._control.keep_contracts(
-            [
-                (c.fingerprint, c.source, c.query_name, c.schema_version, c.body())
-                for c in workspace.context.contracts.values()
-            ]
+        self._control.store_contracts(
+            [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in workspace.contracts.values()]
         )
 
     def issue(self, planned: Sequence[Planned]) -> list[AttemptKey]:

@@ -1,4 +1,4 @@
-"""The same questions to Dagster, in an environment of its own: `python dagster_side.py PARTITIONS`."""
+"""The same queries in Dagster, in a separate environment: `python dagster_side.py PARTITIONS`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fresh workspaces on either database: a SQLite file on disk, or a schema of a PostgreSQL that ends with the block."""
+"""New workspaces on either database: a SQLite file on disk, or a schema of a PostgreSQL server that the block owns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESTATING = {QUERY: {**CONTRACT, "restate": {"days": 30}}}  # so that planning l
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where workspaces of one backend are made. Without a server their state is a file beside them."""
+    """Where workspaces of one backend are created. Without a server their state is a file beside them."""
 
     backend: str
     folder: Path
@@ -28,7 +28,7 @@ class Place:
 
     @contextmanager
     def workspace(self, workload: Workload) -> Iterator[Workspace]:
-        """A workspace with a state database that nobody else has."""
+        """A workspace with a new state database."""
         name = f"w_{new_ulid().lower()}"
         state: dict[str, Any] = {"state": self.server, "schema": name} if self.server else {}
         workspace = workload.workspace(self.folder / name, queries=RESTATING, **state)
@@ -45,7 +45,7 @@ def place(backend: str, folder: Path) -> Iterator[Place]:
 
 
 def settle(database: Database) -> None:
-    """What autovacuum does within a minute after much was written: the numbers must not depend on when it comes by."""
+    """The work of autovacuum within a minute after many writes: the numbers must not depend on when it runs."""
     if database.dialect == "postgresql":
         database.transact(lambda connection: connection.exec_driver_sql("ANALYZE"))
 

@@ -1,4 +1,4 @@
-"""What was measured on the control plane: the table that people read, and the lines that scripts read."""
+"""Measurements of the control plane: the table for people, and the lines for scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fact:
     seconds: float
     load_before: float
     stored: int | None = None  # a question: how many of the partitions had state
-    plain_seconds: float | None = None  # an act: what as many plain inserts took in the same run
+    plain_seconds: float | None = None  # for an act: the time of as many plain inserts in the same run
 
     def as_dict(self) -> dict[str, Any]:
         known = {name: value for name, value in asdict(self).items() if value is not None}
@@ -41,7 +41,7 @@ def show(console: Console, facts: Sequence[Fact]) -> None:
 
 
 def json_lines(facts: Sequence[Fact]) -> bytes:
-    """One line per fact, with what it was taken on."""
+    """One line per measurement, with the machine."""
     known = circumstances()
     return b"".join(orjson.dumps(fact.as_dict() | known, option=orjson.OPT_APPEND_NEWLINE) for fact in facts)
 
@@ -80,5 +80,5 @@ def _rate(act: Fact) -> tuple[str, str]:
 
 
 def _distinct(values: Iterable[T]) -> list[T]:
-    """Each value once, in the order in which they come."""
+    """Each value once, in the order of first occurrence."""
     return list(dict.fromkeys(values))

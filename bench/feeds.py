@@ -1,4 +1,4 @@
-"""The same rows as every kind of source delivers them, and the plainest reading of each in Python."""
+"""The same rows in the format of every kind of source, and the simplest reader of each in Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SELECT = (
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One kind of source with its options; `plain` counts the rows that a short script makes of the same bytes."""
+    """One kind of source with its options; `plain` counts the rows that a short script reads from the same bytes."""
 
     name: str
     kind: str

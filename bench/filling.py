@@ -1,4 +1,4 @@
-"""Accepted slices that wait to be published: raw files by the sink, verdicts through the stores of a run."""
+"""Accepted partitions that are due: raw files by the sink, verdicts through the stores of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCH = 5000
 
 
 class Deliveries:
-    """Each is a run of its own; the rows of a slice say by their clicks in which delivery they came."""
+    """Each delivery is its own run; the clicks in the rows identify the delivery."""
 
     def __init__(self, workspace: Workspace, rows: int) -> None:
         self._workspace = workspace
@@ -55,7 +55,7 @@ class Deliveries:
         return Accepted(attempt, token, "v1", *facts)
 
     def _content(self, attempt: AttemptKey) -> list[dict[str, Any]]:
-        """Numbers that do not compress to nothing, the same for everybody."""
+        """Numbers that do not compress well, the same on every machine."""
         seed = int(attempt.partition.customer_id) * 100_000 + attempt.partition.logical_date.toordinal()
         random = np.random.default_rng(seed).integers(0, 1_000_000, (self._rows, 2)).tolist()
         return [
@@ -72,9 +72,9 @@ class Deliveries:
 
 
 def publish(workspace: Workspace, spark: Any) -> Publication:
-    """What is due, without the comparison of everything and without projections: the load stage of a run."""
-    with Heartbeat(WorkerStore(workspace.context.database, workspace.context.now)) as heart:
-        done = workspace.publications.publisher(spark, heart.token, None).publish()
+    """Publish due partitions, without the full comparison and without projections: the load stage of a run."""
+    with Heartbeat(WorkerStore(workspace.database, workspace.now)) as heart:
+        done = workspace.publisher(spark, heart.token, None).publish()
     if done.broken:
         raise SystemExit(f"{len(done.broken)} slices could not be published: {next(iter(done.broken.values()))}")
     return done

@@ -1,4 +1,4 @@
-"""The fold of one large run beside a scheduler that only counts: fast to write, and wrong when an event comes twice."""
+"""The fold of one large run, compared with a scheduler that only counts: fast, and wrong when an event repeats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from bench.measure import timed
 from penstock.partition import new_ulids
-from penstock.projections import codes
+from penstock.projections import task_states
 from penstock.projections.fact import Fact
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_fold import RunFold
@@ -67,7 +67,7 @@ def measure_folding(sizes: Sequence[int]) -> Iterator[dict[str, object]]:
         steps["the rest"] = timed(fold.fold, words[half + 2000 :])
         whole = sum(steps[name] for name in ("plan", "half of the words", "1,000 words more", "the rest"))
         yardstick = timed(counting, plan, words)
-        if len(fold.tasks_in(codes.SUCCEEDED)) != len(words) or counting(plan, words) != len(words):
+        if len(fold.tasks_in(task_states.SUCCEEDED)) != len(words) or counting(plan, words) != len(words):
             raise SystemExit("not every task came to its end")
         yield {
             "what": "fold",

@@ -1,4 +1,4 @@
-"""A run that is killed at random points, again and again, beside one that is not: both must end in the same tables."""
+"""A run that is killed at random points repeatedly, compared with one that is not: both must end in the same tables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rich.console import Console
 from bench.options import positive
 from bench.workload import FIRST_DAY, QUERY, SOURCE, Workload
 from penstock.app import Workspace, load_workspace
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 
-# What must be equal: everything but names of runs, times, and how often a task was handed out.
+# Columns that must be equal: all but names of runs, times, and the number of dispatches of a task.
 _COMPARED = {
     "tasks": ("task_key", "state", "error_class", "deps_total", "deps_satisfied_count"),
     "dep_satisfaction": ("upstream_task_key", "downstream_task_key", "satisfied", "resolution"),
@@ -85,7 +85,7 @@ def _workspace(folder: Path, partitions: int) -> Workspace:
 
 
 def _kill(command: list[str], workspace: Workspace, chance: random.Random) -> str | None:
-    """Start it, and end it without a warning a moment after it told a random number of events; says when."""
+    """Start it, and kill it a moment after it appended a random number of events; returns when."""
     process = subprocess.Popen(
         _argv(command, workspace), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -1,5 +1,5 @@
-"""One partition of 2 GB through validation and load, and through its replacement: peak memory, and time beside a plain
-read of the same file."""
+"""One partition of 2 GB through validation and load, and through its replacement: peak memory, and time compared with a
+plain read of the same file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.raw.sink import RawSink
 from penstock.state.records import Accepted
 
 _MEGABYTE = 1024 * 1024
-# A check on unique keys is left out: it holds the keys of a slice until all of them have come, and is meant to.
+# A unique check is left out: it keeps the keys of a slice in memory by design.
 _CHECKS = [{"expression": "clicks <= impressions"}, {"rows": {"min": 1}}]
 _LINE = {"campaign_name": "Brand search, all markets", "impressions": 1900, "clicks": 7, "conversions": 0.25}
 
@@ -91,7 +91,7 @@ def _written(workspace: Workspace, attempt: AttemptKey, size: int) -> Seal:
 
 
 def _plainly_read(workspace: Workspace, seal: Seal) -> int:
-    """What everybody does who reads such a file line by line."""
+    """A plain reader of such a file, line by line."""
     [path] = [
         entry.path
         for entry in workspace.context.lake.list("raw")

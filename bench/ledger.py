@@ -1,4 +1,4 @@
-"""Measures the fold, the ledger and the status questions, each beside a yardstick of the same run."""
+"""Measures the fold, the ledger and the status queries, each compared with a yardstick of the same run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, o
 
 
 def _dagster(folder: Path, sizes: Sequence[int]) -> Iterator[dict[str, object]]:
-    """Dagster in an environment of its own, which goes away with the folder."""
+    """Dagster in a separate environment, which is deleted with the folder."""
     venv.create(folder, with_pip=True)
     python = str(folder / "bin" / "python")
     subprocess.run([python, "-m", "pip", "install", "--quiet", _DAGSTER], check=True)

@@ -1,7 +1,7 @@
-"""Loading and replacing accepted slices, beside Spark's dynamic partition overwrite and delta-rs with a predicate.
+"""Loading and replacing accepted partitions, compared with Spark's dynamic partition overwrite and delta-rs' predicate.
 
-All sides read the same raw files. The others know of no authority, and what they replace is gone for readers that come
-in between; ours checks every payload against its verdict, and moves pointers, load records and events besides.
+All sides read the same raw files. The others have no authority, and readers lose the replaced rows in between; ours
+checks every payload against its verdict, and moves pointers, load records and events besides.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Compared:
         self._folder, self._rows = folder, rows
 
     def change(self, customers: Sequence[str], dates: Sequence[date]) -> Sides:
-        """Seconds of each side for (re)placing these slices; afterwards all hold the same."""
+        """Seconds of each side to write or replace these partitions; afterwards all tables are equal."""
         keys = keys_of(customers, dates)
         paths = self._deliveries.deliver(keys)
         self.workspace.context.lake.sync()
@@ -62,7 +62,7 @@ class Compared:
         return pa.table(columns, schema=_PATHS)
 
     def _overwrite_with_spark(self, keys: Sequence[PartitionKey], paths: Sequence[str]) -> None:
-        """Whole days are what it can replace: the other customers of a day are read from it, and written back."""
+        """It can replace whole days only: the other customers of a day are read, and written back."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -94,7 +94,7 @@ class Compared:
         deltalake.write_deltalake(place, rows, mode="overwrite", predicate=predicate)
 
     def _refuse_differences(self) -> None:
-        """Sides that do not hold the same did not do the same work."""
+        """Sides with different tables did not do the same work."""
         from pyspark.sql import functions as F
 
         ours = self.workspace.data.vouched(ASSET, columns=["clicks"]).arrow()
@@ -110,7 +110,7 @@ def measure_loading(compared: Compared, workload: Workload) -> Iterator[dict[str
 
 
 def measure_replacing(compared: Compared, workload: Workload) -> Iterator[dict[str, object]]:
-    """Rectangles of customers and days: 1, 100 and 10,000 slices, as far as the table has them."""
+    """Rectangles of customers and days: 1, 100 and 10,000 partitions, as far as the table has them."""
     for side in (1, 10, 100):
         if side <= min(len(workload.customers), len(workload.dates)):
             dates = workload.dates[:side] if side > 1 else workload.dates[-1:]

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a side ended up with. Two sides that differ here did not do the same work."""
+    """The result of a side. Two sides that differ here did not do the same work."""
 
     partitions: int
     rows: int
@@ -41,9 +41,7 @@ class Measured:
     content: Content
     seconds: dict[str, float]
     memory: dict[str, float] = field(default_factory=dict)
-    load_before: float = (
-        0.0  # what others did to the machine: it slows the side that wants all cores more than the other
-    )
+    load_before: float = 0.0  # load of other processes: it slows the side that uses all cores more than the other
 
     @property
     def run_seconds(self) -> float:
@@ -51,7 +49,7 @@ class Measured:
 
     @property
     def total_seconds(self) -> float:
-        """With what a fresh process pays before its first run."""
+        """Including what a new process pays before its first run."""
         return self.run_seconds + sum(self.seconds.get(stage, 0.0) for stage in STARTING)
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,7 +58,7 @@ class Measured:
 
 
 class Stopwatch:
-    """Time by stage, for one thread; the same stage may come again."""
+    """Time by stage, for one thread; a stage may occur several times."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""What the options of both benchmarks take."""
+"""The options that both benchmarks share."""
 
 from __future__ import annotations
 

@@ -18,17 +18,17 @@ from bench.workload import ASSET, Workload
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.pipeline.session import start_session
-from penstock.pipeline.work import Report
+from penstock.pipeline.spark_jobs import Report
 from penstock.warehouse.reader import Vouched
 
-_WARM_UP = Workload(partitions=200, rows=100)  # the first job of a session also compiles what all others use
+_WARM_UP = Workload(partitions=200, rows=100)  # the first job of a session also compiles code for all others
 _AGGREGATE = f"SELECT customer_id, sum(clicks), sum(cost_micros) FROM {ASSET} GROUP BY customer_id"  # noqa: S608 - a constant
 
 
 class StageWatcher:
     """Adds up the time between a stage's beginning and its end. Stages overlap, so their sum is more than the run.
 
-    What comes before the first stage is called plan; judging is counted with validation, as the yardstick does it.
+    Time before the first stage is called plan; judging is counted with validation, as in the yardstick.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class StageWatcher:
 
 
 def measure(workload: Workload, folder: Path) -> Measured:
-    """Do the workload, ask the questions, and say what it took."""
+    """Do the workload, run the queries, and return the measurements."""
     warm_up, workspace = _WARM_UP.workspace(folder / "warm-up"), workload.workspace(folder / "workspace")
     watch = Stopwatch()
     with Memory() as memory:
@@ -63,7 +63,7 @@ def measure(workload: Workload, folder: Path) -> Measured:
             watch.begin("warm_up")
             warm_up.runs.start(Selection(), listener=StageWatcher(), spark=spark)
             watch.end()
-            time.sleep(1)  # the JVM ends what it does behind the scenes
+            time.sleep(1)  # the JVM finishes its background work
             _run(workspace, watch, spark)
             peaks = memory.peaks()
         finally:

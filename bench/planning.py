@@ -1,4 +1,4 @@
-"""How long it takes to see what is due, before anything exists and when a share of it does."""
+"""Time of finding due partitions, in an empty workspace and in a partly filled one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _candidates(workspace: Workspace, ranges: Ranges, limit: int | None) -> int:
 
 
 def _round(workspace: Workspace) -> int:
-    """What the control loop does every half minute. Without backfills it claims nothing, so the worker has no name."""
+    """The work of the control loop every half minute. Without backfills it claims nothing, so no worker is named."""
     planner = Planner(
         workspace.context.state,
         workspace.context.backfills,

@@ -1,4 +1,4 @@
-"""Appending events and folding them into projections, on both databases; beside it plain inserts of the same rows."""
+"""Appends events and folds them into projections, on both databases, compared with plain inserts of the same rows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def measure_recording(place: Place, events: int) -> Iterator[dict[str, object]]:
         started = perf_counter()
         folded = workspace.status.projector.advance()
         seconds = perf_counter() - started
-        [run] = workspace.status.current().runs().to_pylist()
-        if run["tasks_succeeded"] != 2 * partitions or folded != len(told):  # extraction was not told of
+        [run] = workspace.current().runs().to_pylist()
+        if run["tasks_succeeded"] != 2 * partitions or folded != len(told):  # there are no events of extraction
             raise SystemExit(f"{partitions} partitions were told of, but the run says {run}")
         yield {
             "what": "append and fold",

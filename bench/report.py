@@ -80,7 +80,7 @@ def show(console: Console, pairs: Sequence[Pair]) -> None:
 
 
 def json_lines(pairs: Iterable[Pair], runs: Iterable[Measured]) -> bytes:
-    """One line per side and size: the medians, every repetition, and on what they were taken."""
+    """One line per side and size: the medians, every repetition, and the machine."""
     every = list(runs)
     lines = []
     for pair in pairs:
@@ -100,7 +100,7 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def circumstances() -> dict[str, Any]:
-    """On what the numbers were taken."""
+    """The machine of the measurements."""
     return {
         "date": datetime.now(UTC),
         "commit": _commit(),
@@ -112,7 +112,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The measured version; `-dirty` says that the tree had changes which no commit holds."""
+    """The measured version; `-dirty` means uncommitted changes."""
     package = Path(penstock.__file__).parent
     command = ["git", "-C", str(package), "describe", "--always", "--dirty"]
     try:

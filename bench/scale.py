@@ -1,6 +1,6 @@
 """Measures commands whose cost must not explode with the number of partitions: each case at each size.
 
-A case is one entry of a registry (`CASES`): what fills a fresh workspace, and what is measured in it. A module
+A case is one entry of a registry (`CASES`): a function that fills a new workspace, and the measured act. A module
 `bench/scale_<noun>.py` defines the cases of one part of the system; `CASES` lists all of them.
 """
 

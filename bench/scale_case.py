@@ -21,7 +21,7 @@ Fill = Callable[[Workspace, Workload], None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured once, in a workspace that `fill` made. The act raises SystemExit when its answer is wrong."""
+    """One measurement, in a workspace that `fill` filled. The act raises SystemExit when its result is wrong."""
 
     name: str
     fill: Fill

@@ -1,4 +1,4 @@
-"""The projection of one run after 10,000 others: what a pass costs must depend on the run, not on what came before."""
+"""The projection of one run after 10,000 others: the cost of a pass must depend on the run, not on earlier runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the questions about readiness take: `coverage` of a table, and `ready` of it."""
+"""Time of readiness queries: `coverage` of a table, and `ready` of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what is vouched for, beside Spark and DuckDB on the very same packed files."""
+"""Reading trusted rows, compared with Spark and DuckDB on the same packed files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def measure_scanning(workspace: Workspace, spark: Any, customer: str) -> Iterato
 
 
 def _pair(what: str, ours: Callable[[], Any], plain: Callable[[], Any]) -> dict[str, object]:
-    """In turns, so that what slows the machine slows both sides; neither pays for the first look at the files."""
+    """Alternate the sides, so that a slow machine slows both; neither pays for the first access to the files."""
     mine, theirs = ours(), plain()
     if [tuple(row)[:3] for row in mine] != [tuple(row)[:3] for row in theirs]:
         raise SystemExit(f"{what}: the sides do not find the same: {mine}, {theirs}")

@@ -1,4 +1,4 @@
-"""Runs a side in a fresh process, so that neither caches nor memory of the sides mix."""
+"""Runs a side in a new process, so that the sides share neither caches nor memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIDES = ("yardstick", "penstock")
 
 
 def run_side(side: str, workload: Workload, folder: Path) -> Measured:
-    """What the fresh process does."""
+    """The main function of the new process."""
     from bench import penstock_side, yardstick
 
     measure = {"penstock": penstock_side.measure, "yardstick": yardstick.measure}[side]
@@ -25,16 +25,16 @@ def run_side(side: str, workload: Workload, folder: Path) -> Measured:
 
 
 def repeated(workload: Workload, repeat: int, folder: Path, say: Callable[[str], None]) -> list[Measured]:
-    """Every side `repeat` times; who comes first alternates.
+    """Run every side `repeat` times in alternating order.
 
-    Nothing is deleted in between: ext4 is several times slower at making files just after it lost many, and the side
-    that comes second would pay for it.
+    Nothing is deleted in between: ext4 creates files several times slower just after many were deleted, and the second
+    side would pay for it.
     """
     runs = []
     for number in range(repeat):
         for side in _SIDES if number % 2 == 0 else reversed(_SIDES):
             place = folder / f"{side}-{workload.partitions}-{number}"
-            os.sync()  # what the side before left to be written is not this side's cost
+            os.sync()  # pending writes of the other side are not this side's cost
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 measured = pool.submit(run_side, side, workload, place).result()
             say(f"{side}, {workload.partitions:,} partitions: run {measured.run_seconds:.1f} s")

@@ -1,4 +1,4 @@
-"""Measures how fast each kind of source is fetched and sealed, beside the plainest reading of the same bytes."""
+"""Measures fetching and sealing of each kind of source, compared with the simplest reader of the same bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.options import positive
 from bench.report import circumstances
 from penstock.config.settings import SourceSettings
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extraction, extract_here
+from penstock.pipeline.extract import Extraction, extract_locally
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
 
@@ -63,7 +63,7 @@ def _fetched(feed: Feed, lake: Path, days: int) -> Iterator[int]:
     name = feed.query.name
     extraction = Extraction(str(lake), new_run_id(), settings, {name: feed.query}, {name: "bench"})
     source = make_source(settings, RunContext(extraction.run_id))
-    for found in extract_here(extraction, source, feed.query, CUSTOMER, dates_of(days)):
+    for found in extract_locally(extraction, source, feed.query, CUSTOMER, dates_of(days)):
         if not found.ok:
             raise SystemExit(f"{feed.name}: {found.error_message}")
         yield found.record_count or 0

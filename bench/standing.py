@@ -1,4 +1,4 @@
-"""Status, missing and stale at sizes where others stop: in this process, and as a command from start to end."""
+"""Status, missing and stale at large sizes: in this process, and as a command from start to end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.projections.status_file import with_spec_columns
 
 _EPOCH = date(1970, 1, 1)
 
-# One partition in a hundred is missing, one in fifty failed last, one in ten was made by an older contract.
+# One partition in a hundred is missing, one in fifty failed last, one in ten has an older contract.
 _QUESTIONS: dict[str, Callable[[Board], object]] = {
     "status": lambda board: (board.counts(["query"]), board.flags()),
     "status by month and query": lambda board: board.counts(["month", "query"]),
@@ -67,7 +67,7 @@ def _command(name: str, folder: Path) -> None:
 
 
 def fill(workspace: Workspace, workload: Workload) -> None:
-    """The projection as it stands after as many partitions were loaded, without the days that this would take."""
+    """The projection as if so many partitions were loaded, without the days that this would take."""
     customers, days = len(workload.customers), workload.days
     number = np.arange(workload.partitions)
     number = number[number % 100 != 0]

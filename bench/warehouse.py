@@ -1,4 +1,4 @@
-"""Measures loading, replacing, reading and committing, each beside what one would use without Penstock."""
+"""Measures loading, replacing, reading and committing, each compared with the tools one uses without Penstock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, o
     if not {"load", "replace", "read"} & set(parts):
         return
     sizes = sorted(options.partitions or [10_000, 50_000])
-    for partitions in [100, *sizes]:  # the first one compiles what all others use
+    for partitions in [100, *sizes]:  # the first one compiles code for all others
         workload, place = Workload(partitions, options.rows), folder / str(partitions)
         workspace = workload.workspace(place / "workspace")
         spark = start_session(workspace.settings.spark)

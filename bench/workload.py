@@ -1,4 +1,4 @@
-"""What both sides are given: customers x days of demo rows under one contract, the same bytes for everybody."""
+"""The workload of both sides: customers x days of demo rows under one contract, the same bytes on both."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Workload:
         return StandingClock(datetime.combine(FIRST_DAY + timedelta(days=self.days), time(12), UTC))
 
     def settings(self, folder: Path, **changes: Any) -> Settings:
-        """The settings of a workspace that is written to `folder`; `changes` are what its file says otherwise."""
+        """The settings of a workspace that is written to `folder`; `changes` override its file."""
         folder.mkdir(parents=True)
         document = {
             "tenant": "bench",
@@ -89,7 +89,7 @@ class Workload:
         return load_settings(folder, os.environ)
 
     def workspace(self, folder: Path, **changes: Any) -> Workspace:
-        """A new workspace whose clock stands still."""
+        """A new workspace with a fixed clock."""
         workspace = Workspace(self.settings(folder, **changes), self.clock)
         workspace.maintenance.migrate()
         return workspace

@@ -1,7 +1,7 @@
-"""The yardstick: what an able engineer writes in a day, one process, no Penstock but the rows of the demo source.
+"""The yardstick: a plain script of one process that uses only Penstock's demo rows.
 
-Batch by batch of whole days: write the raw files and make them durable, read them back and check them, put the state
-into SQLite in one transaction, write one packed Parquet file per day.
+For each batch of whole days: write the raw files and sync them, read them back and check them, write the state to
+SQLite in one transaction, write one packed Parquet file per day.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Checked:
 
 
 def measure(workload: Workload, folder: Path) -> Measured:
-    """Do the workload, ask the questions, and say what it took."""
+    """Do the workload, run the queries, and return the measurements."""
     settings = workload.settings(folder)
     run_id = str(ULID())
     with Memory() as memory:
@@ -257,7 +257,7 @@ def _read(path: str) -> bytes:
 
 
 def _syncfs(folder: str) -> Any:
-    """A function that makes everything written before it durable."""
+    """A function that makes all earlier writes durable."""
     syncfs = ctypes.CDLL(None, use_errno=True).syncfs
     handle = os.open(folder, os.O_RDONLY)
     return lambda: syncfs(handle)

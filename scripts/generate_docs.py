@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code itself: commands, states, tables and events. A test fails when they are stale."""
+"""Writes docs/reference from the code: commands, states, tables and events. A test fails when they are outdated."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parameter(parameter: Any) -> str:
-    """One row; Typer's own classes are not public, so they are taken as they come."""
+    """One row of the table; untyped, because Typer's classes are not public."""
     if parameter.param_type_name == "argument":
         names = parameter.metavar or parameter.name
     else:

@@ -47,7 +47,7 @@ class DefaultSource(DataSource):
 
 
 class _Slice:
-    """What filters leave to be read; widest at first."""
+    """The pushed-down filters, as bounds of days and customers; unbounded at first."""
 
     def __init__(self) -> None:
         self.since: date | None = None
@@ -55,7 +55,7 @@ class _Slice:
         self.customers: set[str] | None = None
 
     def narrow(self, wanted: Filter) -> None:
-        """Take a filter in. Spark filters once more itself, so it is enough to leave nothing out that matches."""
+        """Apply a filter. Spark applies all filters again, so the bounds may be wider than the filters."""
         column = getattr(wanted, "attribute", None)
         value = getattr(wanted, "value", None)
         match wanted, column:
@@ -105,9 +105,7 @@ class PenstockReader(DataSourceReader):
         return [_Share(pickle.dumps((share, vouched.schema))) for share in vouched.shares()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(
-            partition, _Share
-        ):  # a table without files has no partitions, and Spark asks once all the same
+        if not isinstance(partition, _Share):  # Spark calls this once even for a table without partitions
             return
         share, columns = pickle.loads(partition.share)  # noqa: S301 - written by partitions() above
         yield from share.fitted(columns)

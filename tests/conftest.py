@@ -1,4 +1,4 @@
-"""Servers and the Spark session: started once, and only if a test asks for them."""
+"""Servers and the Spark session: started once, and only for tests that need them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import penstock.source.google_ads  # noqa: F401 - sets up gRPC, before any test loads it
 from support import made_workspaces, servers
 
-# Commands print without a terminal's width, whoever starts the tests; a test that means a width sets it.
+# Commands print without a terminal's width in any environment; a test about a width sets it.
 os.environ.pop("COLUMNS", None)
 
 # How long something takes proves nothing: the machine may be busy.
@@ -41,7 +41,7 @@ def s3_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One small local session for all tests, made as a run makes it."""
+    """One small local session for all tests, configured as for a run."""
     from penstock.config.settings import SparkSettings
     from penstock.pipeline.session import start_session
 
@@ -52,11 +52,11 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def loads_by_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of Spark are about its workers, however little there is to load; what says otherwise says so."""
+    """Load on Spark's workers, however little there is to load, unless a test sets it otherwise."""
     if request.path.parent.name == "spark":
         from penstock.pipeline import load
 
-        monkeypatch.setattr(load, "_HERE_BYTES", -1)
+        monkeypatch.setattr(load, "_LOCAL_BYTES", -1)
 
 
 _CHECKED = ("crash", "acceptance")  # the tiers whose tests end with the independent checker

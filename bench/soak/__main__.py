@@ -81,7 +81,7 @@ def _act(seconds: float, seed: int, crew: Crew, faults: Faults, operations: Oper
     end = time.monotonic() + seconds
     running: list[Future[None]] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        # A short soak on a slow machine goes on until it has had a fault: otherwise it proves nothing.
+        # A short soak on a slow machine continues until it has had a fault: otherwise it proves nothing.
         for action in takewhile(lambda _: time.monotonic() < end or not report.faults, actions(seed)):
             pause_until = min(end, time.monotonic() + action.pause)
             while time.monotonic() < pause_until or sum(not one.done() for one in running) >= _AT_ONCE:
@@ -140,7 +140,7 @@ def _runs_finished(env: Environment) -> int:
 
 
 def _kept(env: Environment, backups: Backups) -> str:
-    """Where the workspace is found after the end: its folder, and copies of what lives in servers."""
+    """The location of the workspace after the end: its folder, and copies of data in servers."""
     target = env.scratch / "kept-servers"
     target.mkdir()
     if env.schema is not None:

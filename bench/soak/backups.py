@@ -1,4 +1,4 @@
-"""Copies of the state database, and going back to an older one: the lake is then ahead of the database."""
+"""Copies of the state database, and a restore of an older one: the lake is then ahead of the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Backups:
         return done.returncode == 0
 
     def take(self) -> None:
-        """A copy that is consistent in itself, as a backup job makes it."""
+        """A consistent copy, as a backup job makes it."""
         path = self._env.scratch / f"backup-{len(self._taken)}"
         self.dump(path)
         self._taken.append(path)
@@ -44,8 +44,8 @@ class Backups:
                 subprocess.run([*self._program("pg_dump"), "-n", self._env.schema], stdout=output, check=True)
 
     def restore_older_backup(self, chance: random.Random) -> subprocess.CompletedProcess[str] | None:
-        """Put an older copy in the place of the database, and let `penstock recover` bring it up to the lake. Nobody
-        else may be at work. None if there is no copy yet."""
+        """Replace the database with an older copy, and run `penstock recover`. No other process may be active. None if
+        there is no copy yet."""
         if not self._taken:
             return None
         path = chance.choice(self._taken)

@@ -1,4 +1,4 @@
-"""`penstock` as a soak starts it: with a fake clock that only this process has."""
+"""`penstock` as a soak starts it: with a fake clock for this process only."""
 
 from __future__ import annotations
 

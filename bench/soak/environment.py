@@ -1,6 +1,6 @@
-"""The place where a soak happens: a workspace on a small file system of its own, its database and its lake.
+"""The environment of a soak: a workspace on its own small file system, its database and its lake.
 
-Everything is made by the context manager and removed by it, whatever happens in between.
+The context manager creates everything and removes it in any case.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FROM demo.campaign_daily GROUP BY logical_date"""
 
 @dataclass(slots=True)
 class Environment:
-    """What faults and operations act on."""
+    """The target of faults and operations."""
 
     folder: Path  # the workspace
     scratch: Path  # logs, progress files and backups, outside of the small file system
@@ -68,7 +68,7 @@ class Environment:
         )
 
     def skewed(self, offset: str) -> dict[str, str]:
-        """Variables that give a process another clock, such as +2d or -3h."""
+        """Environment variables that shift the clock of a process, such as +2d or -3h."""
         if self.fake_clock is None:
             return {}
         return {"LD_PRELOAD": str(self.fake_clock), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
@@ -111,7 +111,7 @@ def environment(database: str, lake: str, seed: int) -> Iterator[Environment]:
         )
         _write_workspace(made)
         yield made
-        if keep and small:  # the small file system goes away: what must be kept is copied first
+        if keep and small:  # the small file system is removed: copy the results first
             shutil.copytree(folder, scratch / "kept", symlinks=True)
 
 
@@ -144,7 +144,7 @@ def _fake_clock() -> Path | None:
 
 
 def _write_workspace(env: Environment) -> None:
-    """A few customers, two queries, one model; re-fetches differ in size, so that the shrink guard holds some back."""
+    """A few customers, two queries, one model; re-fetches differ in size, so that the shrink guard rejects some."""
     start = (datetime.now(UTC).date() - timedelta(days=DAYS)).isoformat()
     customers = [str(1_000_000_001 + number) for number in range(CUSTOMERS)]
     common: dict[str, Any] = {"source": "demo", "schema_version": "v1", "start_date": start}
@@ -179,7 +179,7 @@ def _write_workspace(env: Environment) -> None:
         },
         "models": {"daily_spend": {"sql": "daily_spend.sql", "depends_on": ["demo.campaign_daily"], "require": "50%"}},
     }
-    # Slices that always fail, beside those that only differ: the first rule that matches holds.
+    # Partitions that always fail, beside those that only differ: the first matching rule applies.
     body["sources"]["demo"]["faults"].insert(0, {"fault": "wrong_type", "customer": customers[0], "date": start})
     if env.schema:
         body["schema"] = env.schema

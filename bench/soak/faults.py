@@ -1,4 +1,4 @@
-"""The faults of a soak. Each ends by itself: the main loop works off a list of what must be undone later."""
+"""The faults of a soak. Each ends by itself: the main loop processes a list of faults to be undone later."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Faults:
         assert self._kinds.keys() == FAULTS.keys()
 
     def inject(self, action: Action) -> None:
-        """Inject a fault and count it. A kind answers None, or why it is not possible here; or "" if it comes later."""
+        """Inject a fault and count it. A kind returns None, or why it is not possible here; or "" if it comes later."""
         why_not = self._kinds[action.kind](random.Random(action.chance))
         if why_not is None:
             self._report.fault(action.kind)
@@ -75,7 +75,7 @@ class Faults:
         self._threads = [*(t for t in self._threads if t.is_alive()), thread]
 
     def _kill(self, chance: random.Random, *, group: bool) -> str | None:
-        """Kill a process at work. One that is still starting is mostly killed as soon as it works."""
+        """Kill an active process. A process that is starting is mostly killed as soon as it is active."""
         member = chance.choice(self._crew.members if group else self._crew.workers)
         if not member.is_warm and chance.random() < 0.7:
             self._condemned.append((member, group))
@@ -116,7 +116,7 @@ class Faults:
                     )
 
     def _database_outage(self, chance: random.Random) -> str | None:
-        """PostgreSQL is restarted; SQLite is locked by somebody who takes their time."""
+        """Restart PostgreSQL, or lock SQLite for some time."""
         if self._env.restart_database is not None:
             self._in_background(self._env.restart_database)
             return None

@@ -19,7 +19,7 @@ from support.checker import places
 from support.state_tables import Row, StateTables, key_of, read_state
 
 Slices = dict[tuple[str, str], tuple[str, int]]  # customer and day: run and number of rows
-EXCLUSIVE = ("restore_older_backup",)  # nobody else may be at work
+EXCLUSIVE = ("restore_older_backup",)  # no other process may be active
 
 
 class Operations:
@@ -79,7 +79,7 @@ class Operations:
             self._command("demote", "state", "demote", key, "--reason", "the soak distrusts it")
 
     def _rollback(self, chance: random.Random) -> None:
-        """To any accepted run, also one that must be refused."""
+        """Roll back to any accepted run, including one that must be refused."""
         accepted = [row for row in self._state().partition_attempt if row["outcome"] == "SUCCEEDED"]
         if accepted:
             row = _any(accepted, chance)

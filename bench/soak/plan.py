@@ -1,4 +1,4 @@
-"""The sequence of actions, a pure function of the seed: the machine decides when they happen, not which ones."""
+"""The sequence of actions, a pure function of the seed: only the times depend on the machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPERATIONS: Mapping[str, int] = {
 
 
 def actions(seed: int, longest_pause: float = 2.0) -> Iterator[Action]:
-    """Actions without end. Each kind comes as often as its weight says in every round, in random order."""
+    """Yield actions without end. Each kind occurs according to its weight in every round, in random order."""
     chance = random.Random(f"soak/{seed}")
     weights = {**FAULTS, **OPERATIONS}
     number = 0

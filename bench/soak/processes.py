@@ -64,7 +64,7 @@ class Crew:
         with self._lock:
             for member in self.members:
                 if not self._closing and not member.is_alive:
-                    self._end(member, signal.SIGKILL)  # what its process left behind, such as a JVM
+                    self._end(member, signal.SIGKILL)  # child processes, such as a JVM
                     self._start(member)
 
     def _start(self, member: Member) -> None:
@@ -119,7 +119,7 @@ class Crew:
             return member.process.pid
 
     def stop(self) -> None:
-        """End everybody: the loops are asked first, then all process groups are killed."""
+        """End all processes: the loops are asked first, then all process groups are killed."""
         with self._lock:
             self._closing = True
             for member in self.members:
@@ -144,7 +144,7 @@ class Crew:
                 os.killpg(member.process.pid, number)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What every process wrote about itself, without a line that a kill cut off."""
+        """The records of every process, without a line that a kill cut off."""
         for member in self.members:
             for path in member.files:
                 if path.suffix == ".jsonl" and path.exists():

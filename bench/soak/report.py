@@ -1,4 +1,4 @@
-"""What a soak did and found: counts by kind, and violations as sentences. Safe to use from several threads."""
+"""The results of a soak: counts by kind, and violations as sentences. Safe to use from several threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers and the checker are those of the tests."""
+"""Makes the servers and the checker of the tests importable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A long-lived process of a soak, started as a child and killed at any moment: a runner with a warm Spark session, or a
-reader. It appends one JSON line about each thing that it did to a file of its own."""
+reader. It appends one JSON line per action to its own file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Progress:
         self._file.flush()
 
     def attempt(self, act: str, work: Callable[[], Any]) -> bool:
-        """Do something and tell its outcome. False after an error that only a fresh process recovers from."""
+        """Perform an action and record its result. False after an error that only a new process recovers from."""
         try:
             work()
         except TransientError as error:

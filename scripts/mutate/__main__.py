@@ -1,4 +1,4 @@
-"""Mutation testing: changes the code in small ways and says which changes no fast test notices.
+"""Mutation testing: changes the code in small ways and reports the changes that no fast test detects.
 
 python scripts/mutate --sample 200 --seed 7        a sample, spread over the packages
 python scripts/mutate --all --package state        every mutant of one package

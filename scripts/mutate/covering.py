@@ -1,4 +1,4 @@
-"""Which tests execute which lines, as a plugin of pytest; and which of them are worth running for a mutant."""
+"""Records which tests execute which lines, as a plugin of pytest, and selects the tests for a mutant."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Recorder:
 
 
 def keep_fast(items: list[pytest.Item]) -> None:
-    """Leave out what needs a server."""
+    """Skip tests that need a server."""
 
     def is_fast(item: pytest.Item) -> bool:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -90,7 +90,7 @@ def keep_fast(items: list[pytest.Item]) -> None:
 
 
 class Coverage:
-    """The tests of each line, from what was recorded."""
+    """The tests of each line, from the records."""
 
     def __init__(self, recorded: Sequence[Path], root: Path) -> None:
         self._root = root

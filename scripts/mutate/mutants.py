@@ -1,4 +1,4 @@
-"""All changes that can be made to a file, without those that cannot change what the program does."""
+"""All mutants of a file, without those that cannot change the behaviour of the program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Mutant:
         return changed
 
     def diff(self, source: str) -> list[str]:
-        """The lines that are left out and those that stand there instead."""
+        """The removed lines and their replacement."""
         lines = unified_diff(source.splitlines(), (self.code(source) or "").splitlines(), lineterm="", n=0)
         return [line for line in lines if line[:1] in "-+" and line[:3] not in ("---", "+++")]
 
@@ -77,7 +77,7 @@ def _is_excluded(ranges: list[Range], line: int, column: int) -> bool:
 
 def _excluded(source: str) -> list[Range]:
     """Annotations, decorators, patterns, imports for types, assertions, log lines, progress, messages of errors, and
-    what only PostgreSQL executes: the fast tests run on SQLite."""
+    code that only PostgreSQL executes: the fast tests run on SQLite."""
     found: list[Range] = []
 
     def leave_out(node: ast.AST | None) -> None:

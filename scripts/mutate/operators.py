@@ -1,4 +1,4 @@
-"""What is changed in the code: operators of Cosmic Ray, and two of our own, for SQL text and for calls."""
+"""The mutation operators: those of Cosmic Ray, and two of our own, for SQL text and for calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLAUSE = re.compile(r"\b(SET|WHERE|ON|FROM|WHEN|HAVING|SELECT|VALUES)\b")
 
 
 class Rule(NamedTuple):
-    """What is looked for in SQL text, and what stands there instead."""
+    """A pattern in SQL text, and its replacement."""
 
     found: re.Pattern[str]
     instead: str
@@ -135,7 +135,7 @@ def _is_something_else(before: str, found: str) -> bool:
 
 
 class RemoveCall(Operator):  # type: ignore[misc]
-    """A call whose value nobody uses is left out."""
+    """Removes a call whose value is not used."""
 
     def mutation_positions(self, node: Any) -> Iterable[Any]:
         if node.type == "simple_stmt" and self._is_call(node.children[0]):

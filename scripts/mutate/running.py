@@ -1,4 +1,4 @@
-"""Runs tests against changed copies of the source: one process for each mutant, forked from one that has imported the
+"""Runs tests against mutated copies of the source: one process for each mutant, forked from one that has imported the
 large libraries, a few at a time."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGE = ("pytest", "hypothesis", "hypothesis.stateful", "numpy", "pandas", "pya
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One mutant on its way: the file in a copy of the source, its changed text, and the tests to run."""
+    """One mutant in progress: the file in a copy of the source, its changed text, and the tests to run."""
 
     number: int
     path: str

@@ -1,6 +1,6 @@
-"""Errors are instructions: what happened, to which slice, and what to do next.
+"""Errors are instructions: what failed, on which partition, and what to do next.
 
-One root, two branches. A transient error may go away if the same work is done again; a terminal one will not.
+One root, two branches. The same work may succeed again after a transient error; after a terminal one it will not.
 Every error carries its facts as positional arguments, so that it survives pickling on its way from a Spark worker.
 """
 
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """How a command ends. The only list of exit codes: `--help`, the reference and the code use it."""
+    """Exit codes of the commands. The only list: `--help`, the reference and the code use it."""
 
     DONE = 0
     FAILED = 1
@@ -34,23 +34,23 @@ _MEANINGS = {
 
 
 class ErrorClass(StrEnum):
-    """What kind of trouble it was; the retry policy decides by this word."""
+    """The class of an error; the retry policy decides by it."""
 
     TRANSIENT = "transient"  # the network, a timeout, a busy server: the same request may succeed
-    QUOTA = "quota"  # the source asked us to slow down; says nothing about the slice
-    AUTH = "auth"  # credentials refused; every slice of the source would fail alike
+    QUOTA = "quota"  # the source asked us to slow down; not an error of the partition
+    AUTH = "auth"  # credentials refused; every partition of the source would fail
     CONFIG = "config"  # our own settings are wrong; a person must change them
-    DATA = "data"  # the slice itself is not what the contract says
-    INTERNAL = "internal"  # a bug, or a broken promise of a part of Penstock
+    DATA = "data"  # the rows of the partition do not satisfy the contract
+    INTERNAL = "internal"  # a bug, or a violated contract between parts of Penstock
 
     @property
     def is_source_wide(self) -> bool:
-        """True when the trouble is the source's, so that it must not count against one partition."""
+        """Whether the error concerns the whole source, so that it must not count against one partition."""
         return self in (ErrorClass.QUOTA, ErrorClass.AUTH)
 
 
 class PenstockError(Exception):
-    """The root of every error that Penstock raises on purpose."""
+    """The root of all errors that Penstock raises on purpose."""
 
     error_class: ClassVar[ErrorClass] = ErrorClass.INTERNAL
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
@@ -60,7 +60,7 @@ class PenstockError(Exception):
 
 
 class TransientError(PenstockError):
-    """The same work may succeed later without anybody changing anything."""
+    """The same work may succeed later without any change."""
 
     error_class = ErrorClass.TRANSIENT
     exit_code = ExitCode.TRY_AGAIN
@@ -71,30 +71,30 @@ class TerminalError(PenstockError):
 
 
 class UsageError(TerminalError):
-    """The command line asked for something that cannot be meant."""
+    """The arguments of the command are not valid."""
 
     error_class = ErrorClass.CONFIG
     exit_code = ExitCode.USAGE
 
 
 class ConfigError(TerminalError):
-    """The workspace file (or something it names) is wrong."""
+    """The workspace file, or a file it refers to, is not valid."""
 
     error_class = ErrorClass.CONFIG
 
 
 class DataError(TerminalError):
-    """A slice does not hold what it promised."""
+    """The rows of a partition are not valid."""
 
     error_class = ErrorClass.DATA
 
 
 class SourceUnavailable(TransientError):
-    """The source did not answer, or broke off in the middle."""
+    """The source did not respond, or broke off a response."""
 
 
 class QuotaExceeded(TransientError):
-    """The source asks for a pause. `retry_after` is its own word for how long, in seconds."""
+    """The source asks for a pause, of `retry_after` seconds if it names a time."""
 
     error_class = ErrorClass.QUOTA
 
@@ -118,31 +118,31 @@ class AuthFailed(TerminalError):
 
 
 class VersionRefused(AuthFailed):
-    """The source no longer speaks the version that we ask in: like bad credentials, this stops every request."""
+    """The source no longer supports the API version: like refused credentials, this fails every request."""
 
 
 class RawError(DataError):
-    """A raw partition is missing, unsealed or not what its seal says."""
+    """A raw partition is missing, unsealed or does not match its seal."""
 
 
 class AlreadySealed(TerminalError):
-    """Somebody tried to write into a raw partition that is closed for ever."""
+    """The raw partition is sealed: it cannot be written to again."""
 
 
 class StateConflict(TransientError):
-    """Another process changed the same rows first; planning again will see the new truth."""
+    """Another process changed the same rows first; a new plan reads the new state."""
 
 
 class ActRefused(TerminalError):
-    """An operator asked for something that the partition's history does not allow."""
+    """An operator asked for a change that the history of the partition does not allow."""
 
 
 class LeaseLost(TransientError):
-    """We paused for too long: another process holds what we thought was ours."""
+    """The lease expired during a pause: another process holds the lease now."""
 
 
 class WarehouseError(TerminalError):
-    """A warehouse table is not what its head says."""
+    """A warehouse table does not match its head."""
 
 
 class LakeMismatch(TerminalError):
@@ -152,7 +152,7 @@ class LakeMismatch(TerminalError):
 
 
 class SparkFailed(TransientError):
-    """A Spark job broke as a whole (a worker or an executor died): no slice of it was judged."""
+    """A Spark job failed as a whole (a worker or an executor died): no partition of it got a verdict."""
 
 
 class DatabaseUnavailable(TransientError):

@@ -1,4 +1,4 @@
-"""What the configuration expects to exist: ranges of days, which cost no more than their customers."""
+"""The partitions that the configuration expects, as ranges of days: the cost grows with customers, not with days."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ExpectedRange:
     query_name: str
     first: date
     last: date
-    # The last day that has ended where the account lives (`last`, if not given), and how many seconds its clock is
-    # ahead of UTC; and the oldest day that the source can still be asked for, if it forgets. They belong to the moment
-    # of asking, not to the range.
+    # The last day that has ended in the account's time zone (default: `last`); the offset of that time zone from UTC in
+    # seconds; the oldest day that the source still serves, if it has such a limit. They depend on the time of the
+    # query, so they are not part of the identity of the range.
     over: date | None = field(default=None, compare=False)
     utc_offset: int = field(default=0, compare=False)
     frozen_before: date | None = field(default=None, compare=False)
@@ -28,13 +28,13 @@ class ExpectedRange:
         return max(0, (self.last - self.first).days + 1)
 
     def is_frozen(self, day: date) -> bool:
-        """True when the source cannot be asked for this day any more: what is known about it stays as it is."""
+        """Whether the source no longer serves this day: its state stays as it is."""
         return self.frozen_before is not None and day < self.frozen_before
 
 
 def expected_by_day(ranges: Iterable[ExpectedRange]) -> dict[tuple[str, date], int]:
-    """How many partitions are expected, by table and day, in order. Costs as much as the ranges and the days, not as
-    their partitions."""
+    """Count the expected partitions by table and day, in order. The cost grows with the ranges and the days, not with
+    the partitions."""
     changes: dict[str, Counter[date]] = {}
     for span in ranges:
         if len(span):

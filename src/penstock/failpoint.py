@@ -1,7 +1,7 @@
 """Named points where a crash test may kill the process, as a power cut would: no handlers, no clean-up.
 
-Set `PENSTOCK_FAILPOINT=name` (or `name:3` for the third time it is reached). When it is unset, a point costs nothing
-worth measuring. The environment is read once, when the first point is reached.
+Set `PENSTOCK_FAILPOINT=name` (or `name:3` for the third time it is reached). An unset point has no measurable cost.
+The environment is read once, when the first point is reached.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _arrivals = count(1)
 
 
 def reach(name: str) -> None:
-    """Die here if this is the point that the crash test named."""
+    """Kill the process if this is the armed point."""
     armed, turn = _armed()
     if armed == name and next(_arrivals) == turn:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The types of fields: how they are written, and which JSON values can be read as them."""
+"""Field types: their notation in contracts, and which JSON values are valid for them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WRITTEN = (*SIMPLE, "decimal(p,s)", "array<T>", "struct<name: T, ...>")
 _DEEPEST = 16
 _LONG = 2**63
 _TOKEN = re.compile(r"\s*(\w+|[<>(),:])")
-# What both Arrow and Python understand: no week dates, no more digits than microseconds have.
+# The subset that both Arrow and Python parse: no week dates, no more digits than microseconds have.
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}(:\d{2}(:\d{2}(\.\d{1,6})?)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 class Fraction(str):
-    """A JSON number with a fraction or exponent, kept as it is written: a float would change it."""
+    """A JSON number with a fraction or exponent, kept as text: a float would change its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Simple:
 
 @dataclass(frozen=True, slots=True)
 class DecimalOf:
-    """Exact numbers of so many digits, of which `scale` stand after the point."""
+    """Exact numbers with `precision` digits, `scale` of them after the point."""
 
     precision: int
     scale: int
@@ -52,7 +52,7 @@ class DecimalOf:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
-    """Any number of values of one type, in their order."""
+    """A list of values of one type."""
 
     element: Kind
 
@@ -62,7 +62,7 @@ class ArrayOf:
 
 @dataclass(frozen=True, slots=True)
 class StructOf:
-    """Named values, each of its own type."""
+    """Named values, each with its own type."""
 
     members: tuple[tuple[str, Kind], ...]
 
@@ -75,8 +75,8 @@ Kind = Simple | DecimalOf | ArrayOf | StructOf
 
 @cache
 def kind_of(text: str) -> Kind:
-    """The type that a contract writes like this; ValueError says what is wrong with it."""
-    reading = _Reading(text)
+    """Parse a type as contracts write it. Raises ValueError with the reason."""
+    reading = _Parser(text)
     found = reading.kind(1)
     reading.end()
     return found
@@ -86,35 +86,35 @@ def is_nested(text: str) -> bool:
     return isinstance(kind_of(text), ArrayOf | StructOf)
 
 
-class _Reading:
-    """One type, read word by word."""
+class _Parser:
+    """A parser for one type, token by token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._words = _TOKEN.findall(text)
-        if "".join(self._words) != re.sub(r"\s", "", text):
+        self._tokens = _TOKEN.findall(text)
+        if "".join(self._tokens) != re.sub(r"\s", "", text):
             raise ValueError(f"{text!r} is not a type")
         self._at = 0
 
     def kind(self, depth: int) -> Kind:
-        word = self._take()
+        token = self._take()
         if depth > _DEEPEST:
             raise ValueError(f"{self._text!r} is nested more than {_DEEPEST} levels deep")
-        if word in SIMPLE:
-            return Simple(word)
-        if word == "decimal":
+        if token in SIMPLE:
+            return Simple(token)
+        if token == "decimal":
             return self._decimal()
-        if word == "array":
+        if token == "array":
             self._expect("<")
             element = self.kind(depth + 1)
             self._expect(">")
             return ArrayOf(element)
-        if word == "struct":
+        if token == "struct":
             return self._struct(depth)
         raise ValueError(f"{self._text!r} is not a type")
 
     def end(self) -> None:
-        if self._at < len(self._words):
+        if self._at < len(self._tokens):
             raise ValueError(f"{self._text!r} is not a type")
 
     def _decimal(self) -> DecimalOf:
@@ -149,27 +149,27 @@ class _Reading:
             raise ValueError(f"in {self._text!r}: {error}") from None
 
     def _number(self) -> int:
-        word = self._take()
-        if not re.fullmatch("[0-9]{1,2}", word):
+        token = self._take()
+        if not re.fullmatch("[0-9]{1,2}", token):
             raise ValueError(f"{self._text!r} is not a type")
-        return int(word)
+        return int(token)
 
     def _peek(self) -> str:
-        return self._words[self._at] if self._at < len(self._words) else ""
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def _take(self) -> str:
-        word = self._peek()
+        token = self._peek()
         self._at += 1
-        return word
+        return token
 
-    def _expect(self, word: str) -> None:
-        if self._take() != word:
+    def _expect(self, token: str) -> None:
+        if self._take() != token:
             raise ValueError(f"{self._text!r} is not a type")
 
 
 @cache
 def reader(kind: Kind) -> Callable[[Any], bool]:
-    """Whether a JSON value can be read as this type, null left aside. What is inside arrays and structs counts, too."""
+    """Return a predicate: whether a JSON value other than null is valid for this type, elements and fields included."""
     match kind:
         case ArrayOf(element):
             inside = reader(element)
@@ -202,7 +202,7 @@ def _is_double(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Half of a surrogate pair is a string to Python, but to nobody else."""
+    """Whether the text is valid UTF-8: Python allows half of a surrogate pair in a string, UTF-8 does not."""
     if type(value) is not str:
         return False
     try:
@@ -220,7 +220,7 @@ def _is_timestamp(value: Any) -> bool:
 
 
 def moment(text: str) -> datetime:
-    """The moment that a timestamp names, in UTC; without an offset it is meant so."""
+    """Parse a timestamp as UTC; one without an offset is taken as UTC."""
     found = datetime.fromisoformat(text)
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
@@ -247,6 +247,6 @@ def _fits(kind: DecimalOf, value: Any) -> bool:
 def _parses(parse: Callable[[str], Any], text: str) -> bool:
     try:
         parse(text)
-    except (ValueError, OverflowError):  # a moment so near the end of time that it has no place in UTC
+    except (ValueError, OverflowError):  # out of the range of `datetime` in UTC
         return False
     return True

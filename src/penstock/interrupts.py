@@ -1,6 +1,6 @@
 """SIGINT and SIGTERM end a command in the same way: with KeyboardInterrupt, one line on stderr and exit code 130.
 
-Imports almost nothing: the handlers must be there before anything else is imported.
+Imports almost nothing: the handlers must be installed before other imports.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ class _State:
     held = 0
     pending = False
     raised = False
-    said = False
+    printed = False
 
 
 def install() -> None:
-    """From now on both signals raise KeyboardInterrupt in the main thread."""
+    """Install handlers that raise KeyboardInterrupt in the main thread, for both signals."""
     for number in _SIGNALS:
         signal.signal(number, interrupt)
 
 
 def begin_work() -> None:
-    """From now on the process has something to clean up: a worker, open attempts, a JVM or unfinished files."""
+    """Declare that the process has something to clean up: a worker, open attempts, a JVM or unfinished files."""
     _State.working = True
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """The handler: raises KeyboardInterrupt, or later if the moment is held. Before work begins it ends the process at
-    once: an exception in the middle of an import may be lost, or end as another one."""
+    """Signal handler: raises KeyboardInterrupt, at once or at the end of `delayed`. Before `begin_work` it ends the
+    process at once: an exception in the middle of an import may be lost or turned into another one."""
     if not _State.working:
         ignore()
         if sys.stderr.isatty():
             sys.stderr.write(_SHOW_CURSOR)  # a progress bar may have hidden it
-        say("interrupted")
+        print_once("interrupted")
         os._exit(ExitCode.INTERRUPTED)
     if _State.held:
         _State.pending = True
         return
-    # py4j logs the interrupt with its stack; the command says one line. The module may be half imported at this moment.
+    # py4j logs the interrupt with its stack; the command prints one line. The module may be half imported now.
     if disable := getattr(sys.modules.get("logging"), "disable", None):
         disable()
     _raise()
 
 
 def was_raised() -> bool:
-    """Whether an interrupt was raised. An error that comes after it may be the interrupt itself: a library that was
-    calling back turns it into an error of its own."""
+    """Whether an interrupt was raised. A later error may be caused by it: a library that was calling back turns the
+    interrupt into an error of its own."""
     return _State.raised
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """An interrupt that comes meanwhile is raised at the end: a process that was started is known by then."""
+def delayed() -> Iterator[None]:
+    """Delay interrupts until the end of the block, so that a process started in it is registered."""
     _State.held += 1
     try:
         yield
@@ -77,8 +77,8 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Restores the handler of SIGINT behind a library that sets its own, unless it is Python's."""
+def restored_handler() -> Iterator[None]:
+    """Restore the SIGINT handler after a library that installs its own, unless it is Python's default."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -92,15 +92,15 @@ def _raise() -> NoReturn:
     raise KeyboardInterrupt
 
 
-def say(message: str) -> None:
-    """The line that tells that the command was interrupted; the first one counts."""
-    if not _State.said:
-        _State.said = True
+def print_once(message: str) -> None:
+    """Print the line about the interrupt, once."""
+    if not _State.printed:
+        _State.printed = True
         sys.stderr.write(f"penstock: {message}\n")
         sys.stderr.flush()
 
 
 def ignore() -> None:
-    """The process is about to end: a further signal changes nothing."""
+    """Ignore further signals: the process is about to end."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The state machine of a partition as a table: who may move it, from where, to where, by which act."""
+"""The state machine of a partition as a table: actor, act, status before, status after."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-MAX_LOSSES = 4  # this many losses in a row make a rejection: a slice that kills its worker must not loop for ever
+MAX_LOSSES = 4  # so many lost workers in a row reject the attempt: a partition that kills its worker must not loop
 
 
 class PartitionStatus(StrEnum):
-    PENDING = "pending"  # nothing trustworthy yet; also the meaning of no row at all
-    SUCCESS = "success"  # one run is vouched for; consumers may read it
-    FAILED = "failed"  # examined and rejected; waits for the control plane
+    PENDING = "pending"  # no verdict yet, or requeued; a partition without a row is pending, too
+    SUCCESS = "success"  # one run is trusted; consumers may read it
+    FAILED = "failed"  # rejected by the validator; waits for the control plane
 
 
 class Outcome(StrEnum):
-    """How an attempt was closed. An open attempt has none."""
+    """The result of a closed attempt. An open attempt has none."""
 
     SUCCEEDED = "SUCCEEDED"  # the validator accepted it
     FAILED = "FAILED"  # the validator rejected it; counts as an attempt
-    CANCELLED = "CANCELLED"  # nobody judged it (lost worker, quota, credentials); does not count
+    CANCELLED = "CANCELLED"  # closed without a verdict (lost worker, quota, credentials); does not count
 
 
 class Stage(StrEnum):
-    """Where in the pipeline an attempt was when it was closed."""
+    """The pipeline stage in which an attempt was closed."""
 
     EXTRACT = "extract"
     VALIDATE = "validate"
@@ -32,7 +32,7 @@ class Stage(StrEnum):
 
 
 class DisplayStatus(StrEnum):
-    """What a person reads about a partition: data first, execution second."""
+    """The displayed status of a partition: data first, execution second."""
 
     NEVER_MATERIALIZED = "never_materialized"
     MATERIALIZED = "materialized"
@@ -48,13 +48,13 @@ class Actor(StrEnum):
 
 
 class Act(StrEnum):
-    ACCEPT = "accept"  # the run of an issued attempt becomes the authority
-    REJECT = "reject"  # the attempt is closed; authority is not touched
+    ACCEPT = "accept"  # the run of an issued attempt becomes authoritative
+    REJECT = "reject"  # the attempt is closed; authority does not change
     RECHECK = "re-check"  # the authoritative run no longer satisfies its contract
     REQUEUE = "requeue"  # a failed partition may be tried again
     DEMOTE = "demote"  # an operator withdraws the authoritative run
     ROLLBACK = "rollback"  # an operator returns to an earlier accepted run
-    APPROVE = "approve"  # an operator accepts a run that only guards held back
+    APPROVE = "approve"  # an operator accepts a run that only guards rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +83,8 @@ TRANSITIONS: tuple[Transition, ...] = (
 )
 
 
-def after(actor: Actor, act: Act, before: PartitionStatus) -> PartitionStatus | None:
-    """Where the act leads from `before`, or None when this actor may not do that there."""
-    for move in TRANSITIONS:
-        if (move.actor, move.act, move.before) == (actor, act, before):
-            return move.after
-    return None
-
-
 def diagram() -> str:
-    """The table as a Mermaid diagram, for the docs."""
+    """Return the table as a Mermaid diagram, for the docs."""
     lines = ["stateDiagram-v2", "    [*] --> pending"]
     lines += [f"    {m.before} --> {m.after}: {m.act} ({m.actor})" for m in TRANSITIONS]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The identity of a slice, and of a run. Keys are checked here, at the border, and nowhere else."""
+"""Keys of partitions, attempts and runs. Keys are validated here, on input, and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.errors import UsageError
 
 RunId = NewType("RunId", str)
 
-MODELS = "models"  # in the place of the source, for tables that are made from other tables
-EVERYBODY = "all"  # in the place of the customer, for slices that are made from all of them
+MODELS = "models"  # the source of derived partitions
+ALL_CUSTOMERS = "all"  # the customer of partitions that are derived from all customers
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _CUSTOMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -23,7 +23,7 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def name(text: str, what: str = "name") -> str:
-    """A name that is safe in a path, in SQL and in a table name."""
+    """Return a name that is safe in a path, in SQL and in a table name. Raises UsageError otherwise."""
     if not _NAME.fullmatch(text):
         raise UsageError(
             f"{what} {text!r} is not valid: use lower-case letters, digits and underscores, starting with a letter,"
@@ -33,19 +33,19 @@ def name(text: str, what: str = "name") -> str:
 
 
 def customer(text: str) -> str:
-    """A customer id that is safe in a path and in SQL."""
+    """Return a customer id that is safe in a path and in SQL. Raises UsageError otherwise."""
     if not _CUSTOMER.fullmatch(text) or ".." in text:
         raise UsageError(f"customer id {text!r} is not valid: use letters, digits, '.', '_' or '-', at most 63 of them")
     return text
 
 
 def account_id(text: str) -> str:
-    """The id of a Google Ads account as it stands in keys: people write 123-456-7890, keys have the digits."""
+    """The id of a Google Ads account as keys contain it: digits only; people also write 123-456-7890."""
     return text.replace("-", "") if _ACCOUNT.fullmatch(text) else text
 
 
 def day(text: str, what: str = "date") -> date:
-    """An ISO date, and only that: 2024-06-01."""
+    """Parse an ISO date such as 2024-06-01. Raises UsageError for other formats."""
     if _ISO_DATE.fullmatch(text):
         try:
             return date.fromisoformat(text)
@@ -67,14 +67,14 @@ def new_ulid() -> str:
 
 
 def new_ulids(count: int) -> list[str]:
-    """Many ULIDs of one moment in rising order, made at once: one is drawn, the others count on from it."""
-    first = int(ULID()) >> 40 << 40  # room to count without touching the time
+    """Return ULIDs of one moment in ascending order. One is random, the others count up from it."""
+    first = int(ULID()) >> 40 << 40  # leaves room to count without changing the time
     head = str(ULID.from_int(first))[:-8]
     return [head + _tail(number) for number in range(count)]
 
 
 def _tail(number: int) -> str:
-    """A number below 2**40 as the last eight digits of a ULID."""
+    """Encode a number below 2**40 as the last eight digits of a ULID."""
     return _PAIRS[number >> 30] + _PAIRS[number >> 20 & 1023] + _PAIRS[number >> 10 & 1023] + _PAIRS[number & 1023]
 
 

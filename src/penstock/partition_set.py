@@ -13,7 +13,7 @@ CompactRanges = Mapping[str, Mapping[str, str]]
 
 
 def compact_ranges(keys: Iterable[PartitionKey]) -> dict[str, dict[str, str]]:
-    """The partitions by asset and customer as ranges of days. The order of `keys` makes no difference."""
+    """Return the partitions by asset and customer as ranges of days, independent of the order of `keys`."""
     days: dict[tuple[str, str], set[int]] = {}
     for key in keys:
         days.setdefault((key.asset, key.customer_id), set()).add(key.logical_date.toordinal())
@@ -35,7 +35,7 @@ def _ranges(days: list[int]) -> Iterator[str]:
 
 
 def iter_keys(slices: CompactRanges) -> Iterator[str]:
-    """The partition keys, as text, in the order of asset, customer and day."""
+    """Yield the partition keys as text, in the order of asset, customer and day."""
     for asset, customers in slices.items():
         source, _, query_name = asset.partition(".")
         for customer_id, ranges in customers.items():

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def frame_of(session: SparkSession, table: pa.Table) -> DataFrame:
-    """The rows of `table`. Spark Connect takes a table without rows only together with a schema."""
+    """Return the rows of `table` as a DataFrame. Spark Connect accepts an empty table only with a schema."""
     if table.num_rows:
         return session.createDataFrame(table)
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -305,7 +305,7 @@ def _aliases_with_columns(tree: exp.Query) -> Counter[str]:
 
 
 def _first_line(error: Exception) -> str:
-    """The words of sqlglot, without its colours and the names of its classes."""
+    """The message of sqlglot, without its colours and the names of its classes."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n")[0].rstrip(". ")
     text = re.sub(r"<Token [^>]*?text: ([^,]*),[^>]*>", r"\1", text)
     return re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text)

@@ -1,4 +1,4 @@
-"""A suite that a source must pass: subclass it, name your source, and pytest runs it. It needs no Spark."""
+"""A test suite for sources: subclass it, set your source, and run pytest. It needs no Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.contract.rules import row_rules
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extracted, Extraction, extract_here
+from penstock.pipeline.extract import Extracted, Extraction, extract_locally
 from penstock.raw.reader import RawReader
 from penstock.source.budget import Budget
 from penstock.source.protocol import COMPLETE, Row, RunContext, Source
@@ -34,12 +34,12 @@ Rows = dict[date, list[bytes]]
 
 
 class SourceSuite:
-    """What Penstock relies on in every source, as tests.
+    """The contract of a source, as tests.
 
-    `options` are those of `sources.<name>`; `query` is one that succeeds for `customer` on all `dates` and brings some
-    rows. With each of `failing_options` (a wrong password, a port where nobody listens) `extract` must end in an error
-    that says whose trouble it is. What is known only when a test runs, such as the port of a server, may be set on
-    `self` by an autouse fixture.
+    `options` are those of `sources.<name>`; `query` must succeed for `customer` on all `dates` and return some rows.
+    With each of `failing_options` (a wrong password, a closed port) `extract` must raise or yield an error of
+    `penstock.errors` other than INTERNAL. An autouse fixture may set attributes on `self` that are known only when a
+    test runs, such as the port of a server.
     """
 
     source: Callable[[Mapping[str, Any], RunContext], Source]
@@ -48,7 +48,7 @@ class SourceSuite:
     customer: Customer = Customer(id="1")
     dates: Sequence[date]
     failing_options: Sequence[Mapping[str, Any]] = ()
-    asks_a_service: ClassVar[bool] = True  # False for a source that sends no requests, and has no rate to keep
+    asks_a_service: ClassVar[bool] = True  # False for a source that sends no requests, so has no rate limit
 
     def test_unknown_options_are_refused(self) -> None:
         refused: ConfigError | None = None
@@ -62,34 +62,34 @@ class SourceSuite:
     def test_its_query_is_not_refused(self) -> None:
         refuse_queries(self._source(), [self.query])
 
-    def test_every_row_is_one_of_a_day_that_was_asked_for(self) -> None:
+    def test_every_row_belongs_to_a_requested_day(self) -> None:
         found = {day for day, _ in self._extract()}
         assert found <= set(self.dates), f"rows for {sorted(found - set(self.dates))}, which were not asked for"
 
-    def test_it_brings_rows(self) -> None:
+    def test_it_returns_rows(self) -> None:
         assert any(self._rows().values()), "no row came for any day: the suite would prove nothing"
 
-    def test_a_second_fetch_brings_the_same_rows(self) -> None:
+    def test_a_second_fetch_returns_the_same_rows(self) -> None:
         source = self._source()
         _same(self._rows(source), self._rows(source), "a second fetch by the same object")
 
-    def test_an_object_made_elsewhere_brings_the_same_rows(self) -> None:
-        """Options travel to the workers of Spark; every worker makes its own object."""
+    def test_a_new_object_with_pickled_options_returns_the_same_rows(self) -> None:
+        """Options are pickled and sent to Spark's workers; every worker creates its own object."""
         options = pickle.loads(pickle.dumps(dict(self.options)))  # noqa: S301 - our own bytes
         _same(self._rows(), self._rows(self._source(options)), "another object")
 
-    def test_a_day_alone_brings_the_same_rows_as_in_a_span(self) -> None:
+    def test_a_single_day_returns_the_same_rows_as_in_a_span(self) -> None:
         whole = self._rows()
         alone = {day: self._rows(dates=[day])[day] for day in self.dates}
         _same(whole, alone, "each day on its own")
 
-    def test_days_in_between_may_be_left_out(self) -> None:
-        """The days of a span may have gaps: what its request brings for others must not come out."""
+    def test_a_span_may_have_gaps(self) -> None:
+        """Rows that a request returns for the missing days must not be yielded."""
         outer = sorted({self.dates[0], self.dates[-1]})
         whole = self._rows()
         _same({day: whole[day] for day in outer}, self._rows(dates=outer), "the first and the last day without others")
 
-    def test_objects_may_work_at_once(self) -> None:
+    def test_objects_work_concurrently(self) -> None:
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(lambda _: self._rows(), range(4)))
         for other in found[1:]:
@@ -125,21 +125,21 @@ class SourceSuite:
                 parsed = parse_many([reader.payload(seal)], contract)
                 _expect_no_complaints(day, contract, parsed, seal.record_count)
 
-    def test_it_asks_within_its_budget(self) -> None:
+    def test_it_spends_its_budget(self) -> None:
         budget = _Counted()
         for _ in self._extract(self._source(context=RunContext(new_run_id(), budget))):
             pass
         if self.asks_a_service:
             assert budget.spent > 0, "no request was counted: call context.budget.spend() before each request"
 
-    def test_trouble_is_told_by_its_class(self) -> None:
+    def test_errors_have_an_error_class(self) -> None:
         for options in self.failing_options:
             errors = list(self._errors(options))
             assert errors, "options that cannot work brought rows, and no error"
             for error in errors:
                 assert isinstance(error, PenstockError), f"{error!r} is not one of penstock.errors"
                 known = isinstance(error, PenstockError) and error.error_class is not ErrorClass.INTERNAL
-                assert known, f"{error!r} does not say whose trouble it is"
+                assert known, f"{error!r} has the class INTERNAL: raise the error whose class names the cause"
 
     def _source(self, options: Mapping[str, Any] | None = None, context: RunContext | None = None) -> Source:
         make = type(self).source
@@ -170,11 +170,11 @@ class SourceSuite:
         settings = SourceSettings(name=self.query.source, kind="under_test")
         name = self.query.name
         extraction = Extraction(folder, new_run_id(), settings, {name: self.query}, {name: "under_test"})
-        return extract_here(extraction, self._source(), self.query, self.customer, self.dates)
+        return extract_locally(extraction, self._source(), self.query, self.customer, self.dates)
 
 
 class _Counted(Budget):
-    """A budget without a limit that knows how much of it was spent."""
+    """A budget without a limit that counts what was spent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,9 +190,9 @@ def _same(expected: Rows, found: Rows, who: str) -> None:
 
 
 def _expect_no_complaints(day: date, contract: Contract, parsed: Parsed, count: int) -> None:
-    """Types, fields, and every check that can be made without Spark."""
+    """Check types, fields, and every check that does not need Spark."""
     complaints = [*parsed.complaints.get(0, ()), *count_complaints(contract, count, previous=None)]
-    assert not complaints, f"{day} is not what the contract says: {summary(complaints)}"
+    assert not complaints, f"{day} does not satisfy the contract: {summary(complaints)}"
     for rule in row_rules(contract):
         if (broken := plain(rule, contract)) is not None:
             rows = broken(parsed.table).to_pylist()

@@ -115,7 +115,7 @@ def test_a_proposal_from_a_file_is_a_contract_that_the_file_satisfies(files: tup
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two tables that know each other; one slice of each."""
+    """Two tables that refer to each other; one partition of each."""
     networks = {
         "source": "demo",
         "start_date": DAY,

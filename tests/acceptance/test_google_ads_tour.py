@@ -1,4 +1,4 @@
-"""From a manager account to rows that readers trust, through the command line, with a server that speaks Google Ads."""
+"""From a manager account to trusted rows, through the command line, with a Google Ads server for tests."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_one_account_must_pause_and_another_is_closed_and_the_third_goes_on(shop
     assert abs(pause - timedelta(seconds=900)) < timedelta(seconds=60)
     shop.ads.faults = []
     assert shop.ask("state", "retry", key(CAROL, YESTERDAY))["requeued"] == 1
-    assert shop.ask("run")["accepted"] == 2  # whoever runs by hand does not wait for the end of the pause
+    assert shop.ask("run")["accepted"] == 2  # a manual run does not wait for the end of the pause
 
 
 def test_a_login_that_is_refused_opens_the_breaker_and_burns_no_attempts(shop: Shop) -> None:
@@ -200,7 +200,7 @@ def test_a_login_that_is_refused_opens_the_breaker_and_burns_no_attempts(shop: S
 
 
 def test_numbers_that_change_later_are_restated_and_frozen_ones_are_not(shop: Shop, spark: Any) -> None:
-    """Three days later the oldest day is beyond what the source keeps, and it has nothing for it any more."""
+    """Three days later the oldest day is beyond the horizon of the source, which has no rows for it any more."""
     frozen = [OLDEST]
     later = open_at(shop.folder, datetime.combine(TODAY, datetime.min.time(), UTC) + timedelta(days=3, hours=1))
     for id_ in CUSTOMERS:

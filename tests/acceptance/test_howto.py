@@ -1,4 +1,4 @@
-"""The how-to pages do what they say: their files are written, their commands run, their output compared."""
+"""The how-to pages work: their files are written, their commands run, their output compared."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_the_example_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 
 
 def _commands(block: str) -> list[tuple[str, str]]:
-    """Each line after `$`, with what the page shows as its output."""
+    """Each line after `$`, with the output that the page shows."""
     parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
 def _outputs(commands: list[tuple[str, str]], folder: Path) -> list[str]:
-    """All of them in one shell, as a reader would; what it leaves running ends with it."""
+    """Run all commands in one shell; processes that they leave running are ended."""
     mark = "--- next ---"
     lines = ["set -e", "trap 'kill $(jobs -p) 2> /dev/null || true' EXIT"]
     lines += [line for command, _ in commands for line in (command, f"echo '{mark}'")]
@@ -64,5 +64,5 @@ def _outputs(commands: list[tuple[str, str]], folder: Path) -> list[str]:
 
 
 def _fits(expected: str, found: str) -> bool:
-    """The same, where `...` stands for anything; a command without shown output says nothing."""
+    """The same, where `...` matches anything; a command without shown output prints nothing."""
     return doctest.OutputChecker().check_output(expected, found, doctest.ELLIPSIS)

@@ -1,4 +1,4 @@
-"""Derived tables through the command line: made by a run, explained, overtaken, made again."""
+"""Derived tables through the command line: computed by a run, explained, outdated, computed again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.cli import answer, penstock
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `init` makes, with two days, and one customer whose campaigns are broken on one of them."""
+    """The workspace of `init`, with two days, and one customer whose campaigns are broken on one of them."""
     folder = tmp_path_factory.mktemp("models") / "workspace"
     assert penstock("init", str(folder), "--customers", "5", "--days", "2").returncode == 0
     body = yaml.safe_load((folder / "penstock.yaml").read_text())
@@ -42,7 +42,7 @@ def test_a_model_is_read_waited_for_explained_and_made_again(workspace: Path) ->
     assert {day: row["customers"] for day, row in spend(workspace).items()} == {first: 4, second: 5}
     assert set(spend(workspace, "strict")) == {second}
 
-    # Whoever waits for it is told, and told why.
+    # A reader that waits for it gets a message with the reason.
     assert penstock("ready", "models.strict", "--date", second, workspace=workspace).returncode == 0
     assert penstock("ready", "models.strict", "--date", first, workspace=workspace).returncode == 1
     why = answer("why", f"models/all/strict/{first}", workspace=workspace)
@@ -50,14 +50,14 @@ def test_a_model_is_read_waited_for_explained_and_made_again(workspace: Path) ->
     plan = answer("run", "--plan", workspace=workspace)
     assert (plan["total"], plan["waiting"]) == (0, 1)
 
-    # The source is mended: what waited is made, what did without is made again.
+    # The source is fixed: partitions that waited are computed, partitions without it are computed again.
     assert penstock("state", "retry", "--yes", workspace=workspace).returncode == 0
     again = answer("run", workspace=workspace, FAULTS="false")
     assert (again["planned"], again["accepted"]) == (3, 3)
     assert {day: row["customers"] for day, row in spend(workspace).items()} == {first: 5, second: 5}
     assert spend(workspace, "strict")[first]["clicks"] == spend(workspace)[first]["clicks"]
 
-    # An input is withdrawn: what was made from it is stale, and says so.
+    # An input is withdrawn: its downstream partitions are stale, and shown so.
     gone = f"demo/1000000001/campaign_daily/{second}"
     assert penstock("state", "demote", gone, "--reason", "wrong", workspace=workspace).returncode == 0
     stale = answer("stale", workspace=workspace)

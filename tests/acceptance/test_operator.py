@@ -27,7 +27,7 @@ def key(number: int, day: str) -> str:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three customers and four days; one slice failed for a reason that passes, the others are there."""
+    """Three customers and four days; one partition failed with a transient error, the others are there."""
     folder = write_workspace(
         tmp_path_factory.mktemp("operator"),
         customers=3,
@@ -187,7 +187,7 @@ def test_a_source_that_refuses_everybody_is_left_alone_until_a_probe_succeeds(sh
     assert (mended["accepted"], mended["blocked"]) == (mended["planned"], 0)
     assert answer("status", workspace=shop)["troubles"] == []
     counts = {i["attempt_count"] for i in answer("state", "inspect", workspace=shop)["items"]}
-    assert max(counts) <= 5  # what the breaker stopped counted for nothing
+    assert max(counts) <= 5  # attempts that the breaker stopped do not count
 
 
 def test_a_backfill_is_worked_off_in_chunks_by_a_loop_that_stops_politely(shop: Path) -> None:
@@ -230,7 +230,7 @@ def test_every_act_is_in_the_audit_log(shop: Path) -> None:
         assert command in commands
 
 
-def test_what_is_too_much_for_one_run_is_done_in_several_and_trouble_stops_them(tmp_path: Path) -> None:
+def test_a_large_plan_is_split_into_several_runs_and_an_error_stops_them(tmp_path: Path) -> None:
     folder = write_workspace(
         tmp_path,
         customers=9,

@@ -1,4 +1,4 @@
-"""The whole way of a slice on S3-compatible storage, through the command line: no Hadoop jar, no local path."""
+"""A whole run on S3-compatible storage, through the command line: no Hadoop jar, no local path."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_slice_travels_from_source_to_reader_on_s3(tmp_path: Path, s3_url: str
     assert [row["n"] for row in ws.status.board(Selection()).counts([])] == [4]
     assert not (tmp_path / "lake").exists()
 
-    # The AWS SDK inside pyarrow writes its log to file descriptor 1, and a request that fails makes it say more.
+    # The AWS SDK inside pyarrow writes its log to file descriptor 1, and logs more for a failing request.
     asked = ("sql", f"SELECT count(*) AS n FROM {TABLE}", "--json")
     loud = penstock(*asked, workspace=folder, ARROW_S3_LOG_LEVEL="DEBUG")
     assert json.loads(loud.stdout) == {"items": [{"n": 15}], "total": 1}

@@ -28,7 +28,7 @@ def made(folder: Path, spark: dict[str, str]) -> Path:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """What a run leaves behind, without what differs from run to run."""
+    """The result of a run, without values that differ from run to run."""
     ran = answer("run", *_DAYS, workspace=folder, code=1)
     rows = {
         table: answer("sql", f"SELECT * EXCLUDE (_run_id) FROM {table} ORDER BY ALL", workspace=folder)["items"]

@@ -1,4 +1,4 @@
-"""How Spark starts: with its classes ready."""
+"""Spark starts with its class archive."""
 
 from __future__ import annotations
 

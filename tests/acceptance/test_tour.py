@@ -1,4 +1,4 @@
-"""What a newcomer does in the first ten minutes, through the command line."""
+"""The first ten minutes of a new user, through the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.cli import answer, penstock
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace of 5 customers x 2 queries x 4 days after its first run, in which some slices failed."""
+    """A workspace of 5 customers x 2 queries x 4 days after its first run, in which some partitions failed."""
     folder = tmp_path_factory.mktemp("tour") / "workspace"
     made = penstock("init", str(folder), "--customers", "5", "--days", "4")
     assert made.returncode == 0, made.stderr
@@ -183,7 +183,7 @@ def test_sql_reads_vouched_rows_and_nothing_else(tour: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_every_type_of_duckdb_is_shown_or_refused_with_words(tour: Path, tmp_path: Path) -> None:
+def test_every_type_of_duckdb_is_shown_or_refused_with_a_message(tour: Path, tmp_path: Path) -> None:
     statement = "SELECT * FROM test_all_types()"
     assert [row["timestamp"] for row in answer("sql", statement, workspace=tour)["items"]] == [
         "290309-12-22 (BC) 00:00:00",
@@ -226,7 +226,7 @@ REFUSALS = [
 @pytest.mark.parametrize(
     ("arguments", "words"), REFUSALS, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
-def test_bad_input_is_refused_with_words_that_help(arguments: tuple[str, ...], words: str, tour: Path) -> None:
+def test_bad_input_is_refused_with_a_helpful_message(arguments: tuple[str, ...], words: str, tour: Path) -> None:
     done = penstock(*arguments, workspace=None if arguments[0] == "init" else tour)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
@@ -315,7 +315,7 @@ def test_projections_are_tables_in_sql_and_can_be_made_anew(tour: Path) -> None:
     assert {event["type"] for event in more} == {"TaskStarted"}
 
 
-def test_missing_is_told_in_ranges_and_stale_with_its_reasons(tour: Path) -> None:
+def test_missing_is_listed_in_ranges_and_stale_with_its_reasons(tour: Path) -> None:
     missing = answer("missing", workspace=tour)
     assert sum(gap["partitions"] for gap in missing["ranges"]) == missing["total"]
     assert answer("stale", "--reasons", workspace=tour)["reasons"]["UPSTREAM_CHANGED"] == 0

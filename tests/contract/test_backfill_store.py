@@ -1,4 +1,4 @@
-"""Backfills on record: chunks, their limits, how far they are, and what of them failed."""
+"""Stored backfills: chunks, their limits, progress, and failed partitions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Work:
         for item in issued:
             token = self.actors.token
             if fate == "accept":
-                self.actors.validator.accept([accepted(item.attempt, token)])
+                self.actors.validator.judge([accepted(item.attempt, token)])
             elif fate == "reject":
                 self.actors.validator.reject([rejected(item.attempt, token)])
             else:
@@ -59,7 +59,7 @@ def work(request: pytest.FixtureRequest) -> Iterator[Work]:
         database.close()
 
 
-def test_progress_tells_finished_and_open_chunks_and_the_last_word_on_each_partition(work: Work) -> None:
+def test_progress_counts_finished_and_open_chunks_and_the_last_verdict_on_each_partition(work: Work) -> None:
     mine, other = work.create(), work.create()
     assert work.store.progress(mine.backfill_id) == Progress(0, 0, 0, 0, 0, None)
     first = work.claim(mine, 1, 4)
@@ -87,8 +87,8 @@ def test_what_was_mended_since_is_not_failed(work: Work) -> None:
     mine = work.create()
     work.attempt(mine, "reject", key(1), key(2), key(3))
     work.attempt(None, "accept", key(1))
-    work.attempt(None, "cancel", key(2))  # nobody judged it: it is failed as before
-    work.attempt(None, "reject", key(3))  # failed anew, for somebody else
+    work.attempt(None, "cancel", key(2))  # closed without a verdict: it is failed as before
+    work.attempt(None, "reject", key(3))  # failed again, outside the backfill
     assert work.store.failed(mine.backfill_id) == [key(2)]
     with pytest.raises(UsageError, match="backfill list"):
         work.store.get("nothing")
@@ -163,7 +163,7 @@ def test_a_backfill_is_paused_resumed_cancelled_and_finished_in_order(work: Work
     assert work.store.get(other.backfill_id).finished_at == NOW
 
 
-def test_the_failures_of_a_backfill_are_told_within_limits_of_keys_and_of_time(work: Work) -> None:
+def test_the_failures_of_a_backfill_are_listed_within_bounds_of_keys_and_of_time(work: Work) -> None:
     mine, other = work.create(), work.create()
     work.attempt(mine, "reject", *(key(day) for day in (1, 2, 3, 4, 5)), key(3, source="ads"))
     work.attempt(mine, "accept", key(6))

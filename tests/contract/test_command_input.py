@@ -1,4 +1,4 @@
-"""What a person may type and a command must answer: numbers without end, bytes that are no text, text like markup."""
+"""Unusual input of commands: very long numbers, bytes that are not text, text that looks like markup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.options import LAST_ID, MOST_LINES
-from penstock.clock import LONGEST
+from penstock.clock import MAX_DURATION
 from penstock.config.values import duration
 from penstock.control.breaker import observed
 from penstock.control.select import Selection
@@ -61,7 +61,7 @@ NUMBERS: dict[tuple[str, ...], int] = {
     ("read", TABLE, "--limit"): MOST_LINES,
     ("read", TABLE, "--format", "csv", "--limit"): MOST_LINES,
     ("sql", f"SELECT * FROM {TABLE}", "--limit"): MOST_LINES,
-    ("ledger", "export", "--dry-run", "--older-than"): LONGEST.days,
+    ("ledger", "export", "--dry-run", "--older-than"): MAX_DURATION.days,
 }
 
 
@@ -84,16 +84,16 @@ def test_both_databases_take_the_largest_numbers(backend: str, tmp_path: Path, r
     if backend == "postgresql":
         state, schema = request.getfixturevalue("postgres_url"), f"t_{new_ulid().lower()}"
     ws = Harness(tmp_path, state=state, schema=schema).workspace
-    ws.context.note(builders.audit_entry(), 1, "done")
-    assert len(ws.context.state.audit(MOST_LINES + 1, after=LAST_ID)) == 1
-    assert ws.context.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
-    assert ws.context.backfills.page(MOST_LINES + 1, None) == ([], 0)
-    assert len(ws.context.state.views(ws.context.ranges(Selection()), limit=MOST_LINES + 1)) == 18
-    assert ws.maintenance.garbage(LONGEST) == []
-    assert ws.ledger.export(LONGEST.days, actor="ada", dry_run=True)["events"] == 0
-    ws.data.take_snapshot("s", LONGEST)
-    assert [found.name for found in ws.data.snapshots.all()] == ["s"]
-    ws.context.database.close()
+    ws.note(builders.audit_entry(), 1, "done")
+    assert len(ws.reader.audit(MOST_LINES + 1, after=LAST_ID)) == 1
+    assert ws.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
+    assert ws.backfills.page(MOST_LINES + 1, None) == ([], 0)
+    assert len(ws.reader.views(ws.ranges(Selection()), limit=MOST_LINES + 1)) == 18
+    assert ws.garbage(MAX_DURATION) == []
+    assert ws.export_ledger(MAX_DURATION.days, builders.audit_entry(), rehearsal=True)["events"] == 0
+    ws.snapshot("s", MAX_DURATION)
+    assert [found.name for found in ws.snapshots.all()] == ["s"]
+    ws.database.close()
 
 
 LENGTHS: tuple[tuple[str, ...], ...] = (
@@ -115,10 +115,10 @@ def test_a_length_of_time_that_leaves_the_calendar_is_refused_as_wrong_usage(hou
 
 
 def test_the_longest_time_of_a_command_is_named_when_it_is_exceeded() -> None:
-    assert duration("365000d") == LONGEST
+    assert duration("365000d") == MAX_DURATION
     with pytest.raises(UsageError, match=r"^'365001d' is too long: at most 365000d$"):
         duration("365001d")
-    assert datetime.now(UTC) - LONGEST < datetime.now(UTC) < datetime.now(UTC) + LONGEST
+    assert datetime.now(UTC) - MAX_DURATION < datetime.now(UTC) < datetime.now(UTC) + MAX_DURATION
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

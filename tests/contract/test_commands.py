@@ -1,4 +1,4 @@
-"""Commands of operators in this process, on a real state database and lake: rails, refusals, reports. No Spark."""
+"""Operator commands in this process, on a real state database and lake: confirmations, refusals, reports. No Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHRUNK = {"check": "shrink", "severity": "reject", "message": "3 rows instead of
 
 
 class Shop(Harness):
-    """A house whose clock can be set back, with commands that run in this process by the true clock."""
+    """A workspace whose clock can be set back, with commands that run in this process by the real clock."""
 
     ago = timedelta(0)
 
@@ -191,7 +191,7 @@ def test_more_than_10_000_partitions_need_force_besides_yes() -> None:
         shop.workspace.context.database.close()
 
 
-def test_a_retry_refuses_what_left_nothing_unless_it_is_told_so(shop: Shop) -> None:
+def test_a_retry_refuses_partitions_without_evidence_unless_forced(shop: Shop) -> None:
     nothing, error = days(2)
     shop.fail([nothing], stage=Stage.VALIDATE, error_class=ErrorClass.DATA)
     assert shop.run("state", "retry", "--json").code == 1
@@ -300,7 +300,7 @@ def test_why_shows_the_reason_of_a_rollback(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("reason", ["", " ", "\t\n"])
-def test_a_reason_that_says_nothing_is_wrong_usage(shop: Shop, reason: str) -> None:
+def test_a_blank_reason_is_wrong_usage(shop: Shop, reason: str) -> None:
     older, _ = shop.deliver({key(1): 1}), shop.deliver({key(1): 2})
     held = shop.hold_back(key(2))
     before = builders.everything(shop.workspace.context.database)
@@ -378,7 +378,7 @@ def raw_runs(shop: Shop) -> set[str]:
     return {entry.path.split("run_id=")[1].split("/")[0] for entry in shop.workspace.context.lake.list("raw")}
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def test_history_shows_the_next_retry_of_the_newest_attempt() -> None:

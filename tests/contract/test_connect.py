@@ -1,4 +1,4 @@
-"""Spark Connect without a server: what a session asks of one, and the error when its packages are missing.
+"""Spark Connect without a server: the settings of a session, and the error when its packages are missing.
 
 `tests/acceptance/test_spark_connect.py` runs a workspace on a real server.
 """
@@ -35,7 +35,7 @@ main()
 
 
 class Server:
-    """Stands for a Connect server: remembers what a session was asked for."""
+    """A stand-in for a Connect server that records the settings of a session."""
 
     def __init__(self) -> None:
         self.address: str | None = None

@@ -1,4 +1,4 @@
-"""What the control plane keeps beside the state: retries, marks and the operator's acts, on both databases."""
+"""Control metadata beside the state: retries, marks and the operator's acts, on both databases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Breaker, PartitionControl
-from penstock.state.schedule import Decided, RetryStore
+from penstock.state.retries import Decided, RetryStore
 from support import builders
 from support.builders import (
     BACKENDS,
@@ -136,12 +136,12 @@ def test_the_policy_gives_up_after_its_attempts(actors: Actors) -> None:
 
 
 def limited(actors: Actors, **changes: Any) -> StateReader:
-    """A planner whose file says something else about retries than when the partition failed."""
+    """A planner whose workspace file has another retry policy than when the partition failed."""
     return StateReader(actors.database, {"campaign_daily": POLICY.model_copy(update=changes)})
 
 
 def terminal_days(reader: StateReader, now: datetime) -> list[int]:
-    """As `state terminal` lists them, in SQL; each must be terminal by the words of the policy as well."""
+    """The list of `state terminal`, from SQL; each must be terminal by the Python policy as well."""
     by_sql = [view.key.logical_date.day for view in reader.views([days(1, 8)], terminal_at=now)]
     policy = reader.limits["campaign_daily"]
     assert isinstance(policy, Retry)
@@ -198,7 +198,7 @@ def test_an_operator_who_requeues_forgives_what_failed_before(actors: Actors) ->
         fail(actors)
         decided(actors)
     assert terminal_days(limited(actors), NOW) == [1]
-    fail(actors, key(2))  # requeued before the policy has spoken about it
+    fail(actors, key(2))  # requeued before the policy has decided
     assert actors.control.requeue([key(1), key(2), key(3)], audit_entry()) == 2
     assert [control(actors, key(day)).failures for day in (1, 2)] == [0, 0]
     for day in (1, 2):
@@ -376,7 +376,7 @@ JUNE = {day: date(2024, 6, day) for day in range(1, 10)}
     ],
 )
 def test_a_resume_takes_back_the_marks_inside_its_scope_and_no_other(actors: Actors, scope: Scope, names: Any) -> None:
-    """Every second partition is held instead of paused; each keeps what else is written beside it."""
+    """Every second partition is held instead of paused; other control metadata stays."""
     owners = [key()[:3], *(partition[:3] for partition in NEIGHBOURS[1:])]
     marked = [PartitionKey(*owner, JUNE[day]) for owner in owners for day in range(2, 7)]
     table = schema.partition_control
@@ -532,8 +532,8 @@ def test_a_demoted_run_is_never_approved_again(actors: Actors) -> None:
     assert everything(actors.database) == before
 
 
-def test_a_demoted_run_stands_in_no_older_runs_way(actors: Actors) -> None:
-    """A demoted run holds no authority, also when its partition waits to be tried again."""
+def test_a_demoted_run_does_not_block_an_older_run(actors: Actors) -> None:
+    """A demoted run has no authority, also when its partition is pending."""
     attempt = held_back(actors)
     actors.accept()
     acts(actors).demote(key(), "wrong", audit_entry())
@@ -635,7 +635,7 @@ PER_PARTITION = (
 
 
 def rows_of(actors: Actors, *partitions: PartitionKey) -> dict[str, list[dict[str, Any]]]:
-    """What the database says of these partitions, table by table."""
+    """The rows of these partitions, by table."""
     named = [builders.columns(partition) for partition in partitions]
     found = everything(actors.database, PER_PARTITION)
     return {name: [row for row in rows if _key(row) in named] for name, rows in found.items()}
@@ -646,12 +646,12 @@ def _key(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def lived_in(actors: Actors, *partitions: PartitionKey) -> list[list[AttemptKey]]:
-    """Partitions with two accepted runs, one that was held back and two that failed, and an appointment."""
+    """Partitions with two accepted runs, one that a guard rejected and two that failed, and a `next_run_at`."""
     runs = []
     for fate in ("accept", "accept", "hold back", "fail", "fail"):
         runs.append(issued := actors.issue(*partitions))
         if fate == "accept":
-            actors.validator.accept([builders.accepted(one, actors.token) for one in issued])
+            actors.validator.judge([builders.accepted(one, actors.token) for one in issued])
             continue
         left = {"record_count": 3, "payload_digest": "p", "payload_bytes": 9, "content_digest": "c"}
         words: dict[str, Any] = left if fate == "hold back" else {"stage": Stage.EXTRACT}
@@ -806,14 +806,14 @@ def test_a_rejection_that_left_no_examined_bytes_is_not_approved(actors: Actors,
         acts(actors).approve(key(), attempt.run_id, "right", audit_entry())
 
 
-def test_a_partition_that_nobody_judged_has_no_run_to_return_to(actors: Actors) -> None:
+def test_a_partition_without_a_verdict_has_no_run_to_roll_back_to(actors: Actors) -> None:
     attempt = actors.cancel()
     with pytest.raises(ActRefused, match="no attempt of it was judged yet"):
         acts(actors).rollback(key(), attempt.run_id, audit_entry())
 
 
 def test_a_recheck_marks_the_examined_run_and_no_other(actors: Actors) -> None:
-    """Day 1 moved on to another run while we looked, day 2 is trusted, day 3 was demoted before."""
+    """Day 1 got another run during the re-check, day 2 is trusted, day 3 was demoted before."""
     old, _ = actors.accept(key(1)), actors.accept(key(1))
     earlier, trusted = actors.accept(key(2)), actors.accept(key(2))
     gone = actors.accept(key(3))
@@ -903,7 +903,7 @@ def test_the_database_refuses_a_mark_without_an_author(actors: Actors) -> None:
         actors.database.transact(lambda c: c.execute(sa.insert(schema.partition_control), row))
 
 
-# --- plans that are older than what happened since -----------------------------------------------------------------
+# --- outdated plans ------------------------------------------------------------------------------------------------
 
 
 WITHDRAWN = "its retry was withdrawn"
@@ -914,7 +914,7 @@ CHOSEN = "an operator chose its run, so it is not fetched again before it is res
 SOON, THEN = NOW + timedelta(seconds=1), NOW + timedelta(minutes=5)
 BY = {"terminal_by": "ada", "terminal_at": NOW}
 HELD = {"held_by": "ada", "held_at": NOW}
-# The status, what is kept beside it, what the planner wrote, and why it is refused.
+# The status, the control metadata, the plan, and the reason of the refusal.
 AT_ISSUE: tuple[tuple[str, dict[str, Any], dict[str, Any], str | None], ...] = (
     ("none", {}, {}, None),
     ("failed", {}, {}, WITHDRAWN),
@@ -942,7 +942,7 @@ AT_ISSUE: tuple[tuple[str, dict[str, Any], dict[str, Any], str | None], ...] = (
 
 
 def test_what_is_issued_depends_on_what_is_kept_beside_the_partition_and_nothing_else(actors: Actors) -> None:
-    """All of them in one batch, so that none is judged by what is kept beside another."""
+    """All in one batch: each is decided by its own control metadata."""
     table, plan = schema.partition_control, []
     for day, (status, beside, written, _) in enumerate(AT_ISSUE, 1):
         if status == "success":
@@ -1156,7 +1156,7 @@ def test_a_pause_of_the_source_does_not_end_the_retries_of_a_refetch(actors: Act
 
 @pytest.mark.parametrize("strategy", ["quota", "auth"])
 def test_a_refetch_that_only_met_a_pause_is_due_when_the_pause_ends(actors: Actors, strategy: str) -> None:
-    """Nothing failed: the attempt was closed without a verdict, and what was asked for is not done."""
+    """Nothing failed: the attempt was closed without a verdict, so the request is still open."""
     trusted = actors.accept(key(1))
     actors.cancel(key(1))
     actors.control.postpone({key(1): NOW + timedelta(hours=1)}, strategy)
@@ -1172,7 +1172,7 @@ def test_a_refetch_that_only_met_a_pause_is_due_when_the_pause_ends(actors: Acto
         actors.clock.now += timedelta(hours=1)
     assert due(actors) == [(1, "retry")]
     [again], _ = actors.try_to_issue(builders.planned(key(1), 2, "retry"))
-    actors.validator.accept([builders.accepted(again.attempt, actors.token)])
+    actors.validator.judge([builders.accepted(again.attempt, actors.token)])
     assert due(actors) == []
     assert control(actors) == PartitionControl()
     state = actors.reader.state(key(1))
@@ -1187,7 +1187,7 @@ def test_a_refetch_that_only_met_a_pause_is_due_when_the_pause_ends(actors: Acto
 def test_the_next_retry_of_a_refetch_is_that_of_the_planner(
     tmp_path: Path, failures: int, backfill: str | None, is_due: bool
 ) -> None:
-    """Five attempts are allowed; the last one met a pause of the source. A backfill looks after its own attempts."""
+    """Five attempts are allowed; the last one met a pause of the source. A backfill retries its own attempts."""
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     query = {"start_date": "2024-06-01", "fields": fields, "checks": [], "retry": {"max_attempts": 5}}
     folder = write_workspace(tmp_path, rows=1, query=query)
@@ -1253,7 +1253,7 @@ def test_an_old_appointment_means_nothing_after_a_new_failure(actors: Actors) ->
     [attempt] = [a for a in actors.reader.attempts(key()) if a.outcome is None]
     verdict = rejected(AttemptKey(key(), attempt.run_id), actors.token, "again", Stage.EXTRACT)
     actors.validator.reject([replace(verdict, error_class=ErrorClass.TRANSIENT)])
-    assert due(actors) == []  # although nobody has decided yet
+    assert due(actors) == []  # although there is no decision yet
 
 
 def test_an_acceptance_ends_failures_also_after_a_manual_retry(actors: Actors) -> None:
@@ -1306,7 +1306,7 @@ def test_a_breaker_that_closes_lets_the_postponed_partitions_go(actors: Actors) 
 
 
 def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: Path) -> None:
-    """Day 1 was not fetched, day 2 left a sealed run, day 3 nothing at all, day 4 nothing and was given up."""
+    """Day 1 was not fetched, day 2 has a sealed run, day 3 has nothing, day 4 has nothing and is terminal."""
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     folder = write_workspace(tmp_path, rows=1, query={"start_date": "2024-06-01", "fields": fields, "checks": []})
     ws = open_at(folder, NOW)
@@ -1350,7 +1350,7 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
 def test_a_migration_freezes_old_attempts_and_settles_what_failed_before_a_hold(
     backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Of the second customer something failed after the hold: that still counts."""
+    """A partition of the second customer failed after the hold: that still counts."""
     folder = unpack("0005", tmp_path)
     with sqlite3.connect(folder / "state.db") as old:
         old.execute(

@@ -1,4 +1,4 @@
-"""Damaged projections: every command names the file and the command that makes them again, and that command works."""
+"""Damaged projections: every command names the file and the command that rebuilds them, and that command works."""
 
 from __future__ import annotations
 
@@ -67,8 +67,7 @@ CASES = [(kind, spoil) for kind in READERS for spoil in SPOILS] + [
 def penstock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Runs a command in this process; its exit code and what it wrote to stderr. An error that nobody expects passes
-    through."""
+    """Run a command in this process; returns its exit code and stderr. Unexpected errors are raised."""
 
     def invoke(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["penstock", *arguments, "--workspace", str(tmp_path)])
@@ -80,7 +79,7 @@ def penstock(
 
 
 def files_of(ws: Workspace, kind: str) -> list[Path]:
-    """The files of one kind that the manifest stands on, and the manifest itself."""
+    """The files of one kind that the manifest refers to, and the manifest itself."""
     if kind == "status_base":
         ws.status.sweep()
     path, manifest = ws.status.projector.head.read()
@@ -132,7 +131,7 @@ def test_a_run_plans_and_ends_with_damaged_projections(
     if kind in ("manifest", "partition_status", "status_base", "consumed"):
         assert "stale slices of models are not made again" in caplog.text
         assert "penstock ledger rebuild" in caplog.text
-    ws.status.advance()  # says it, and stops nobody
+    ws.project()  # reports it without an error
 
 
 def test_a_manifest_whose_row_names_nothing_is_lost(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The files source: where it looks, what it makes of each format, and what a missing file means."""
+"""The files source: paths, formats, and missing files."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_paths_start_at_the_workspace(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_that_cannot_be_opened_is_told_by_day(tmp_path: Path) -> None:
+def test_an_unreadable_file_fails_its_day(tmp_path: Path) -> None:
     long = "x" * 300  # a name that no file can have: refused even to root, unlike a file without permissions
     found = fetch({"folder": str(tmp_path), "path": f"{{date}}-{long}", "format": "jsonl"})
     assert [type(found[day]) for day in DAYS] == [ConfigError] * 3

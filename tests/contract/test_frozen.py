@@ -1,4 +1,4 @@
-"""Frozen history: days that a source no longer has stay as they are, whatever is asked for."""
+"""Frozen history: days that a source no longer serves stay as they are, whatever is requested."""
 
 from __future__ import annotations
 
@@ -40,26 +40,23 @@ def days_of(keys: list[PartitionKey]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """A workspace, and somebody who closes attempts in it."""
+    """A workspace, and a worker that closes attempts in it."""
 
     workspace: Workspace
     token: str
 
     def close(self, *days: int, accept: bool) -> None:
-        database, run_id = self.workspace.context.database, new_run_id()
-        contract = self.workspace.context.contracts["campaign_daily"]
-        control, validator = (
-            ControlStore(database, self.workspace.context.now),
-            ValidatorStore(database, self.workspace.context.now),
-        )
-        control.keep_contracts([(contract.fingerprint, "demo", contract.query_name, "v1", contract.body())])
+        database, run_id = self.workspace.database, new_run_id()
+        contract = self.workspace.contracts["campaign_daily"]
+        control, validator = ControlStore(database, self.workspace.now), ValidatorStore(database, self.workspace.now)
+        control.store_contracts([(contract.fingerprint, "demo", contract.query_name, "v1", contract.body())])
         planned = [Planned(key(day), 0, "missing", contract.fingerprint, "v1") for day in days]
         issued, refused = control.issue(run_id, self.token, 1, planned)
         assert not refused
         for item in issued:
             if accept:
                 verdict = Accepted(item.attempt, self.token, "v1", 5, f"sha-{run_id}", 100, f"content-{run_id}")
-                assert validator.accept([verdict]).applied
+                assert validator.judge([verdict]).applied
             else:
                 words = (Stage.EXTRACT, ErrorClass.TRANSIENT, "no answer")
                 assert validator.reject([Rejected(item.attempt, self.token, *words)]).applied
@@ -116,7 +113,7 @@ def test_frozen_days_are_neither_reprocessed_nor_restated_nor_retried(office: Of
         workspace.context.database.close()
 
 
-def test_a_frozen_partition_that_is_named_is_refused_with_words(office: Office) -> None:
+def test_a_frozen_partition_given_by_key_is_refused_with_a_message(office: Office) -> None:
     for reprocess in (False, True):
         with pytest.raises(UsageError, match=r"06-05 is frozen: demo can only be asked for 2024-06-06 and later"):
             office.workspace.plans.preview(Selection(keys=(key(5),)), reprocess=reprocess)
@@ -149,7 +146,7 @@ def test_a_backfill_leaves_frozen_days_out_and_ends(office: Office) -> None:
     workspace.context.backfills.create(made, audit_entry())
     planned = office.planner().plan(new_run_id(), NOW)
     claimed = [item.key for stretch in planned.stretches for item in stretch.items]
-    assert days_of(claimed) == [7, 8, 9, 10]  # the sixth was judged in the same moment in which the backfill was made
+    assert days_of(claimed) == [7, 8, 9, 10]  # the sixth got its verdict at the time of the backfill's creation
     assert sum(stretch.chunk.partitions for stretch in planned.stretches) == 5
     with pytest.raises(UsageError, match="is frozen"):
         workspace.backfills.plan(

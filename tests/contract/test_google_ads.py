@@ -81,7 +81,7 @@ def rows_of(ads: AdsServer, query: Query, dates: Sequence[date] = DAYS, **option
 def fetched(
     ads: AdsServer, folder: Path, query: Query | None = None, customer: str = ALICE, **options: Any
 ) -> dict[date, str]:
-    """What a worker reports of each day: how many rows it sealed, or the class and words of an error."""
+    """The result of each day in a worker: the number of sealed rows, or the class and message of an error."""
     query, lake = query or report(), open_lake(str(folder))
     extraction = Extraction(
         str(folder), new_run_id(), source_settings(ads, **options), {query.name: query}, {query.name: "hash"}
@@ -101,7 +101,7 @@ def fetched(
     return outcomes
 
 
-# --- what is asked ---------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 def test_a_span_is_one_request_with_its_days_login_and_budget(ads: AdsServer) -> None:
@@ -235,7 +235,7 @@ def test_a_span_that_breaks_off_keeps_its_complete_days(ads: AdsServer, tmp_path
     for day in (D2, D3):
         assert outcomes[day].startswith("transient: Google Ads did not answer, or broke off: broken pipe")
         assert f"{code}, customer {ALICE}, request req-1" in outcomes[day]
-    assert len(ads.requests) == 1  # nobody but the retry policy asks again
+    assert len(ads.requests) == 1  # only the retry policy repeats requests
 
 
 def test_days_out_of_order_are_never_vouched_for(ads: AdsServer, tmp_path: Path) -> None:
@@ -253,14 +253,14 @@ def test_rows_of_days_that_were_not_asked_for_are_not_dropped_in_silence(
     assert all(text.startswith("data: ") for text in outcomes.values()), outcomes
 
 
-def test_a_server_that_says_nothing_is_left_after_the_timeout(ads: AdsServer, tmp_path: Path) -> None:
+def test_a_silent_server_is_abandoned_after_the_timeout(ads: AdsServer, tmp_path: Path) -> None:
     ads.silent = True
     outcomes = fetched(ads, tmp_path, timeout="1s")
     assert {text.partition(":")[0] for text in outcomes.values()} == {"transient"}
     assert "DEADLINE_EXCEEDED" in outcomes[D1]
 
 
-def test_whoever_stops_reading_ends_the_request(ads: AdsServer) -> None:
+def test_closing_the_iterator_ends_the_request(ads: AdsServer) -> None:
     ads.rows[ALICE, D1] = [campaign(n) for n in range(50_000)]
     ads.batch = 1000
     rows = iter(opened(ads).extract(report(), Customer(id=ALICE), DAYS))
@@ -269,12 +269,12 @@ def test_whoever_stops_reading_ends_the_request(ads: AdsServer) -> None:
     assert ads.given_up.wait(10)
 
 
-def test_a_server_that_is_not_there_is_trouble_that_passes(ads: AdsServer, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_a_transient_error(ads: AdsServer, tmp_path: Path) -> None:
     outcomes = fetched(ads, tmp_path, endpoint="127.0.0.1:1")
     assert {text.partition(":")[0] for text in outcomes.values()} == {"transient"}
 
 
-# --- whose trouble it is ---------------------------------------------------------------------------------------------
+# --- error classes ---------------------------------------------------------------------------------------------------
 
 
 def failing(code: str, family: str, name: str) -> Fault:
@@ -305,7 +305,7 @@ def failing(code: str, family: str, name: str) -> Fault:
         (failing("ABORTED", "database_error", "CONCURRENT_MODIFICATION"), "transient", "No, sorry"),
     ],
 )
-def test_each_refusal_says_whose_trouble_it_is(
+def test_each_refusal_has_an_error_class(
     ads: AdsServer, tmp_path: Path, fault: Fault, error_class: str, words: str
 ) -> None:
     ads.faults = [fault]
@@ -331,7 +331,7 @@ def test_one_bad_account_does_not_spoil_another(ads: AdsServer, tmp_path: Path) 
     assert fetched(ads, tmp_path, customer=BOB)[D1].startswith("config: ")
 
 
-# --- what is refused before anything is asked ------------------------------------------------------------------------
+# --- refused before any request --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_secrets_are_struck_from_whatever_a_server_says(ads: AdsServer, nobody: 
 
 
 class TokenServer:
-    """Google's sign-in, for a service account: gives a token, or refuses it."""
+    """Google's sign-in for a service account: issues a token, or refuses."""
 
     def __init__(self, answer: tuple[int, dict[str, Any]]) -> None:
         status, body = answer
@@ -490,7 +490,7 @@ def pem(key: rsa.RSAPrivateKey) -> bytes:
 
 
 def key_file(folder: Path, token_url: str) -> Path:
-    """What a service account's key file looks like."""
+    """The key file of a service account."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     body = {"type": "service_account", "client_email": "us@example.com", "token_uri": token_url,
             "private_key": pem(key).decode(), "private_key_id": "1", "project_id": "p"}  # fmt: skip
@@ -546,7 +546,7 @@ def test_a_login_signs_in_once_and_asks_over_tls(nobody: pytest.MonkeyPatch, tmp
     server.stop(None).wait()
 
 
-def test_credentials_that_google_refuses_are_the_sources_trouble(nobody: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refused_credentials_are_an_error_of_the_whole_source(nobody: pytest.MonkeyPatch, tmp_path: Path) -> None:
     refusal = (400, {"error": "invalid_grant", "error_description": "Token has been revoked."})
     with TokenServer(refusal) as sign_in:
         nobody.setenv("GOOGLE_ADS_DEVELOPER_TOKEN", "token-of-ours")
@@ -556,7 +556,7 @@ def test_credentials_that_google_refuses_are_the_sources_trouble(nobody: pytest.
             list(source.extract(report(), Customer(id=ALICE), DAYS))
 
 
-def test_a_sign_in_that_cannot_be_reached_is_trouble_that_passes(nobody: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unreachable_sign_in_is_a_transient_error(nobody: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nobody.setenv("GOOGLE_ADS_DEVELOPER_TOKEN", "token-of-ours")
     nobody.setenv("GOOGLE_ADS_JSON_KEY_FILE_PATH", str(key_file(tmp_path, "http://127.0.0.1:1/token")))
     source = make_source(SourceSettings(name="ads", kind="google_ads"), RunContext(new_run_id()))

@@ -1,4 +1,4 @@
-"""The JSON documents that scripts rely on: what `--json` prints, field by field, and nothing else beside it."""
+"""The JSON documents that scripts rely on: the output of `--json`, field by field."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_inspect_has_the_columns_of_the_contract_and_the_control_metadata(house:
     assert (named["status"], named["implicit"], named["attempt_count"]) == ("pending", True, 0)
 
 
-def test_history_says_what_became_of_each_attempt(house: Harness) -> None:
+def test_history_shows_the_outcome_of_each_attempt(house: Harness) -> None:
     [attempt] = told(house, "state", "history", str(key(2)))["items"]
     names = ("outcome", "stage", "error_class", "error_message", "record_count")
     assert tuple(attempt[name] for name in names) == ("FAILED", "validate", "data", "clicks is negative", 3)
@@ -157,7 +157,7 @@ def test_a_run_says_what_became_of_it() -> None:
     ]
 
 
-def test_words_for_states_are_the_promised_ones() -> None:
+def test_the_names_of_states_are_the_documented_ones() -> None:
     assert [status.value for status in DisplayStatus] == [
         "never_materialized",
         "materialized",

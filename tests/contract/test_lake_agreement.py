@@ -103,7 +103,7 @@ def test_an_older_database_publishes_nothing_to_a_table_that_is_ahead(house: Har
     assert (done.loaded, set(done.refused)) == (0, {f"{TABLE}.v1"})
     assert "recover --from lake" in done.refused[f"{TABLE}.v1"].message
     assert "recover --from database" in done.refused[f"{TABLE}.v1"].message
-    # Readers keep the version of the head: what was there when the backup was made.
+    # Readers keep the version of the head: the rows at the time of the backup.
     assert old.clicks() == {k: {1} for k in slices(1, 2)}
     assert not any(row["_run_id"] == run for row in table_of(old).to_pyarrow_table().to_pylist())
     for dry_run in (True, False):
@@ -124,7 +124,7 @@ def test_a_table_that_is_ahead_holds_up_no_other_table(house: Harness) -> None:
     assert old.workspace.context.pointers.waiting() == 1
 
 
-def test_a_lost_database_is_not_replaced_by_a_new_one_without_a_word(house: Harness) -> None:
+def test_a_lost_database_is_not_replaced_silently(house: Harness) -> None:
     lose_database(house)
     workspace = load_workspace(house.folder)
     with pytest.raises(LakeMismatch, match=r"belongs to another state database.*penstock recover --from lake"):
@@ -227,7 +227,7 @@ def test_a_table_that_nobody_knows_is_reported(house: Harness) -> None:
 
 
 def test_an_unfinished_publication_is_no_disagreement(house: Harness) -> None:
-    """Prepared and committed, then dead: the database knows the publication, so the next publisher finishes it."""
+    """Prepared and committed, then killed: the database has the batch, so the next publisher finishes it."""
     house.deliver(slices(1, clicks=3))
     assert start("publish", house.folder, PENSTOCK_FAILPOINT="publish.committed").wait(120) < 0
     assert kinds(house) == []
@@ -236,7 +236,7 @@ def test_an_unfinished_publication_is_no_disagreement(house: Harness) -> None:
     assert house.clicks() == {k: {v} for k, v in {**slices(1, clicks=3), **slices(2)}.items()}
 
 
-def test_a_damaged_identity_says_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_identity_file_is_an_error_that_names_the_fix(tmp_path: Path) -> None:
     lake = LocalLake(str(tmp_path))
     lake.create(IDENTITY, b"{")
     with pytest.raises(LakeMismatch, match="delete it, then run `penstock db migrate`"):
@@ -274,7 +274,7 @@ def test_a_lake_with_unknown_tables_is_refused_and_a_few_are_named(
         refuse_foreign_lake(connection, house.workspace.context.lake)
 
 
-# --- what is said about disagreements --------------------------------------------------------------------------------
+# --- messages about mismatches ---------------------------------------------------------------------------------------
 
 
 def test_disagreements_of_one_kind_are_one_line_and_a_few_tables_are_named() -> None:
@@ -371,8 +371,8 @@ def test_a_table_that_is_published_to_meanwhile_agrees_and_the_others_are_examin
     assert house.workspace.context.pointers.waiting() == 0
 
 
-def test_a_look_reads_two_log_entries_of_each_table_and_lists_no_unknown_ones(house: Harness) -> None:
-    lake = WatchedLake(house.workspace.context.lake.url)
+def test_a_mismatch_check_reads_two_log_entries_of_each_table_and_lists_no_unknown_ones(house: Harness) -> None:
+    lake = WatchedLake(house.workspace.lake.url)
     shutil.copytree(f"{lake.url}/warehouse/demo/campaign_daily", f"{lake.url}/warehouse/demo/unknown_daily")
     assert mismatches(house.workspace.context.database, lake) == []
     head = table_of(house).version()
@@ -418,7 +418,7 @@ def test_few_commits_take_few_requests(tmp_path: Path) -> None:
     assert [len(paths) for paths in lake.requests[1:]] == [1, 2, 4]
 
 
-def test_a_missing_log_entry_ends_an_open_look_and_counts_as_a_change_in_a_bounded_one(tmp_path: Path) -> None:
+def test_a_missing_log_entry_ends_an_open_range_and_counts_as_a_change_in_a_bounded_one(tmp_path: Path) -> None:
     lake = lake_with_log(tmp_path, 0, 1, 3)
     assert [commit.version for commit in commits_after(lake, "w/t", -1)] == [0, 1]
     found = list(commits_after(lake, "w/t", 0, 3))

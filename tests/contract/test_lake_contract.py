@@ -1,4 +1,4 @@
-"""What every lake promises, tried on a local folder and on an S3 server."""
+"""The contract of a lake, tested on a local folder and on an S3 server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_was_created_can_be_read(lake: Lake) -> None:
     assert lake.exists("a/day=2024-06-01/x.json")
 
 
-def test_the_second_create_is_told_so_and_changes_nothing(lake: Lake) -> None:
+def test_the_second_create_is_refused_and_changes_nothing(lake: Lake) -> None:
     assert lake.create("a/x", b"first")
     assert not lake.create("a/x", b"second")
     assert lake.read("a/x") == b"first"

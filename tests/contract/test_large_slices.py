@@ -1,4 +1,4 @@
-"""A slice of any size goes through validation and load in blocks: memory does not grow with the payload."""
+"""A partition of any size is validated and loaded in blocks: memory does not grow with the payload."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SOME_BLOCKS = 32  # megabytes
 
 
 def examined_and_published(house: Harness, clicks: int, megabytes: int) -> dict[str, Any]:
-    """In a process of its own: what it used at most, in megabytes."""
+    """The peak memory of a separate process, in megabytes."""
     rows = megabytes * _MEGABYTE // WIDE_BYTES
     house.deliver({key(): clicks}, rows)
     [attempt, *_] = house.workspace.context.state.attempts(key())
     assert (attempt.payload_bytes or 0) > LARGE_BYTES
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    # Allocators keep much of what was freed, each in its own way; what matters is what is held.
+    # Allocators keep much freed memory, each in its own way; only allocated memory counts.
     prompt = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": str(_MEGABYTE), "MALLOC_ARENA_MAX": "1"}
     surroundings = {**os.environ, "PYTHONPATH": paths, **prompt}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The ledger and what is made from it, on both databases: nothing is skipped, nothing counts twice."""
+"""The ledger and its projections, on both databases: no event is skipped, none counts twice."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from penstock.ledger.segments import SegmentDamaged
 from penstock.lifecycle import Act, Outcome, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.partition_set import compact_ranges
-from penstock.projections import page, projector
+from penstock.projections import event_page, projector
 from penstock.projections.fact import START
 from penstock.projections.manifest import ProjectionsLost
 from penstock.projections.run_page import run_page
 from penstock.projections.runs import FoldedRun
-from penstock.projections.system import SystemTable
+from penstock.projections.system_tables import SystemTable
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed, Issued, Verdict
 from support import builders
@@ -53,7 +53,7 @@ from support.workspaces import customer_id, open_at, write_workspace
 
 
 @pytest.fixture(params=BACKENDS)
-def annals(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
+def harness(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
     def url() -> str:
         found: str = request.getfixturevalue("postgres_url")
         return found
@@ -68,21 +68,21 @@ def annals(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_is_delivered_twice_changes_nothing(annals: LedgerHarness) -> None:
+def test_a_batch_that_is_delivered_twice_changes_nothing(harness: LedgerHarness) -> None:
     events: list[Event] = [RunCancelRequested(new_run_id(), "ada"), RunFinished(new_run_id(), "done")]
     tell = lambda connection: append(connection, events, "control", builders.NOW)  # noqa: E731
-    assert annals.actors.database.transact(tell) == 2
-    before = annals.ledger.after(START, 100)
-    assert annals.actors.database.transact(tell) == 0
-    assert annals.ledger.after(START, 100) == before
+    assert harness.actors.database.transact(tell) == 2
+    before = harness.ledger.after(START, 100)
+    assert harness.actors.database.transact(tell) == 0
+    assert harness.ledger.after(START, 100) == before
 
 
-def test_pages_hold_every_event_once_and_in_order(annals: LedgerHarness) -> None:
-    annals.start(1, 2, 3)
-    everything, end = annals.ledger.after(START, 1000)
+def test_pages_hold_every_event_once_and_in_order(harness: LedgerHarness) -> None:
+    harness.start(1, 2, 3)
+    everything, end = harness.ledger.after(START, 1000)
     found, cursor = [], START
     while True:
-        page, cursor = annals.ledger.after(cursor, 1)
+        page, cursor = harness.ledger.after(cursor, 1)
         if not page:
             break
         found += page
@@ -90,12 +90,12 @@ def test_pages_hold_every_event_once_and_in_order(annals: LedgerHarness) -> None
     assert len({fact.event_id for fact in found}) == len(found) > 0
 
 
-@pytest.mark.parametrize("annals", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("harness", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("late_first", [True, False], ids=["numbered first", "numbered last"])
-def test_an_event_that_commits_late_is_not_skipped(annals: LedgerHarness, late_first: bool) -> None:
+def test_an_event_that_commits_late_is_not_skipped(harness: LedgerHarness, late_first: bool) -> None:
     """One append is held open while another commits, with a lower or a higher transaction number than that one. (SQLite
     has one writer at a time: there the second append waits for the first.)"""
-    database = annals.actors.database
+    database = harness.actors.database
     slow, quick = new_run_id(), new_run_id()
     open_now, go_on = threading.Event(), threading.Event()
     number = sa.text("SELECT pg_current_xact_id()")
@@ -117,30 +117,30 @@ def test_an_event_that_commits_late_is_not_skipped(annals: LedgerHarness, late_f
         thread.start()
         assert open_now.wait(20)
     database.transact(tell_quickly)
-    first, cursor = annals.ledger.after(START, 100)
+    first, cursor = harness.ledger.after(START, 100)
     go_on.set()
     thread.join()
-    second, _ = annals.ledger.after(cursor, 100)
+    second, _ = harness.ledger.after(cursor, 100)
     assert sorted(fact.run_id or "" for fact in [*first, *second]) == sorted([slow, quick])
     assert slow in {fact.run_id for fact in second}
 
 
-def test_news_of_a_run_are_told_at_once_and_none_is_lost(annals: LedgerHarness) -> None:
-    run_id = annals.start(1, 2)
-    first, cursor = annals.ledger.news_of_run(run_id, START)
+def test_new_events_of_a_run_are_returned_at_once_and_none_is_lost(harness: LedgerHarness) -> None:
+    run_id = harness.start(1, 2)
+    first, cursor = harness.ledger.news_of_run(run_id, START)
     assert {fact.type for fact in first} == {"PlanCreated", "TaskStarted"}
-    annals.actors.control.finish_run(run_id, annals.actors.token, {})
-    second, _ = annals.ledger.news_of_run(run_id, cursor)
+    harness.actors.control.finish_run(run_id, harness.actors.token, {})
+    second, _ = harness.ledger.news_of_run(run_id, cursor)
     assert "RunFinished" in {fact.type for fact in second}
 
 
 # --- projections -----------------------------------------------------------------------------------------------------
 
 
-def story(annals: LedgerHarness) -> Iterator[None]:
+def story(harness: LedgerHarness) -> Iterator[None]:
     """Things happen to three partitions, step by step."""
-    actors = annals.actors
-    first = annals.start(1, 2, 3)
+    actors = harness.actors
+    first = harness.start(1, 2, 3)
     yield
     verdicts: list[Verdict] = [accepted(attempt(first, 1), actors.token), rejected(attempt(first, 2), actors.token)]
     actors.validator.judge(verdicts)
@@ -149,21 +149,21 @@ def story(annals: LedgerHarness) -> Iterator[None]:
     actors.control.finish_run(first, actors.token, {}, "done")
     yield
     actors.clock.now += timedelta(hours=1)
-    second = annals.start(1, 3)
+    second = harness.start(1, 3)
     yield
     actors.validator.judge([rejected(attempt(second, 1), actors.token), accepted(attempt(second, 3), actors.token)])
     actors.control.finish_run(second, actors.token, {}, "done")
     yield
 
 
-def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: LedgerHarness) -> None:
-    for _ in story(annals):
-        over_the_news = annals.tables()
-        annals.projector.advance()
-        step_by_step = annals.tables()
+def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(harness: LedgerHarness) -> None:
+    for _ in story(harness):
+        over_the_news = harness.tables()
+        harness.projector.advance()
+        step_by_step = harness.tables()
         assert over_the_news == step_by_step
-    annals.projector.rebuild()
-    assert annals.tables() == step_by_step
+    harness.projector.rebuild()
+    assert harness.tables() == step_by_step
     states = {row["partition_key"]: row for row in step_by_step["partition_status"]}
     one, two, three = (states[str(key(day))] for day in (1, 2, 3))
     assert (one["last_attempt_outcome"], one["available"]) == ("FAILED", True)
@@ -174,66 +174,68 @@ def test_step_by_step_from_scratch_and_over_the_news_is_all_the_same(annals: Led
     assert {row["state"] for row in step_by_step["runs"]} == {"FAILED"}
 
 
-def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row_is_made(annals: LedgerHarness) -> None:
-    """An acceptance also changes the authority of its partition, which is told last and is no news of the run."""
-    run_id = annals.start(1, 2)
-    annals.projector.advance()
-    annals.actors.validator.judge([accepted(attempt(run_id, 1), annals.actors.token)])
-    told = annals.ledger.of_run(run_id)
+def test_a_run_has_the_version_of_the_last_event_about_its_tasks_however_its_row_is_made(
+    harness: LedgerHarness,
+) -> None:
+    """An acceptance also changes the authority of its partition; that event comes last and is no event of the run."""
+    run_id = harness.start(1, 2)
+    harness.projector.advance()
+    harness.actors.validator.judge([accepted(attempt(run_id, 1), harness.actors.token)])
+    told = harness.ledger.of_run(run_id)
     assert [fact.type for fact in told[-2:]] == ["TaskFinished", "AuthorityChanged"]
-    found = [*annals.tables()["runs"]]
-    annals.projector.advance()
-    found += annals.tables()["runs"]
-    annals.projector.rebuild()
-    found += annals.tables()["runs"]
+    found = [*harness.tables()["runs"]]
+    harness.projector.advance()
+    found += harness.tables()["runs"]
+    harness.projector.rebuild()
+    found += harness.tables()["runs"]
     assert [(row["row_version"], row["first_position"]) for row in found] == [(told[-2].event_id, told[0].position)] * 3
 
 
-def test_what_is_said_of_a_partition_alone_is_no_news_of_a_run(annals: LedgerHarness) -> None:
+def test_an_event_about_a_partition_alone_is_no_event_of_a_run(harness: LedgerHarness) -> None:
     said: list[Event] = [AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT), PartitionHidden(key(1), "batch")]
-    annals.actors.database.transact(lambda c: append(c, said, "operator", builders.NOW))
-    over_the_news = annals.tables()
-    assert annals.projector.advance() == 2
-    assert annals.tables() == over_the_news
+    harness.actors.database.transact(lambda c: append(c, said, "operator", builders.NOW))
+    over_the_news = harness.tables()
+    assert harness.projector.advance() == 2
+    assert harness.tables() == over_the_news
     assert [len(over_the_news[name]) for name in ("runs", "tasks", "partition_status")] == [0, 0, 1]
-    assert annals.projector.head.read()[1].runs == ()
+    assert harness.projector.head.read()[1].runs == ()
 
 
 @pytest.mark.parametrize("somebody_was_faster", [False, True])
-def test_a_run_that_is_lent_is_not_folded_again_and_comes_out_the_same(
-    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
+def test_a_prefolded_run_is_not_folded_again_and_gives_the_same_rows(
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch, somebody_was_faster: bool
 ) -> None:
-    actors, run_id = annals.actors, annals.start(1, 2, 3)
-    desk = RunState(run_id, annals.ledger.news_of_run)
+    actors, run_id = harness.actors, harness.start(1, 2, 3)
+    desk = RunState(run_id, harness.ledger.news_of_run)
     desk.refresh()
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token), rejected(attempt(run_id, 2), actors.token)])
-    if somebody_was_faster:  # it has folded what this desk has not seen yet
-        annals.another_projector().advance()
+    if somebody_was_faster:  # it has folded events that this run state has not read
+        harness.another_projector().advance()
     actors.control.cancel([builders.cancelled(attempt(run_id, 3), actors.token)])
     actors.control.finish_run(run_id, actors.token, {}, "done")
     with monkeypatch.context() as patch:
-        patch.setattr(page, "FoldedRun", None)  # nobody folds a run of his own
-        annals.projector.advance({run_id: desk.folded})
-    prefolded = annals.tables()
+        patch.setattr(event_page, "FoldedRun", None)  # no run is folded again
+        harness.projector.advance({run_id: desk.folded})
+    prefolded = harness.tables()
     assert [row["state"] for row in prefolded["runs"]] == ["FAILED"]
-    annals.projector.rebuild()
-    assert annals.tables() == prefolded
+    harness.projector.rebuild()
+    assert harness.tables() == prefolded
 
 
-def test_a_run_that_is_lent_before_it_is_over_is_folded_from_the_ledger(annals: LedgerHarness) -> None:
-    """Whoever lends it may be ahead of the page, or behind it."""
-    run_id = annals.start(1, 2)
+def test_a_prefolded_run_that_is_not_over_is_folded_from_the_ledger(harness: LedgerHarness) -> None:
+    """The prefolded run may be ahead of the page, or behind it."""
+    run_id = harness.start(1, 2)
 
     def lend() -> FoldedRun:
         raise AssertionError("a run that goes on was taken from its lender")
 
-    annals.projector.advance({run_id: lend})
-    annals.actors.validator.judge([accepted(attempt(run_id, 1), annals.actors.token)])
-    annals.another_projector().advance({run_id: lend})
-    told = annals.tables()
+    harness.projector.advance({run_id: lend})
+    harness.actors.validator.judge([accepted(attempt(run_id, 1), harness.actors.token)])
+    harness.another_projector().advance({run_id: lend})
+    told = harness.tables()
     assert [row["state"] for row in told["runs"]] == ["RUNNING"]
-    annals.projector.rebuild()
-    assert annals.tables() == told
+    harness.projector.rebuild()
+    assert harness.tables() == told
 
 
 # --- one run on one page ---------------------------------------------------------------------------------------------
@@ -241,18 +243,18 @@ def test_a_run_that_is_lent_before_it_is_over_is_folded_from_the_ledger(annals: 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
 def test_the_page_of_a_run_shows_what_failed_and_which_edges_hold_up_the_rest(
-    annals: LedgerHarness, folded: bool
+    harness: LedgerHarness, folded: bool
 ) -> None:
-    annals.start(9)  # another run, which is on no page but its own
-    run_id = annals.start(1, 2, 3)
+    harness.start(9)  # another run, which is on no page but its own
+    run_id = harness.start(1, 2, 3)
     verdicts: list[Verdict] = [
-        rejected(attempt(run_id, 2), annals.actors.token, stage=Stage.EXTRACT),
-        accepted(attempt(run_id, 3), annals.actors.token),
+        rejected(attempt(run_id, 2), harness.actors.token, stage=Stage.EXTRACT),
+        accepted(attempt(run_id, 3), harness.actors.token),
     ]
-    annals.actors.validator.judge(verdicts)
+    harness.actors.validator.judge(verdicts)
     if folded:
-        annals.projector.advance()
-    page = run_page(annals.current(), run_id)
+        harness.projector.advance()
+    page = run_page(harness.current(), run_id)
     assert (page.run["run_id"], page.run["tasks_total"], page.kept) == (run_id, 9, True)
     assert {(row["stage"], row["state"]): row["tasks"] for row in page.stages} == {
         ("extract", "RUNNING"): 2, ("extract", "FAILED"): 1,
@@ -272,26 +274,26 @@ def test_the_page_of_a_run_shows_what_failed_and_which_edges_hold_up_the_rest(
     assert [row["downstream_task_key"].partition(":")[0] for row in page.blocked] == ["validate"] * 2 + ["load"] * 2
 
 
-def test_an_edge_from_a_task_of_no_plan_is_on_the_page_of_the_run_that_it_holds_up(annals: LedgerHarness) -> None:
+def test_an_edge_from_a_task_of_no_plan_is_on_the_page_of_the_run_that_it_holds_up(harness: LedgerHarness) -> None:
     run_id, waiting = new_run_id(), "extract:models/all/m/2024-06-01"
     group = {"task": waiting, "name": "g", "rule": "all", "slices": compact_ranges([key(1)])}
     plan = PlanCreated(run_id, 0, tasks=[waiting], groups=[group])
-    annals.actors.database.transact(lambda c: append(c, [plan], "control", builders.NOW))
-    page = run_page(annals.current(), run_id)
+    harness.actors.database.transact(lambda c: append(c, [plan], "control", builders.NOW))
+    page = run_page(harness.current(), run_id)
     assert page.stages == [{"stage": "extract", "state": "BLOCKED", "tasks": 1}]
     assert [(row["upstream_task_key"], row["upstream_state"]) for row in page.blocked] == [(f"load:{key(1)}", None)]
-    unheard = run_page(annals.current(), "01J00000000000000000000000")
+    unheard = run_page(harness.current(), "01J00000000000000000000000")
     assert (unheard.run, unheard.stages, unheard.kept) == ({"run_id": "01J00000000000000000000000"}, [], False)
 
 
 @pytest.mark.parametrize("folded", [0, 1, 2, 3], ids=["from news", "one in files", "two in files", "from files"])
-def test_runs_are_listed_newest_first_and_before_one(annals: LedgerHarness, folded: int) -> None:
+def test_runs_are_listed_newest_first_and_before_one(harness: LedgerHarness, folded: int) -> None:
     runs = []
     for day in (1, 2, 3):
-        runs.append(annals.start(day))
+        runs.append(harness.start(day))
         if day <= folded:
-            annals.projector.advance()
-    current = annals.current()
+            harness.projector.advance()
+    current = harness.current()
 
     def before(run_id: str | None, limit: int) -> tuple[list[str], int]:
         rows, total = current.runs_before(run_id, limit)
@@ -314,65 +316,65 @@ def test_runs_are_listed_newest_first_and_before_one(annals: LedgerHarness, fold
 @pytest.mark.parametrize(("piece", "events"), [(1, 1), (1, 4), (2, 5), (3, 1000)])
 @pytest.mark.parametrize("is_lent", [False, True])
 def test_in_whatever_pieces_and_pages_events_are_read_the_tables_are_the_same(
-    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch, piece: int, events: int, is_lent: bool
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch, piece: int, events: int, is_lent: bool
 ) -> None:
-    for _ in story(annals):
+    for _ in story(harness):
         pass
-    runs = {fact.run_id for fact in annals.ledger.after(START, 1000)[0] if fact.run_id}
-    prefolded = {run: RunState(RunId(run), annals.ledger.news_of_run).folded for run in runs} if is_lent else {}
+    runs = {fact.run_id for fact in harness.ledger.after(START, 1000)[0] if fact.run_id}
+    prefolded = {run: RunState(RunId(run), harness.ledger.news_of_run).folded for run in runs} if is_lent else {}
     with monkeypatch.context() as patch:
         patch.setattr(projector, "PIECE", piece)
         patch.setattr(projector, "PAGE", events)
-        annals.projector.advance(prefolded)
-        by_pieces = annals.tables()
-        annals.projector.rebuild()
-        assert annals.tables() == by_pieces
-    annals.projector.rebuild()
-    assert annals.tables() == by_pieces
+        harness.projector.advance(prefolded)
+        by_pieces = harness.tables()
+        harness.projector.rebuild()
+        assert harness.tables() == by_pieces
+    harness.projector.rebuild()
+    assert harness.tables() == by_pieces
     assert {row["state"] for row in by_pieces["runs"]} == {"FAILED"}
 
 
-def test_two_who_advance_at_once_do_the_work_once(annals: LedgerHarness) -> None:
-    for _ in story(annals):
+def test_two_who_advance_at_once_do_the_work_once(harness: LedgerHarness) -> None:
+    for _ in story(harness):
         pass
-    projectors = [annals.projector, annals.another_projector(), annals.another_projector()]
+    projectors = [harness.projector, harness.another_projector(), harness.another_projector()]
     with ThreadPoolExecutor(3) as pool:
         done = [future.result() for future in [pool.submit(projector.advance) for projector in projectors]]
-    assert sum(done) == len(annals.ledger.after(START, 1000)[0])
-    told = annals.tables()
-    annals.another_projector().rebuild()
-    assert annals.tables() == told
+    assert sum(done) == len(harness.ledger.after(START, 1000)[0])
+    told = harness.tables()
+    harness.another_projector().rebuild()
+    assert harness.tables() == told
 
 
-def test_a_finished_run_is_written_once_and_then_never_again(annals: LedgerHarness) -> None:
-    for _ in story(annals):
-        annals.projector.advance()
-    _, before = annals.projector.head.read()
-    annals.start(2)
-    annals.projector.advance()
-    _, after = annals.projector.head.read()
+def test_a_finished_run_is_written_once_and_then_never_again(harness: LedgerHarness) -> None:
+    for _ in story(harness):
+        harness.projector.advance()
+    _, before = harness.projector.head.read()
+    harness.start(2)
+    harness.projector.advance()
+    _, after = harness.projector.head.read()
     assert all(after.parts[run] == parts for run, parts in before.parts.items())
     assert len(after.parts) == len(before.parts) + 1
 
 
-def test_tasks_expire_by_retention_and_partition_status_never(annals: LedgerHarness) -> None:
-    for _ in story(annals):
-        annals.projector.advance()
-    annals.actors.clock.now += timedelta(days=3650)  # run times come from ULIDs, which are of today
-    before = annals.tables()
-    annals.start(2)
-    annals.projector.advance()
-    after = annals.tables()
+def test_tasks_expire_by_retention_and_partition_status_never(harness: LedgerHarness) -> None:
+    for _ in story(harness):
+        harness.projector.advance()
+    harness.actors.clock.now += timedelta(days=3650)  # run times come from ULIDs, which are of today
+    before = harness.tables()
+    harness.start(2)
+    harness.projector.advance()
+    after = harness.tables()
     assert {row["run_id"] for row in after["tasks"]} == {row["run_id"] for row in after["runs"]} - {
         row["run_id"] for row in before["runs"]
     }
     assert len(after["partition_status"]) == 3
 
 
-def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(annals: LedgerHarness) -> None:
-    run_id = annals.start(1)
-    annals.projector.advance()
-    before = annals.tables()
+def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(harness: LedgerHarness) -> None:
+    run_id = harness.start(1)
+    harness.projector.advance()
+    before = harness.tables()
 
     class Unheard(RunFinished):
         type = "Unheard"
@@ -381,39 +383,39 @@ def test_an_event_of_an_unknown_type_or_version_folds_to_nothing_and_is_counted(
         version = 9
 
     strange = [Unheard(run_id, "done"), Newer(run_id, "done")]
-    annals.actors.database.transact(lambda c: append(c, strange, "control", builders.NOW))
-    annals.projector.advance()
-    assert annals.tables() == before
-    assert annals.projector.head.read()[1].unknown == {"Unheard/1": 1, "RunFinished/9": 1}
+    harness.actors.database.transact(lambda c: append(c, strange, "control", builders.NOW))
+    harness.projector.advance()
+    assert harness.tables() == before
+    assert harness.projector.head.read()[1].unknown == {"Unheard/1": 1, "RunFinished/9": 1}
 
 
-def test_projections_that_are_lost_or_strange_are_made_anew(annals: LedgerHarness) -> None:
-    for _ in story(annals):
-        annals.projector.advance()
-    told = annals.tables()
+def test_projections_that_are_missing_or_of_another_format_are_rebuilt(harness: LedgerHarness) -> None:
+    for _ in story(harness):
+        harness.projector.advance()
+    told = harness.tables()
     for content in (None, b'{"format": 99}'):
-        path = str(annals.projector.head.read()[0])
-        annals.lake.delete([path])
+        path = str(harness.projector.head.read()[0])
+        harness.lake.delete([path])
         if content is not None:
-            annals.lake.create(path, content)
+            harness.lake.create(path, content)
         with pytest.raises(ProjectionsLost, match="ledger rebuild"):
-            annals.current()
-        annals.projector.rebuild()
-        assert annals.tables() == told
+            harness.current()
+        harness.projector.rebuild()
+        assert harness.tables() == told
 
 
-def test_an_error_in_the_middle_leaves_nothing_out_afterwards(annals: LedgerHarness) -> None:
-    """The second file of a page cannot be written; what was folded in memory for it is folded again."""
-    run_id = annals.start(1)
-    annals.projector.advance()
-    annals.actors.validator.judge([rejected(attempt(run_id, 1), annals.actors.token, stage=Stage.EXTRACT)])
-    good = annals.projector.lake
-    annals.projector.lake = _FullLake(good, "projections/runs/")
+def test_an_error_in_the_middle_leaves_nothing_out_afterwards(harness: LedgerHarness) -> None:
+    """The second file of a page cannot be written; its events are folded again."""
+    run_id = harness.start(1)
+    harness.projector.advance()
+    harness.actors.validator.judge([rejected(attempt(run_id, 1), harness.actors.token, stage=Stage.EXTRACT)])
+    good = harness.projector.lake
+    harness.projector.lake = _FullLake(good, "projections/runs/")
     with pytest.raises(LakeUnavailable):
-        annals.projector.advance()
-    annals.projector.lake = good
-    annals.projector.advance()
-    assert {row["task_key"].split(":")[0]: row["state"] for row in annals.tables()["tasks"]} == {
+        harness.projector.advance()
+    harness.projector.lake = good
+    harness.projector.advance()
+    assert {row["task_key"].split(":")[0]: row["state"] for row in harness.tables()["tasks"]} == {
         "extract": "FAILED",
         "validate": "SKIPPED",
         "load": "SKIPPED",
@@ -435,23 +437,23 @@ class _FullLake:
         return getattr(self._lake, name)
 
 
-def test_rebuilding_again_and_again_leaves_no_files_behind(annals: LedgerHarness) -> None:
-    for _ in story(annals):
-        annals.projector.advance()
-    annals.projector.rebuild()
+def test_rebuilding_again_and_again_leaves_no_files_behind(harness: LedgerHarness) -> None:
+    for _ in story(harness):
+        harness.projector.advance()
+    harness.projector.rebuild()
     counts = []
     for _ in range(3):
-        annals.actors.clock.now += timedelta(hours=2)  # long enough for readers of the older manifest
-        annals.projector.rebuild()
-        counts.append(len(list(annals.lake.list("projections"))))
+        harness.actors.clock.now += timedelta(hours=2)  # long enough for readers of the older manifest
+        harness.projector.rebuild()
+        counts.append(len(list(harness.lake.list("projections"))))
     assert counts[0] == counts[1] == counts[2]
 
 
-@pytest.mark.parametrize("annals", ["postgresql"], indirect=True)
-def test_a_ledger_that_was_restored_into_another_cluster_is_refused_then_settled(annals: LedgerHarness) -> None:
-    for _ in story(annals):
-        annals.projector.advance()
-    told, database = annals.tables(), annals.actors.database
+@pytest.mark.parametrize("harness", ["postgresql"], indirect=True)
+def test_a_ledger_that_was_restored_into_another_cluster_is_refused_then_settled(harness: LedgerHarness) -> None:
+    for _ in story(harness):
+        harness.projector.advance()
+    told, database = harness.tables(), harness.actors.database
 
     def restore(connection: sa.Connection) -> None:  # a dump brings the numbers of the other cluster with it
         connection.exec_driver_sql("ALTER TABLE event DISABLE TRIGGER USER")
@@ -460,105 +462,105 @@ def test_a_ledger_that_was_restored_into_another_cluster_is_refused_then_settled
 
     database.transact(restore)
     with pytest.raises(PenstockError, match="another PostgreSQL cluster"):
-        annals.current()
+        harness.current()
     builders.migrated(database)
-    annals.projector.rebuild()
-    assert annals.tables() == told
-    annals.start(2)
-    assert len(annals.tables()["runs"]) == len(told["runs"]) + 1
+    harness.projector.rebuild()
+    assert harness.tables() == told
+    harness.start(2)
+    assert len(harness.tables()["runs"]) == len(told["runs"]) + 1
 
 
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
-def exported(annals: LedgerHarness, *, rehearsal: bool = False) -> int:
-    database, lake, clock = annals.actors.database, annals.lake, annals.actors.clock
+def exported(harness: LedgerHarness, *, rehearsal: bool = False) -> int:
+    database, lake, clock = harness.actors.database, harness.lake, harness.actors.clock
     entry = audit_entry(command="ledger export")
-    folded = annals.projector.head.read()[1].cursor
-    found = export_before(database, lake, annals.ledger, clock.now, folded, entry, clock.now, rehearsal=rehearsal)
+    folded = harness.projector.head.read()[1].cursor
+    found = export_before(database, lake, harness.ledger, clock.now, folded, entry, clock.now, rehearsal=rehearsal)
     return int(found["events"])
 
 
-def test_exported_events_leave_the_database_and_a_rebuild_reads_both(annals: LedgerHarness) -> None:
-    for _ in story(annals):
-        annals.projector.advance()
-    annals.actors.clock.now += timedelta(days=1)
-    told = annals.tables()
-    total = len(annals.ledger.after(START, 1000)[0])
-    newest = annals.ledger.after(START, 1000)[0][-1]
-    assert exported(annals, rehearsal=True) == total - 1
-    assert exported(annals) == total - 1
-    assert annals.ledger.after(START, 1000)[0] == [newest]
-    annals.start(2)
-    annals.projector.rebuild()
-    after = annals.tables()
+def test_exported_events_leave_the_database_and_a_rebuild_reads_both(harness: LedgerHarness) -> None:
+    for _ in story(harness):
+        harness.projector.advance()
+    harness.actors.clock.now += timedelta(days=1)
+    told = harness.tables()
+    total = len(harness.ledger.after(START, 1000)[0])
+    newest = harness.ledger.after(START, 1000)[0][-1]
+    assert exported(harness, rehearsal=True) == total - 1
+    assert exported(harness) == total - 1
+    assert harness.ledger.after(START, 1000)[0] == [newest]
+    harness.start(2)
+    harness.projector.rebuild()
+    after = harness.tables()
     assert [row for row in after["tasks"] if row["run_id"] in {r["run_id"] for r in told["runs"]}] == told["tasks"]
-    [line] = annals.actors.reader.audit()
+    [line] = harness.actors.reader.audit()
     assert (line["command"], line["affected"]) == ("ledger export", total - 1)
 
 
-def test_positions_go_on_after_everything_was_exported(annals: LedgerHarness) -> None:
+def test_positions_go_on_after_everything_was_exported(harness: LedgerHarness) -> None:
     """SQLite numbers on from the largest position in the table: without the newest event it would begin again at 1."""
-    for _ in story(annals):
-        annals.projector.advance()
-    annals.actors.clock.now += timedelta(days=1)
-    last = annals.ledger.after(START, 1000)[0][-1].position
-    exported(annals)
-    run_id = annals.start(2)
-    assert min(fact.position for fact in annals.ledger.of_run(run_id)) > last
-    annals.projector.advance()
-    assert run_id in {row["run_id"] for row in annals.tables()["runs"]}
-    told = annals.tables()
-    annals.projector.rebuild()
-    assert annals.tables() == told
+    for _ in story(harness):
+        harness.projector.advance()
+    harness.actors.clock.now += timedelta(days=1)
+    last = harness.ledger.after(START, 1000)[0][-1].position
+    exported(harness)
+    run_id = harness.start(2)
+    assert min(fact.position for fact in harness.ledger.of_run(run_id)) > last
+    harness.projector.advance()
+    assert run_id in {row["run_id"] for row in harness.tables()["runs"]}
+    told = harness.tables()
+    harness.projector.rebuild()
+    assert harness.tables() == told
 
 
-def test_events_of_a_run_that_is_not_over_are_not_exported(annals: LedgerHarness) -> None:
-    run_id = annals.start(1)
-    annals.actors.clock.now += timedelta(days=1)
-    assert exported(annals) == 0
-    assert annals.ledger.of_run(run_id)
+def test_events_of_a_run_that_is_not_over_are_not_exported(harness: LedgerHarness) -> None:
+    run_id = harness.start(1)
+    harness.actors.clock.now += timedelta(days=1)
+    assert exported(harness) == 0
+    assert harness.ledger.of_run(run_id)
 
 
-def test_events_that_are_not_exported_cannot_be_deleted(annals: LedgerHarness) -> None:
-    annals.start(1)
+def test_events_that_are_not_exported_cannot_be_deleted(harness: LedgerHarness) -> None:
+    harness.start(1)
     with pytest.raises(PenstockError, match="append-only"):
-        annals.actors.database.transact(lambda connection: connection.execute(sa.delete(schema.event)))
+        harness.actors.database.transact(lambda connection: connection.execute(sa.delete(schema.event)))
 
 
-def test_a_segment_that_was_changed_is_refused(annals: LedgerHarness) -> None:
-    for _ in story(annals):
+def test_a_segment_that_was_changed_is_refused(harness: LedgerHarness) -> None:
+    for _ in story(harness):
         pass
-    annals.actors.clock.now += timedelta(days=1)
-    assert exported(annals) == 0, "what the projections do not hold stays"
-    annals.projector.advance()
-    exported(annals)
-    [entry] = annals.lake.list("ledger")
-    with annals.lake.writer(entry.path) as writer:
+    harness.actors.clock.now += timedelta(days=1)
+    assert exported(harness) == 0, "what the projections do not hold stays"
+    harness.projector.advance()
+    exported(harness)
+    [entry] = harness.lake.list("ledger")
+    with harness.lake.writer(entry.path) as writer:
         writer.write(b"something else")
         writer.commit()
     with pytest.raises(SegmentDamaged, match="was changed"):
-        annals.projector.rebuild()
+        harness.projector.rebuild()
 
 
 # --- consumed runs ---------------------------------------------------------------------------------------------------
 
 
-def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(annals: LedgerHarness) -> None:
-    actors = annals.actors
-    first = annals.start(1)
+def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(harness: LedgerHarness) -> None:
+    actors = harness.actors
+    first = harness.start(1)
     actors.validator.judge([accepted(attempt(first, 1), actors.token)])
-    derived = annals.start(5)
+    derived = harness.start(5)
     inputs = InputStore(actors.database)
     inputs.record({attempt(derived, 5): [Consumed(key(1), first, f"content-{first}")]})
     verdict = accepted(attempt(derived, 5), actors.token)
-    second = annals.start(1)
+    second = harness.start(1)
     actors.validator.judge([accepted(attempt(second, 1), actors.token)])  # the input changes meanwhile
     actors.validator.judge([verdict])
     [made] = actors.reader.attempts(key(5))
     assert (made.outcome, actors.reader.state(key(5))) == (Outcome.CANCELLED, None)
 
-    again = annals.start(5)
+    again = harness.start(5)
     used = [Consumed(key(1), second, f"content-{second}")]
     assert inputs.record({attempt(again, 5): used}) == set()
     assert inputs.record({attempt(again, 5): used}) == set()
@@ -568,8 +570,8 @@ def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(ann
     actors.validator.judge([fresh])
     actors.validator.judge([fresh])
     assert actors.reader.attempts(key(5))[0].outcome is Outcome.SUCCEEDED
-    annals.projector.advance()
-    [kept] = annals.current().consumed()
+    harness.projector.advance()
+    [kept] = harness.current().consumed()
     rows = kept.to_table().to_pylist() if not isinstance(kept, pa.Table) else kept.to_pylist()
     assert [(row["run_id"], row["input_run_id"]) for row in rows] == [(again, second)]
 
@@ -577,9 +579,9 @@ def test_a_derived_partition_is_accepted_only_on_runs_that_are_still_trusted(ann
 # --- adopting --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_adopted_only_when_its_worker_is_gone(annals: LedgerHarness) -> None:
-    actors = annals.actors
-    run_id = annals.start(1, 2)
+def test_a_run_is_adopted_only_when_its_worker_is_gone(harness: LedgerHarness) -> None:
+    actors = harness.actors
+    run_id = harness.start(1, 2)
     newcomer = actors.workers.register()
     with pytest.raises(PenstockError, match="is being worked on"):
         actors.control.adopt(run_id, newcomer)
@@ -596,9 +598,9 @@ def test_a_run_is_adopted_only_when_its_worker_is_gone(annals: LedgerHarness) ->
     assert Stage.EXTRACT in {a.stage for a in actors.reader.attempts(key(2))}
 
 
-def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_say(annals: LedgerHarness) -> None:
-    actors = annals.actors
-    run_id = annals.start(1)
+def test_a_worker_whose_run_was_taken_over_cannot_write_any_more(harness: LedgerHarness) -> None:
+    actors = harness.actors
+    run_id = harness.start(1)
     actors.workers.stop(actors.token)
     newcomer = actors.workers.register()
     actors.control.adopt(run_id, newcomer)
@@ -606,26 +608,28 @@ def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_sa
     with pytest.raises(LeaseLost, match="taken over"):
         actors.control.issue(run_id, actors.token, "late", [builders.planned(key(2))])
     with pytest.raises(LeaseLost, match="taken over"):
-        actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, {}, 1, "late"))
+        actors.control.record_event(run_id, actors.token, SlicesExtracted(run_id, {}, 1, "late"))
     assert actors.control.finish_run(run_id, actors.token, {}, "abandoned") is None
     assert builders.everything(actors.database) == before
     assert actors.control.finish_run(run_id, newcomer, {}) == "done"
     assert actors.control.finish_run(run_id, newcomer, {}) is None
 
 
-def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals: LedgerHarness) -> None:
-    """Day 1 was judged, day 2 fetched, day 3 handed out, day 4 refused, day 5 never handed out."""
-    actors, run_id = annals.actors, new_run_id()
+def test_the_remaining_work_of_a_dead_run_follows_from_its_events_and_open_attempts(harness: LedgerHarness) -> None:
+    """Day 1 has a verdict, day 2 was fetched, day 3 was dispatched, day 4 refused, day 5 never dispatched."""
+    actors, run_id = harness.actors, new_run_id()
     keys = [key(day) for day in (1, 2, 3, 4, 5)]
     taken = actors.issue_one(key(4))
     actors.control.start_run(run_id, actors.token, "ada", {}, len(keys), Graph(keys).event(run_id))
     actors.control.issue(run_id, actors.token, "one", [builders.planned(key(day)) for day in (1, 2, 3, 4)])
-    actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one"))
+    actors.control.record_event(
+        run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one")
+    )
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token)])
     actors.workers.stop(actors.token)
     adopted = actors.control.adopt(run_id, actors.workers.register())
     assert sorted(item.attempt for item in adopted) == [attempt(run_id, 2), attempt(run_id, 3)]
-    desk = RunState(run_id, annals.ledger.news_of_run)
+    desk = RunState(run_id, harness.ledger.news_of_run)
     desk.refresh()
     found = left_over(desk, adopted)
     assert found.unissued == [key(5)]
@@ -655,9 +659,9 @@ def test_only_attempts_whose_contract_query_and_customer_are_as_they_were_go_on(
     assert {(one.stage, one.error_class) for one in closings} == {(Stage.EXTRACT, ErrorClass.CONFIG)}
 
 
-def test_killed_runs_with_reprocess_are_unfinished_while_partitions_of_them_are_left(annals: LedgerHarness) -> None:
+def test_killed_runs_with_reprocess_are_unfinished_while_partitions_of_them_are_left(harness: LedgerHarness) -> None:
     """Each run planned two days; the first of them was judged before it died."""
-    actors = annals.actors
+    actors = harness.actors
 
     def killed(first: int, end: str | None, **filters: Any) -> RunId:
         run_id, keys = new_run_id(), [key(first), key(first + 1)]
@@ -678,16 +682,16 @@ def test_killed_runs_with_reprocess_are_unfinished_while_partitions_of_them_are_
     resumed = killed(9, "abandoned", reprocess=True)
     killed(13, None, reprocess=True)
     again = killed(15, "abandoned", reprocess=True, resumes=resumed)
-    found = unfinished_runs(actors.reader, annals.ledger)
+    found = unfinished_runs(actors.reader, harness.ledger)
     assert [(run.run_id, run.planned, run.keys) for run in found] == [
         (abandoned, 2, (key(2),)), (broken, 2, (key(4),)), (again, 2, (key(16),)),
     ]  # fmt: skip
     assert f"run {broken} (reprocess, 1 of 2 partitions not done)" in found[1].message
     assert {done, plain, stopped, resumed}.isdisjoint(run.run_id for run in found)
     actors.reject(key(4))
-    assert [run.run_id for run in unfinished_runs(actors.reader, annals.ledger)] == [abandoned, again]
-    assert left_of(actors.reader, annals.ledger, plain) == [key(8)]
-    assert left_of(actors.reader, annals.ledger, new_run_id()) == []
+    assert [run.run_id for run in unfinished_runs(actors.reader, harness.ledger)] == [abandoned, again]
+    assert left_of(actors.reader, harness.ledger, plain) == [key(8)]
+    assert left_of(actors.reader, harness.ledger, new_run_id()) == []
 
 
 def test_a_resumed_run_has_the_reasons_it_had_and_a_round_is_not_resumed() -> None:
@@ -697,19 +701,19 @@ def test_a_resumed_run_has_the_reasons_it_had_and_a_round_is_not_resumed() -> No
         reasons_of({"round": True})
 
 
-def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals: LedgerHarness) -> None:
-    actors = annals.actors
-    run_id = annals.start(1, 2)
+def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(harness: LedgerHarness) -> None:
+    actors = harness.actors
+    run_id = harness.start(1, 2)
     assert tidy_own(actors.workers, actors.control, actors.token) == 2
     assert {(a.outcome, a.lost_count) for a in actors.reader.attempts(key(1))} == {(Outcome.CANCELLED, 0)}
-    [run] = annals.tables()["runs"]
+    [run] = harness.tables()["runs"]
     assert (run["run_id"], run["state"]) == (run_id, "FAILED")
 
 
-def test_a_cancel_comes_before_the_end_of_a_run_or_is_refused(annals: LedgerHarness) -> None:
+def test_a_cancel_comes_before_the_end_of_a_run_or_is_refused(harness: LedgerHarness) -> None:
     """In the first case the run ends as cancelled, so that no other run of its command begins."""
-    actors = annals.actors
-    first, second = annals.start(1), annals.start(2)
+    actors = harness.actors
+    first, second = harness.start(1), harness.start(2)
     assert actors.control.request_cancel(first, builders.audit_entry()) is True
     assert actors.control.request_cancel(first, builders.audit_entry()) is True
     lines = [(line["affected"], line["outcome"]) for line in actors.reader.audit()]
@@ -721,12 +725,12 @@ def test_a_cancel_comes_before_the_end_of_a_run_or_is_refused(annals: LedgerHarn
     assert builders.everything(actors.database) == before
 
 
-def test_cancelling_a_dead_run_closes_it_and_no_other(annals: LedgerHarness) -> None:
-    actors = annals.actors
-    first, second = annals.start(1), annals.start(2)
+def test_cancelling_a_dead_run_closes_it_and_no_other(harness: LedgerHarness) -> None:
+    actors = harness.actors
+    first, second = harness.start(1), harness.start(2)
     actors.workers.stop(actors.token)
     end_cancelled(actors.workers, actors.control, second)
-    states = {row["run_id"]: row["state"] for row in annals.tables()["runs"]}
+    states = {row["run_id"]: row["state"] for row in harness.tables()["runs"]}
     assert states == {first: "RUNNING", second: "CANCELLED"}
     [closed], [waiting] = actors.reader.attempts(key(2)), actors.reader.attempts(key(1))
     assert (closed.outcome, closed.lost_count, waiting.outcome) == (Outcome.CANCELLED, 0, None)

@@ -1,4 +1,4 @@
-"""Keeping the warehouse: reconcile, compact, vacuum, snapshots, verify, readiness. Real tables, no Spark."""
+"""Maintenance of the warehouse: reconcile, compact, vacuum, snapshots, verify, readiness. Real tables, no Spark."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_a_preview_of_vacuum_takes_no_lease_and_changes_no_row(house: Harness) -
     house.grow_old()
     database = house.workspace.context.database
     leases = TableLeases(database, house.workers.register())
-    leases.acquire(["demo.campaign_daily.v1"])  # somebody publishes: the preview does not wait
+    leases.acquire(["demo.campaign_daily.v1"])  # a publisher is active: the preview does not wait
     before = builders.everything(database)
     [listed] = house.workspace.maintenance.vacuum((), timedelta(hours=1), dry_run=True).values()
     assert builders.everything(database) == before
@@ -288,7 +288,7 @@ def test_a_publisher_that_slept_while_vacuum_deleted_what_it_had_staged_cannot_c
     slow, token = house.publisher()
 
     def sleep_for_hours(point: str) -> None:
-        """Its files are staged and old, its lease is over, and somebody cleans up."""
+        """Its files are staged and old, its lease has expired, and vacuum runs."""
         if point == "publish.staged":
             monkeypatch.setattr("penstock.warehouse.publish.reach", lambda _: None)
             house.workers.stop(token)
@@ -432,7 +432,7 @@ def test_verify_compares_the_statistics_in_the_log_with_the_files(
 
 
 def edit_log(house: Harness, head: TableHead, said: dict[str, Any], edited: dict[str, Any]) -> None:
-    """Changes what the log says about the one file of a table."""
+    """Change the entry of the log about the one file of a table."""
     log = f"{head.location}/_delta_log/{head.version:020d}.json"
     lines = [json.loads(line) for line in house.workspace.context.lake.read(log).splitlines()]
     [add] = [line["add"] for line in lines if "add" in line]
@@ -457,7 +457,7 @@ def edit_log(house: Harness, head: TableHead, said: dict[str, Any], edited: dict
 
 
 def publish_one_more(house: Harness) -> None:
-    """What the end of a run does, with a stager that needs no job."""
+    """The load stage at the end of a run, with a stager that needs no Spark job."""
     house.deliver(days(1, clicks=2))
     house.workspace.publications.publish(NO_SPARK, house.workers.register(), new_run_id(), None)
 
@@ -581,7 +581,7 @@ def test_waiting_ends_when_it_is_ready_or_patience_does() -> None:
     assert day.available == 2
 
 
-def test_the_whole_answer_is_asked_for_only_when_a_glance_is_enough_or_patience_ends() -> None:
+def test_coverage_is_computed_only_when_the_quick_check_passes_or_the_wait_ends() -> None:
     now, asked = [0.0], list[float]()
 
     def day(absent: int) -> Coverage:

@@ -1,4 +1,4 @@
-"""Which slices of models a run makes: due, stale or touched, with enough to read, and not what an operator holds."""
+"""Which partitions of models a run plans: due, stale or selected, with enough inputs, and not held by an operator."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def derived(known: dict[str, Model]) -> Derived:
 
 
 class Planner:
-    """A planner over what the tests say is there and stale."""
+    """A planner with the available and stale partitions that the test sets."""
 
     def __init__(self, actors: Actors, **changes: Any) -> None:
         self._derived = derived(models(**changes))
@@ -64,7 +64,7 @@ class Planner:
         self.asked: list[Sequence[ExpectedRange]] = []
         contracts = {name: builders.contract(name=name, source="models") for name in ("spend", "total")}
         rows = [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in contracts.values()]
-        actors.control.keep_contracts(rows)
+        actors.control.store_contracts(rows)
         self.planner = ModelPlanner(actors.reader, self._derived, contracts, self._available, lambda: self.stale)
 
     def _available(self, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:

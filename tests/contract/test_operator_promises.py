@@ -1,4 +1,4 @@
-"""What operators rely on when they type a command: backfills, copies and exit codes. In this process, without Spark."""
+"""Guarantees of operator commands: backfills, copies and exit codes. In this process, without Spark."""
 
 from __future__ import annotations
 

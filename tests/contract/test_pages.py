@@ -1,4 +1,4 @@
-"""Acts on many failed partitions go through them in pages, and the questions about them hold one page at a time."""
+"""Acts on many failed partitions process them in pages, and hold one page in memory at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAUSE, RESUME = audit_entry(command="state pause"), audit_entry(command="state r
 
 @pytest.fixture(params=BACKENDS)
 def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
-    """A workspace with fourteen failed partitions of twenty; pages hold four of them."""
+    """A workspace with fourteen failed partitions of twenty; pages of four."""
     monkeypatch.setattr(requeue, "SCANNED", 5)
     monkeypatch.setattr(partitions, "SCANNED", 5)
     monkeypatch.setattr(requeue, "MOVED", 4)
@@ -46,7 +46,7 @@ def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
     opened = open_at(write_workspace(tmp_path, customers=10, **state))
     today = opened.context.contracts["campaign_daily"]
     kept = (today.fingerprint, "demo", "campaign_daily", "v1", today.body())
-    ControlStore(opened.context.database, opened.context.now).keep_contracts([kept])
+    ControlStore(opened.database, opened.now).store_contracts([kept])
     chosen = Selection(customers=tuple(customer_id(number) for number in range(1, FAILED + 1)))
     reject(opened, opened.plans.preview(chosen).items)
     yield opened
@@ -103,7 +103,7 @@ def test_a_retry_that_is_killed_between_pages_is_finished_by_the_next(
 
 
 def test_a_retry_moves_only_what_was_counted_before_the_confirmation(ws: Workspace) -> None:
-    """More partitions fail, and one is retried by somebody else, while the operator reads the preview."""
+    """More partitions fail, and another process retries one, while the operator reads the preview."""
     failed = status(ws, PartitionStatus.FAILED)
     found = ws.operations.preview_retry(ALL, without_raw=False)
     later = open_at(ws.settings.root, ws.context.now() + timedelta(seconds=1))

@@ -1,4 +1,4 @@
-"""Pauses by selector through the workspace, on both databases: what they cost, whom they stop, how they end."""
+"""Pauses by selector through the workspace, on both databases: cost, scope and end."""
 
 from __future__ import annotations
 
@@ -61,12 +61,9 @@ def marked(ws: Workspace) -> int:
 
 def fail(ws: Workspace, *numbers: int) -> None:
     """The first day of these customers is attempted and rejected."""
-    control, workers = (
-        ControlStore(ws.context.database, ws.context.now),
-        WorkerStore(ws.context.database, ws.context.now),
-    )
-    body = ws.context.contracts["campaign_daily"]
-    control.keep_contracts([(body.fingerprint, "demo", "campaign_daily", "v1", body.body())])
+    control, workers = ControlStore(ws.database, ws.now), WorkerStore(ws.database, ws.now)
+    body = ws.contracts["campaign_daily"]
+    control.store_contracts([(body.fingerprint, "demo", "campaign_daily", "v1", body.body())])
     token = workers.register()
     wanted = Selection(keys=tuple(key(number, FIRST.isoformat()) for number in numbers))
     issued, _ = control.issue(new_run_id(), token, 0, ws.plans.preview(wanted).items)
@@ -134,9 +131,9 @@ def test_what_was_planned_before_the_pause_is_not_issued(ws: Workspace) -> None:
 
 
 def test_pauses_of_single_partitions_stay_valid_and_end_with_their_selector(ws: Workspace) -> None:
-    """They are what a database from before the selectors holds."""
-    assert ws.context.marks.pause([key(1), key(2)], "one by one", PAUSE) == 2
-    assert ws.operations.pause(MINE, reason="all of it", actor="kim") == DAYS - 1
+    """A database from before the selectors contains such rows."""
+    assert ws.marks.pause([key(1), key(2)], "one by one", PAUSE) == 2
+    assert ws.pause_partitions(MINE, "all of it", PAUSE) == DAYS - 1
     assert reasons(ws)["paused"] == DAYS + 1
     [view] = ws.context.state.views(ws.context.ranges(Selection(keys=(key(1),))))
     assert view.control.paused_reason == "one by one"

@@ -1,4 +1,4 @@
-"""The files of the projections: what other tools read directly, what one key costs, what a pass writes."""
+"""The files of the projections: their format for other tools, the cost of one key, the writes of a pass."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from penstock.ledger.events import AuthorityChanged
 from penstock.lifecycle import Act
 from penstock.partition import AttemptKey, RunId, new_ulid
 from penstock.projections import current, files, projector, publish_status
-from penstock.projections.consumed import CONSUMED
 from penstock.projections.fact import START, Cursor
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import (
     PARTITION_STATUS,
     Manifest,
@@ -41,7 +41,7 @@ from penstock.projections.rows import DEP_SATISFACTION, TASKS
 from penstock.projections.run_files import _MOST_ALIKE, read_runs, ulid_time, with_rows
 from penstock.projections.runs import RUNS
 from penstock.projections.status_file import FILE
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 from penstock.state.inputs import InputStore
 from penstock.state.records import Consumed
 from support import builders
@@ -50,76 +50,76 @@ from support.ledger_harness import OWNER, LedgerHarness, attempt
 
 
 @pytest.fixture(params=BACKENDS)
-def annals(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
+def harness(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
     with builders.quick_folder() as folder:
         url = lambda: str(request.getfixturevalue("postgres_url"))  # noqa: E731
         with LedgerHarness.on(builders.open_database(request.param, folder, url), folder) as made:
             yield made
 
 
-def tell(annals: LedgerHarness, *days: int) -> None:
+def tell(harness: LedgerHarness, *days: int) -> None:
     """A run that accepts these days, and ends."""
-    run_id = annals.start(*days)
-    verdicts = [builders.accepted(attempt(run_id, day), annals.actors.token) for day in days]
-    annals.actors.validator.judge(verdicts)
-    annals.actors.control.finish_run(run_id, annals.actors.token, {})
+    run_id = harness.start(*days)
+    verdicts = [builders.accepted(attempt(run_id, day), harness.actors.token) for day in days]
+    harness.actors.validator.judge(verdicts)
+    harness.actors.control.finish_run(run_id, harness.actors.token, {})
 
 
-def published(annals: LedgerHarness) -> pa.Table:
+def published(harness: LedgerHarness) -> pa.Table:
     """As any Parquet reader sees it: one file, by its path."""
-    return pq.read_table(f"{annals.lake.url}/{PARTITION_STATUS}")
+    return pq.read_table(f"{harness.lake.url}/{PARTITION_STATUS}")
 
 
 def rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: str(row["partition_key"]))
 
 
-def whole(annals: LedgerHarness) -> list[dict[str, Any]]:
-    return rows(system_table("partition_status", annals.current()).arrow())
+def whole(harness: LedgerHarness) -> list[dict[str, Any]]:
+    return rows(system_table("partition_status", harness.current()).arrow())
 
 
-def test_the_published_file_has_one_row_for_each_partition_after_every_pass(annals: LedgerHarness) -> None:
+def test_the_published_file_has_one_row_for_each_partition_after_every_pass(harness: LedgerHarness) -> None:
     for days in ((1, 2, 3), (2, 3, 4), (3,), (4, 5)):
-        tell(annals, *days)
-        annals.projector.advance()
-        assert rows(published(annals)) == whole(annals)
-    assert len(annals.projector.head.read()[1].status_deltas) == 4, "the base was merged: deltas are not tried"
-    assert [str(key(day)) for day in range(1, 6)] == [row["partition_key"] for row in rows(published(annals))]
-    path = f"{annals.lake.url}/{PARTITION_STATUS}"
+        tell(harness, *days)
+        harness.projector.advance()
+        assert rows(published(harness)) == whole(harness)
+    assert len(harness.projector.head.read()[1].status_deltas) == 4, "the base was merged: deltas are not tried"
+    assert [str(key(day)) for day in range(1, 6)] == [row["partition_key"] for row in rows(published(harness))]
+    path = f"{harness.lake.url}/{PARTITION_STATUS}"
     counted = duckdb.connect().execute(f"SELECT count(*), count(DISTINCT partition_key) FROM '{path}'")
     assert counted.fetchall() == [(5, 5)]
     assert len(polars.read_parquet(path, columns=["partition_key"])) == 5
-    annals.projector.rebuild()
-    assert rows(published(annals)) == whole(annals)
+    harness.projector.rebuild()
+    assert rows(published(harness)) == whole(harness)
 
 
 def test_a_large_table_is_published_from_time_to_time_and_at_the_latest_when_nothing_happens(
-    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert publish_status.interval(90_000) == timedelta(minutes=1)
     assert publish_status.interval(10**7) == timedelta(minutes=10)
     monkeypatch.setattr(publish_status, "SMALL", 1)
-    tell(annals, 1, 2)
-    annals.projector.advance()
-    tell(annals, 3)
-    annals.projector.advance()
-    assert len(published(annals)) == 2, "every pass would write all rows"
-    annals.actors.clock.now += publish_status.interval(3)
-    assert annals.projector.advance() == 0  # no event is new, the file is behind
-    assert rows(published(annals)) == whole(annals)
-    seen, _ = annals.projector.head.read()
-    annals.actors.clock.now += timedelta(hours=1)
-    annals.projector.advance()
-    assert annals.projector.head.read()[0] == seen, "nothing was behind, and a manifest was written all the same"
+    tell(harness, 1, 2)
+    harness.projector.advance()
+    tell(harness, 3)
+    harness.projector.advance()
+    assert len(published(harness)) == 2, "every pass would write all rows"
+    harness.actors.clock.now += publish_status.interval(3)
+    assert harness.projector.advance() == 0  # no event is new, the file is behind
+    assert rows(published(harness)) == whole(harness)
+    seen, _ = harness.projector.head.read()
+    harness.actors.clock.now += timedelta(hours=1)
+    harness.projector.advance()
+    assert harness.projector.head.read()[0] == seen, "nothing was behind, and a manifest was written all the same"
 
 
 def test_a_publication_that_breaks_leaves_the_old_file_and_the_next_pass_repairs_it(
-    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell(annals, 1)
-    annals.projector.advance()
-    before = rows(published(annals))
-    tell(annals, 2)
+    tell(harness, 1)
+    harness.projector.advance()
+    before = rows(published(harness))
+    tell(harness, 2)
 
     def breaks(*_: Any) -> Iterator[pa.Table]:
         yield from ()
@@ -128,26 +128,26 @@ def test_a_publication_that_breaks_leaves_the_old_file_and_the_next_pass_repairs
     with monkeypatch.context() as patch:
         patch.setattr(publish_status, "merged", breaks)
         with pytest.raises(OSError, match="no space"):
-            annals.projector.advance()
-    assert rows(published(annals)) == before
-    annals.projector.advance()
-    assert rows(published(annals)) == whole(annals)
-    assert len(published(annals)) == 2
+            harness.projector.advance()
+    assert rows(published(harness)) == before
+    harness.projector.advance()
+    assert rows(published(harness)) == whole(harness)
+    assert len(published(harness)) == 2
 
 
 def test_an_older_file_of_a_process_that_died_is_replaced(
-    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow process writes its file when another one has published newer events, and dies before it finds out."""
-    slow, quick = annals.projector, annals.another_projector()
-    tell(annals, 1)
+    slow, quick = harness.projector, harness.another_projector()
+    tell(harness, 1)
 
     def overtaken(point: str) -> None:
         patch.setattr(projector, "reach", lambda point: None)
-        older = annals.lake.read(PARTITION_STATUS)
-        tell(annals, 2)
+        older = harness.lake.read(PARTITION_STATUS)
+        tell(harness, 2)
         quick.advance()
-        with annals.lake.writer(PARTITION_STATUS) as again:
+        with harness.lake.writer(PARTITION_STATUS) as again:
             again.write(older)
             again.commit()
         raise KeyboardInterrupt
@@ -156,40 +156,40 @@ def test_an_older_file_of_a_process_that_died_is_replaced(
         patch.setattr(projector, "reach", overtaken)
         with pytest.raises(KeyboardInterrupt):
             slow.advance()
-    assert len(published(annals)) == 1
-    annals.another_projector().advance()
-    assert rows(published(annals)) == whole(annals)
-    assert len(published(annals)) == 2
+    assert len(published(harness)) == 1
+    harness.another_projector().advance()
+    assert rows(published(harness)) == whole(harness)
+    assert len(published(harness)) == 2
 
 
-def test_a_process_that_lives_replaces_an_older_file_within_a_minute(annals: LedgerHarness) -> None:
-    tell(annals, 1)
-    annals.projector.advance()
-    older = annals.lake.read(PARTITION_STATUS)
-    tell(annals, 2)
-    annals.projector.advance()
+def test_a_process_that_lives_replaces_an_older_file_within_a_minute(harness: LedgerHarness) -> None:
+    tell(harness, 1)
+    harness.projector.advance()
+    older = harness.lake.read(PARTITION_STATUS)
+    tell(harness, 2)
+    harness.projector.advance()
     for spoilt in (older, b"no Parquet"):
-        with annals.lake.writer(PARTITION_STATUS) as again:
+        with harness.lake.writer(PARTITION_STATUS) as again:
             again.write(spoilt)
             again.commit()
-        annals.actors.clock.now += timedelta(minutes=1)
-        annals.projector.advance()
-        assert len(published(annals)) == 2
-    annals.lake.delete([PARTITION_STATUS])
-    annals.actors.clock.now += timedelta(minutes=1)
-    annals.projector.advance()
-    assert rows(published(annals)) == whole(annals)
+        harness.actors.clock.now += timedelta(minutes=1)
+        harness.projector.advance()
+        assert len(published(harness)) == 2
+    harness.lake.delete([PARTITION_STATUS])
+    harness.actors.clock.now += timedelta(minutes=1)
+    harness.projector.advance()
+    assert rows(published(harness)) == whole(harness)
 
 
 def test_an_event_of_an_older_position_that_is_committed_later_is_published(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Only PostgreSQL gives out positions before transactions commit."""
+    """Only PostgreSQL assigns positions before transactions commit."""
     database = builders.open_database("postgresql", str(tmp_path), lambda: request.getfixturevalue("postgres_url"))
     began, taken, seen = threading.Event(), threading.Event(), threading.Event()
-    with LedgerHarness.on(database, str(tmp_path)) as annals:
-        attempts = [annals.actors.accept(key(day)) for day in (1, 2)]
-        annals.projector.advance()
+    with LedgerHarness.on(database, str(tmp_path)) as harness:
+        attempts = [harness.actors.accept(key(day)) for day in (1, 2)]
+        harness.projector.advance()
 
         def older(connection: sa.Connection) -> None:
             connection.execute(sa.text("SELECT pg_current_xact_id()"))
@@ -207,13 +207,13 @@ def test_an_event_of_an_older_position_that_is_committed_later_is_published(
         for thread in threads:
             thread.start()
         threads[0].join()
-        annals.projector.advance()
-        assert [row["available"] for row in rows(published(annals))] == [False, True]
+        harness.projector.advance()
+        assert [row["available"] for row in rows(published(harness))] == [False, True]
         seen.set()
         threads[1].join()
-        annals.projector.advance()
-        assert [row["available"] for row in rows(published(annals))] == [False, False]
-        assert rows(published(annals)) == whole(annals)
+        harness.projector.advance()
+        assert [row["available"] for row in rows(published(harness))] == [False, False]
+        assert rows(published(harness)) == whole(harness)
 
 
 def demote(connection: sa.Connection, demoted: AttemptKey) -> None:
@@ -222,15 +222,15 @@ def demote(connection: sa.Connection, demoted: AttemptKey) -> None:
     append(connection, [event], "operator", builders.NOW)
 
 
-def test_a_sweep_is_published_at_once(annals: LedgerHarness) -> None:
-    tell(annals, 1, 2)
-    annals.projector.advance()
-    status = published(annals)
+def test_a_sweep_is_published_at_once(harness: LedgerHarness) -> None:
+    tell(harness, 1, 2)
+    harness.projector.advance()
+    status = published(harness)
     stale = status.slice(0, 1).select(["source", "customer_id", "query_name", "logical_date", "materialized_version"])
     stale = stale.append_column("stale_since", pa.array([builders.NOW], pa.timestamp("us", tz="UTC")))
     stale = stale.append_column("stale_reason_code", pa.array(["CODE_CHANGED"]))
-    annals.projector.sweep(stale)
-    assert [row["stale_reason_code"] for row in rows(published(annals))].count("CODE_CHANGED") == 1
+    harness.projector.sweep(stale)
+    assert [row["stale_reason_code"] for row in rows(published(harness))].count("CODE_CHANGED") == 1
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -256,24 +256,24 @@ def test_what_a_pass_writes_of_runs_does_not_grow_with_their_number(tmp_path: Pa
     assert [row["run_id"] for row in found.to_pylist() if row["state"] == "SUCCEEDED"] == [f"{7:026d}"]
 
 
-def test_a_pass_after_many_runs_reads_and_writes_no_file_of_the_others(annals: LedgerHarness) -> None:
+def test_a_pass_after_many_runs_reads_and_writes_no_file_of_the_others(harness: LedgerHarness) -> None:
     for _ in range(3):
-        tell(annals, 1)
-        annals.projector.advance()
-    _, before = annals.projector.head.read()
+        tell(harness, 1)
+        harness.projector.advance()
+    _, before = harness.projector.head.read()
     assert [file.rows for file in before.runs] == [1, 1, 1]
     read: list[str] = []
-    annals.projector.lake = Noted(annals.lake, read)
-    tell(annals, 2)
-    annals.projector.advance()
-    _, after = annals.projector.head.read()
+    harness.projector.lake = Noted(harness.lake, read)
+    tell(harness, 2)
+    harness.projector.advance()
+    _, after = harness.projector.head.read()
     assert after.runs[:3] == before.runs
     assert not [path for path in read if "/runs/" in path]
-    assert len(annals.tables()["runs"]) == 4
+    assert len(harness.tables()["runs"]) == 4
 
 
 class Noted:
-    """A lake that notes what is read from it."""
+    """A lake that records its reads."""
 
     def __init__(self, lake: Any, read: list[str]) -> None:
         self._lake, self._read = lake, read
@@ -286,38 +286,38 @@ class Noted:
         return self._lake.read(path)
 
 
-def test_a_manifest_of_an_earlier_release_is_read_and_goes_on(annals: LedgerHarness) -> None:
+def test_a_manifest_of_an_earlier_release_is_read_and_goes_on(harness: LedgerHarness) -> None:
     """It names one file of runs, and no published file."""
-    tell(annals, 1)
-    annals.projector.advance()
-    seen, manifest = annals.projector.head.read()
+    tell(harness, 1)
+    harness.projector.advance()
+    seen, manifest = harness.projector.head.read()
     [file] = manifest.runs
     text = manifest.dumps().decode().replace(f'[["{file.path}",1]]', f'"{file.path}"')
     old = Manifest.loads("x", text.replace(text[text.index(',"published"') :], "}").encode())
     assert (old.runs, old.published) == ((RowsFile(file.path, 0),), None)
-    annals.lake.delete([PARTITION_STATUS])
-    annals.projector.head.advance(seen, replace(manifest, runs=old.runs, published=None), annals.actors.clock())
-    assert annals.another_projector().advance() == 0
-    assert len(published(annals)) == 1
-    tell(annals, 2)
-    annals.projector.advance()
-    assert len(annals.tables()["runs"]) == 2
+    harness.lake.delete([PARTITION_STATUS])
+    harness.projector.head.advance(seen, replace(manifest, runs=old.runs, published=None), harness.actors.clock())
+    assert harness.another_projector().advance() == 0
+    assert len(published(harness)) == 1
+    tell(harness, 2)
+    harness.projector.advance()
+    assert len(harness.tables()["runs"]) == 2
 
 
 # --- row groups ------------------------------------------------------------------------------------------------------
 
 
 def test_one_downstream_task_is_found_without_reading_all_edges(
-    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Edges are in the order of their downstream task, so all but one or two row groups are skipped."""
     assert files.LOOKED_UP <= 10_000
     monkeypatch.setattr(files, "LOOKED_UP", 4)
-    tell(annals, *range(1, 13))
-    annals.projector.advance()
-    _, manifest = annals.projector.head.read()
+    tell(harness, *range(1, 13))
+    harness.projector.advance()
+    _, manifest = harness.projector.head.read()
     [(run_id, [part])] = manifest.parts.items()
-    metadata = pq.read_metadata(f"{annals.lake.url}/{edges_path(run_id, part)}")
+    metadata = pq.read_metadata(f"{harness.lake.url}/{edges_path(run_id, part)}")
     at = DEP_SATISFACTION.names.index("downstream_task_key")
     groups = [metadata.row_group(number).column(at).statistics for number in range(metadata.num_row_groups)]
     assert len(groups) == 6
@@ -325,7 +325,7 @@ def test_one_downstream_task_is_found_without_reading_all_edges(
     assert len([group for group in groups if group.min <= wanted <= group.max]) == 1
 
 
-# --- what the files promise to their readers -------------------------------------------------------------------------
+# --- the file format for other readers -------------------------------------------------------------------------------
 
 MAY_BE_EMPTY = {
     "tasks": {"asset_key", "partition_key", "error_class", "ready_at", "started_at", "finished_at"},
@@ -338,27 +338,27 @@ MAY_BE_EMPTY = {
 }
 
 
-def derive(annals: LedgerHarness, day: int, from_day: int, run_id: RunId) -> None:
-    """A run that makes this day from an accepted run of another, and ends."""
-    mine = annals.start(day)
-    InputStore(annals.actors.database).record(
+def derive(harness: LedgerHarness, day: int, from_day: int, run_id: RunId) -> None:
+    """A run that derives this day from an accepted run of another, and ends."""
+    mine = harness.start(day)
+    InputStore(harness.actors.database).record(
         {attempt(mine, day): [Consumed(key(from_day), run_id, f"content-{run_id}")]}
     )
-    annals.actors.validator.judge([builders.accepted(attempt(mine, day), annals.actors.token)])
-    annals.actors.control.finish_run(mine, annals.actors.token, {})
+    harness.actors.validator.judge([builders.accepted(attempt(mine, day), harness.actors.token)])
+    harness.actors.control.finish_run(mine, harness.actors.token, {})
 
 
-def test_files_say_which_of_their_columns_are_always_filled(annals: LedgerHarness) -> None:
-    tell(annals, 1)
-    [made] = annals.actors.reader.attempts(key(1))
-    derive(annals, 2, 1, made.run_id)
-    annals.projector.advance()
+def test_files_say_which_of_their_columns_are_always_filled(harness: LedgerHarness) -> None:
+    tell(harness, 1)
+    [made] = harness.actors.reader.attempts(key(1))
+    derive(harness, 2, 1, made.run_id)
+    harness.projector.advance()
     found = {}
-    for path in annals.projector.head.read()[1].files():
-        schema = pq.read_schema(f"{annals.lake.url}/{path}")
+    for path in harness.projector.head.read()[1].files():
+        schema = pq.read_schema(f"{harness.lake.url}/{path}")
         found[path.split("/")[1]] = {field.name for field in schema if field.nullable}
     assert found == MAY_BE_EMPTY
-    kept = system_table("tasks", annals.current()).arrow().schema
+    kept = system_table("tasks", harness.current()).arrow().schema
     assert (kept.names, CONSUMED.names[4:6]) == (TASKS.names, ["run_id", "input_source"])
 
 
@@ -465,14 +465,14 @@ def test_a_manifest_remembers_what_its_successor_does_without_for_an_hour() -> N
     left = {"d1", "r1", "r2", tasks_path("A", "a1"), edges_path("A", "a1"), "seen"}
     assert kept == replace(new, dropped={"old": iso(builders.NOW), **dict.fromkeys(left, iso(builders.NOW + hour))})
     later = builders.NOW + hour + timedelta(microseconds=1)
-    assert (FULL.forgotten(builders.NOW + hour), FULL.forgotten(later)) == (set(), {"old"})
+    assert (FULL.deletable(builders.NOW + hour), FULL.deletable(later)) == (set(), {"old"})
     assert FULL.after(FULL, None, later).dropped == {}
     gone = FULL.after(replace(FULL, parts={}), None, builders.NOW).dropped
     assert {*gone} - {"old"} == {path for path in FULL.files() if "run_id=" in path}
 
 
-def test_the_manifest_is_replaced_by_whoever_has_seen_it_and_by_nobody_else(annals: LedgerHarness) -> None:
-    head = ManifestPointer(annals.actors.database, annals.lake)
+def test_the_manifest_is_replaced_by_whoever_has_seen_it_and_by_nobody_else(harness: LedgerHarness) -> None:
+    head = ManifestPointer(harness.actors.database, harness.lake)
     assert head.read() == (None, Manifest())
     first = head.advance(None, FULL, builders.NOW)
     assert head.read() == (first, FULL)
@@ -480,7 +480,7 @@ def test_the_manifest_is_replaced_by_whoever_has_seen_it_and_by_nobody_else(anna
     second = head.advance(first, replace(FULL, consumed=()), builders.NOW)
     assert head.advance(first, Manifest(), builders.NOW) is None
     assert head.read() == (second, replace(FULL, consumed=()))
-    assert {entry.path for entry in annals.lake.list("projections/manifest")} == {first, second}
+    assert {entry.path for entry in harness.lake.list("projections/manifest")} == {first, second}
     assert head.read((second, FULL)) == (second, FULL), "it was read though it was known"
     assert head.read((first, FULL)) == (second, replace(FULL, consumed=()))
 
@@ -493,37 +493,37 @@ def test_a_file_is_as_old_as_the_name_that_it_was_given() -> None:
     assert made_at(PARTITION_STATUS, now) == builders.NOW.timestamp()
 
 
-def test_a_rebuild_deletes_what_was_left_over_a_day_ago_and_nothing_younger(annals: LedgerHarness) -> None:
-    tell(annals, 1)
-    annals.projector.advance()
-    annals.actors.clock.now = datetime.now(UTC)  # names of files are of today
-    names = [str(ULID.from_datetime(annals.actors.clock.now - timedelta(hours=hours))) for hours in (23, 25)]
+def test_a_rebuild_deletes_what_was_left_over_a_day_ago_and_nothing_younger(harness: LedgerHarness) -> None:
+    tell(harness, 1)
+    harness.projector.advance()
+    harness.actors.clock.now = datetime.now(UTC)  # names of files are of today
+    names = [str(ULID.from_datetime(harness.actors.clock.now - timedelta(hours=hours))) for hours in (23, 25)]
     young, old = (f"projections/runs/{name}.parquet" for name in names)
     deep = f"projections/tasks/run_id=x/{names[1]}.parquet"
     for path in (young, old, deep, "projections/notes.parquet", f"projections/manifest/{names[1]}.json"):
-        annals.lake.create(path, b"left over")
-    annals.projector.rebuild()
-    there = {entry.path for entry in annals.lake.list("projections")}
+        harness.lake.create(path, b"left over")
+    harness.projector.rebuild()
+    there = {entry.path for entry in harness.lake.list("projections")}
     assert {young, "projections/notes.parquet", f"projections/manifest/{names[1]}.json", PARTITION_STATUS} <= there
     assert not {old, deep} & there
-    _, manifest = annals.projector.head.read()
+    _, manifest = harness.projector.head.read()
     assert manifest.files() <= there
-    assert len(annals.tables()["runs"]) == 1
+    assert len(harness.tables()["runs"]) == 1
 
 
 # --- passes ----------------------------------------------------------------------------------------------------------
 
 
-def test_deltas_become_a_base_when_they_are_many(annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deltas_become_a_base_when_they_are_many(harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector, "_MOST_DELTAS", 2)
     found = []
     for day in (1, 2, 3, 4):
-        tell(annals, day)
-        annals.projector.advance()
-        _, manifest = annals.projector.head.read()
+        tell(harness, day)
+        harness.projector.advance()
+        _, manifest = harness.projector.head.read()
         found.append((manifest.status_base is not None, len(manifest.status_deltas)))
-        assert rows(published(annals)) == whole(annals)
-        assert len(whole(annals)) == day
+        assert rows(published(harness)) == whole(harness)
+        assert len(whole(harness)) == day
     assert found == [(False, 1), (False, 2), (True, 0), (True, 1)]
 
 
@@ -533,106 +533,106 @@ def test_deltas_become_a_base_when_they_are_many(annals: LedgerHarness, monkeypa
     ids=["worth it", "not worth it", "above a fifth of the base", "a fifth of the base"],
 )
 def test_deltas_become_a_base_when_their_rows_are_many(
-    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch, base: int, smallest: int, merged: bool
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch, base: int, smallest: int, merged: bool
 ) -> None:
     """More rows wait than the least that is worth it, and than a fifth of the base."""
-    tell(annals, *range(1, base + 1))
-    annals.projector.rebuild()
+    tell(harness, *range(1, base + 1))
+    harness.projector.rebuild()
     monkeypatch.setattr(projector, "_SMALLEST_COMPACTION", smallest)
-    tell(annals, 28, 29)
-    annals.projector.advance()
-    assert len(annals.projector.head.read()[1].status_deltas) == 1
-    tell(annals, 29, 30)
-    annals.projector.advance()
-    _, manifest = annals.projector.head.read()
+    tell(harness, 28, 29)
+    harness.projector.advance()
+    assert len(harness.projector.head.read()[1].status_deltas) == 1
+    tell(harness, 29, 30)
+    harness.projector.advance()
+    _, manifest = harness.projector.head.read()
     assert (manifest.status_deltas == ()) is merged
-    assert rows(published(annals)) == whole(annals)
+    assert rows(published(harness)) == whole(harness)
 
 
-def test_what_went_into_tasks_is_kept_in_few_files(annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_went_into_tasks_is_kept_in_few_files(harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector, "_MOST_DELTAS", 2)
-    tell(annals, 1)
-    [made] = annals.actors.reader.attempts(key(1))
+    tell(harness, 1)
+    [made] = harness.actors.reader.attempts(key(1))
     counts = []
     for day in (2, 3, 4):
-        derive(annals, day, 1, made.run_id)
-        [fresh] = annals.current().consumed()[-1:]
+        derive(harness, day, 1, made.run_id)
+        [fresh] = harness.current().consumed()[-1:]
         assert isinstance(fresh, pa.Table)
         assert [row["logical_date"].day for row in fresh.to_pylist()] == [day]
-        annals.projector.advance()
-        counts.append(len(annals.projector.head.read()[1].consumed))
-    tell(annals, 5)
-    annals.projector.advance()
-    [kept] = annals.current().consumed()
+        harness.projector.advance()
+        counts.append(len(harness.projector.head.read()[1].consumed))
+    tell(harness, 5)
+    harness.projector.advance()
+    [kept] = harness.current().consumed()
     assert counts == [1, 2, 1]
     assert sorted(row["logical_date"].day for row in kept.to_table().to_pylist()) == [2, 3, 4]
 
 
-def test_news_are_read_page_by_page_to_the_end(annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    tell(annals, 1, 2)
-    everything = annals.ledger.after(START, 1000)[0]
+def test_news_are_read_page_by_page_to_the_end(harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(harness, 1, 2)
+    everything = harness.ledger.after(START, 1000)[0]
     for size in (1, 2, len(everything) - 1, len(everything), len(everything) + 1):
         monkeypatch.setattr(current, "PAGE", size)
-        assert annals.current().news == everything
+        assert harness.current().news == everything
 
 
-def test_a_run_that_somebody_else_has_advanced_is_not_taken_from_memory(annals: LedgerHarness) -> None:
-    run_id = annals.start(1, 2)
-    annals.projector.advance()
-    annals.actors.validator.judge([builders.accepted(attempt(run_id, 1), annals.actors.token)])
-    annals.another_projector().advance()
-    annals.actors.validator.judge([builders.accepted(attempt(run_id, 2), annals.actors.token)])
-    annals.projector.advance()
-    told = annals.tables()
+def test_a_run_that_somebody_else_has_advanced_is_not_taken_from_memory(harness: LedgerHarness) -> None:
+    run_id = harness.start(1, 2)
+    harness.projector.advance()
+    harness.actors.validator.judge([builders.accepted(attempt(run_id, 1), harness.actors.token)])
+    harness.another_projector().advance()
+    harness.actors.validator.judge([builders.accepted(attempt(run_id, 2), harness.actors.token)])
+    harness.projector.advance()
+    told = harness.tables()
     assert [row["state"] for row in told["tasks"] if row["stage"] == "validate"] == ["SUCCEEDED", "SUCCEEDED"]
-    annals.projector.rebuild()
-    assert annals.tables() == told
+    harness.projector.rebuild()
+    assert harness.tables() == told
 
 
-def test_a_run_stays_in_memory_until_it_is_over(annals: LedgerHarness) -> None:
-    run_id = annals.start(1, 2)
-    annals.projector.advance()
+def test_a_run_stays_in_memory_until_it_is_over(harness: LedgerHarness) -> None:
+    run_id = harness.start(1, 2)
+    harness.projector.advance()
     counts = []
     for day in (1, 2):
-        annals.actors.validator.judge([builders.accepted(attempt(run_id, day), annals.actors.token)])
-        annals.projector.advance()
-        parts = annals.projector.head.read()[1].parts[run_id]
-        counts.append([files.rows(annals.lake, tasks_path(run_id, name)) for name in parts])
+        harness.actors.validator.judge([builders.accepted(attempt(run_id, day), harness.actors.token)])
+        harness.projector.advance()
+        parts = harness.projector.head.read()[1].parts[run_id]
+        counts.append([files.rows(harness.lake, tasks_path(run_id, name)) for name in parts])
     assert counts == [[6, 2], [6, 2, 2]]
-    stepwise = annals.tables()
-    annals.another_projector().rebuild()
-    assert annals.tables() == stepwise
-    annals.actors.control.finish_run(run_id, annals.actors.token, {})
-    annals.projector.advance()
-    [part] = annals.projector.head.read()[1].parts[run_id]
-    assert files.rows(annals.lake, tasks_path(run_id, part)) == 6
+    stepwise = harness.tables()
+    harness.another_projector().rebuild()
+    assert harness.tables() == stepwise
+    harness.actors.control.finish_run(run_id, harness.actors.token, {})
+    harness.projector.advance()
+    [part] = harness.projector.head.read()[1].parts[run_id]
+    assert files.rows(harness.lake, tasks_path(run_id, part)) == 6
 
 
-def test_parts_of_a_run_become_one_when_they_are_many(annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_run_become_one_when_they_are_many(harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector, "_MOST_PARTS", 2)
-    run_id = annals.start(1, 2, 3)
-    annals.projector.advance()
+    run_id = harness.start(1, 2, 3)
+    harness.projector.advance()
     counts = []
     for day in (1, 2, 3):
-        annals.actors.validator.judge([builders.accepted(attempt(run_id, day), annals.actors.token)])
-        annals.projector.advance()
-        counts.append(len(annals.projector.head.read()[1].parts[run_id]))
+        harness.actors.validator.judge([builders.accepted(attempt(run_id, day), harness.actors.token)])
+        harness.projector.advance()
+        counts.append(len(harness.projector.head.read()[1].parts[run_id]))
     assert counts == [2, 1, 2]
-    stepwise = annals.tables()
-    annals.projector.rebuild()
-    assert annals.tables() == stepwise
+    stepwise = harness.tables()
+    harness.projector.rebuild()
+    assert harness.tables() == stepwise
 
 
 # --- when the published file is due ----------------------------------------------------------------------------------
 
 
 def test_the_published_file_is_due_when_it_is_behind_and_its_time_has_come(
-    annals: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell(annals, 1, 2, 3)
-    annals.projector.advance()
-    lake, now = annals.lake, annals.actors.clock.now
-    _, manifest = annals.projector.head.read()
+    tell(harness, 1, 2, 3)
+    harness.projector.advance()
+    lake, now = harness.lake, harness.actors.clock.now
+    _, manifest = harness.projector.head.read()
     assert manifest.published is not None
 
     def due(since: timedelta, *, behind: bool = True, verify: bool = False, small: int = 0) -> bool:
@@ -656,28 +656,28 @@ def test_the_published_file_is_due_when_it_is_behind_and_its_time_has_come(
     assert due(timedelta(minutes=10)), "ten minutes are enough, whatever the files say"
 
 
-def test_a_base_without_deltas_is_published_as_it_is_and_one_with_deltas_is_not(annals: LedgerHarness) -> None:
-    tell(annals, 1, 2)
-    annals.projector.rebuild()
-    _, manifest = annals.projector.head.read()
+def test_a_base_without_deltas_is_published_as_it_is_and_one_with_deltas_is_not(harness: LedgerHarness) -> None:
+    tell(harness, 1, 2)
+    harness.projector.rebuild()
+    _, manifest = harness.projector.head.read()
     assert manifest.status_base is not None
-    assert annals.lake.read(PARTITION_STATUS) == annals.lake.read(manifest.status_base)
-    tell(annals, 3)
-    annals.projector.advance()
-    _, manifest = annals.projector.head.read()
+    assert harness.lake.read(PARTITION_STATUS) == harness.lake.read(manifest.status_base)
+    tell(harness, 3)
+    harness.projector.advance()
+    _, manifest = harness.projector.head.read()
     assert manifest.published is not None
     assert manifest.status_base is not None
-    assert annals.lake.read(PARTITION_STATUS) != annals.lake.read(manifest.status_base)
-    assert files.token_of(annals.lake, PARTITION_STATUS) == manifest.published.token
-    assert manifest.published == Published(iso(annals.actors.clock.now), manifest.cursor, manifest.published.token)
+    assert harness.lake.read(PARTITION_STATUS) != harness.lake.read(manifest.status_base)
+    assert files.token_of(harness.lake, PARTITION_STATUS) == manifest.published.token
+    assert manifest.published == Published(iso(harness.actors.clock.now), manifest.cursor, manifest.published.token)
     bare = f"projections/partition_status/{new_ulid()}.parquet"  # of an earlier release: without a token
-    files.write(annals.lake, bare, published(annals))
+    files.write(harness.lake, bare, published(harness))
     after = publish_status.publish(
-        annals.lake, replace(manifest, status_base=bare, status_deltas=()), OWNER, builders.NOW
+        harness.lake, replace(manifest, status_base=bare, status_deltas=()), OWNER, builders.NOW
     )
     assert after.published is not None
-    assert files.token_of(annals.lake, PARTITION_STATUS) == after.published.token
-    assert rows(published(annals)) == whole(annals)
+    assert files.token_of(harness.lake, PARTITION_STATUS) == after.published.token
+    assert rows(published(harness)) == whole(harness)
 
 
 # --- sizes of the files of runs --------------------------------------------------------------------------------------

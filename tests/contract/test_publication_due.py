@@ -1,4 +1,4 @@
-"""What waits to be published: nothing after a publication, and what moved on meanwhile is not forgotten."""
+"""Due publications: none after a publication, and a partition that changed meanwhile stays due."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows(house: Harness, *tables: sa.Table) -> dict[str, list[dict[str, Any]]]:
 
 
 def due(house: Harness) -> dict[PartitionKey, int]:
-    """What waits, each with the version of authority that it waits for."""
+    """The due partitions, each with the version of authority to publish."""
     found = rows(house, schema.publish_due)["publish_due"]
     return {PartitionKey(*(row[name] for name in schema.KEY)): row["authority_version"] for row in found}
 
@@ -106,7 +106,7 @@ def test_what_was_accepted_while_its_publication_was_under_way_is_not_forgotten(
     monkeypatch.setattr(publish, "reach", reach)
     house.publish()
     assert newer
-    house.publish()  # the first one may have come to it, too
+    house.publish()  # the first publisher may have published it, too
     assert waiting(house) == 0
     assert house.clicks() == {key(1): {2}, key(2): {1}}
 
@@ -129,7 +129,7 @@ def test_when_a_publication_is_recorded_nothing_of_it_waits_any_more(
 def test_when_a_publication_is_recorded_what_moved_on_meanwhile_waits(
     house: Harness, monkeypatch: pytest.MonkeyPatch, struck: bool
 ) -> None:
-    """Also if somebody struck it, who saw nothing of it in any table."""
+    """Also if another process deleted it because it found the partition in no table."""
     house.deliver({key(1): 1, key(2): 1})
     seen: list[dict[PartitionKey, int]] = []
 
@@ -319,7 +319,7 @@ def test_due_work_says_what_is_to_be_loaded_hidden_or_struck(house: Harness) -> 
     assert due_work.tables_of([three]) == set()
     assert due_work.tables_of([replace(one, schema_version="v2")]) == {CAMPAIGN, "demo.campaign_daily.v2"}
     assert due_work.tables_of([replace(one, instead_of=None)]) == {CAMPAIGN}
-    # Asked for by name, what is served already is loaded again, and nothing else is touched.
+    # Selected by name, a served partition is loaded again, and nothing else changes.
     [hide, load] = read(house, lambda c: due_work.load_again(c, [key(3), key(2)]))
     assert (hide, load.key, type(load)) == (two, key(3), Load)
     house.publish()
@@ -401,7 +401,7 @@ def test_all_batches_of_a_publication_are_counted(house: Harness, monkeypatch: p
 
 
 def test_what_cannot_be_published_fills_no_batch(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broken partitions and tables that disagree stay due, and all others come through, however small a batch is."""
+    """Broken partitions and mismatched tables stay due, and all others are published, however small a batch is."""
     run = house.deliver({key(1): 1, key(2): 1})
     house.deliver({key(3): 1, key(4): 1, network(1): 1, network(2): 1})
     for payload in (house.folder / "lake/raw").rglob(f"run_id={run}/payload-*.jsonl"):
@@ -526,7 +526,7 @@ def test_leases_are_free_after_a_publication_however_it_ends(tables: Harness, mo
 def test_who_finds_that_more_tables_are_needed_holds_none_while_waiting_for_them(
     tables: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leases are taken in the order of names: who keeps a later one would wait in a circle."""
+    """Leases are taken in the order of names: a process that holds a later one would deadlock."""
     both = Batch("both", {CAMPAIGN: TableChange((), ()), NETWORK: TableChange((), ())})
     database = tables.workspace.context.database
     database.transact(lambda c: batches.prepare(c, both, "somebody", None, (), (), tables.now()))

@@ -1,4 +1,4 @@
-"""The names that Python programs rely on: `penstock.open`, and what is asked of a workspace."""
+"""The public Python names: `penstock.open`, and the methods of a workspace."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_readiness_is_asked_for_a_day_and_by_a_rule(ws: Workspace) -> None:
 
 @pytest.fixture(params=["open", "reader"])
 def asked(request: pytest.FixtureRequest, house: Harness) -> Iterator[Any]:
-    """A workspace and its reader: both are asked in the same words."""
+    """A workspace and its reader: both have the same methods."""
     found = getattr(penstock, request.param)(str(house.folder))
     yield found
     (found.database if request.param == "open" else found).close()
@@ -102,7 +102,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("filters", "options"), REFUSED)
-def test_filters_that_commands_refuse_are_refused_in_the_same_words(
+def test_filters_that_commands_refuse_are_refused_with_the_same_message(
     asked: Any, house: Harness, filters: dict[str, Any], options: list[str]
 ) -> None:
     said = in_process("read", TABLE, *options, workspace=house.folder)
@@ -153,7 +153,7 @@ def test_patience_is_a_timedelta_seconds_or_text(asked: Any, monkeypatch: pytest
             asked.wait_for(TABLE, date="2024-06-09", patience=wrong)
 
 
-def test_a_partition_says_why_it_is_as_it_is(ws: Workspace) -> None:
+def test_why_explains_the_status_of_a_partition(ws: Workspace) -> None:
     why = ws.partition(str(key(1))).why()
     assert why.pointer is not None
     assert why.view.state.current_run_id == why.pointer.run_id

@@ -1,4 +1,4 @@
-"""Received once, for ever: the raw sink and its reader, on a local folder and on an S3 server."""
+"""Immutable raw data: the raw sink and its reader, on a local folder and on an S3 server."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_is_not_sealed_is_never_returned_as_sealed(lake: Lake, reader: RawR
     writer = open_writer(lake, attempt)
     assert reader.seal(attempt) is None
     writer._payload.write(b"x")
-    writer._payload.commit()  # what a process leaves that dies between payload and seal
+    writer._payload.commit()  # the state after a crash between payload and seal
     assert reader.seal(attempt) is None
     assert reader.runs(KEY) == [RawRun(attempt, None)]
     [error] = reader.read_many([attempt])
@@ -254,7 +254,7 @@ def test_a_payload_without_its_last_line_end_is_found(lake: Lake, reader: RawRea
 
 
 def complaints(reader: RawReader, seal: Seal) -> list[str]:
-    """What each of the three ways to read a payload says."""
+    """The result of each of the three ways to read a payload."""
     with pytest.raises(RawError) as whole:
         reader.payload(seal)
     with pytest.raises(RawError) as streamed:

@@ -1,4 +1,4 @@
-"""`penstock.reader`: everything that it hands out can be asked and read, and nothing of it can write."""
+"""`penstock.reader`: every object that it returns can be read, and none can write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.workspaces import NOW, key
 
 TABLE = "demo.campaign_daily"
 
-# What a consumer may do, each with a call. A method that is not listed here fails the test: decide about it.
+# The operations of a consumer, each with a call. A method that is not listed here fails the test: add it on purpose.
 QUESTIONS: dict[str, Callable[[Reader], Any]] = {
     "tables": lambda reader: reader.tables,
     "check": lambda reader: reader.check(Selection()),
@@ -56,7 +56,7 @@ QUESTIONS: dict[str, Callable[[Reader], Any]] = {
     "raw_lines": lambda reader: list(reader.raw_lines(key(2))),
     "close": lambda reader: reader.close(),
 }
-OF_SPARK = {"session", "spark_sql"}  # they start a JVM; what they read is `vouched`
+OF_SPARK = {"session", "spark_sql"}  # they start a JVM, and read through `vouched`
 
 
 @pytest.fixture(params=BACKENDS)
@@ -109,7 +109,7 @@ def test_every_question_is_answered_and_leaves_no_trace(house: Harness, reader: 
 
 
 def handed_out(thing: Any, path: str, seen: dict[int, tuple[str, Any]]) -> None:
-    """Everything of ours that can be reached by public names: attributes, and what methods without arguments return."""
+    """All objects of ours that public names reach: attributes, and results of methods without arguments."""
     if id(thing) in seen or len(seen) > 5_000 or path.count(".") > 5:  # a part of a table has parts of its own
         return
     seen[id(thing)] = (path, thing)
@@ -215,7 +215,7 @@ _EROFS, _EACCES = "30", "13"
 
 @pytest.fixture
 def open_house() -> Iterator[Harness]:
-    """In a folder that every user may read; nobody but its owner may write."""
+    """In a folder that every user may read, and only its owner may write."""
     with TemporaryDirectory(prefix="penstock-") as made:
         Path(made).chmod(0o755)
         house = Harness(Path(made) / "house")

@@ -1,4 +1,4 @@
-"""How readers find what to read: by indexes in the database, and by logs that are read once for each version."""
+"""How readers find their data: by indexes in the database, and by logs that are read once for each version."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_the_log_of_a_version_is_read_once_and_a_new_version_is_seen_at_once(hou
     log.rename(aside)
     assert clicks(house) == [1, 1]
     assert clicks(house, customers=[key(2).customer_id]) == [1]
-    with pytest.raises(WarehouseError):  # who comes anew has to read it
-        open_at(house.folder).data.vouched(TABLE)
+    with pytest.raises(WarehouseError):  # a new reader has to read it
+        open_at(house.folder).vouched(TABLE)
     aside.rename(log)
     house.deliver(days(2, clicks=7), rows=1)
     house.publish()
@@ -110,7 +110,7 @@ def test_what_readers_must_not_see_is_found_by_its_index(house: Harness) -> None
 
 
 def statements(database: Database, act: Any) -> list[tuple[str, Any]]:
-    """What an act asks the database."""
+    """The database queries of an act."""
     found: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, values: Any, _context: Any, _many: bool) -> None:

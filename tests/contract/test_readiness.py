@@ -1,4 +1,4 @@
-"""Readiness: which days it is about, how they are counted, and how long one waits for them."""
+"""Readiness: its days, its counts, and how long a command waits for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def demote(house: Harness, partition: PartitionKey) -> None:
 
 
 def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: Harness) -> None:
-    """The clock of the workspace stands on 2024-06-11: the table expects 2024-06-09 and 2024-06-10."""
+    """The clock of the workspace is at 2024-06-11: the table expects 2024-06-09 and 2024-06-10."""
     ws = house.workspace
     house.deliver(everything())
     house.publish()
@@ -65,7 +65,7 @@ def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: H
             with pytest.raises(UsageError, match=f"{words}.*{expects}"):
                 ask(TABLE, since=limits[0], until=limits[1])
 
-    # A day that is named and lies in the future is not ready, and the reason is given.
+    # A given day in the future is not ready, and the reason is shown.
     for since, until in (("2024-06-11", "2024-06-12"), ("2024-06-11", "2024-06-11"), ("2031-01-01", "9999-12-31")):
         assert ws.ready(TABLE, since=since, until=until) is False
         [day] = ws.wait_for(TABLE, since=since, until=until, patience=timedelta(0))
@@ -85,7 +85,7 @@ def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: H
     assert note.startswith("2024-06-11 to 2030-01-01: not over yet")
     assert "the last day that is over is 2024-06-10" in note
 
-    # A range that begins before the table does is ready, and says where it was clipped.
+    # A range that begins before the table does is ready, and the clipping is shown.
     assert ws.ready(TABLE, since="2020-01-01", until="2024-06-10") is True
     asked = ws.readiness.asked_days(TABLE, since="2020-01-01", until="2024-06-10")
     assert (asked.first, asked.last) == (date(2024, 6, 9), date(2024, 6, 10))
@@ -115,7 +115,7 @@ def test_readiness_is_counted_by_the_database_in_a_few_statements(house: Harness
 
 @contextmanager
 def noted(found: list[str]) -> Iterator[None]:
-    """Collects what the database is asked."""
+    """Collects the queries to the database."""
 
     def note(_c: Any, _cursor: Any, statement: str, _values: Any, _context: Any, _many: bool) -> None:
         found.append(statement)
@@ -151,7 +151,7 @@ def test_waiting_for_several_tables_takes_the_patience_once(house: Harness, monk
 
 
 class Clock:
-    """Time that passes only while somebody sleeps."""
+    """A clock that advances only during sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -207,7 +207,7 @@ def test_the_command_refuses_empty_ranges_and_says_what_it_clipped(tmp_path: Pat
 
 
 def test_a_day_that_is_over_for_some_accounts_counts_the_others_too(tmp_path: Path) -> None:
-    """Named, it needs all of them; a question without days is about what is due."""
+    """With given days, all are required; without, only the due ones."""
     (tmp_path / "penstock.yaml").write_text(
         """
 tenant: acme

@@ -1,4 +1,4 @@
-"""Recovery: a lost or older database is brought forward from the lake; damaged tables are rebuilt from raw."""
+"""Recovery: a lost or older database is restored from the lake; damaged tables are rebuilt from raw."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from penstock.state.recovery import (
     AssetRows,
     FoundRun,
     SealedRun,
-    apply_recovery,
     deleted_raw,
     plan_recovery,
     read_asset,
 )
+from penstock.state.recovery_writes import apply_recovery
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import lake_identity
@@ -57,7 +57,7 @@ def silent(share: float) -> None:
 
 @pytest.fixture(autouse=True)
 def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every handle that a test opens, by whatever way, gives its connections back."""
+    """Close the connections of every handle that a test opens."""
     opened: list[Database] = []
     create = Database.__init__
 
@@ -120,8 +120,8 @@ def restored(house: Harness, rows: dict[str, list[dict[str, Any]]]) -> Harness:
 
 
 def empty(house: Harness) -> Workspace:
-    """The workspace with a new database: what was there is lost."""
-    database = house.workspace.context.database
+    """The workspace with a new database: the old one is lost."""
+    database = house.workspace.database
     database.close()
     if database.dialect == "sqlite":
         for file in house.folder.glob("state.db*"):
@@ -150,10 +150,10 @@ def from_lake(workspace: Workspace) -> LakeRecovery:
 
 
 def assert_sound(house: Harness) -> None:
-    """Nothing disagrees, nothing waits, and every row is the one that was validated."""
-    assert house.workspace.context.mismatches(everything=True) == []
-    assert house.workspace.maintenance.differences() == ([], {})
-    verified = house.workspace.maintenance.verify((), silent, raw=True)
+    """There are no mismatches, nothing is due, and every row is the validated one."""
+    assert house.workspace.mismatches(everything=True) == []
+    assert house.workspace.differences() == ([], {})
+    verified = house.workspace.verify((), silent, raw=True)
     assert (verified.wrong, verified.files) == ({}, {})
 
 
@@ -258,8 +258,8 @@ def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_
     token, run = house.workers.register(), RunId(new_run_id())
     planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
     [issued], _ = house.control.issue(run, token, 0, planned)
-    backup = dump(house.workspace.context.database)
-    house.validator.accept([house._accepted(issued.attempt, 6, 3, token)])
+    backup = dump(house.workspace.database)
+    house.validator.judge([house._accepted(issued.attempt, 6, 3, token)])
     house.publish()
     old = restored(house, backup)
     from_lake(old.workspace)
@@ -621,7 +621,7 @@ def test_only_tables_that_lie_where_penstock_puts_them_are_found(house: Harness)
     assert [table.name for table in tables_in(house.workspace.context.lake)] == ["demo.campaign_daily.v1"]
 
 
-# --- what is decided and written -------------------------------------------------------------------------------------
+# --- decisions and writes --------------------------------------------------------------------------------------------
 
 V1 = f"{TABLE}.v1"
 EARLY, LATE = builders.NOW - timedelta(hours=1), builders.NOW + timedelta(hours=1)
@@ -636,7 +636,7 @@ def actors(request: pytest.FixtureRequest) -> Iterator[Actors]:
 
 
 def in_table(attempt: AttemptKey, rows: int = 10, **changes: Any) -> FoundRun:
-    """The rows of a run, as the evidence tells them when they are those of its verdict."""
+    """The rows of a run, as evidence that matches its verdict."""
     shown = FoundRun(attempt, V1, "v1", rows, f"sha-{attempt.run_id}", 200, f"content-{attempt.run_id}",
                      builders.FINGERPRINT, EARLY)  # fmt: skip
     return shown._replace(**changes)
@@ -719,7 +719,7 @@ def test_a_recovery_writes_what_the_tables_show_and_touches_nothing_else(actors:
         9: ("failed", demoted.run_id, 1, 2), 10: ("success", later.run_id, 1, 1),
         11: ("failed", overtaken.run_id, 1, 2), 13: ("success", same.run_id, 1, 1),
     }  # fmt: skip
-    # What is served is not due; what waits, or leaves, is.
+    # Served runs are not due; waiting and hidden ones are.
     assert {n: version for n, (version,) in by_day(actors.rows(due), "authority_version").items()} == {
         5: 2, 6: 1, 7: 3, 8: 2, 9: 2, 11: 2,
     }  # fmt: skip
@@ -748,7 +748,7 @@ def test_a_recovery_writes_what_the_tables_show_and_touches_nothing_else(actors:
     loads = by_day(actors.rows(schema.load_record), "run_id", "record_count", "table_name")
     assert sorted(loads) == [1, 2, 3, 4, 5, 9, 10, 11, 13]
     assert loads[3] == (approved.run_id, 3, V1)
-    # The hand-made choices are held, and what failed before is forgotten.
+    # Manual choices are held, and earlier failures do not count.
     held_names = ("held_by", "failures", "failing_since", "next_run_at", "strategy")
     assert by_day(actors.rows(schema.partition_control), *held_names) == {
         3: ("recover", 0, None, None, None), 4: ("recover", 0, None, None, None),
@@ -813,7 +813,7 @@ def test_rows_are_compared_with_the_verdict_on_them(
     actors: Actors, judged: str, shown: str, rows: int, ambiguous: bool
 ) -> None:
     attempt = actors.issue_one(builders.key(1))
-    actors.validator.accept([replace(builders.accepted(attempt, actors.token), content_digest=judged)])
+    actors.validator.judge([replace(builders.accepted(attempt, actors.token), content_digest=judged)])
     found = [in_table(attempt, rows, content_digest=shown), in_table(unknown_run(2))]
     plan = plan_recovery("demo", "campaign_daily", known(actors), found, [], ())
     assert (list(plan.ambiguous), plan.is_rebuilt) == (([builders.key(1)], True) if ambiguous else ([], False))
@@ -878,8 +878,8 @@ def test_raw_runs_that_are_needed_are_lost_and_not_deleted(actors: Actors) -> No
 
 
 def restore_backup(house: Harness, folder: Path) -> Harness:
-    """Put the copy in place of the database, as docs/howto/backup-and-restore.md says."""
-    database = house.workspace.context.database
+    """Replace the database with the copy, as docs/howto/backup-and-restore.md describes."""
+    database = house.workspace.database
     database.close()
     if database.dialect == "sqlite":
         for file in house.folder.glob("state.db*"):
@@ -986,8 +986,8 @@ def test_the_database_is_right_about_versions_that_it_does_not_know(house: Harne
 
 
 def edit_statistics(house: Harness, edit: Callable[[dict[str, Any]], None]) -> Harness:
-    """Change what the Delta log says about its files, as a reader that opens the workspace later finds it."""
-    log = Path(house.workspace.context.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
+    """Change the entries of the Delta log about files, as a reader that opens the workspace later finds them."""
+    log = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
     for entry in log.glob("*.json"):
         actions = [orjson.loads(line) for line in entry.read_bytes().splitlines()]
         for action in actions:
@@ -1091,7 +1091,7 @@ def test_the_preview_of_a_lost_table_leaves_out_what_has_no_rows_in_it(house: Ha
 
 
 def test_pointers_name_versions_of_their_own_table_after_another_was_created_again(house: Harness) -> None:
-    """Also the pointer of an empty slice, of which there is nothing to load again."""
+    """Also the pointer of an empty partition, which has no rows to load."""
     for clicks in (2, 3):
         house.deliver(slices(1, clicks=clicks, query="network_daily"))
         house.publish()

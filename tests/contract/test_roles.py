@@ -1,4 +1,4 @@
-"""What each PostgreSQL role may do, done through our own objects; and what it may not, tried and refused."""
+"""The rights of each PostgreSQL role: allowed operations through our stores, and refused ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
-from penstock.state.schedule import Decided, RetryStore
+from penstock.state.retries import Decided, RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.pointers import PointerReader
@@ -65,7 +65,7 @@ def audit_line(command: str) -> str:
 
 @dataclass(slots=True)
 class Estate:
-    """A state database whose owner is no superuser, its roles, and a login for whoever asks."""
+    """A state database whose owner is no superuser, its roles, and logins."""
 
     admin: Database
     owner: Database
@@ -82,7 +82,7 @@ class Estate:
         return self.opened[roles]
 
     def actors(self) -> Actors:
-        """Everybody with no more than the role of their own."""
+        """All actors, each with only its own role."""
         everybody = Actors.on(self.owner)
         control = self.holding(Role.CONTROL)
         return replace(
@@ -111,7 +111,7 @@ def execute(database: Database, statement: str) -> None:
 
 
 def refusal(act: Callable[[], object]) -> str:
-    """What the database says to it; empty when the act is allowed."""
+    """The error of the database; empty when the operation is allowed."""
     try:
         act()
     except PenstockError as error:
@@ -172,11 +172,11 @@ def rights(database: Database) -> set[tuple[Any, ...]]:
         return {tuple(row) for question in questions for row in connection.exec_driver_sql(question)}
 
 
-# --- what each may do ----------------------------------------------------------------------------------------------
+# --- allowed operations --------------------------------------------------------------------------------------------
 
 
 def test_every_table_is_mentioned_for_a_decision() -> None:
-    """A new table is granted to nobody until somebody says to whom."""
+    """A new table has no grants until they are declared."""
     assert {table for tables in GRANTS.values() for table in tables} == set(TABLES)
     assert set(GRANTS) == set(PURPOSES) == set(Role)
 
@@ -205,7 +205,7 @@ def test_the_control_plane_keeps_runs_workers_retries_and_marks(estate: Estate) 
     run_id, token = new_run_id(), actors.workers.register()
     actors.control.start_run(run_id, token, "ada", {}, 1)
     actors.control.finish_run(run_id, actors.token, {"accepted": 0})
-    actors.workers.beat(token)
+    actors.workers.heartbeat(token)
     actors.issue_one(key(2), token)
     actors.workers.stop(token)
     assert [a.worker_token for a in actors.workers.abandoned()] == [token]
@@ -338,7 +338,7 @@ def test_the_owner_of_the_tables_may_do_everything_though_he_is_no_member(estate
     actors.demote(key(1))
 
 
-# --- what none may do ----------------------------------------------------------------------------------------------
+# --- refused operations --------------------------------------------------------------------------------------------
 
 NEW_STATE = "INSERT INTO partition_state VALUES ('demo', '1', 'q', '2024-06-30', {}, now(), NULL, 1, 1)"
 SUCCESS = NEW_STATE.format("'success', 'r', 'v1', 1")
@@ -347,7 +347,7 @@ JUDGED = (
     " finished_at = now()"
 )
 WHY = "stage = 'validate', error_class = 'data', error_message = 'x', finished_at = now()"
-# What both roles may write when they close an attempt, and nobody afterwards.
+# The columns that both roles may write when they close an attempt, and no role afterwards.
 REWRITTEN = (
     "content_digest = 'other'", "payload_digest = 'other'", "payload_bytes = 7", "error_message = 'other'",
     "error_class = 'transient'", "stage = 'load'", "complaints = '[]'", "measures = '{}'", "record_count = 7",
@@ -355,7 +355,7 @@ REWRITTEN = (
 )  # fmt: skip
 
 REFUSED = [
-    # The validator neither issues nor requeues, and what is not about a verdict is not its own.
+    # The validator neither issues nor requeues, and writes only columns of a verdict.
     (Role.VALIDATOR, "INSERT INTO partition_attempt SELECT * FROM partition_attempt", DENIED),
     (Role.VALIDATOR, "UPDATE partition_attempt SET worker_token = 'mine'", DENIED),
     (Role.VALIDATOR, "UPDATE partition_attempt SET approved_at = now()", DENIED),
@@ -380,7 +380,7 @@ REFUSED = [
         " EXECUTE FUNCTION hide_what_is_not_success()",
         "permission denied for function hide_what_is_not_success",
     ),
-    # The control plane gives no verdict, and its only move is failed -> pending.
+    # The control plane writes no verdict, and its only transition is failed -> pending.
     (Role.CONTROL, SUCCESS, MOVES),
     (Role.CONTROL, NEW_STATE.format("'pending', 'r', 'v1', 1"), MOVES),
     (Role.CONTROL, "UPDATE partition_state SET status = 'success', error_message = NULL", MOVES),
@@ -461,7 +461,7 @@ def test_a_refusal_says_who_may(estate: Estate, busy: Actors) -> None:
 
 
 def test_a_forged_catalog_makes_nobody_an_owner(estate: Estate) -> None:
-    """Temporary tables come first when a name is looked up; the rule about moves does not look there."""
+    """Temporary tables come first in name resolution; the trigger about transitions must not use them."""
     forged = "SELECT oid, current_user::regrole::oid AS relowner FROM pg_catalog.pg_class"
     told = refusal_of(estate.holding(Role.CONTROL), f"CREATE TEMPORARY TABLE pg_class AS {forged}; {SUCCESS}")
     assert told.startswith(MOVES)
@@ -471,7 +471,7 @@ VERBS: dict[str, Callable[[Database, Actors, AttemptKey], object]] = {
     "issue": lambda database, a, _: ControlStore(database, a.clock).issue(new_run_id(), a.token, 1, [planned(key(4))]),
     "cancel": lambda database, a, attempt: ControlStore(database, a.clock).cancel([cancelled(attempt, a.token)]),
     "requeue": lambda database, a, _: ControlStore(database, a.clock).requeue([key(2)], audit_entry()),
-    "accept": lambda database, a, attempt: ValidatorStore(database, a.clock).accept([accepted(attempt, a.token)]),
+    "accept": lambda database, a, attempt: ValidatorStore(database, a.clock).judge([accepted(attempt, a.token)]),
     "reject": lambda database, a, attempt: ValidatorStore(database, a.clock).reject([rejected(attempt, a.token)]),
     "demote": lambda database, a, _: AuthorityStore(database, a.clock).demote(key(1), "wrong", audit_entry()),
     "pause": lambda database, a, _: MarkStore(database, a.clock).pause([key(1)], None, audit_entry()),
@@ -599,7 +599,7 @@ def test_roles_of_another_workspace_or_of_a_login_are_not_taken_over(estate: Est
         database.close()
 
 
-def test_who_may_not_create_roles_or_does_not_own_the_tables_is_told_so(estate: Estate) -> None:
+def test_without_the_right_to_create_roles_or_own_the_tables_there_is_an_error(estate: Estate) -> None:
     command(estate.admin, f"ALTER ROLE {estate.prefix}_owner NOCREATEROLE")
     make_roles(estate.owner, plan_roles(estate.owner, estate.prefix))  # they are there: nothing is created
     with pytest.raises(ConfigError, match=f"{estate.prefix}_owner may not create roles: that needs CREATEROLE"):
@@ -610,7 +610,7 @@ def test_who_may_not_create_roles_or_does_not_own_the_tables_is_told_so(estate: 
 
 
 def test_roles_that_could_not_stage_rows_are_refused(estate: Estate) -> None:
-    """PostgreSQL only warns when somebody else's database is granted: the roles would fail at their first write."""
+    """PostgreSQL only warns about grants on a database of another owner: the roles would fail at their first write."""
     validator = role_names(estate.prefix)[Role.VALIDATOR]
     command(
         estate.admin,
@@ -705,7 +705,7 @@ def test_complete_roles_have_no_problems_and_each_change_is_found(estate: Estate
     where = "public"
     assert role_prefixes(estate.owner) == [prefix]
     assert role_problems(estate.owner, prefix) == []
-    assert role_problems(estate.holding(Role.CONSUMER), prefix) == []  # also for whoever only reads
+    assert role_problems(estate.holding(Role.CONSUMER), prefix) == []  # also for a read-only role
 
     def told(*statements: str) -> list[str]:
         command(admin, *statements)

@@ -1,4 +1,4 @@
-"""Rounds of the control loop without Spark: what is claimed, what is finished, and that everything is attempted."""
+"""Rounds of the control loop without Spark: claims, finished chunks, and that every partition is attempted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.state.backfills import Backfill, BackfillStore
 from penstock.state.marks import MarkStore
 from penstock.state.pause_scope import Scope
 from penstock.state.pauses import PauseStore
-from penstock.state.schedule import RetryStore
+from penstock.state.retries import RetryStore
 from support import builders
 from support.builders import BACKENDS, Actors, accepted, audit_entry, cancelled, contract, query, rejected
 
@@ -41,7 +41,7 @@ def settings(customers: int = 3, size: int = 20, start: date = date(2024, 6, 1))
 
 @dataclass
 class Loop:
-    """A control loop whose attempts end as the test says."""
+    """A control loop whose attempts end as the test sets."""
 
     actors: Actors
     settings: Settings
@@ -73,7 +73,7 @@ class Loop:
         self.attempted.append(attempt.partition)
         match self.fate(attempt):
             case "accept":
-                self.actors.validator.accept([accepted(attempt, self.actors.token)])
+                self.actors.validator.judge([accepted(attempt, self.actors.token)])
             case "reject":
                 self.actors.validator.reject([rejected(attempt, self.actors.token)])
             case _:
@@ -234,7 +234,7 @@ def test_a_chunk_whose_worker_is_gone_is_taken_up_by_another(loop: Loop) -> None
     assert loop.status(made) == "finished"
 
 
-def test_a_source_in_trouble_takes_no_place_and_loses_nothing(loop: Loop) -> None:
+def test_a_failing_source_takes_no_share_and_loses_nothing(loop: Loop) -> None:
     made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"})
     loop.gate = Gate.SHUT
     assert loop.tick().items == []

@@ -1,4 +1,4 @@
-"""Plans of what is too much for one run: every partition once, whatever becomes of it, on both databases."""
+"""Plans that are too large for one run: every partition once, whatever its outcome, on both databases."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_another_has_done_meanwhile_is_left_alone(actors: Actors) -> None:
     assert set(keys(list(plans))) == rest - set(done)
 
 
-def test_a_source_in_trouble_is_probed_in_two_more_portions_then_left_out_and_counted(actors: Actors) -> None:
+def test_a_failing_source_is_probed_in_two_more_runs_then_left_out_and_counted(actors: Actors) -> None:
     found = list(portions(actors, 24).of(lambda: ranges("ads", "demo"), lambda source: source == "demo"))
     *planned, last = found
     assert all({key.source for key in keys([plan])} == {"ads", "demo"} for plan in planned[:3])
@@ -123,8 +123,8 @@ def test_a_source_in_trouble_is_probed_in_two_more_portions_then_left_out_and_co
     assert (last.items, last.blocked) == ((), {"ads": len(left_out)})
 
 
-def test_a_source_in_trouble_that_comes_later_is_asked(actors: Actors) -> None:
-    """Whoever starts a run has mended something: the run that has the source in it sends a probe."""
+def test_a_failing_source_that_comes_later_is_probed(actors: Actors) -> None:
+    """An operator who starts a run may have fixed the source: the run that includes the source sends a probe."""
     demo, ads = ranges("demo", customers=1), [replace(span, customer_id="2") for span in ranges("ads", customers=1)]
     found = list(portions(actors, 10).of(lambda: [*demo, *ads], lambda source: source == "demo"))
     assert [sorted({key.source for key in keys([plan])}) for plan in found] == [["demo"], ["ads"]] * 3
@@ -154,7 +154,7 @@ def test_what_is_exactly_as_large_as_a_portion_is_not_divided(actors: Actors) ->
     assert [len(plan.items) for plan in portions(actors, 19).of(lambda: newest, always)] == [10, 10]
 
 
-def test_a_source_in_trouble_of_which_nothing_is_left_is_not_reported(actors: Actors) -> None:
+def test_a_failing_source_without_remaining_work_is_not_reported(actors: Actors) -> None:
     some = [*ranges("demo"), *(span for span in ranges("ads") if span.first == JUNE[0])]
     found = list(portions(actors, 24).of(lambda: some, lambda source: source == "demo"))
     assert set(keys(found)) == every(some)

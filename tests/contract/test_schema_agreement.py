@@ -1,4 +1,4 @@
-"""The migrations, the tables as the code knows them and the triggers say the same, on both databases."""
+"""The migrations, the tables declared in code and the triggers agree, on both databases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCRIPTS = Path(penstock.db.__file__).with_name("migrations")
 
 @pytest.fixture(scope="module", params=builders.BACKENDS)
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Made by the migrations."""
+    """Created by the migrations."""
     folder = tmp_path_factory.mktemp("migrated")
     opened = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
     builders.migrated(opened)
@@ -43,7 +43,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def declared(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Made from the tables as the code declares them."""
+    """Created from the tables declared in code."""
     if database.dialect == "sqlite":
         made = Database(f"sqlite:///{tmp_path_factory.mktemp('declared') / 'state.db'}")
     else:

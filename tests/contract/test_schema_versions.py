@@ -1,4 +1,4 @@
-"""Schema versions whose types do not fit: what readers see while history moves, and after all of it has moved."""
+"""Schema versions with incompatible types: the visible rows while history moves, and after all of it has moved."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OLD, NEW = key(1, "2024-06-09"), key(2, "2024-06-10")
 
 @pytest.fixture(params=BACKENDS)
 def old(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A house in which clicks is a long."""
+    """A workspace in which clicks is a long."""
     with builders.quick_folder() as folder:
         if request.param == "sqlite":
             made = Harness(Path(folder))
@@ -45,7 +45,7 @@ def old(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.fixture
 def new(old: Harness) -> Iterator[Harness]:
-    """The same house, under a workspace file in which clicks is a string."""
+    """The same workspace, under a file in which clicks is a string."""
     made = old.under("text")
     yield made
     made.workspace.context.database.close()

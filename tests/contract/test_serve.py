@@ -1,4 +1,4 @@
-"""The control loop goes on: after a database that was away, and until it is asked to stop."""
+"""The control loop continues after a database outage, and until it is asked to stop."""
 
 from __future__ import annotations
 

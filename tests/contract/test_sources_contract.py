@@ -46,7 +46,7 @@ def query(**options: Any) -> Query:
 
 
 def order(day: date, number: int) -> dict[str, Any]:
-    """A row that JSON can hold as it is; amounts have more digits than a float."""
+    """A row that JSON represents as it is; amounts have more digits than a float."""
     return {
         "order_id": 2**62 + number,
         "amount": f"{number}1234567890123456.0123456789",
@@ -103,7 +103,7 @@ class TestSqlOnSqlite(SourceSuite):
     source = SqlSource
     customer = ME
     dates = DAYS
-    # SQLite has no decimals and no booleans: the SELECT says what it means in JSON
+    # SQLite has no decimals and no booleans: the SELECT returns JSON
     query = query(
         sql="SELECT day AS logical_date, order_id, CAST(amount AS TEXT) AS amount, weight, note, due, sold_at"
         " FROM sales WHERE customer = :customer_id AND day IN (:dates)"
@@ -177,7 +177,7 @@ def as_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
 
 
 class _Files(SourceSuite):
-    """Files for two customers. The last day comes in two pieces, where the path allows for that."""
+    """Files for two customers. The last day has two files, where the path allows it."""
 
     source = FilesSource
     customer = ME

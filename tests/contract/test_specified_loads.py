@@ -1,4 +1,4 @@
-"""What the warehouse semantics say of loads, pointers and load records, on both databases and real tables."""
+"""The specified semantics of loads, pointers and load records, on both databases and real tables."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def test_sealed_raw_files_without_a_verdict_make_nothing_ready(house: Harness) -
     token, run_id = house.workers.register(), new_run_id()
     issued, _ = house.control.issue(run_id, token, 0, [planned])
     assert [item.attempt for item in issued] == [AttemptKey(key(1), run_id)]
-    house._accepted(AttemptKey(key(1), run_id), 1, 3, token)  # seals the payload; nobody delivers the verdict
-    [sealed], trusted = house.workspace.raw.runs(key(1))
+    house._accepted(AttemptKey(key(1), run_id), 1, 3, token)  # seals the payload, without a verdict
+    [sealed], trusted = house.workspace.raw_runs(key(1))
     assert (sealed.seal is not None, trusted) == (True, None)
     assert house.publish().loaded == 0
     assert set(house.clicks()) == {key(2)}

@@ -1,4 +1,4 @@
-"""What the state store contract and the rules of retries say, where no other test says it: on both databases."""
+"""The specified state store contract and retry rules, where no other test covers them, on both databases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(params=BACKENDS)
-def annals(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
+def harness(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
     def url() -> str:
         found: str = request.getfixturevalue("postgres_url")
         return found
@@ -32,8 +32,8 @@ def annals(request: pytest.FixtureRequest) -> Iterator[LedgerHarness]:
 
 
 @pytest.fixture
-def actors(annals: LedgerHarness) -> Actors:
-    return annals.actors
+def actors(harness: LedgerHarness) -> Actors:
+    return harness.actors
 
 
 def test_a_row_begins_with_no_attempts(actors: Actors) -> None:
@@ -57,7 +57,7 @@ def test_reprocessing_moves_the_row_to_the_new_run_and_time(actors: Actors) -> N
 
 
 def test_a_verdict_does_not_ask_whether_its_partition_is_terminal(actors: Actors) -> None:
-    """The mark came while two attempts were under way: one is accepted, the other rejected and counted."""
+    """The mark came during two open attempts: one is accepted, the other rejected and counted."""
     for day in (1, 2):
         actors.reject(key(day))
     good, bad = actors.issue(key(1), key(2))
@@ -72,13 +72,13 @@ def test_a_verdict_does_not_ask_whether_its_partition_is_terminal(actors: Actors
     assert (two.status, two.error_message, two.attempt_count) == (PartitionStatus.FAILED, "still bad", 2)
 
 
-def test_partition_status_says_of_a_partition_what_the_decision_lists(annals: LedgerHarness) -> None:
-    """Accepted, then rejected an hour later: the two groups of facts, whole, beside who and what they are about."""
-    actors = annals.actors
-    good = annals.start(1)
+def test_partition_status_says_of_a_partition_what_the_decision_lists(harness: LedgerHarness) -> None:
+    """Accepted, then rejected an hour later: both groups of columns are complete."""
+    actors = harness.actors
+    good = harness.start(1)
     actors.validator.judge([accepted(attempt(good, 1), actors.token)])
     actors.clock.now = NOW + HOUR
-    bad = annals.start(1)
+    bad = harness.start(1)
     actors.validator.judge([rejected(attempt(bad, 1), actors.token)])
     newest = max(row["position"] for row in actors.rows(schema.event) if row["type"] == "TaskFinished")
     [event_id] = [row["event_id"] for row in actors.rows(schema.event) if row["position"] == newest]
@@ -105,8 +105,8 @@ def test_partition_status_says_of_a_partition_what_the_decision_lists(annals: Le
     }
     for folded in (False, True):
         if folded:
-            annals.projector.advance()
-        [row] = annals.tables()["partition_status"]
+            harness.projector.advance()
+        [row] = harness.tables()["partition_status"]
         assert {name: row[name] for name in wanted} == wanted
 
 
@@ -118,12 +118,12 @@ def moment_of(ulid: str) -> datetime:
     return datetime.fromtimestamp(number // 1000, UTC) + timedelta(milliseconds=number % 1000)
 
 
-def test_dep_satisfaction_has_one_row_for_each_edge_of_a_run(annals: LedgerHarness) -> None:
-    first, second = annals.start(1, 2), annals.start(3)
-    actors = annals.actors
+def test_dep_satisfaction_has_one_row_for_each_edge_of_a_run(harness: LedgerHarness) -> None:
+    first, second = harness.start(1, 2), harness.start(3)
+    actors = harness.actors
     actors.validator.judge([accepted(attempt(first, 1), actors.token), rejected(attempt(first, 2), actors.token)])
-    annals.projector.advance()
-    edges = annals.tables()["dep_satisfaction"]
+    harness.projector.advance()
+    edges = harness.tables()["dep_satisfaction"]
     key_of = ("tenant_id", "workspace_id", "run_id", "upstream_task_key", "downstream_task_key")
     assert sorted(tuple(row[name] for name in key_of) for row in edges) == sorted(
         (*OWNER, run, f"{before}:{key(day)}", f"{after}:{key(day)}")
@@ -134,6 +134,6 @@ def test_dep_satisfaction_has_one_row_for_each_edge_of_a_run(annals: LedgerHarne
     [refused] = [row for row in edges if row["upstream_task_key"] == f"validate:{key(2)}"]
     assert (satisfied["satisfied"], satisfied["resolution"], satisfied["satisfying_attempt"]) == (True, "SUCCESS", 1)
     assert (refused["satisfied"], refused["resolution"], refused["satisfied_at"]) == (False, "FAILED", None)
-    [waiting] = [row for row in annals.tables()["tasks"] if row["task_key"] == f"load:{key(1)}"]
+    [waiting] = [row for row in harness.tables()["tasks"] if row["task_key"] == f"load:{key(1)}"]
     assert (waiting["state"], waiting["deps_satisfied_count"]) == ("READY", 1)
     assert satisfied["satisfied_at"] == waiting["ready_at"] == moment_of(satisfied["row_version"])

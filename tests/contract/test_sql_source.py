@@ -1,4 +1,4 @@
-"""The SQL source: what comes out of a database, what is refused, and whose fault it is."""
+"""The SQL source: rows from a database, refusals, and error classes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_declared_day_stays_in_the_row(shop: str) -> None:
 
 
 def test_rows_are_not_all_in_memory_at_once(tmp_path: Path) -> None:
-    """The source has not asked for the last row when the first one comes out: it would fail there."""
+    """The source has not read the last row when it yields the first one: it would fail there."""
     url = f"sqlite:///{tmp_path}/numbers.db"
     sqlite3.connect(tmp_path / "numbers.db").close()
     sql = (
@@ -203,7 +203,9 @@ def test_a_refused_login_is_an_auth_error_that_does_not_show_it(locked_url: str)
         (f"{TODAY}, tstzrange(now(), now()) AS n", DataError, "row 1 of the answer: "),
     ],
 )
-def test_postgresql_says_whose_fault_it_is(postgres_url: str, sql: str, kind: type[PenstockError], words: str) -> None:
+def test_errors_of_postgresql_have_an_error_class(
+    postgres_url: str, sql: str, kind: type[PenstockError], words: str
+) -> None:
     admin = sa.create_engine(postgres_url)
     with admin.begin() as connection:
         connection.exec_driver_sql("CREATE SEQUENCE IF NOT EXISTS counter")

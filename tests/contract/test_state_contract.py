@@ -1,4 +1,4 @@
-"""What the state store promises, tried on SQLite and on a real PostgreSQL."""
+"""The contract of the state store, tested on SQLite and on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
-from penstock.state.records import Attempt, PartitionState, PartitionView, Refused, Ruling, Verdict
-from penstock.state.schedule import RetryStore
+from penstock.state.records import Attempt, ClosingResult, PartitionState, PartitionView, Refused, Verdict
+from penstock.state.retries import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import OpenAttempt, WorkerStore
 from support import builders
@@ -60,7 +60,7 @@ CLOSED = "the attempt was closed before, "
 
 @pytest.fixture(params=BACKENDS)
 def empty(request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A state schema that nobody migrated yet."""
+    """A state schema without migrations."""
     with builders.quick_folder() as folder:
         database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
         yield database
@@ -192,7 +192,7 @@ def test_the_first_acceptance_makes_a_partition_success(actors: Actors) -> None:
     ]
 
 
-def test_an_acceptance_tells_two_facts_and_makes_the_partition_due(actors: Actors) -> None:
+def test_an_acceptance_appends_two_events_and_makes_the_partition_due(actors: Actors) -> None:
     attempt = actors.accept(rows=42)
     names = {"run_id": attempt.run_id, "asset_key": "demo.campaign_daily", "partition_key": str(key())}
     assert actors.events("TaskFinished") == [
@@ -228,7 +228,7 @@ def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actor
     verdict = rejected(
         attempt, actors.token, "clicks is negative", complaints=[complaint], record_count=7, payload_digest="sha"
     )
-    assert actors.validator.reject([verdict]) == Ruling(applied=[attempt], repeated=[], refused=[])
+    assert actors.validator.reject([verdict]) == ClosingResult(applied=[attempt], repeated=[], refused=[])
     assert actors.reader.state(key()) == PartitionState(
         key(), PartitionStatus.FAILED, None, None, None, NOW, "clicks is negative", attempt_count=1, authority_version=0
     )
@@ -244,7 +244,7 @@ def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actor
 def test_warnings_stay_with_the_accepted_attempt(actors: Actors) -> None:
     attempt = actors.issue_one()
     warning = {"check": "few", "message": "few rows\0", "count": 1, "line": None, "example": None, "severity": "warn"}
-    actors.validator.accept([replace(accepted(attempt, actors.token), warnings=[warning])])
+    actors.validator.judge([replace(accepted(attempt, actors.token), warnings=[warning])])
     [found] = actors.reader.attempts(key())
     assert found.outcome is Outcome.SUCCEEDED
     assert found.warnings == [{**warning, "message": "few rows\\x00"}]
@@ -252,9 +252,9 @@ def test_warnings_stay_with_the_accepted_attempt(actors: Actors) -> None:
 
 
 def test_an_attempt_is_issued_with_what_was_measured_of_the_trusted_run(actors: Actors) -> None:
-    """Of the run that is trusted now, whichever way it came to be: later ones that failed do not count."""
+    """Of the run that is trusted now, however it became trusted: later failed runs do not count."""
     first = actors.issue_one()
-    actors.validator.accept([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
+    actors.validator.judge([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
     [second], _ = actors.try_to_issue(*actors.plan())
     assert second.previous_measures == {"sum(clicks)": 10.5, "avg(x)": None}
     actors.validator.reject([rejected(second.attempt, actors.token, measures={"sum(clicks)": 99.0})])
@@ -376,19 +376,19 @@ def test_a_verdict_may_carry_many_partitions_of_mixed_outcome(actors: Actors) ->
     assert statuses == [PartitionStatus.FAILED, PartitionStatus.SUCCESS] * 10
 
 
-def test_nothing_to_say_changes_nothing(actors: Actors) -> None:
+def test_an_empty_batch_changes_nothing(actors: Actors) -> None:
     before = everything(actors.database)
-    assert actors.validator.judge([]) == Ruling()
-    assert actors.control.cancel([]) == Ruling()
+    assert actors.validator.judge([]) == ClosingResult()
+    assert actors.control.cancel([]) == ClosingResult()
     assert everything(actors.database) == before
 
 
 # --- all or nothing ------------------------------------------------------------------------------------------------
 
 
-def test_when_the_event_cannot_be_told_the_verdict_did_not_happen(actors: Actors) -> None:
+def test_a_verdict_whose_event_cannot_be_appended_is_rolled_back(actors: Actors) -> None:
     attempt, other = actors.issue(key(1), key(2))
-    # The plan of this run is an event already, so from now on its verdicts cannot be told.
+    # The plan of this run is an event already, so its verdicts cannot be appended from now on.
     actors.execute(sa.text("CREATE UNIQUE INDEX one_event_per_run ON event (run_id)"))
     before = everything(actors.database)
     with pytest.raises(PenstockError, match="refused a change"):
@@ -404,11 +404,11 @@ def test_without_an_owner_no_verdict_can_happen(actors: Actors) -> None:
     actors.execute(sa.text("DELETE FROM workspace"))
     before = everything(actors.database)
     with pytest.raises(PenstockError):
-        actors.validator.accept([accepted(attempt, actors.token)])
+        actors.validator.judge([accepted(attempt, actors.token)])
     assert everything(actors.database) == before
 
 
-def test_when_the_plan_cannot_be_told_nothing_is_issued(actors: Actors) -> None:
+def test_a_run_whose_plan_event_cannot_be_appended_issues_nothing(actors: Actors) -> None:
     run_id = new_run_id()
     actors.try_to_issue(planned(key(1)), run_id=run_id)
     actors.execute(sa.text("CREATE UNIQUE INDEX one_event_per_run ON event (run_id)"))
@@ -418,7 +418,7 @@ def test_when_the_plan_cannot_be_told_nothing_is_issued(actors: Actors) -> None:
     assert everything(actors.database) == before
 
 
-# --- said again, said too late, said by somebody else --------------------------------------------------------------
+# --- repeated, late and foreign verdicts ---------------------------------------------------------------------------
 
 
 def test_the_same_verdict_twice_counts_once(actors: Actors) -> None:
@@ -430,16 +430,16 @@ def test_the_same_verdict_twice_counts_once(actors: Actors) -> None:
     before = everything(actors.database)
     actors.clock.now = LATER
     for _ in range(3):
-        assert actors.validator.judge(verdicts) == Ruling(applied=[], repeated=[one, two], refused=[])
-        assert actors.control.cancel(lost) == Ruling(applied=[], repeated=[three], refused=[])
+        assert actors.validator.judge(verdicts) == ClosingResult(applied=[], repeated=[one, two], refused=[])
+        assert actors.control.cancel(lost) == ClosingResult(applied=[], repeated=[three], refused=[])
     assert everything(actors.database) == before
 
 
-def test_an_old_verdict_said_again_after_a_newer_one_changes_nothing(actors: Actors) -> None:
+def test_an_old_verdict_repeated_after_a_newer_one_changes_nothing(actors: Actors) -> None:
     first = actors.accept()
     actors.accept()
     before = everything(actors.database)
-    assert actors.validator.accept([accepted(first, actors.token)]).repeated == [first]
+    assert actors.validator.judge([accepted(first, actors.token)]).repeated == [first]
     assert everything(actors.database) == before
 
 
@@ -450,7 +450,7 @@ def test_the_same_verdict_twice_in_one_batch_counts_once(actors: Actors) -> None
     assert state_of(actors).attempt_count == 1
 
 
-def test_two_different_words_on_one_attempt_in_one_batch_are_refused_as_a_whole(actors: Actors) -> None:
+def test_two_different_verdicts_on_one_attempt_fail_the_whole_batch(actors: Actors) -> None:
     attempt = actors.issue_one()
     before = everything(actors.database)
     with pytest.raises(PenstockError, match=f"two different verdicts on {key()}"):
@@ -485,8 +485,8 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
     else:
         other = accepted(AttemptKey(attempt.partition, new_run_id()), actors.token)  # other bytes, same attempt
         verdict = type(other)(attempt, actors.token, "v1", 1, other.payload_digest, 1, other.content_digest)
-        ruling = actors.validator.accept([verdict])
-    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + closed)])
+        ruling = actors.validator.judge([verdict])
+    assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + closed)])
     assert everything(actors.database, tables) == before
     assert actors.events("AttemptRefused") == [
         {"run_id": attempt.run_id, "partition_key": str(key()), "outcome": said, "why": CLOSED + closed}
@@ -494,26 +494,26 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
 
 
 @pytest.mark.parametrize("other", [{"message": "few rows"}, {"payload_digest": "q"}, {"payload_digest": None}])
-def test_the_same_outcome_with_other_words_or_other_bytes_is_no_repetition(actors: Actors, other: Any) -> None:
+def test_the_same_outcome_with_another_message_or_payload_is_no_repetition(actors: Actors, other: Any) -> None:
     attempt = actors.issue_one()
     said: dict[str, Any] = {"message": "clicks is negative", "payload_digest": "p"}
     actors.validator.reject([rejected(attempt, actors.token, **said)])
     ruling = actors.validator.reject([rejected(attempt, actors.token, **said | other)])
-    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
+    assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
     assert actors.validator.reject([rejected(attempt, actors.token, **said)]).repeated == [attempt]
 
 
-def test_the_same_words_without_bytes_and_another_outcome_are_no_repetition(actors: Actors) -> None:
+def test_the_same_message_without_payload_and_another_outcome_are_no_repetition(actors: Actors) -> None:
     attempt = actors.issue_one()
     words = "the source asks for a pause"
     actors.validator.reject([rejected(attempt, actors.token, words)])
     ruling = actors.control.cancel([cancelled(attempt, actors.token)])
-    assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
+    assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
 
 
 def test_a_verdict_on_an_attempt_that_was_never_issued_is_refused_and_recorded(actors: Actors) -> None:
     unknown = AttemptKey(key(), new_run_id())
-    ruling = actors.validator.accept([accepted(unknown, actors.token)])
+    ruling = actors.validator.judge([accepted(unknown, actors.token)])
     assert ruling.refused == [Refused(unknown, "the attempt was never issued")]
     assert actors.reader.state(key()) is None
     assert actors.reader.attempts(key()) == []
@@ -524,7 +524,7 @@ def test_a_verdict_with_another_workers_token_is_refused_and_recorded(actors: Ac
     attempt = actors.issue_one()
     stranger = actors.workers.register()
     why = "the attempt belongs to another worker now"
-    assert actors.validator.accept([accepted(attempt, stranger)]).refused == [Refused(attempt, why)]
+    assert actors.validator.judge([accepted(attempt, stranger)]).refused == [Refused(attempt, why)]
     assert actors.control.cancel([cancelled(attempt, stranger)]).refused == [Refused(attempt, why)]
     assert actors.reader.state(key()) is None
     assert attempt_of(actors, attempt).outcome is None
@@ -532,13 +532,13 @@ def test_a_verdict_with_another_workers_token_is_refused_and_recorded(actors: Ac
         ("SUCCEEDED", why),
         ("CANCELLED", why),
     ]
-    assert actors.validator.accept([accepted(attempt, actors.token)]).applied == [attempt]
+    assert actors.validator.judge([accepted(attempt, actors.token)]).applied == [attempt]
 
 
-def test_a_refusal_said_again_is_recorded_once(actors: Actors) -> None:
+def test_a_repeated_refusal_is_recorded_once(actors: Actors) -> None:
     unknown = AttemptKey(key(), new_run_id())
     for _ in range(3):
-        actors.validator.accept([accepted(unknown, actors.token)])
+        actors.validator.judge([accepted(unknown, actors.token)])
     assert len(actors.events("AttemptRefused")) == 1
 
 
@@ -567,23 +567,23 @@ def test_one_refused_verdict_does_not_fail_the_others(actors: Actors) -> None:
 
 
 def test_an_older_attempt_never_takes_authority_from_a_newer_one(actors: Actors) -> None:
-    late = actors.cancel(lost=True)  # its worker was taken for dead, and comes back later
+    late = actors.cancel(lost=True)  # its worker was considered dead, and comes back later
     newer = actors.accept()
     before = actors.rows(schema.partition_state)
-    assert actors.validator.accept([accepted(late, actors.token)]).refused == [Refused(late, CLOSED + "CANCELLED")]
+    assert actors.validator.judge([accepted(late, actors.token)]).refused == [Refused(late, CLOSED + "CANCELLED")]
     assert actors.rows(schema.partition_state) == before
     assert state_of(actors).current_run_id == newer.run_id
 
 
 def test_an_open_attempt_with_a_newer_one_beside_it_cannot_take_authority(actors: Actors) -> None:
-    """Issuing never makes such rows; if anything ever does, the older run still loses."""
+    """Issuing never creates such rows; if they exist, the older run still loses."""
     older = actors.issue_one()
     newer = {
         **GOOD["partition_attempt"], **FAILED, **columns(key()), "run_id": new_run_id(), "attempt_no": 2,
         "outcome": "CANCELLED", "worker_token": actors.token,
     }  # fmt: skip
     actors.execute(sa.insert(schema.partition_attempt).values(newer))
-    refused = actors.validator.accept([accepted(older, actors.token)]).refused
+    refused = actors.validator.judge([accepted(older, actors.token)]).refused
     assert refused == [Refused(older, "a newer attempt was issued")]
     assert actors.reader.state(key()) is None
 
@@ -605,7 +605,7 @@ def test_a_run_id_that_sorts_lower_is_still_the_newer_attempt(actors: Actors) ->
     actors.accept()
     low = RunId("0" * 26)
     [issued], _ = actors.try_to_issue(*actors.plan(key()), run_id=low)
-    actors.validator.accept([accepted(issued.attempt, actors.token)])
+    actors.validator.judge([accepted(issued.attempt, actors.token)])
     state = state_of(actors)
     assert (state.current_run_id, state.authority_version) == (low, 2)
 
@@ -628,7 +628,7 @@ def test_the_rows_of_a_demoted_run_are_no_measure_for_the_next_one(actors: Actor
     assert issued.previous_record_count is None
 
 
-def test_issuing_tells_in_one_event_what_was_handed_out(actors: Actors) -> None:
+def test_issuing_appends_one_event_with_the_issued_partitions(actors: Actors) -> None:
     run_id = new_run_id()
     actors.try_to_issue(planned(key(1)), planned(key(2)), planned(key(4), reason="requeued"), run_id=run_id)
     days = "2024-06-01..2024-06-02 2024-06-04"
@@ -713,7 +713,7 @@ def test_two_issuers_at_once_share_the_partitions_without_overlap(actors: Actors
 # --- judging at once -----------------------------------------------------------------------------------------------
 
 
-def judge(verdicts: list[Any]) -> Callable[[Database, Callable[[], datetime]], Ruling]:
+def judge(verdicts: list[Any]) -> Callable[[Database, Callable[[], datetime]], ClosingResult]:
     return lambda database, clock: ValidatorStore(database, clock).judge(verdicts)
 
 
@@ -845,7 +845,7 @@ def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> No
     def verbs(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert verbs(ValidatorStore) == {"judge", "accept", "reject", "withdraw"}
+    assert verbs(ValidatorStore) == {"judge", "reject", "withdraw"}
     judging = {"judge", "accept", "reject", "withdraw", "demote", "rollback", "approve"}
     assert not verbs(ControlStore) & judging
     assert not (verbs(RetryStore) | verbs(MarkStore)) & {*judging, "issue", "requeue"}
@@ -853,7 +853,7 @@ def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> No
     assert not verbs(StateReader) & {verb for kind in writers for verb in verbs(kind)}
 
 
-# --- what the database itself refuses ------------------------------------------------------------------------------
+# --- constraints of the database -----------------------------------------------------------------------------------
 
 OTHER = columns(key(9))
 GOOD: dict[str, dict[str, Any]] = {
@@ -956,7 +956,7 @@ IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
     ("load_names_its_run", "load_batch_item", {"run_id": None}),
 ]
 
-# What a statement tries on the rows that `lived_in` has left: one success, one failed, events, audit.
+# Statements on the rows of `lived_in`: one success, one failed, events, audit.
 FORBIDDEN: list[tuple[str, str]] = [
     ("events_are_never_changed", "UPDATE event SET type = 'Nothing'"),
     ("events_are_never_deleted", "DELETE FROM event WHERE position = (SELECT MAX(position) FROM event)"),
@@ -977,7 +977,7 @@ FORBIDDEN: list[tuple[str, str]] = [
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def lived_in(request: pytest.FixtureRequest) -> Iterator[Actors]:
-    """One for all tests that only try what is refused."""
+    """One database for all tests that only try refused statements."""
     with builders.quick_folder() as folder:
         database = builders.open_database(request.param, folder, lambda: request.getfixturevalue("postgres_url"))
         actors = Actors.on(builders.migrated(database))
@@ -1269,8 +1269,8 @@ def test_contracts_are_kept_once_and_found_by_fingerprint(actors: Actors) -> Non
     newer = builders.contract(schema_version="v2")
     rows = [(newer.fingerprint, "demo", newer.query_name, "v2", newer.body())]
     actors.clock.now = LATER
-    actors.control.keep_contracts(rows)
-    actors.control.keep_contracts(rows)
+    actors.control.store_contracts(rows)
+    actors.control.store_contracts(rows)
     assert [(row.fingerprint, row.schema_version) for row in actors.reader.contracts()] == [
         (FINGERPRINT, "v1"),
         (newer.fingerprint, "v2"),
@@ -1333,7 +1333,7 @@ def worker_that_died(database: Database) -> str:
     return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
-def test_what_a_dead_worker_held_is_cancelled_and_free_again(actors: Actors) -> None:
+def test_the_attempts_of_a_dead_worker_are_cancelled_and_can_be_issued_again(actors: Actors) -> None:
     dead = worker_that_died(actors.database)
     held = actors.issue_one(token=dead)
     assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
@@ -1341,7 +1341,7 @@ def test_what_a_dead_worker_held_is_cancelled_and_free_again(actors: Actors) -> 
     assert (attempt.outcome, attempt.lost_count, attempt.error_message) == (Outcome.CANCELLED, 1, "the worker was lost")
     assert actors.reader.state(key()) is None
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
-    assert actors.validator.accept([accepted(held, dead)]).refused == [Refused(held, CLOSED + "CANCELLED")]
+    assert actors.validator.judge([accepted(held, dead)]).refused == [Refused(held, CLOSED + "CANCELLED")]
     good = actors.accept()
     assert (state_of(actors).current_run_id, state_of(actors).attempt_count) == (good.run_id, 1)
 
@@ -1350,7 +1350,7 @@ def test_what_a_living_worker_holds_is_left_alone(actors: Actors) -> None:
     held = actors.issue_one()
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
     assert attempt_of(actors, held).outcome is None
-    assert actors.validator.accept([accepted(held, actors.token)]).applied == [held]
+    assert actors.validator.judge([accepted(held, actors.token)]).applied == [held]
 
 
 def test_what_a_silent_worker_held_is_cancelled_when_its_lease_ran_out(actors: Actors) -> None:
@@ -1366,7 +1366,7 @@ def test_a_heartbeat_renews_everything_a_worker_holds(actors: Actors) -> None:
     actors.issue(key(1), key(2))
     actors.expire(actors.token)
     assert len(actors.workers.abandoned()) == 2
-    actors.workers.beat(actors.token)
+    actors.workers.heartbeat(actors.token)
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
 
 
@@ -1381,14 +1381,14 @@ def test_leases_follow_the_databases_clock_and_not_the_processs(actors: Actors, 
     actors.clock.now = clock
     token = actors.workers.register()
     held = actors.issue_one(token=token)
-    actors.workers.beat(token)
+    actors.workers.heartbeat(token)
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
     assert attempt_of(actors, held).outcome is None
     actors.expire(token)
     assert rescue_now(actors) == Rescued(cancelled=1, rejected=0)
 
 
-def test_what_is_open_is_told_by_worker_and_by_run(actors: Actors) -> None:
+def test_open_attempts_are_listed_by_worker_and_by_run(actors: Actors) -> None:
     """Runs of two workers, one of which is gone; each run has a closed attempt, too."""
     gone = actors.workers.register()
     runs: dict[str, list[RunId]] = {actors.token: [], gone: []}
@@ -1406,10 +1406,10 @@ def test_what_is_open_is_told_by_worker_and_by_run(actors: Actors) -> None:
     def opened(found: list[OpenAttempt]) -> set[tuple[int, str]]:
         return {(one.attempt.partition.logical_date.day, one.worker_token) for one in found}
 
-    assert opened(workers.left_by(actors.token)) == {(2, actors.token), (8, actors.token)}
-    assert opened(workers.abandoned()) == opened(workers.left_by(gone)) == {(4, gone), (6, gone)}
-    assert opened(workers.left_in(runs[gone][0])) == {(4, gone)}
-    assert workers.left_in(runs[actors.token][0]) == []
+    assert opened(workers.open_attempts_of(actors.token)) == {(2, actors.token), (8, actors.token)}
+    assert opened(workers.abandoned()) == opened(workers.open_attempts_of(gone)) == {(4, gone), (6, gone)}
+    assert opened(workers.abandoned_in(runs[gone][0])) == {(4, gone)}
+    assert workers.abandoned_in(runs[actors.token][0]) == []
     assert workers.abandoned_runs() == workers.runs_of(gone) == [(runs[gone][0], gone)]
     assert sorted(workers.runs_of(actors.token)) == [(run_id, actors.token) for run_id in runs[actors.token]]
     workers.stop(actors.token)
@@ -1418,7 +1418,7 @@ def test_what_is_open_is_told_by_worker_and_by_run(actors: Actors) -> None:
 
 
 def lose(actors: Actors, *keys: PartitionKey) -> Rescued:
-    """Issue attempts to a worker that is never heard of again, and rescue."""
+    """Issue attempts to a worker that stops its heartbeat, and rescue."""
     token = actors.workers.register()
     actors.issue(*keys, token=token)
     actors.expire(token)
@@ -1484,7 +1484,7 @@ def test_two_rescues_at_once_count_each_loss_once(actors: Actors) -> None:
 
 
 def test_a_verdict_about_broken_bytes_can_be_kept(actors: Actors) -> None:
-    """Examples of complaints come from payloads that are broken: NUL and half a surrogate pair among them."""
+    """Examples in complaints come from broken payloads: NUL and half a surrogate pair among them."""
     attempt = actors.issue_one()
     words = "line 1: a\0b \ud800"
     verdict = rejected(attempt, actors.token, words, complaints=[{"check": "json", "example": words}])

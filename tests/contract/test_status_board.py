@@ -1,4 +1,4 @@
-"""The board: display status, flags, gaps and every reason for staleness, as of the moment of asking."""
+"""The status board: display status, flags, gaps and every stale reason, at query time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged, Event, PartitionHidden, PartitionPublished
 from penstock.lifecycle import Act, DisplayStatus
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
-from penstock.projections.consumed import CONSUMED
 from penstock.projections.current import Current
 from penstock.projections.fact import Fact
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import Manifest
 from penstock.projections.staleness import Policy, Window
 from penstock.projections.status_board import FAILED, STALE, Board
@@ -39,7 +39,7 @@ EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1
 
 
 @pytest.fixture
-def annals() -> Iterator[LedgerHarness]:
+def harness() -> Iterator[LedgerHarness]:
     with (
         builders.quick_folder() as folder,
         LedgerHarness.on(builders.open_database("sqlite", folder, str), folder) as found,
@@ -52,41 +52,41 @@ def policy(**changes: Any) -> Policy:
 
 
 def board(
-    annals: LedgerHarness, *, after: timedelta = timedelta(0), expected: ExpectedRange = EXPECTED, **changes: Any
+    harness: LedgerHarness, *, after: timedelta = timedelta(0), expected: ExpectedRange = EXPECTED, **changes: Any
 ) -> Board:
-    return Board(annals.current(), [expected], [policy(**changes)], NOW + after)
+    return Board(harness.current(), [expected], [policy(**changes)], NOW + after)
 
 
-def accept(annals: LedgerHarness, *days: int) -> RunId:
-    run_id = annals.start(*days)
-    annals.actors.validator.judge([accepted(attempt(run_id, day), annals.actors.token) for day in days])
+def accept(harness: LedgerHarness, *days: int) -> RunId:
+    run_id = harness.start(*days)
+    harness.actors.validator.judge([accepted(attempt(run_id, day), harness.actors.token) for day in days])
     return run_id
 
 
-def reject(annals: LedgerHarness, *days: int) -> None:
-    run_id = annals.start(*days)
-    annals.actors.validator.judge([rejected(attempt(run_id, day), annals.actors.token) for day in days])
+def reject(harness: LedgerHarness, *days: int) -> None:
+    run_id = harness.start(*days)
+    harness.actors.validator.judge([rejected(attempt(run_id, day), harness.actors.token) for day in days])
 
 
 def shown(found: Board) -> dict[int, str]:
     return {s.key.logical_date.day: str(s.display) for s in found.everything()}
 
 
-def later(annals: LedgerHarness, hours: int = 1) -> None:
-    annals.actors.clock.now += timedelta(hours=hours)
+def later(harness: LedgerHarness, hours: int = 1) -> None:
+    harness.actors.clock.now += timedelta(hours=hours)
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
-def test_every_display_status_is_shown(annals: LedgerHarness, folded: bool) -> None:
-    accept(annals, 1, 2, 3)
+def test_every_display_status_is_shown(harness: LedgerHarness, folded: bool) -> None:
+    accept(harness, 1, 2, 3)
     if folded:
-        annals.projector.advance()
-    later(annals)
-    reject(annals, 2, 4)
-    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(3), "wrong", builders.audit_entry())
+        harness.projector.advance()
+    later(harness)
+    reject(harness, 2, 4)
+    AuthorityStore(harness.actors.database, harness.actors.clock).demote(key(3), "wrong", builders.audit_entry())
     if folded:
-        annals.projector.advance()
-    found = board(annals)
+        harness.projector.advance()
+    found = board(harness)
     assert shown(found) == {
         1: "materialized",
         2: "materialized_but_last_attempt_failed",
@@ -106,30 +106,30 @@ def test_every_display_status_is_shown(annals: LedgerHarness, folded: bool) -> N
     assert found.missing() == 7
 
 
-def test_a_failure_is_newer_by_its_number_whatever_the_clocks_say(annals: LedgerHarness) -> None:
-    annals.actors.clock.now += timedelta(minutes=2)  # the clock of the one who accepts is ahead
-    accept(annals, 1)
-    annals.actors.clock.now -= timedelta(minutes=2)
-    reject(annals, 1)
-    assert shown(board(annals))[1] == "materialized_but_last_attempt_failed"
+def test_a_failure_is_newer_by_its_number_whatever_the_clocks_say(harness: LedgerHarness) -> None:
+    harness.actors.clock.now += timedelta(minutes=2)  # the clock of the validator is ahead
+    accept(harness, 1)
+    harness.actors.clock.now -= timedelta(minutes=2)
+    reject(harness, 1)
+    assert shown(board(harness))[1] == "materialized_but_last_attempt_failed"
 
 
-def test_a_newer_success_ends_a_failure(annals: LedgerHarness) -> None:
-    reject(annals, 1)
-    later(annals)
-    accept(annals, 1)
-    assert shown(board(annals))[1] == "materialized"
+def test_a_newer_success_ends_a_failure(harness: LedgerHarness) -> None:
+    reject(harness, 1)
+    later(harness)
+    accept(harness, 1)
+    assert shown(board(harness))[1] == "materialized"
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
-def test_a_failure_is_shown_before_staleness_and_both_are_told(annals: LedgerHarness, folded: bool) -> None:
-    accept(annals, 1, 2)
-    later(annals, 2)
-    reject(annals, 2)
-    failed_at = annals.actors.clock.now
+def test_a_failure_is_shown_before_staleness_and_both_are_reported(harness: LedgerHarness, folded: bool) -> None:
+    accept(harness, 1, 2)
+    later(harness, 2)
+    reject(harness, 2)
+    failed_at = harness.actors.clock.now
     if folded:
-        annals.projector.advance()
-    found = board(annals, after=timedelta(days=9), code_version="another", code_since=NOW)
+        harness.projector.advance()
+    found = board(harness, after=timedelta(days=9), code_version="another", code_since=NOW)
     assert shown(found)[1] == "stale"
     assert shown(found)[2] == "materialized_but_last_attempt_failed"
     standing = next(s for s in found.everything() if s.key == key(2))
@@ -139,31 +139,31 @@ def test_a_failure_is_shown_before_staleness_and_both_are_told(annals: LedgerHar
     assert [s.key for s in found.page(STALE, after=None, limit=None)] == [key(1), key(2)]
 
 
-def test_gaps_are_ranges(annals: LedgerHarness) -> None:
-    accept(annals, 3, 4, 7)
-    gaps, total = board(annals).gaps(10)
+def test_gaps_are_ranges(harness: LedgerHarness) -> None:
+    accept(harness, 3, 4, 7)
+    gaps, total = board(harness).gaps(10)
     assert [(gap.first.day, gap.last.day) for gap in gaps] == [(1, 2), (5, 6), (8, 10)]
     assert total == 3
-    assert len(board(annals).gaps(1)[0]) == 1
+    assert len(board(harness).gaps(1)[0]) == 1
 
 
 @pytest.mark.parametrize("first_pass", ["advance", "rebuild"], ids=["deltas", "a base"])
-def test_what_was_told_since_is_shown_beside_what_the_files_have(annals: LedgerHarness, first_pass: str) -> None:
-    accept(annals, 1, 2, 3)
-    later(annals)
-    reject(annals, 3)
-    getattr(annals.projector, first_pass)()
-    assert (annals.current().status_base() is None) is (first_pass == "advance")
-    later(annals)
-    reject(annals, 2)
-    newest = accept(annals, 3, 4)
-    found = board(annals)
+def test_newer_events_are_shown_beside_the_rows_of_the_files(harness: LedgerHarness, first_pass: str) -> None:
+    accept(harness, 1, 2, 3)
+    later(harness)
+    reject(harness, 3)
+    getattr(harness.projector, first_pass)()
+    assert (harness.current().status_base() is None) is (first_pass == "advance")
+    later(harness)
+    reject(harness, 2)
+    newest = accept(harness, 3, 4)
+    found = board(harness)
     failed = "materialized_but_last_attempt_failed"
     assert {day: shown(found)[day] for day in range(1, 6)} == {
         1: "materialized", 2: failed, 3: "materialized", 4: "materialized", 5: "never_materialized",
     }  # fmt: skip
     standings = {s.key.logical_date.day: s for s in found.everything()}
-    at = annals.actors.clock.now
+    at = harness.actors.clock.now
     assert [standings[day].last_materialization_at for day in range(1, 6)] == [NOW, NOW, at, at, None]
     assert [standings[day].last_attempt_at for day in range(1, 6)] == [NOW, at, at, at, None]
     assert [standings[day].last_attempt_outcome for day in (1, 2, 3)] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
@@ -174,11 +174,11 @@ def test_what_was_told_since_is_shown_beside_what_the_files_have(annals: LedgerH
 SECOND = replace(EXPECTED, customer_id="1000000002", first=date(2024, 5, 30), last=date(2024, 6, 2))
 
 
-def test_partitions_are_counted_by_whatever_is_asked_for(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2)
+def test_partitions_are_counted_by_whatever_is_asked_for(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2)
     for partition in (key(1, "1000000002"), key(3, "1000000002"), key(1, query="clicks")):  # the last two: not expected
-        annals.actors.accept(partition)
-    found = Board(annals.current(), [EXPECTED, SECOND], [policy()], NOW)
+        harness.actors.accept(partition)
+    found = Board(harness.current(), [EXPECTED, SECOND], [policy()], NOW)
     made, never = "materialized", "never_materialized"
     first, second = "1000000001", "1000000002"
     assert found.counts([]) == [{"display": made, "n": 3}, {"display": never, "n": 11}]
@@ -210,10 +210,10 @@ def test_partitions_are_counted_by_whatever_is_asked_for(annals: LedgerHarness) 
     assert [s.key for s in found.page("true", after=None, limit=2)] == [key(1), key(2)]
 
 
-def test_where_nothing_is_expected_nothing_is_counted_or_missing(annals: LedgerHarness) -> None:
-    accept(annals, 1)
+def test_where_nothing_is_expected_nothing_is_counted_or_missing(harness: LedgerHarness) -> None:
+    accept(harness, 1)
     for expected in ([], [replace(EXPECTED, last=date(2024, 5, 31))]):
-        found = Board(annals.current(), expected, [policy()], NOW)
+        found = Board(harness.current(), expected, [policy()], NOW)
         assert (found.counts([]), found.counts(["customer"]), found.flags()) == ([], [], {})
         assert (found.missing(), found.gaps(10), found.everything()) == (0, ([], 0), [])
 
@@ -224,12 +224,12 @@ def keys_table(*keys: PartitionKey) -> pa.Table:
     return pa.table({n: pa.array([k[at] for k in keys], kinds[at]) for at, n in enumerate(names)})
 
 
-def test_a_board_of_some_keys_speaks_of_no_others(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2, 5)
-    reject(annals, 2, 3)
-    annals.actors.accept(key(4, "1000000002"))
+def test_a_board_of_some_keys_shows_no_others(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2, 5)
+    reject(harness, 2, 3)
+    harness.actors.accept(key(4, "1000000002"))
     only = keys_table(*map(key, (2, 3, 4, 5, 7, 30)), key(4, "1000000002"), key(4, query="clicks"))
-    found = Board(annals.current(), [EXPECTED], [policy()], NOW, only=only)
+    found = Board(harness.current(), [EXPECTED], [policy()], NOW, only=only)
     assert shown(found) == {
         2: "materialized_but_last_attempt_failed", 3: "never_materialized", 4: "never_materialized",
         5: "materialized", 7: "never_materialized",
@@ -245,40 +245,40 @@ def test_a_board_of_some_keys_speaks_of_no_others(annals: LedgerHarness) -> None
     assert found.flags() == {"last_attempt_failed": 2, "unpublished": 2}
 
 
-def test_keys_that_are_left_out_are_neither_failed_nor_stale(annals: LedgerHarness) -> None:
-    accept(annals, 1)
-    reject(annals, 1, 2, 3)
+def test_keys_that_are_left_out_are_neither_failed_nor_stale(harness: LedgerHarness) -> None:
+    accept(harness, 1)
+    reject(harness, 1, 2, 3)
     left_out = keys_table(key(2), key(3, "1000000002"), key(1, query="clicks"))
-    found = Board(annals.current(), [EXPECTED], [policy(code_version="x")], NOW, without=left_out)
+    found = Board(harness.current(), [EXPECTED], [policy(code_version="x")], NOW, without=left_out)
     assert [s.key for s in found.page(FAILED, after=None, limit=None)] == [key(1), key(3)]
-    both = Board(annals.current(), [EXPECTED], [policy()], NOW, only=keys_table(key(2), key(3)), without=left_out)
+    both = Board(harness.current(), [EXPECTED], [policy()], NOW, only=keys_table(key(2), key(3)), without=left_out)
     assert [s.key for s in both.page(FAILED, after=None, limit=None)] == [key(3)]
 
 
-def test_what_readers_do_not_see_yet_is_flagged_until_they_do(annals: LedgerHarness) -> None:
-    run_id = accept(annals, 1)
-    assert board(annals).flags() == {"unpublished": 1}
-    tell(annals, published(AttemptKey(key(1), run_id)))
-    assert board(annals).flags() == {}
-    again = accept(annals, 1)
-    assert board(annals).flags() == {"unpublished": 1}
-    tell(annals, published(AttemptKey(key(1), again)))
-    tell(annals, PartitionHidden(key(1), new_ulid()))
-    assert board(annals).flags() == {"unpublished": 1}
-    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
-    assert board(annals).flags() == {}
+def test_what_readers_do_not_see_yet_is_flagged_until_they_do(harness: LedgerHarness) -> None:
+    run_id = accept(harness, 1)
+    assert board(harness).flags() == {"unpublished": 1}
+    tell(harness, published(AttemptKey(key(1), run_id)))
+    assert board(harness).flags() == {}
+    again = accept(harness, 1)
+    assert board(harness).flags() == {"unpublished": 1}
+    tell(harness, published(AttemptKey(key(1), again)))
+    tell(harness, PartitionHidden(key(1), new_ulid()))
+    assert board(harness).flags() == {"unpublished": 1}
+    AuthorityStore(harness.actors.database, harness.actors.clock).demote(key(1), "wrong", builders.audit_entry())
+    assert board(harness).flags() == {}
 
 
-def tell(annals: LedgerHarness, *events: Event) -> None:
-    annals.actors.database.transact(lambda c: append(c, events, "loader", annals.actors.clock.now))
+def tell(harness: LedgerHarness, *events: Event) -> None:
+    harness.actors.database.transact(lambda c: append(c, events, "loader", harness.actors.clock.now))
 
 
 def published(made: AttemptKey) -> PartitionPublished:
     return PartitionPublished(made.run_id, made.partition, new_ulid(), "demo.campaign_daily.v1", 1, 10)
 
 
-def test_pages_go_on_after_a_key(annals: LedgerHarness) -> None:
-    found = board(annals)
+def test_pages_go_on_after_a_key(harness: LedgerHarness) -> None:
+    found = board(harness)
     first = found.missing_page(after=None, limit=4)
     rest = found.missing_page(after=first[-1].key, limit=None)
     assert [s.key.logical_date.day for s in [*first, *rest]] == list(range(1, 11))
@@ -291,165 +291,167 @@ def reasons(found: Board) -> dict[int, list[str]]:
     return {s.key.logical_date.day: [str(r) for r in s.reasons] for s in found.page(STALE, after=None, limit=None)}
 
 
-def test_the_newest_slice_is_stale_when_it_is_older_than_the_policy_allows(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2)
+def test_the_newest_slice_is_stale_when_it_is_older_than_the_policy_allows(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2)
     lag = timedelta(hours=36)
-    assert reasons(board(annals, after=lag, max_lag=lag)) == {}
-    past = board(annals, after=lag + timedelta(seconds=1), max_lag=lag)
+    assert reasons(board(harness, after=lag, max_lag=lag)) == {}
+    past = board(harness, after=lag + timedelta(seconds=1), max_lag=lag)
     assert reasons(past) == {2: ["FRESHNESS_POLICY"]}
     [stale] = past.page(STALE, after=None, limit=None)
     assert (stale.display, stale.stale_since) == (DisplayStatus.STALE, NOW + lag)
 
 
-def test_slices_that_their_source_may_still_change_are_stale_by_age_too(annals: LedgerHarness) -> None:
-    accept(annals, 8, 9, 10)
+def test_slices_that_their_source_may_still_change_are_stale_by_age_too(harness: LedgerHarness) -> None:
+    accept(harness, 8, 9, 10)
     near = replace(EXPECTED, over=date(2024, 6, 10))
-    found = board(annals, after=timedelta(days=2), expected=near, max_lag=timedelta(hours=36), restate_days=2)
+    found = board(harness, after=timedelta(days=2), expected=near, max_lag=timedelta(hours=36), restate_days=2)
     assert reasons(found) == {9: ["FRESHNESS_POLICY"], 10: ["FRESHNESS_POLICY"]}
 
 
-def test_fresh_materialization_clears_staleness(annals: LedgerHarness) -> None:
-    accept(annals, 1)
+def test_fresh_materialization_clears_staleness(harness: LedgerHarness) -> None:
+    accept(harness, 1)
     late: dict[str, Any] = {"after": timedelta(hours=48), "max_lag": timedelta(hours=36)}
-    assert reasons(board(annals, **late)) == {1: ["FRESHNESS_POLICY"]}
-    later(annals, 24)
-    accept(annals, 1)
-    assert reasons(board(annals, **late)) == {}
+    assert reasons(board(harness, **late)) == {1: ["FRESHNESS_POLICY"]}
+    later(harness, 24)
+    accept(harness, 1)
+    assert reasons(board(harness, **late)) == {}
 
 
-def test_another_version_of_the_code_makes_what_it_made_stale(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2)
-    found = board(annals, code_version="another", code_since=NOW - timedelta(days=1))
+def test_another_version_of_the_code_makes_what_it_made_stale(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2)
+    found = board(harness, code_version="another", code_since=NOW - timedelta(days=1))
     assert reasons(found) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
     assert found.stale_reasons() == {"FRESHNESS_POLICY": 0, "UPSTREAM_CHANGED": 0, "CODE_CHANGED": 2}
 
 
-def test_the_same_definition_under_another_fingerprint_makes_nothing_stale(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2)
-    assert reasons(board(annals, code_version="today", same_code=(FINGERPRINT,))) == {}
-    assert reasons(board(annals, code_version="today", same_code=("x",))) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
+def test_the_same_definition_under_another_fingerprint_makes_nothing_stale(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2)
+    assert reasons(board(harness, code_version="today", same_code=(FINGERPRINT,))) == {}
+    assert reasons(board(harness, code_version="today", same_code=("x",))) == {1: ["CODE_CHANGED"], 2: ["CODE_CHANGED"]}
 
 
-def test_of_what_an_unknown_code_made_nothing_says_that_the_code_has_changed(annals: LedgerHarness) -> None:
-    tell(annals, AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT))
-    assert shown(board(annals, code_version="another"))[1] == "materialized"
+def test_a_run_without_a_known_code_version_is_not_stale_by_code(harness: LedgerHarness) -> None:
+    tell(harness, AuthorityChanged(new_run_id(), key(1), 1, Act.ACCEPT))
+    assert shown(board(harness, code_version="another"))[1] == "materialized"
 
 
-def test_only_what_was_materialized_can_be_the_newest(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2)
-    reject(annals, 3)
-    annals.actors.accept(key(9, "1000000002"))
-    annals.actors.accept(key(9, query="clicks"))
-    found = board(annals, after=timedelta(days=3), max_lag=timedelta(hours=36))
+def test_only_what_was_materialized_can_be_the_newest(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2)
+    reject(harness, 3)
+    harness.actors.accept(key(9, "1000000002"))
+    harness.actors.accept(key(9, query="clicks"))
+    found = board(harness, after=timedelta(days=3), max_lag=timedelta(hours=36))
     assert reasons(found) == {2: ["FRESHNESS_POLICY"]}
 
 
-def test_a_policy_without_a_lag_beside_one_with_a_lag_makes_nothing_late(annals: LedgerHarness) -> None:
-    accept(annals, 1)
-    annals.actors.accept(key(1, query="clicks"))
+def test_a_policy_without_a_lag_beside_one_with_a_lag_makes_nothing_late(harness: LedgerHarness) -> None:
+    accept(harness, 1)
+    harness.actors.accept(key(1, query="clicks"))
     clicks = replace(EXPECTED, query_name="clicks")
     policies = [policy(), policy(query_name="clicks", max_lag=timedelta(hours=1))]
-    found = Board(annals.current(), [EXPECTED, clicks], policies, NOW + timedelta(days=3))
+    found = Board(harness.current(), [EXPECTED, clicks], policies, NOW + timedelta(days=3))
     assert [s.key for s in found.page(STALE, after=None, limit=None)] == [key(1, query="clicks")]
 
 
-def test_what_has_no_policy_is_shown_and_never_stale(annals: LedgerHarness) -> None:
-    accept(annals, 1)
+def test_what_has_no_policy_is_shown_and_never_stale(harness: LedgerHarness) -> None:
+    accept(harness, 1)
     for policies in ([], [policy(query_name="clicks", code_version="x", max_lag=timedelta(hours=1))]):
-        found = Board(annals.current(), [EXPECTED], policies, NOW + timedelta(days=3))
+        found = Board(harness.current(), [EXPECTED], policies, NOW + timedelta(days=3))
         assert (shown(found)[1], reasons(found)) == ("materialized", {})
 
 
 def test_stale_since_is_the_first_of_all_reasons_and_a_sweep_writes_the_reason_of_highest_rank(
-    annals: LedgerHarness,
+    harness: LedgerHarness,
 ) -> None:
-    accept(annals, 1)
+    accept(harness, 1)
     lag = timedelta(hours=36)
     late: dict[str, Any] = {"after": timedelta(days=3), "max_lag": lag, "code_version": "x"}
     for code_since, since in (
-        (NOW - timedelta(days=1), NOW),  # nothing was stale before it was made
+        (NOW - timedelta(days=1), NOW),  # not before the partition was computed
         (NOW + timedelta(hours=1), NOW + timedelta(hours=1)),
         (NOW + timedelta(hours=40), NOW + lag),
-        (None, NOW + lag),  # nobody knows since when: now
+        (None, NOW + lag),  # the start is unknown: now
     ):
-        found = board(annals, code_since=code_since, **late)
+        found = board(harness, code_since=code_since, **late)
         [stale] = found.page(STALE, after=None, limit=None)
         assert [str(reason) for reason in stale.reasons] == ["FRESHNESS_POLICY", "CODE_CHANGED"]
         assert stale.stale_since == since
         [row] = found.swept().to_pylist()
         assert (row["stale_since"], row["stale_reason_code"]) == (since, "FRESHNESS_POLICY")
         assert found.stale_reasons() == {"FRESHNESS_POLICY": 1, "UPSTREAM_CHANGED": 0, "CODE_CHANGED": 1}
-    [stale] = board(annals, after=timedelta(hours=2), code_version="x").page(STALE, after=None, limit=None)
+    [stale] = board(harness, after=timedelta(hours=2), code_version="x").page(STALE, after=None, limit=None)
     assert stale.stale_since == NOW + timedelta(hours=2)
 
 
-def test_what_is_not_available_is_not_stale_and_not_swept(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2)
-    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
-    found = board(annals, code_version="x")
+def test_what_is_not_available_is_not_stale_and_not_swept(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2)
+    AuthorityStore(harness.actors.database, harness.actors.clock).demote(key(1), "wrong", builders.audit_entry())
+    found = board(harness, code_version="x")
     assert reasons(found) == {2: ["CODE_CHANGED"]}
     assert found.stale_reasons()["CODE_CHANGED"] == 1
     assert [row["logical_date"].day for row in found.swept().to_pylist()] == [2]
 
 
-def derive(annals: LedgerHarness, *inputs: Consumed) -> None:
-    run_id = annals.start(5)
-    InputStore(annals.actors.database).record({attempt(run_id, 5): inputs})
-    assert annals.actors.validator.judge([accepted(attempt(run_id, 5), annals.actors.token)]).applied
+def derive(harness: LedgerHarness, *inputs: Consumed) -> None:
+    run_id = harness.start(5)
+    InputStore(harness.actors.database).record({attempt(run_id, 5): inputs})
+    assert harness.actors.validator.judge([accepted(attempt(run_id, 5), harness.actors.token)]).applied
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["from files", "from news"])
-def test_a_derived_slice_is_stale_when_another_run_of_its_input_is_trusted(annals: LedgerHarness, folded: bool) -> None:
-    first = accept(annals, 1, 2)
-    derive(annals, *(Consumed(key(day), first, f"content-{first}") for day in (1, 2)))
+def test_a_derived_slice_is_stale_when_another_run_of_its_input_is_trusted(
+    harness: LedgerHarness, folded: bool
+) -> None:
+    first = accept(harness, 1, 2)
+    derive(harness, *(Consumed(key(day), first, f"content-{first}") for day in (1, 2)))
     if folded:
-        annals.projector.advance()
-    assert reasons(board(annals)) == {}
-    accept(annals, 2)
+        harness.projector.advance()
+    assert reasons(board(harness)) == {}
+    accept(harness, 2)
     if folded:
-        annals.projector.advance()
-    assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
-    assert reasons(board(annals, code_version="x")) == {
+        harness.projector.advance()
+    assert reasons(board(harness)) == {5: ["UPSTREAM_CHANGED"]}
+    assert reasons(board(harness, code_version="x")) == {
         **{day: ["CODE_CHANGED"] for day in (1, 2)},
         5: ["UPSTREAM_CHANGED", "CODE_CHANGED"],
     }
 
 
-def test_a_digest_of_an_earlier_release_is_compared_without_its_version(annals: LedgerHarness) -> None:
-    first = accept(annals, 1)
-    derive(annals, Consumed(key(1), first, "d1"))
-    again = annals.start(1)
-    same = replace(accepted(attempt(again, 1), annals.actors.token), content_digest=versioned("d1"))
-    annals.actors.validator.judge([same])
-    assert reasons(board(annals)) == {}
+def test_a_digest_of_an_earlier_release_is_compared_without_its_version(harness: LedgerHarness) -> None:
+    first = accept(harness, 1)
+    derive(harness, Consumed(key(1), first, "d1"))
+    again = harness.start(1)
+    same = replace(accepted(attempt(again, 1), harness.actors.token), content_digest=versioned("d1"))
+    harness.actors.validator.judge([same])
+    assert reasons(board(harness)) == {}
 
 
-def test_an_input_with_the_same_rows_makes_nothing_stale(annals: LedgerHarness) -> None:
-    first = accept(annals, 1)
-    derive(annals, Consumed(key(1), first, f"content-{first}"))
-    again = annals.start(1)
-    same = replace(accepted(attempt(again, 1), annals.actors.token), content_digest=f"content-{first}")
-    annals.actors.validator.judge([same])
-    assert reasons(board(annals)) == {}
+def test_an_input_with_the_same_rows_makes_nothing_stale(harness: LedgerHarness) -> None:
+    first = accept(harness, 1)
+    derive(harness, Consumed(key(1), first, f"content-{first}"))
+    again = harness.start(1)
+    same = replace(accepted(attempt(again, 1), harness.actors.token), content_digest=f"content-{first}")
+    harness.actors.validator.judge([same])
+    assert reasons(board(harness)) == {}
 
 
-def test_an_input_that_was_withdrawn_makes_what_was_made_from_it_stale(annals: LedgerHarness) -> None:
-    first = accept(annals, 1)
-    derive(annals, Consumed(key(1), first, f"content-{first}"))
-    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
-    assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
+def test_an_input_that_was_withdrawn_makes_what_was_made_from_it_stale(harness: LedgerHarness) -> None:
+    first = accept(harness, 1)
+    derive(harness, Consumed(key(1), first, f"content-{first}"))
+    AuthorityStore(harness.actors.database, harness.actors.clock).demote(key(1), "wrong", builders.audit_entry())
+    assert reasons(board(harness)) == {5: ["UPSTREAM_CHANGED"]}
 
 
-def test_a_derived_slice_is_stale_since_its_input_changed_and_not_before_it_was_made(annals: LedgerHarness) -> None:
-    first = accept(annals, 1)
-    later(annals, 24)
-    derive(annals, Consumed(key(1), first, f"content-{first}"))
-    later(annals, 24)
-    withdrawn = annals.actors.clock.now
-    AuthorityStore(annals.actors.database, annals.actors.clock).demote(key(1), "wrong", builders.audit_entry())
-    [stale] = board(annals, after=timedelta(days=9)).page(STALE, after=None, limit=None)
+def test_a_derived_slice_is_stale_since_its_input_changed_and_not_before_it_was_made(harness: LedgerHarness) -> None:
+    first = accept(harness, 1)
+    later(harness, 24)
+    derive(harness, Consumed(key(1), first, f"content-{first}"))
+    later(harness, 24)
+    withdrawn = harness.actors.clock.now
+    AuthorityStore(harness.actors.database, harness.actors.clock).demote(key(1), "wrong", builders.audit_entry())
+    [stale] = board(harness, after=timedelta(days=9)).page(STALE, after=None, limit=None)
     assert stale.stale_since == withdrawn
-    older = board(annals, after=timedelta(days=9), code_version="x", code_since=NOW + timedelta(hours=30))
+    older = board(harness, after=timedelta(days=9), code_version="x", code_since=NOW + timedelta(hours=30))
     [stale] = older.page(STALE, after=None, limit=None)
     assert (stale.key, stale.stale_since) == (key(5), NOW + timedelta(hours=30))
 
@@ -460,11 +462,11 @@ def withdrawn(demoted_at: Any, *keys: PartitionKey) -> pa.Table:
     )
 
 
-def test_what_was_made_from_a_demoted_run_is_stale_and_flagged_and_nothing_else_is(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2, 3)
+def test_what_was_made_from_a_demoted_run_is_stale_and_flagged_and_nothing_else_is(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2, 3)
     at = NOW + timedelta(hours=5)
     other = (key(1, query="clicks"), key(1, "1000000002"), key(1, source="models"))
-    found = Board(annals.current(), [EXPECTED], [policy()], NOW, withdrawn=withdrawn(at, key(2), *other))
+    found = Board(harness.current(), [EXPECTED], [policy()], NOW, withdrawn=withdrawn(at, key(2), *other))
     assert shown(found) == {
         1: "materialized", 2: "stale", 3: "materialized", **dict.fromkeys(range(4, 11), "never_materialized"),
     }  # fmt: skip
@@ -474,26 +476,26 @@ def test_what_was_made_from_a_demoted_run_is_stale_and_flagged_and_nothing_else_
     assert stale.flags == ("upstream_changed", "unpublished", "input_demoted")
 
 
-def test_a_slice_is_stale_since_the_first_of_a_changed_and_a_demoted_input(annals: LedgerHarness) -> None:
-    first = accept(annals, 1, 2)
-    derive(annals, Consumed(key(1), first, f"content-{first}"))
-    later(annals, 10)
-    accept(annals, 1)
+def test_a_slice_is_stale_since_the_first_of_a_changed_and_a_demoted_input(harness: LedgerHarness) -> None:
+    first = accept(harness, 1, 2)
+    derive(harness, Consumed(key(1), first, f"content-{first}"))
+    later(harness, 10)
+    accept(harness, 1)
     for at, since in ((NOW + timedelta(hours=5), 5), (NOW + timedelta(hours=20), 10)):
-        found = Board(annals.current(), [EXPECTED], [policy()], NOW, withdrawn=withdrawn(at, key(5)))
+        found = Board(harness.current(), [EXPECTED], [policy()], NOW, withdrawn=withdrawn(at, key(5)))
         [stale] = found.page(STALE, after=None, limit=None)
         assert (stale.key, stale.stale_since) == (key(5), NOW + timedelta(hours=since))
 
 
-# --- windows: what came into them later ------------------------------------------------------------------------------
+# --- windows: inputs that arrived later ------------------------------------------------------------------------------
 
 
 def model(day: int = 3, customer: str = "all", query: str = "spend") -> PartitionKey:
     return key(day, customer, query, "models")
 
 
-class Told:
-    """Events that nobody has folded yet, and what went into slices: a board of them needs no database."""
+class EventHistory:
+    """Events that are not folded yet, and inputs of partitions: a board of them needs no database."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -501,28 +503,28 @@ class Told:
         self._versions: Counter[PartitionKey] = Counter()
         self._inputs: list[tuple[Any, ...]] = []
 
-    def _tell(self, kind: str, run_id: str | None, partition: PartitionKey, **payload: Any) -> None:
+    def _append(self, kind: str, run_id: str | None, partition: PartitionKey, **payload: Any) -> None:
         at = len(self._facts) + 1
-        told = {"partition_key": str(partition), **payload}
-        self._facts.append(Fact(at, f"E{at:04}", kind, 1, self.now, run_id, told))
+        body = {"partition_key": str(partition), **payload}
+        self._facts.append(Fact(at, f"E{at:04}", kind, 1, self.now, run_id, body))
 
     def later(self, hours: int = 1) -> None:
         self.now += timedelta(hours=hours)
 
     def accept(self, partition: PartitionKey, *inputs: Consumed, digest: str | None = None) -> Consumed:
-        """A run of this partition is trusted from now on; it was made from these inputs."""
+        """Trust a run of this partition, derived from these inputs."""
         self._versions[partition] += 1
         version, run_id = self._versions[partition], new_run_id()
         made = Consumed(partition, run_id, digest or f"content-{run_id}")
         self._inputs += [(*partition, run_id, *one.partition, one.run_id, one.content_digest) for one in inputs]
         finished = {"attempt_no": version, "outcome": "SUCCEEDED", "consumed": len(inputs)}
-        self._tell("TaskFinished", run_id, partition, **finished)
+        self._append("TaskFinished", run_id, partition, **finished)
         trusted = {"act": "accept", "code_version": FINGERPRINT, "content_digest": made.content_digest}
-        self._tell("AuthorityChanged", run_id, partition, authority_version=version, **trusted)
+        self._append("AuthorityChanged", run_id, partition, authority_version=version, **trusted)
         return made
 
     def publish(self, made: Consumed) -> Consumed:
-        self._tell("PartitionPublished", made.run_id, made.partition)
+        self._append("PartitionPublished", made.run_id, made.partition)
         return made
 
     def load(self, *partitions: PartitionKey) -> list[Consumed]:
@@ -531,10 +533,10 @@ class Told:
 
     def demote(self, partition: PartitionKey) -> None:
         self._versions[partition] += 1
-        self._tell("AuthorityChanged", None, partition, authority_version=self._versions[partition], act="demote")
+        self._append("AuthorityChanged", None, partition, authority_version=self._versions[partition], act="demote")
 
     def hide(self, partition: PartitionKey) -> None:
-        self._tell("PartitionHidden", None, partition)
+        self._append("PartitionHidden", None, partition)
 
     def _consumed(self, _: Sequence[Fact]) -> pa.Table:
         return pa.Table.from_pylist(
@@ -557,8 +559,8 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def history() -> EventHistory:
+    return EventHistory()
 
 
 whose = pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])
@@ -569,159 +571,163 @@ def slice_of(day: int, *, own: bool, query: str = "spend") -> PartitionKey:
 
 
 @whose
-def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(told: Told, own: bool) -> None:
-    inputs = told.load(key(2, "1"), key(3, "1"))
-    told.accept(slice_of(3, own=own), *inputs)
-    told.accept(slice_of(4, own=own), inputs[1])
-    told.accept(slice_of(3, own=own, query="other"))
-    told.load(key(1, "1"), key(5, "1"))  # in neither window
-    told.later()
-    added = told.accept(key(4, "1"))
-    assert told.stale(own=own) == []  # nobody can read it yet
-    told.later()
-    seen = told.now
-    told.publish(added)
-    told.later()
-    [found] = told.board(own=own).page(STALE, after=None, limit=None)
+def test_a_slice_is_stale_when_more_can_be_read_in_its_window_than_went_into_it(
+    history: EventHistory, own: bool
+) -> None:
+    inputs = history.load(key(2, "1"), key(3, "1"))
+    history.accept(slice_of(3, own=own), *inputs)
+    history.accept(slice_of(4, own=own), inputs[1])
+    history.accept(slice_of(3, own=own, query="other"))
+    history.load(key(1, "1"), key(5, "1"))  # in neither window
+    history.later()
+    added = history.accept(key(4, "1"))
+    assert history.stale(own=own) == []  # it is not readable yet
+    history.later()
+    seen = history.now
+    history.publish(added)
+    history.later()
+    [found] = history.board(own=own).page(STALE, after=None, limit=None)
     assert (found.key, found.stale_since) == (slice_of(4, own=own), seen)
     assert [str(reason) for reason in found.reasons] == ["UPSTREAM_CHANGED"]
 
 
 @whose
-def test_only_tables_and_customers_that_a_slice_reads_are_in_its_window(told: Told, own: bool) -> None:
-    told.accept(slice_of(3, own=own))
-    told.accept(slice_of(3, own=own, query="other"))
-    told.load(key(2, "1", "clicks_2"), key(2, "1", source="ads"), key(4, "1"), key(1, "1"))
-    assert told.stale(own=own) == []
-    told.load(key(2, "2"))
-    assert told.stale(own=own) == ([] if own else [model(3)])
-    told.load(key(2, "1", "clicks"))
-    assert slice_of(3, own=own, query="other") in told.stale(own=own)
+def test_only_tables_and_customers_that_a_slice_reads_are_in_its_window(history: EventHistory, own: bool) -> None:
+    history.accept(slice_of(3, own=own))
+    history.accept(slice_of(3, own=own, query="other"))
+    history.load(key(2, "1", "clicks_2"), key(2, "1", source="ads"), key(4, "1"), key(1, "1"))
+    assert history.stale(own=own) == []
+    history.load(key(2, "2"))
+    assert history.stale(own=own) == ([] if own else [model(3)])
+    history.load(key(2, "1", "clicks"))
+    assert slice_of(3, own=own, query="other") in history.stale(own=own)
 
 
 @whose
 @pytest.mark.parametrize(("days", "stale"), [(1, []), (2, [3]), (3, [3, 4])])
 def test_a_window_is_so_many_days_and_ends_with_the_day_itself(
-    told: Told, own: bool, days: int, stale: list[int]
+    history: EventHistory, own: bool, days: int, stale: list[int]
 ) -> None:
     for day in (1, 3, 4):
-        told.accept(slice_of(day, own=own))
-    told.load(key(2, "1"))
-    assert told.stale(own=own, days=days) == [slice_of(day, own=own) for day in stale]
+        history.accept(slice_of(day, own=own))
+    history.load(key(2, "1"))
+    assert history.stale(own=own, days=days) == [slice_of(day, own=own) for day in stale]
 
 
 @whose
-def test_a_slice_is_stale_since_the_first_that_came_into_its_window(told: Told, own: bool) -> None:
-    told.accept(slice_of(3, own=own))
-    told.later()
-    first = told.now
-    told.load(key(3, "1"))
-    told.later()
-    told.load(key(2, "1"))
-    told.later()
-    [found] = told.board(own=own).page(STALE, after=None, limit=None)
+def test_a_slice_is_stale_since_the_first_that_came_into_its_window(history: EventHistory, own: bool) -> None:
+    history.accept(slice_of(3, own=own))
+    history.later()
+    first = history.now
+    history.load(key(3, "1"))
+    history.later()
+    history.load(key(2, "1"))
+    history.later()
+    [found] = history.board(own=own).page(STALE, after=None, limit=None)
     assert found.stale_since == first
 
 
 @whose
 @pytest.mark.parametrize("gone", ["another run is trusted", "withdrawn", "hidden"])
-def test_what_cannot_be_read_now_is_missing_from_no_slice(told: Told, own: bool, gone: str) -> None:
-    told.accept(slice_of(3, own=own), *told.load(key(3, "1")))
-    told.load(key(2, "1"))
-    assert told.stale(own=own) == [slice_of(3, own=own)]
+def test_what_cannot_be_read_now_is_missing_from_no_slice(history: EventHistory, own: bool, gone: str) -> None:
+    history.accept(slice_of(3, own=own), *history.load(key(3, "1")))
+    history.load(key(2, "1"))
+    assert history.stale(own=own) == [slice_of(3, own=own)]
     match gone:
         case "another run is trusted":
-            told.accept(key(2, "1"))  # than the one that is shown
+            history.accept(key(2, "1"))  # newer than the shown run
         case "withdrawn":
-            told.demote(key(2, "1"))
+            history.demote(key(2, "1"))
         case "hidden":
-            told.hide(key(2, "1"))
-    assert told.stale(own=own) == []
+            history.hide(key(2, "1"))
+    assert history.stale(own=own) == []
 
 
 @whose
-def test_what_went_into_a_slice_is_what_went_into_its_trusted_run(told: Told, own: bool) -> None:
-    inputs = told.load(key(2, "1"), key(3, "1"))
+def test_what_went_into_a_slice_is_what_went_into_its_trusted_run(history: EventHistory, own: bool) -> None:
+    inputs = history.load(key(2, "1"), key(3, "1"))
     mine = slice_of(3, own=own)
-    told.accept(mine, inputs[0])
-    assert told.stale(own=own) == [mine]
-    told.accept(mine, *inputs)
-    assert told.stale(own=own) == []
-    told.accept(mine, inputs[1])
-    assert told.stale(own=own) == [mine]
-    told.demote(mine)
-    assert told.stale(own=own) == []
+    history.accept(mine, inputs[0])
+    assert history.stale(own=own) == [mine]
+    history.accept(mine, *inputs)
+    assert history.stale(own=own) == []
+    history.accept(mine, inputs[1])
+    assert history.stale(own=own) == [mine]
+    history.demote(mine)
+    assert history.stale(own=own) == []
 
 
 @whose
-def test_what_went_into_one_slice_did_not_go_into_another(told: Told, own: bool) -> None:
-    [one] = told.load(key(3, "1"))
-    told.accept(slice_of(3, own=own), one)
-    told.accept(slice_of(4, own=own))
-    assert told.stale(own=own) == [slice_of(4, own=own)]
+def test_what_went_into_one_slice_did_not_go_into_another(history: EventHistory, own: bool) -> None:
+    [one] = history.load(key(3, "1"))
+    history.accept(slice_of(3, own=own), one)
+    history.accept(slice_of(4, own=own))
+    assert history.stale(own=own) == [slice_of(4, own=own)]
 
 
 @whose
-def test_an_input_that_nobody_can_read_any_more_does_not_outweigh_one_that_came_later(told: Told, own: bool) -> None:
+def test_an_input_that_nobody_can_read_any_more_does_not_outweigh_one_that_came_later(
+    history: EventHistory, own: bool
+) -> None:
     """Another run of an input has the same rows and is not shown yet: it neither counts as read nor as readable."""
-    [one] = told.load(key(3, "1"))
-    told.accept(slice_of(3, own=own), one)
-    told.accept(key(3, "1"), digest=one.content_digest)
-    assert told.stale(own=own) == []
-    told.load(key(2, "1"))
-    assert told.stale(own=own) == [slice_of(3, own=own)]
+    [one] = history.load(key(3, "1"))
+    history.accept(slice_of(3, own=own), one)
+    history.accept(key(3, "1"), digest=one.content_digest)
+    assert history.stale(own=own) == []
+    history.load(key(2, "1"))
+    assert history.stale(own=own) == [slice_of(3, own=own)]
 
 
-def test_only_what_was_made_from_a_changed_input_is_stale(told: Told) -> None:
-    one, two = told.load(key(1, "1"), key(1, "2"))
-    told.accept(model(1, "1"), one)
-    told.accept(model(1, "2"), two)
-    told.accept(model(2, "1"), two)
-    told.accept(model(2, "1"), one)  # the trusted run is not the one that was made from the other
-    told.load(key(1, "2"), key(2, "1"), key(1, "1", "clicks"))
-    assert told.stale(days=0) == [model(1, "2")]
+def test_only_what_was_made_from_a_changed_input_is_stale(history: EventHistory) -> None:
+    one, two = history.load(key(1, "1"), key(1, "2"))
+    history.accept(model(1, "1"), one)
+    history.accept(model(1, "2"), two)
+    history.accept(model(2, "1"), two)
+    history.accept(model(2, "1"), one)  # the trusted run was not derived from the other
+    history.load(key(1, "2"), key(2, "1"), key(1, "1", "clicks"))
+    assert history.stale(days=0) == [model(1, "2")]
 
 
 @pytest.mark.parametrize("source", ["input never heard of", "input without a trusted run"])
-def test_a_slice_whose_input_is_gone_is_stale(told: Told, source: str) -> None:
+def test_a_slice_whose_input_is_gone_is_stale(history: EventHistory, source: str) -> None:
     """After a recovery nothing may be known of an input."""
     lost = Consumed(key(1, "1"), new_run_id(), "lost")
     if source == "input without a trusted run":
-        told.hide(key(1, "1"))
-    told.accept(model(1, "1"), lost)
-    assert told.stale(days=0) == [model(1, "1")]
-    [found] = told.board(days=0).page(STALE, after=None, limit=None)
-    assert found.stale_since == told.now
+        history.hide(key(1, "1"))
+    history.accept(model(1, "1"), lost)
+    assert history.stale(days=0) == [model(1, "1")]
+    [found] = history.board(days=0).page(STALE, after=None, limit=None)
+    assert found.stale_since == history.now
 
 
-def test_a_fan_in_has_no_limit(annals: LedgerHarness) -> None:
-    first = accept(annals, *range(6, 31))
-    derive(annals, *(Consumed(key(day), first, f"content-{first}") for day in range(6, 31)))
-    accept(annals, 30)
-    assert reasons(board(annals)) == {5: ["UPSTREAM_CHANGED"]}
+def test_a_fan_in_has_no_limit(harness: LedgerHarness) -> None:
+    first = accept(harness, *range(6, 31))
+    derive(harness, *(Consumed(key(day), first, f"content-{first}") for day in range(6, 31)))
+    accept(harness, 30)
+    assert reasons(board(harness)) == {5: ["UPSTREAM_CHANGED"]}
 
 
-def test_a_sweep_writes_down_what_is_stale_and_fresh_data_clears_it(annals: LedgerHarness) -> None:
-    accept(annals, 1, 2)
-    late = board(annals, after=timedelta(days=3), max_lag=timedelta(hours=36))
-    assert annals.projector.sweep(late.swept()) == 1
-    rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
+def test_a_sweep_writes_down_what_is_stale_and_fresh_data_clears_it(harness: LedgerHarness) -> None:
+    accept(harness, 1, 2)
+    late = board(harness, after=timedelta(days=3), max_lag=timedelta(hours=36))
+    assert harness.projector.sweep(late.swept()) == 1
+    rows = {row["partition_key"]: row for row in harness.tables()["partition_status"]}
     assert rows[str(key(2))]["stale_reason_code"] == "FRESHNESS_POLICY"
     assert rows[str(key(2))]["stale_since"] == NOW + timedelta(hours=36)
     assert rows[str(key(1))]["stale_reason_code"] is None
-    reject(annals, 2)
-    rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
+    reject(harness, 2)
+    rows = {row["partition_key"]: row for row in harness.tables()["partition_status"]}
     assert rows[str(key(2))]["stale_reason_code"] == "FRESHNESS_POLICY"
-    accept(annals, 2)
-    rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
+    accept(harness, 2)
+    rows = {row["partition_key"]: row for row in harness.tables()["partition_status"]}
     assert (rows[str(key(2))]["stale_reason_code"], rows[str(key(2))]["stale_since"]) == (None, None)
-    annals.projector.advance()
-    rows = {row["partition_key"]: row for row in annals.tables()["partition_status"]}
+    harness.projector.advance()
+    rows = {row["partition_key"]: row for row in harness.tables()["partition_status"]}
     assert rows[str(key(2))]["stale_reason_code"] is None
 
 
 def test_inspect_and_why_show_what_the_board_shows(tmp_path: Path) -> None:
-    """A failure before a rollback is settled by it; a day that is late is stale for everybody who asks."""
+    """A rollback clears an earlier failure; a day that is late is stale in every view."""
     fields = [{"name": name, "type": "long"} for name in ("campaign_id", "clicks")]
     query = {"start_date": "2024-06-01", "fields": fields, "checks": [], "freshness": {"max_lag": "36h"}}
     folder = write_workspace(tmp_path, rows=1, query=query)

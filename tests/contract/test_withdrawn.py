@@ -1,4 +1,4 @@
-"""Derived partitions that were made from a run that was demoted since: found from demoted attempts, never stored."""
+"""Derived partitions with a demoted input run: found from demoted attempts, never stored."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def model(name: str = "spend", customer: str = "all") -> PartitionKey:
 
 
 def made(actors: Actors, partition: PartitionKey, *inputs: AttemptKey, content: str = "") -> AttemptKey:
-    """A run of a derived partition, made from these runs, accepted and published."""
+    """A run of a derived partition with these input runs, accepted and published."""
     attempt = actors.issue_one(partition)
     used = [Consumed(one.partition, one.run_id, f"content-{one.run_id}") for one in inputs]
     InputStore(actors.database).record({attempt: used})
     verdict = accepted(attempt, actors.token)
     verdict = replace(verdict, content_digest=content) if content else verdict
-    assert actors.validator.accept([verdict]).applied == [attempt]
+    assert actors.validator.judge([verdict]).applied == [attempt]
     publish(actors, partition)
     return attempt
 
@@ -132,7 +132,7 @@ def test_a_recheck_that_demotes_reaches_models_too_and_a_replacement_does_not(ac
 
 
 def test_only_a_new_run_makes_the_partition_ready_again(actors: Actors) -> None:
-    """Also when the input comes back with the same content: the record of what went in names the demoted run."""
+    """Also when the input comes back with the same content: the recorded input is the demoted run."""
     wrong, spend, total = chain(actors)
     demote(actors, wrong.partition)
     again = fetched(actors, 1)
@@ -149,7 +149,7 @@ def test_a_partition_is_not_ready_while_readers_get_the_old_run(actors: Actors) 
     wrong, spend, _ = chain(actors)
     demote(actors, wrong.partition)
     attempt = actors.issue_one(spend.partition)
-    actors.validator.accept([accepted(attempt, actors.token)])
+    actors.validator.judge([accepted(attempt, actors.token)])
     assert spend.partition not in withdrawn(actors)
     assert not is_ready(actors, spend.partition)
     publish(actors, spend.partition)
@@ -167,7 +167,7 @@ def test_nothing_new_is_made_from_it(actors: Actors) -> None:
     assert spend.partition == model("spend")
 
 
-def test_readers_are_told_and_rows_are_hidden_only_where_the_model_says_so(actors: Actors) -> None:
+def test_readers_are_warned_and_rows_are_hidden_only_if_the_model_is_configured_so(actors: Actors) -> None:
     wrong, _, _ = chain(actors)
     demote(actors, wrong.partition)
 
@@ -218,7 +218,7 @@ def test_no_act_returns_to_a_run_that_was_made_from_a_demoted_one(actors: Actors
 
 
 def test_the_search_begins_with_the_demoted_attempts(actors: Actors) -> None:
-    """However many inputs were ever recorded: without a demotion none of them is looked at."""
+    """However many inputs are recorded: without a demotion none of them is read."""
     if actors.database.dialect != "sqlite":
         pytest.skip("PostgreSQL plans by its statistics")
     from penstock.warehouse import withdrawn as module
@@ -237,7 +237,7 @@ def test_garbage_collection_keeps_what_trusted_models_were_made_from(actors: Act
     later = NOW + timedelta(days=1)
     used = fetched(actors, 1)
     spend = made(actors, model("spend"), used)
-    fetched(actors, 1)  # another run is trusted and served now, the model was made from the older one
+    fetched(actors, 1)  # another run is trusted and served now, the model was derived from the older one
     actors.clock.now = later
     assert garbage.find(later) == []
     assert garbage.mark([used], later, audit_entry(command="raw gc")) == 0
@@ -251,13 +251,13 @@ def test_garbage_collection_keeps_what_trusted_models_were_made_from(actors: Act
     assert garbage.find(later) == [one for one in garbage.find(later) if one != used]
 
 
-def test_each_run_that_was_made_from_a_demoted_one_is_told_with_its_own_times(actors: Actors) -> None:
+def test_each_run_derived_from_a_demoted_one_is_reported_with_its_own_times(actors: Actors) -> None:
     hour = timedelta(hours=1)
     first, second = fetched(actors, 1), fetched(actors, 2)
     old = made(actors, model("spend"), first, second)
     unpublished = actors.issue_one(model("total"))
     InputStore(actors.database).record({unpublished: [Consumed(old.partition, old.run_id, f"content-{old.run_id}")]})
-    assert actors.validator.accept([accepted(unpublished, actors.token)]).applied == [unpublished]
+    assert actors.validator.judge([accepted(unpublished, actors.token)]).applied == [unpublished]
     actors.clock.now = NOW + hour
     new = made(actors, model("spend"), second)
     for hours, wrong in ((2, second), (3, first)):
@@ -346,7 +346,7 @@ def test_usable_is_what_readers_see_of_the_authoritative_run_on_the_days_that_ar
     assert found(on(5, 9)) == set()
 
 
-# --- what a derived attempt was made from ----------------------------------------------------------------------------
+# --- inputs of a derived attempt -------------------------------------------------------------------------------------
 
 
 def derivation(actors: Actors, partition: PartitionKey, *inputs: AttemptKey) -> AttemptKey:
@@ -359,8 +359,8 @@ def derivation(actors: Actors, partition: PartitionKey, *inputs: AttemptKey) -> 
 
 @pytest.mark.parametrize("why", ["replaced", "demoted", "requeued"])
 def test_only_what_was_made_from_an_untrusted_run_is_overtaken(actors: Actors, why: str) -> None:
-    """In one batch: two models of a run that is not trusted any more (one of them is another worker's), a model of
-    trusted runs, one that was rejected anyway, and a fetched partition."""
+    """In one batch: two models with an input run that is not trusted any more (one of them of another worker), a model
+    with trusted inputs, one that was rejected anyway, and a fetched partition."""
     old, right = fetched(actors, 1), fetched(actors, 2)
     stale, foreign = derivation(actors, model("a"), old, right), derivation(actors, model("b"), old)
     good, wrong = derivation(actors, model("c"), right), derivation(actors, model("d"), old)
@@ -397,11 +397,11 @@ def test_a_repeated_acceptance_is_a_repetition_whatever_became_of_its_inputs(act
     old = fetched(actors, 1)
     spend = made(actors, model("spend"), old)
     demote(actors, old.partition)
-    ruling = actors.validator.accept([accepted(spend, actors.token)])
+    ruling = actors.validator.judge([accepted(spend, actors.token)])
     assert (ruling.repeated, ruling.overtaken) == ([spend], ())
 
 
-def test_the_first_word_on_the_inputs_of_an_attempt_holds(actors: Actors) -> None:
+def test_the_first_record_of_the_inputs_of_an_attempt_stays(actors: Actors) -> None:
     one, two = fetched(actors, 1), fetched(actors, 2)
     attempt, other = derivation(actors, model("a"), one), derivation(actors, model("b"), one, two)
     before = actors.rows(schema.attempt_input)
@@ -422,7 +422,7 @@ def test_the_first_word_on_the_inputs_of_an_attempt_holds(actors: Actors) -> Non
     assert actors.rows(schema.attempt_input) == before, "nothing is written about a closed attempt"
 
 
-def test_what_the_trusted_runs_of_a_model_were_made_from_is_told_for_the_slices_asked_about(actors: Actors) -> None:
+def test_the_inputs_of_trusted_runs_are_returned_for_the_requested_partitions(actors: Actors) -> None:
     one, two = fetched(actors, 1), fetched(actors, 2)
     made(actors, model("spend", "1"), two)
     made(actors, model("spend", "1"), one, two)
@@ -447,18 +447,18 @@ def test_what_the_trusted_runs_of_a_model_were_made_from_is_told_for_the_slices_
 
 
 def test_a_raw_run_is_garbage_when_nothing_refers_to_it_in_this_partition(actors: Actors) -> None:
-    """One run has a slice of every day, and each day has its own fate; what protects it on one protects no other."""
+    """One run has a partition of every day, each with its own state; protection on one day protects no other."""
     trusted, served, loaded, free, marked, opened, young, model_input, twin = (key(day) for day in range(1, 10))
     first, plan = new_run_id(), actors.plan
     everyday = [trusted, served, loaded, free, marked, opened, model_input, twin]
     issued, _ = actors.try_to_issue(*plan(*everyday), run_id=first)
     verdicts = [accepted(item.attempt, actors.token) for item in issued if item.attempt.partition != opened]
-    actors.validator.accept(verdicts)
+    actors.validator.judge(verdicts)
     made(actors, model("spend"), AttemptKey(model_input, first))
     publish(actors, served)
     again, _ = actors.try_to_issue(*plan(*(k for k in everyday if k not in (trusted, opened))))
     actors.clock.now = later = NOW + timedelta(days=1)
-    actors.validator.accept([accepted(item.attempt, actors.token) for item in again])
+    actors.validator.judge([accepted(item.attempt, actors.token) for item in again])
     batch: dict[str, Any] = {"batch_id": "B", "status": "prepared", "lease_token": "t", "prepared_at": NOW, "body": {}}
     actors.execute(sa.insert(schema.load_batch).values(**batch))
     item: dict[str, Any] = {"act": "load", "run_id": first, "schema_version": "v1", "table_name": "t"}
@@ -483,7 +483,7 @@ def test_a_raw_run_is_garbage_when_nothing_refers_to_it_in_this_partition(actors
 
 
 def test_the_inputs_of_a_model_are_kept_while_that_run_of_it_is_the_current_one(actors: Actors) -> None:
-    """Two models were made from the same run; only one of them moved on."""
+    """Two models have the same input run; only one of them has a newer run."""
     later = NOW + timedelta(days=1)
     used = fetched(actors, 1)
     made(actors, model("a"), used)

@@ -1,4 +1,4 @@
-"""Eight loaders and several readers at once, some of them killed: every read is of whole slices of one run each."""
+"""Eight loaders and several readers at once, some killed: every read has complete partitions of one run each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def load_and_kill(folder: Path) -> None:
 
 
 def check(house: Harness) -> None:
-    """In the end pointers are what authority says, tables are what pointers say, and nothing is left half done."""
+    """In the end pointers match authority, tables match pointers, and no batch is unfinished."""
     ws = house.workspace
     house.workers.mark_dead_workers()
     house.publish()

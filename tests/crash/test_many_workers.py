@@ -1,4 +1,4 @@
-"""Many processes on one state database, some of them killed: everything is decided once, and nothing is lost."""
+"""Many processes on one state database, some of them killed: every partition is decided once, and none is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start(database: Database, folder: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("workers", "kills"), [(2, 6), (8, 12)])
-def test_every_partition_is_decided_once_whoever_dies(
+def test_every_partition_is_decided_once_even_if_workers_die(
     backend: str, workers: int, kills: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     (tmp_path / "places").mkdir()

@@ -1,4 +1,4 @@
-"""The publish protocol stopped in every gap: readers see the old truth or the new one, the next publisher finishes."""
+"""The publish protocol stopped in every gap: readers see the old state or the new one, the next publisher finishes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GAPS = ("publish.staged", "publish.prepared", "publish.committed", "publish.comm
 
 
 class Killed(BaseException):
-    """Stands for a power cut: nothing of ours catches it."""
+    """Simulates a power cut: no handler of ours catches it."""
 
 
 def stop_at(gap: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_run_accepted_while_we_stage_is_published_and_the_older_one_is_not(
 
 
 def commit_and_die(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A publication that reaches the table, and of which the database knows only that it was prepared."""
+    """A publication that is committed to the table, and only prepared in the database."""
     publisher, token = house.publisher()
     with monkeypatch.context() as patch:
         stop_at("publish.committed", patch)
@@ -171,7 +171,7 @@ def test_a_run_that_was_abandoned_while_it_was_published_is_not_read(
     assert house.clicks() == {}
 
 
-def test_what_a_dead_publisher_left_in_the_table_of_another_schema_version_is_finished_first(
+def test_the_batch_of_a_dead_publisher_in_another_schema_version_is_finished_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = Harness(tmp_path)
@@ -191,7 +191,7 @@ def test_what_a_dead_publisher_left_in_the_table_of_another_schema_version_is_fi
 def test_publishers_of_two_schema_versions_of_a_query_do_not_overtake_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that slept with a slice of v1 in its hands finds that the slice is in v2 now."""
+    """A publisher that paused with a partition of v1 finds that the partition is in v2 now."""
     house = Harness(tmp_path)
     newer = house.under("v2")
     house.deliver({key(1): 1})
@@ -264,7 +264,7 @@ def test_what_was_struck_from_the_list_while_another_published_it_is_due_again(
     publisher, _ = house.publisher()
 
     def withdraw(point: str) -> None:
-        """Nothing of the slice is in any pointer yet, so that others believe that there is nothing to hide."""
+        """No pointer names the partition yet, so that other publishers find nothing to hide."""
         if point == "publish.committed":
             monkeypatch.setattr(protocol, "reach", lambda _: None)
             AuthorityStore(house.workspace.context.database, house.now).demote(key(1), "wrong", audit_entry())

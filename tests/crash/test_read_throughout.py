@@ -1,4 +1,4 @@
-"""Readers that look throughout while publishers are killed in every gap: each read is of one whole publication."""
+"""Readers that run while publishers are killed in every gap: each read has one complete publication."""
 
 from __future__ import annotations
 

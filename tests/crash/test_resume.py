@@ -1,4 +1,4 @@
-"""A killed run is taken up again where it was: what it had finished is not done twice, and the end is the same."""
+"""A killed run is resumed: finished work is not repeated, and the result is the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.control.select import Selection
 from penstock.errors import ActRefused
 from penstock.lifecycle import Outcome
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 from penstock.raw.reader import RawReader
 from support.cli import answer, penstock
 from support.workspaces import Silent, customer_id, rows_by_partition, write_workspace
@@ -122,7 +122,7 @@ def test_what_was_fetched_under_another_contract_is_not_judged_by_todays(tmp_pat
 
 
 def test_a_slice_that_waited_for_another_goes_on_with_what_was_fetched(tmp_path: Path, spark: Any) -> None:
-    """It was fetched, but not judged, because the slice that it refers to was not loaded yet when the run died."""
+    """It was fetched and has no verdict, because the partition that it refers to was not loaded when the run died."""
     fields = [{"name": "network", "type": "string"}]
     common = {"source": "demo", "start_date": YESTERDAY.isoformat(), "fields": fields}
     refers = {**common, "checks": [{"references": {"field": "network", "to": "demo.networks"}}]}
@@ -138,7 +138,7 @@ def test_a_slice_that_waited_for_another_goes_on_with_what_was_fetched(tmp_path:
     assert attempt.payload_bytes == seal.payload_bytes > 0
 
 
-def test_a_later_run_takes_back_what_a_dead_one_left(tmp_path: Path, spark: Any) -> None:
+def test_a_later_run_closes_the_attempts_of_a_dead_run(tmp_path: Path, spark: Any) -> None:
     folder = workspace(tmp_path)
     assert penstock("run", workspace=folder, PENSTOCK_FAILPOINT="run.extracted").returncode == -signal.SIGKILL
     ws = load_workspace(folder)
@@ -177,7 +177,7 @@ def test_a_killed_reprocess_is_reported_until_somebody_resumes_it(gap: str, tmp_
         ws.runs.resume(dead, listener=Silent(), spark=spark)
 
 
-def test_a_killed_reprocess_that_is_cancelled_is_forgotten(tmp_path: Path, spark: Any) -> None:
+def test_a_killed_reprocess_that_is_cancelled_is_not_reported(tmp_path: Path, spark: Any) -> None:
     folder = workspace(tmp_path, faults=[], models={})
     load_workspace(folder).runs.start(Selection(), listener=Silent(), spark=spark)
     again = ("run", "--reprocess", "--source", "demo", "--yes")
@@ -252,7 +252,7 @@ def events(ws: Workspace) -> int:
 
 
 def test_a_slice_that_was_to_be_made_again_is_made_again_by_the_resumed_run(tmp_path: Path, spark: Any) -> None:
-    """Even though its inputs are the same as before: somebody asked for it."""
+    """Even though its inputs are unchanged: it was requested explicitly."""
     folder = workspace(tmp_path)
     load_workspace(folder).runs.start(Selection(), listener=Silent(), spark=spark)
     wanted = ("--query", "spend", "--reprocess")

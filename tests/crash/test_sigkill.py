@@ -1,4 +1,4 @@
-"""A run killed between any two of its writes: nothing is lost, nothing is half visible, and a rerun converges."""
+"""A run killed between any two of its writes: nothing is lost, nothing is partly visible, and a rerun converges."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_run_killed_in_a_gap_loses_nothing_and_a_rerun_converges(gap: str, tmp
     assert penstock("db", "migrate", workspace=folder).returncode == 0
 
     killed = penstock("run", workspace=folder, PENSTOCK_FAILPOINT=gap)
-    # A driver is killed itself; when a Spark worker is killed, the driver lives, tries each half, and says what failed.
+    # A driver is killed itself; if a Spark worker is killed, the driver lives, tries each half, and reports it.
     expected = {1} if gap in WORKER_GAPS else {-signal.SIGKILL}
     assert {killed.returncode} == expected, killed.stderr
     ws = load_workspace(folder)

@@ -1,4 +1,4 @@
-"""A command that is asked to stop, at whatever moment: one line, exit code 130, nothing left behind."""
+"""A command that is interrupted at any moment: one line, exit code 130, nothing left behind."""
 
 from __future__ import annotations
 

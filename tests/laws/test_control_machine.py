@@ -1,7 +1,7 @@
 """The whole control plane against a model, with a clock that jumps: plans, retries, marks, acts and restatement.
 
-The model keeps plain dictionaries and knows the rules in words. After every step the real planner must say of each
-partition exactly what the model says, and what was accepted must never be lost without an operator's word.
+The model uses plain dictionaries and simple rules. After every step the real planner must agree with the model on each
+partition, and an accepted run must never be lost without an operator's act.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.state.pauses import PauseStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Accepted, Cancelled, Rejected
-from penstock.state.schedule import RetryStore
+from penstock.state.retries import RetryStore
 from support import builders
 from support.builders import Actors, audit_entry, days, key, resumed
 
@@ -62,7 +62,7 @@ class Tried:
 
 @dataclass
 class Known:
-    """What the model knows about one partition."""
+    """The model's state of one partition."""
 
     explicit: bool = False
     status: str = "pending"
@@ -201,7 +201,7 @@ class ControlPlane(RuleBasedStateMachine):
             return
         verdict = Accepted(tried.attempt, self.actors.token, "v1", 10, "p", 9, "c")
         for _ in range(2):  # delivered twice
-            self.actors.validator.accept([verdict])
+            self.actors.validator.judge([verdict])
         tried.outcome, tried.closed_at = "SUCCEEDED", self.now
         known.status, known.run, known.explicit = "success", tried.attempt.run_id, True
         known.count += 1
@@ -245,7 +245,7 @@ class ControlPlane(RuleBasedStateMachine):
         closed = [tried for tried in self.known[partition].attempts if tried.outcome == "CANCELLED"]
         if closed:
             verdict = Accepted(closed[0].attempt, self.actors.token, "v1", 99, "late", 9, "late")
-            assert self.actors.validator.accept([verdict]).refused
+            assert self.actors.validator.judge([verdict]).refused
 
     @rule(partition=a_key)
     def the_trusted_run_is_found_wanting(self, partition: PartitionKey) -> None:
@@ -366,7 +366,7 @@ class ControlPlane(RuleBasedStateMachine):
         newest = next((n for n, tried in enumerate(known.attempts) if tried.attempt.run_id == holder), -1)
         return target.outcome == "FAILED" and not target.demoted and newest <= known.attempts.index(target)
 
-    # --- what always holds -----------------------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_planner_says_what_the_model_says(self) -> None:

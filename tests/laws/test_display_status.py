@@ -1,6 +1,6 @@
-"""Display status: whatever happened to a partition, the board shows what ADR-026 says about it.
+"""Display status: after any history of a partition, the board shows the status that ADR-026 defines.
 
-The rule is written down a second time here, in Python and from the history that the test itself keeps.
+The rule is implemented a second time here, in Python, on the history that the test records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXPECTED = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1
 POLICY = Policy("demo", "campaign_daily", FINGERPRINT, None, None, 0)
 MAX_LAG = timedelta(hours=36)
 
-# What must come together to be told apart, such as a rollback after a failure, is not left to chance.
+# Histories that need several steps to differ, such as a rollback after a failure, are given explicitly.
 ACTS = (
     ("accept",), ("reject",), ("cancel",), ("demote",), ("re-check",), ("approve",), ("requeue",),
     ("accept", "accept", "reject", "rollback"), ("accept", "reject", "approve"), ("accept", "demote", "reject"),
@@ -42,7 +42,7 @@ steps = st.lists(a_step, max_size=5).map(lambda chosen: [(act, day, n) for acts,
 
 @dataclass
 class History:
-    """What happened to one partition, in the order in which it happened."""
+    """The history of one partition, in order."""
 
     accepted: list[RunId]
     rejected: list[RunId]
@@ -65,13 +65,13 @@ class History:
         return DisplayStatus.STALE if stale else DisplayStatus.MATERIALIZED
 
 
-def play(annals: LedgerHarness, act: str, day: int, which: int, step: int, told: History) -> None:
-    """Do it, as far as it is allowed, and note what it means."""
-    actors = annals.actors
+def play(harness: LedgerHarness, act: str, day: int, which: int, step: int, told: History) -> None:
+    """Perform it if it is allowed, and record its effect."""
+    actors = harness.actors
     acts = AuthorityStore(actors.database, actors.clock)
     now = actors.clock()
     if act in ("accept", "reject", "cancel"):
-        run_id = annals.start(day)
+        run_id = harness.start(day)
         if act == "accept":
             told.accepted.append(run_id)
             actors.validator.judge([accepted(attempt(run_id, day), actors.token)])
@@ -111,13 +111,13 @@ def test_the_board_shows_what_the_rule_says(
 ) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(builders.quick_folder())
-        annals = stack.enter_context(LedgerHarness.on(builders.open_database("sqlite", folder, str), folder))
+        harness = stack.enter_context(LedgerHarness.on(builders.open_database("sqlite", folder, str), folder))
         told = {day: History([], []) for day in DAYS}
         for step, (act, day, which) in enumerate(story, start=1):
-            annals.actors.clock.now = NOW + timedelta(hours=step * hours)
-            play(annals, act, day, which, step, told[day])
+            harness.actors.clock.now = NOW + timedelta(hours=step * hours)
+            play(harness, act, day, which, step, told[day])
             if folded and step == len(story) // 2:
-                annals.projector.advance()
+                harness.projector.advance()
         now = NOW + timedelta(hours=(len(story) + 1) * hours)
         policy = replace(POLICY, code_version="another" if outdated else FINGERPRINT, max_lag=MAX_LAG if lags else None)
         newest = max((day for day, found in told.items() if found.made_at), default=None)
@@ -127,6 +127,6 @@ def test_the_board_shows_what_the_rule_says(
             return outdated or late
 
         shown = {
-            s.key.logical_date.day: s.display for s in Board(annals.current(), [EXPECTED], [policy], now).everything()
+            s.key.logical_date.day: s.display for s in Board(harness.current(), [EXPECTED], [policy], now).everything()
         }
         assert shown == {day: found.display(stale=is_stale(day, found)) for day, found in told.items()}

@@ -14,9 +14,9 @@ from ulid import ULID
 
 from penstock.ledger.events import Event
 from penstock.partition import new_ulids
-from penstock.projections import codes
+from penstock.projections import task_states
+from penstock.projections.event_page import count_unknown_events
 from penstock.projections.fact import OF_A_RUN, UNDERSTOOD, Fact, understood
-from penstock.projections.page import count_unknown_events
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_fold import RunFold
 from penstock.projections.runs import RUNS, FoldedRun, run_row
@@ -35,7 +35,7 @@ def fact(position: int, kind: str, **payload: Any) -> Fact:
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[Fact]:
-    """A random DAG, told in up to three plans, and random things that happen to its tasks."""
+    """A random DAG in up to three plans, and random events about its tasks."""
     count = draw(st.integers(1, 9))
     names = [f"{'load' if i % 3 == 1 else 'extract'}:s/{i}/q/2024-06-01" for i in range(count)]
     edges: list[list[str]] = []
@@ -108,8 +108,8 @@ def test_order_repetition_and_batching_change_nothing(story: list[Fact], data: s
 
 @settings(deadline=None)
 @given(stories(), st.data())
-def test_the_rows_that_a_batch_changes_are_told(story: list[Fact], data: st.DataObject) -> None:
-    """Whoever applies only the changed rows to the old table has the new table."""
+def test_fold_returns_the_tasks_that_a_batch_changes(story: list[Fact], data: st.DataObject) -> None:
+    """Applying only the changed rows to the old table gives the new table."""
     at = data.draw(st.integers(0, len(story)))
     fold = folded(story[:at])
     owner = ("acme", "ads")
@@ -141,7 +141,7 @@ def test_a_load_that_fails_for_good_fails_its_task_and_skips_what_waits_for_it()
 
 
 def test_a_load_that_is_published_in_its_second_try_satisfies_its_edges_with_that_try() -> None:
-    """Also after a first try that failed: what was skipped because of it is reactivated."""
+    """Also after a first try that failed: tasks skipped because of it are reactivated."""
     story = [fact(1, "PlanCreated", **PLAN), fact(2, "TaskStarted", stage="load", tasks=[LOAD], **{"try": 1})]
     story.append(fact(3, "LoadsFailed", tasks=[LOAD], error_class="data", final=True, **{"try": 1}))
     story.append(fact(4, "TaskStarted", stage="load", tasks=[LOAD], **{"try": 2}))
@@ -153,8 +153,8 @@ def test_a_load_that_is_published_in_its_second_try_satisfies_its_edges_with_tha
     assert edge["row_version"] == story[-1].event_id
 
 
-def test_a_try_that_is_heard_of_after_the_publication_changes_what_the_edges_say() -> None:
-    """Its event may have been committed later, at a lower position. Whoever writes changed rows must be told."""
+def test_a_try_that_arrives_after_the_publication_changes_the_edges() -> None:
+    """Its event may be committed later, at a lower position. The changed rows must include it."""
     plan, start = fact(1, "PlanCreated", **PLAN), fact(2, "TaskStarted", stage="load", tasks=[LOAD], **{"try": 2})
     published = fact(3, "PartitionPublished", partition_key=LOAD.removeprefix("load:"))
     fold = folded([plan, published])
@@ -193,11 +193,11 @@ def test_a_run_is_what_its_end_and_its_tasks_say(end: str | None, load: str | No
     assert run_row(RUN, FoldedRun.of(asked), ("acme", "ads"))["state"] == ("CANCELLING" if end is None else state)
 
 
-def test_the_row_of_a_run_counts_planned_tasks_and_has_the_first_word_on_everything() -> None:
+def test_the_row_of_a_run_counts_planned_tasks_and_uses_the_first_event_of_each_type() -> None:
     story = [fact(2, "PlanCreated", **PLAN), done("extract:not/1/planned/2024-06-01", "SUCCEEDED", 3)]
     story += [fact(4, "RunCancelRequested"), fact(5, "RunCancelRequested"), done(LOAD, "SUCCEEDED", 6)]
     story += [fact(7, "RunFinished", end="cancelled"), fact(8, "RunFinished", end="done"), fact(9, "PlanCreated")]
-    story.insert(0, fact(1, "Unheard"))  # what nobody understands is passed over, and what comes after it is not
+    story.insert(0, fact(1, "Unheard"))  # an unknown event is ignored, and those after it are not
     story.append(fact(10, "Unheard"))
     for told in (story, story[::-1]):
         row = run_row(RUN, FoldedRun.of(told), ("acme", "ads"))
@@ -212,7 +212,7 @@ def test_the_row_of_a_run_counts_planned_tasks_and_has_the_first_word_on_everyth
     assert (empty["state"], empty["planned_at"], empty["finished_at"]) == ("RUNNING", None, None)
 
 
-def test_of_all_words_on_a_task_the_one_that_closes_holds_then_the_highest_try_then_the_last() -> None:
+def test_of_all_outcomes_of_a_task_the_closing_one_wins_then_the_highest_try_then_the_last() -> None:
     plan = fact(1, "PlanCreated", tasks=[LOAD])
     stories = [
         ([done(LOAD, "FAILED", 2, **{"try": 2}), done(LOAD, "SUCCEEDED", 3)], "FAILED"),
@@ -238,7 +238,7 @@ def test_of_several_tasks_the_highest_try_is_known() -> None:
     assert [fold.most_tries(keys) for keys in ([LOAD, MODEL], [MODEL], [BEHIND], ["unheard"], [])] == [3, 1, 0, 0, 0]
 
 
-def test_a_run_that_is_over_cancels_what_had_no_word_and_a_later_word_still_counts() -> None:
+def test_the_end_of_a_run_cancels_tasks_without_outcome_and_a_later_outcome_still_counts() -> None:
     story = [fact(1, "PlanCreated", **PLAN), done(LOAD, "SUCCEEDED", 2), fact(3, "RunFinished", end="done")]
     fold = folded(story)
 
@@ -266,7 +266,7 @@ def test_a_task_that_belongs_to_no_partition_has_only_a_stage() -> None:
     }
 
 
-def test_every_event_that_speaks_of_many_slices_says_its_own_of_each() -> None:
+def test_an_event_about_many_partitions_reports_each_of_them() -> None:
     """Of the stage that it names, or of all, with its outcome and its try."""
     slices = {"demo.daily": {"1": "2024-06-01..2024-06-02"}}
     days = [f"demo/1/daily/2024-06-0{day}" for day in (1, 2)]
@@ -282,7 +282,7 @@ def test_every_event_that_speaks_of_many_slices_says_its_own_of_each() -> None:
         fact(9, "AuthorityChanged", partition_key=days[1]),
     ]
     told = task_reports(said)
-    ok, failed, cancelled = codes.SUCCEEDED, codes.FAILED, codes.CANCELLED
+    ok, failed, cancelled = task_states.SUCCEEDED, task_states.FAILED, task_states.CANCELLED
     assert told.final == [
         *(TaskReport(f"extract:{day}", ok, 1, 1) for day in days),
         *(TaskReport(f"{stage}:{day}", ok, 1, 2) for stage in ("extract", "validate", "load") for day in days),
@@ -318,12 +318,12 @@ def test_the_fold_understands_every_event_that_the_ledger_writes_in_its_version(
 
 def test_ids_of_events_are_found_by_position_however_they_became_known() -> None:
     known = EventIds()
-    known.learn([], [])
-    known.learn([5, 3], ["five", "three"])
-    known.learn([3, 9], ["three", "nine"])
-    known.learn([1], ["one"])
+    known.add([], [])
+    known.add([5, 3], ["five", "three"])
+    known.add([3, 9], ["three", "nine"])
+    known.add([1], ["one"])
     assert known.at(np.array([9, 0, 1, 5, 3, 3])).to_pylist() == ["nine", None, "one", "five", "three", "three"]
-    known.learn([4], ["four"])
+    known.add([4], ["four"])
     assert known.at(np.array([5, 4])).to_pylist() == ["five", "four"]
 
 

@@ -1,4 +1,4 @@
-"""When edges were satisfied, and when tasks were ready, started and finished: by the events that say so."""
+"""When edges were satisfied, and when tasks were ready, started and finished: from the timestamps of events."""
 
 from __future__ import annotations
 

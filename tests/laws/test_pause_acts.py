@@ -1,4 +1,4 @@
-"""Pauses and resumes of every kind, in any order, against a model that names every partition."""
+"""Pauses and resumes of every kind, in any order, against a model that enumerates every partition."""
 
 from __future__ import annotations
 
@@ -64,12 +64,9 @@ def ws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
     with builders.quick_folder() as folder:
         query = {"start_date": DAYS[0].isoformat()}
         opened = open_at(write_workspace(Path(folder), customers=CUSTOMERS, query=query, **state))
-        control, workers = (
-            ControlStore(opened.context.database, opened.context.now),
-            WorkerStore(opened.context.database, opened.context.now),
-        )
-        today = opened.context.contracts["campaign_daily"]
-        control.keep_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
+        control, workers = ControlStore(opened.database, opened.now), WorkerStore(opened.database, opened.now)
+        today = opened.contracts["campaign_daily"]
+        control.store_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
         token = workers.register()
         issued, _ = control.issue(new_run_id(), token, 0, opened.plans.preview(Selection(tuple(FAILED))).items)
         ValidatorStore(opened.context.database, opened.context.now).reject(
@@ -98,7 +95,7 @@ def written(ws: Workspace) -> list[object]:
 def test_the_last_act_on_a_partition_decides_and_a_repeated_act_changes_nothing(
     ws: Workspace, acts: list[tuple[Selection, bool]]
 ) -> None:
-    ws.operations.resume(ALL, actor="ada")  # what the example before this one left
+    ws.resume_partitions(ALL, RESUME)  # ends the pauses of the previous example
     paused: set[PartitionKey] = set()
     for chosen, pause in acts:
         named = {one for one in KEYS if names(chosen, one)}

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the real store agrees with a dictionary, and the invariants always hold."""
+"""In any order of operations, the real store agrees with a dictionary, and the invariants hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.lifecycle import MAX_LOSSES
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
-from penstock.state.records import Accepted, Cancelled, Refused, Rejected, Ruling
+from penstock.state.records import Accepted, Cancelled, ClosingResult, Refused, Rejected
 from support import builders
 from support.builders import Actors, accepted, cancelled, key, planned, rejected
 
@@ -41,7 +41,7 @@ class Tried:
 
 @dataclass
 class Known:
-    """What the model knows about one partition."""
+    """The model's state of one partition."""
 
     status: str = "pending"
     run: str | None = None
@@ -91,11 +91,11 @@ class StateMachine(RuleBasedStateMachine):
         if hasattr(self, "stack"):
             self.stack.close()
 
-    # --- what may happen ---
+    # --- operations ---
 
     @rule(keys=some_keys, worker=a_worker, behind=st.integers(0, 1))
     def issue(self, keys: list[PartitionKey], worker: int, behind: int) -> None:
-        """A planner looks, perhaps before the last attempt was issued, and asks for attempts."""
+        """A plan, perhaps made before the last attempt was issued, asks for attempts."""
         seen = {partition: max(0, len(self.known[partition].attempts) - behind) for partition in keys}
         run_id, token = new_run_id(), self.tokens[worker]
         issued, refused = self.actors.control.issue(run_id, token, 1, [planned(k, n) for k, n in seen.items()])
@@ -112,7 +112,7 @@ class StateMachine(RuleBasedStateMachine):
     def close(self, data: st.DataObject, word: str) -> None:
         tried = data.draw(st.sampled_from(self.opened()))
         closing = say(word, tried.attempt, tried.token)
-        assert self.deliver(closing) == Ruling(applied=[tried.attempt], repeated=[], refused=[])
+        assert self.deliver(closing) == ClosingResult(applied=[tried.attempt], repeated=[], refused=[])
         tried.said = closing
         outcome = {"accept": "SUCCEEDED", "reject": "FAILED"}.get(word, "CANCELLED")
         self.known[tried.attempt.partition].close(outcome, lost=word == "lose")
@@ -123,7 +123,7 @@ class StateMachine(RuleBasedStateMachine):
         tried = data.draw(st.sampled_from(self.said()))
         before = builders.everything(self.actors.database)
         assert tried.said is not None
-        assert self.deliver(tried.said) == Ruling(applied=[], repeated=[tried.attempt], refused=[])
+        assert self.deliver(tried.said) == ClosingResult(applied=[], repeated=[tried.attempt], refused=[])
         assert builders.everything(self.actors.database) == before
 
     @precondition(lambda self: self.closed())
@@ -132,7 +132,7 @@ class StateMachine(RuleBasedStateMachine):
         tried = data.draw(st.sampled_from(self.closed()))
         closing = say(word, tried.attempt, tried.token, again="with other bytes")
         why = f"the attempt was closed before, {tried.outcome}"
-        assert self.deliver(closing) == Ruling(applied=[], repeated=[], refused=[Refused(tried.attempt, why)])
+        assert self.deliver(closing) == ClosingResult(applied=[], repeated=[], refused=[Refused(tried.attempt, why)])
 
     @precondition(lambda self: self.opened())
     @rule(data=st.data(), word=a_closing)
@@ -140,7 +140,7 @@ class StateMachine(RuleBasedStateMachine):
         tried = data.draw(st.sampled_from(self.opened()))
         closing = say(word, tried.attempt, self.actors.token)
         why = "the attempt belongs to another worker now"
-        assert self.deliver(closing) == Ruling(applied=[], repeated=[], refused=[Refused(tried.attempt, why)])
+        assert self.deliver(closing) == ClosingResult(applied=[], repeated=[], refused=[Refused(tried.attempt, why)])
 
     @rule(worker=a_worker)
     def a_worker_dies_and_is_rescued(self, worker: int) -> None:
@@ -170,7 +170,7 @@ class StateMachine(RuleBasedStateMachine):
 
     # --- shorthands ---
 
-    def deliver(self, closing: Closing) -> Ruling:
+    def deliver(self, closing: Closing) -> ClosingResult:
         if isinstance(closing, Cancelled):
             return self.actors.control.cancel([closing])
         return self.actors.validator.judge([closing])

@@ -1,4 +1,4 @@
-"""`partition_status`: order, repetition and batching change nothing, and it says what a person would say."""
+"""`partition_status`: order, repetition and batching have no effect, and it agrees with a direct reading of events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEYS = ("demo/1/daily/2024-06-01", "demo/1/daily/2024-06-02")
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[Fact]:
-    """What may happen to two partitions: attempts by number, authority by version, publications by position."""
+    """Random events about two partitions: attempts by number, authority by version, publications by position."""
     attempts = dict.fromkeys(_KEYS, 0)
     authority = dict.fromkeys(_KEYS, 0)
     told: list[tuple[str, str, dict[str, Any]]] = []
@@ -71,7 +71,7 @@ def test_order_repetition_and_batching_change_nothing(story: list[Fact], data: s
 
 @settings(deadline=None)
 @given(stories())
-def test_it_says_what_happened_last(story: list[Fact]) -> None:
+def test_the_row_has_the_newest_facts(story: list[Fact]) -> None:
     found = {
         f"{r['source']}/{r['customer_id']}/{r['query_name']}/{r['logical_date']}": r for r in rows(partials(story))
     }

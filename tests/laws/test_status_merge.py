@@ -1,4 +1,4 @@
-"""Partition status, merged stretch by stretch: the same as everything at once, in the same order."""
+"""Merging the partition status in pieces gives the same rows as merging at once, in the same order."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stale_table(found: dict[tuple[Any, int], str]) -> pa.Table:
 )
 @example(base=(FULL, {}), news=FULL[3:9], stale=None, group=5, stretch=3)
 @example(base=(FULL[::2], {}), news=FULL[1::2], stale={}, group=4, stretch=2)
-def test_stretch_by_stretch_is_the_same_as_at_once(
+def test_merging_in_pieces_equals_merging_at_once(
     base: tuple[list[Any], dict[Any, str]] | None,
     news: list[Any],
     stale: dict[Any, str] | None,

@@ -1,4 +1,4 @@
-"""Random lives of a warehouse, crashes in every gap included, against a dictionary of what readers must see."""
+"""Random histories of a warehouse, crashes in every gap included, against a dictionary of the visible rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Crash(BaseException):
 
 
 class OldHouse(Harness):
-    """Everything in it happened a month ago: whatever nobody needs is old enough for vacuum."""
+    """All times are a month ago: unused files are old enough for vacuum."""
 
     def now(self) -> datetime:
         return super().now() - timedelta(days=30)
@@ -70,17 +70,17 @@ class Warehouse(RuleBasedStateMachine):
         self.house = OldHouse(Path(self._folder.__enter__()))
         self.houses = {"v1": self.house, "v2": self.house.under("v2")}
         self.facts: dict[int, tuple[RunId, str]] = {}  # run and schema version, by clicks
-        self.authority: dict[PartitionKey, int] = {}  # what is vouched for
-        self.visible: dict[PartitionKey, int] = {}  # what readers see
+        self.authority: dict[PartitionKey, int] = {}  # trusted runs
+        self.visible: dict[PartitionKey, int] = {}  # visible runs
         self.runs: dict[PartitionKey, dict[RunId, int]] = {}  # accepted and never demoted
         self.current: dict[PartitionKey, int] = {}  # the last that was vouched for
         self.kept: dict[str, dict[PartitionKey, int]] = {}  # by the name of a snapshot
-        self.committed: dict[PartitionKey, int] = {}  # reached the table, and nobody recorded it
+        self.committed: dict[PartitionKey, int] = {}  # committed to the table, not recorded in the database
         self.withdrawn: set[PartitionKey] = set()  # demoted or rolled back since then
         self.clicks = self.names = 0
 
     def recover(self) -> None:
-        """Whoever takes the lease first finishes what reached the table: as far as it was not withdrawn since."""
+        """The next holder of the lease finishes what reached the table, unless it was withdrawn since."""
         for partition, clicks in self.committed.items():
             replaced = partition in self.visible and partition not in self.withdrawn
             if self.authority.get(partition) == clicks or replaced:
@@ -123,7 +123,7 @@ class Warehouse(RuleBasedStateMachine):
         self.runs[partition].pop(self.facts[self.current[partition]][0])
         self.visible.pop(partition, None)
         self.withdrawn.add(partition)
-        for kept in self.kept.values():  # what was demoted since is left out of snapshots, too
+        for kept in self.kept.values():  # snapshots leave out demoted runs, too
             if kept.get(partition) is not None and kept[partition] not in self.runs[partition].values():
                 del kept[partition]
 
@@ -163,7 +163,7 @@ class Warehouse(RuleBasedStateMachine):
                 publisher.publish()
         except Crash:
             self.house.workers.stop(token)  # as the others see a dead worker
-            if recovering and gap == "publish.committed":  # while it finished what another one had left
+            if recovering and gap == "publish.committed":  # while it finished the batch of another publisher
                 return
             due = {k: v for k, v in self.authority.items() if self.visible.get(k) != v}
             self.recover()
@@ -227,7 +227,7 @@ class Warehouse(RuleBasedStateMachine):
             } == needed
 
     def every_delta_reader_sees_the_same(self) -> None:
-        """A plain Delta reader knows nothing of pointers, and finds in each table what is vouched for."""
+        """A plain Delta reader does not use pointers, and finds the trusted rows in each table."""
         for head in self.heads():
             rows = DeltaTable(self.house.workspace.context.lake.uri(head.location)).to_pyarrow_table().to_pylist()
             found = by_partition([{**row, "schema_version": head.schema_version} for row in rows])

@@ -1,4 +1,4 @@
-"""Every act that the audit log knows leaves its lines there: who, what, with which filters and flags, how many."""
+"""Every audited act writes its audit entries: actor, act, filters, flags and count."""
 
 from __future__ import annotations
 

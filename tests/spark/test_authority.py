@@ -1,4 +1,4 @@
-"""Authority that moves by an operator's act: what readers and models make of it, and what people are told meanwhile."""
+"""Authority that an operator's act moves: its effect on readers and models, and the messages meanwhile."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ def workspace(folder: Path, *faults: dict[str, Any], **models: Any) -> Workspace
 
 
 def rows(ws: Workspace, day: date = D9) -> int:
-    """The rows of the source that the model says went into a day."""
-    [found] = [
-        row["rows_"] for row in ws.data.vouched("models.spend").arrow().to_pylist() if row["logical_date"] == day
-    ]
+    """The source rows that the model counts for a day."""
+    [found] = [row["rows_"] for row in ws.vouched("models.spend").arrow().to_pylist() if row["logical_date"] == day]
     return int(found)
 
 
@@ -87,8 +85,8 @@ def test_an_approved_run_is_published_before_models_are_planned(tmp_path: Path, 
     assert (facts["planned"], facts["accepted"], facts["loaded"]) == (1, 1, 2)
     assert (rows(ws), ws.partitions.why(key(1)).headline) == (20, "serving attempt 1 with 10 rows")
 
-    # With nothing to publish and nothing to run, nobody starts Spark.
-    assert ws.rounds.tick(never, WorkerStore(ws.context.database, ws.context.now).register(), Silent())["planned"] == 0
+    # With nothing to publish and nothing to run, Spark is not started.
+    assert ws.tick(never, WorkerStore(ws.database, ws.now).register(), Silent())["planned"] == 0
 
 
 def test_a_model_does_not_wait_for_ever_for_a_publication_that_fails(tmp_path: Path, spark: Any) -> None:
@@ -132,7 +130,7 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
         assert (why.display, why.stale[0].partition(":")[0]) == ("stale", "UPSTREAM_CHANGED")
     assert ws.status.board(Selection()).flags() == {"upstream_changed": 3, "input_demoted": 3}
 
-    # Rows are read as before, or hidden by every reader where the model says so.
+    # Rows are read as before, or hidden by every reader if the model is configured so.
     for table, as_of, days in (
         ("models.total", None, {D9, D10}),
         ("models.total", "before", {D9, D10}),
@@ -148,7 +146,7 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
         assert told[0].hidden_inputs == (() if D9 in days else (told[0].withdrawn_inputs))
     assert "its rows are hidden from readers" in ws.partitions.why(model("secret")).headline
 
-    # Without the input nothing is made from the rest, and models of models wait, too.
+    # Without the input nothing is derived from the rest, and models of models wait, too.
     waiting = run(ws, spark)
     assert (waiting.planned, waiting.waiting) == (
         0,
@@ -157,8 +155,8 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
     )
     assert set(ws.data.vouched("models.total").arrow().column("logical_date").to_pylist()) == {D9, D10}
 
-    # The input comes back with the same rows: everything is made again all the same, and is ready.
-    assert ws.operations.retry(Selection(keys=(key(1),)), without_raw=True, actor="test") == 1
+    # The input comes back with the same rows: all models are computed again nevertheless, and are ready.
+    assert ws.retry([key(1)], ENTRY) == 1
     again = run(ws, spark)
     assert (again.accepted, again.unchanged, again.cancelled) == (4, 0, 0)
     digests = {attempt.content_digest for attempt in ws.context.state.attempts(key(1))}

@@ -1,4 +1,4 @@
-"""What contracts can say, from raw rows to readers: nested types, defaults, kept fields, figures, references."""
+"""Features of contracts, from raw rows to readers: nested types, defaults, kept fields, figures, references."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ NESTED: list[dict[str, Any]] = [
 
 
 class Keeper(Harness):
-    """A house whose query keeps what it does not know, and whose slices are judged on Spark."""
+    """A workspace whose query keeps unknown fields, and whose partitions are validated on Spark."""
 
     def __init__(self, folder: Path, **query: Any) -> None:
         super().__init__(folder, query={"fields": NESTED, "unknown_fields": "keep", **query})
 
     def send(self, spark: Any, slices: Mapping[PartitionKey, Sequence[Any]]) -> list[Validated]:
-        """Receive these rows, judge them, and accept what may be."""
+        """Receive these rows, validate them, and accept the valid ones."""
         token, run_id = self.workers.register(), new_run_id()
         contract = self.workspace.context.contracts["campaign_daily"]
         planned = [
@@ -50,7 +50,7 @@ class Keeper(Harness):
         sizes = {item.attempt: self.receive(item.attempt, slices[item.attempt.partition]) for item in issued}
         items = [ToValidate(i.attempt, sizes[i.attempt], i.previous_record_count, i.previous_measures) for i in issued]
         found = validate(spark, self.workspace.settings.lake, contract, items)
-        self.validator.accept(
+        self.validator.judge(
             [
                 Accepted(
                     f.attempt, token, "v1", f.record_count, str(f.payload_digest), sizes[f.attempt], f.content_digest
@@ -108,8 +108,8 @@ def test_nested_values_defaults_and_kept_fields_reach_every_reader(tmp_path: Pat
     assert [(c.check, c.severity) for c in found.complaints] == [("known", "warn")]
     assert house.publish().broken == {}
     ws = house.workspace
-    verified = ws.maintenance.verify((), lambda share: None, raw=True)
-    assert (verified.wrong, verified.rows) == ({}, 4)  # the table has what was validated, digest by digest
+    verified = ws.verify((), lambda share: None, raw=True)
+    assert (verified.wrong, verified.rows) == ({}, 4)  # the table has the validated rows, digest by digest
 
     wanted = [*READ, {"id": 9, "tags": None, "geo": None, "country": "X", "_extra": None}]
     names = list(READ[0])
@@ -129,7 +129,7 @@ def test_nested_values_defaults_and_kept_fields_reach_every_reader(tmp_path: Pat
 
 
 def test_each_slice_is_loaded_under_the_contract_it_was_accepted_under(tmp_path: Path, spark: Any) -> None:
-    """Two contracts of one table may differ in a default; what was accepted under one must not be read by the other."""
+    """Two contracts of one table may differ in a default; rows accepted under one must not be read under the other."""
     Keeper(tmp_path).send(spark, {key(1): [{"id": 1}]})
     french = [*NESTED[:3], {**NESTED[3], "default": "FR"}]
     house = Keeper(tmp_path, fields=french)
@@ -193,11 +193,11 @@ def test_a_run_is_compared_with_the_one_that_is_trusted(tmp_path: Path, spark: A
 
     ws.operations.approve(key(), held.run_id, reason="the account shrank", actor="ada")
     again = run(ws, spark, key(), reprocess=True)
-    assert (again.accepted, again.warnings) == (1, 0)  # compared with what was approved
-    ws.operations.rollback(key(), trusted.run_id, actor="ada")
-    assert run(ws, spark, key(), reprocess=True).rejected == 1  # and with what was returned to
-    ws.operations.demote(key(), reason="wrong", actor="ada")
-    ws.operations.retry(Selection(keys=(key(),)), without_raw=True, actor="ada")
+    assert (again.accepted, again.warnings) == (1, 0)  # compared with the approved run
+    ws.rollback(key(), trusted.run_id, audit_entry())
+    assert run(ws, spark, key(), reprocess=True).rejected == 1  # and with the run of the rollback
+    ws.demote(key(), "wrong", audit_entry())
+    ws.retry([key()], audit_entry())
     assert run(ws, spark, key()).accepted == 1  # nothing is trusted, so there is nothing to compare with
 
 
@@ -214,7 +214,7 @@ def referring(*checks: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_values_are_looked_for_in_the_slice_of_the_same_customer_and_day(tmp_path: Path, spark: Any) -> None:
-    """The table that is referred to comes last by name: it is loaded first all the same."""
+    """The referenced table comes last by name: it is loaded first nevertheless."""
     checks = [
         {"references": {"field": "network", "to": "demo.zz_networks"}, "name": "known"},
         {"references": {"fields": ["campaign_id", "network"], "to": "demo.zz_networks"}, "severity": "warn"},

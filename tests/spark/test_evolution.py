@@ -1,4 +1,4 @@
-"""Fields change: what is new is fetched in the new version, and history moves when somebody asks for it."""
+"""Schema changes: new days are fetched in the new version, and history moves on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_history_moves_to_a_new_version_by_an_explicit_backfill(tmp_path: Path, 
     with pytest.raises(ConfigError, match="network string was added"):
         run(open_at(write_workspace(tmp_path, customers=2, query=NEW)), spark)
 
-    # One slice of the past cannot be had again: it keeps its rows in the old version.
+    # One past partition cannot be fetched again: it keeps its rows in the old version.
     faults = [{"fault": "wrong_type", "customer": customer_id(2), "date": "2024-06-09"}]
     changed = {**NEW, "schema_version": "v2", "start_date": "2024-06-09"}
     folder = write_workspace(tmp_path, customers=2, query=changed, faults=faults)
@@ -80,8 +80,8 @@ def test_a_type_that_changes_leaves_reads_and_models_of_either_version_working(t
     table = "demo.campaign_daily"
     run(open_at(write_workspace(tmp_path, customers=2, queries={"campaign_daily": labelled("long", "v1")})), spark)
 
-    # A day arrives in the new version. A model reads each day in its own version; the slice whose window has both says
-    # why it cannot be made, and holds nothing else up. A check that refers to the column compares it as text.
+    # A day arrives in the new version. A model reads each day in its own version; the partition whose window has both
+    # fails with the reason, and blocks nothing else. A check that refers to the column compares it as text.
     models = {
         "top": {"code": TOP, "depends_on": [table]},
         "pair": {"code": PAIR, "depends_on": [table], "needs": "2 days"},

@@ -1,4 +1,4 @@
-"""The tables as others see them: after every publication each reader finds exactly the vouched rows."""
+"""The tables for other readers: after every publication each reader finds exactly the trusted rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rows = list[tuple[str, ...]]
 
 
 class LongAgo(Harness):
-    """What leaves a table in this house left it a month ago."""
+    """All times are a month ago, so that vacuum deletes replaced files."""
 
     def now(self) -> Any:
         return super().now() - timedelta(days=30)

@@ -1,4 +1,4 @@
-"""What is more than one run should hold: done in several, with the same result."""
+"""Plans that are too large for one run: split into several, with the same result."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_models_do_not_count_towards_the_size_and_are_never_cut_off(tmp_path: Pa
     assert (len(again.runs), again.loaded) == (1, 48)
 
 
-def test_customers_in_trouble_do_not_keep_the_others_waiting(tmp_path: Path, spark: Any) -> None:
+def test_failing_customers_do_not_delay_the_others(tmp_path: Path, spark: Any) -> None:
     faults = [{"fault": "quota", "customer": customer_id(1)}]
     ws = open_at(write_workspace(tmp_path, customers=3, faults=faults, query=FROM_MAY, control={"largest_run": 10}))
     summary = run(ws, spark)
@@ -109,7 +109,7 @@ def test_customers_in_trouble_do_not_keep_the_others_waiting(tmp_path: Path, spa
     assert all(ws.context.state.attempts(key(number, "2024-06-10")) for number in (2, 3))
 
 
-def test_a_model_that_cannot_be_made_is_said_before_the_first_of_them(tmp_path: Path, spark: Any) -> None:
+def test_a_model_that_spark_refuses_is_reported_before_the_first_run(tmp_path: Path, spark: Any) -> None:
     bad = {
         "bad": {"code": "SELECT logical_date, nothing FROM demo.campaign_daily", "depends_on": ["demo.campaign_daily"]}
     }

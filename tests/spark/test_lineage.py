@@ -1,4 +1,4 @@
-"""What runs tell others about what they read and wrote."""
+"""The lineage events of runs: inputs and outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def events(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_a_run_tells_one_event_for_each_asset(tmp_path: Path, spark: Any) -> None:
+def test_a_run_emits_one_event_for_each_asset(tmp_path: Path, spark: Any) -> None:
     ws = workspace(tmp_path, {"file": "lineage.jsonl"})
     summary = run(ws, spark)
     found = {event["job"]["name"]: event for event in events(tmp_path / "lineage.jsonl")}
@@ -56,7 +56,7 @@ def test_a_run_tells_one_event_for_each_asset(tmp_path: Path, spark: Any) -> Non
     assert "1 of 4 slices were rejected" in fetched["run"]["facets"]["errorMessage"]["message"]
     assert fetched["run"]["facets"]["nominalTime"]["nominalStartTime"].startswith("2024-06-09")
 
-    # What the one wrote is what the other read, and both belong to one run.
+    # The output of one is the input of the other, and both belong to one run.
     assert [(one["namespace"], one["name"]) for one in made["inputs"]] == [(namespace, "demo.campaign_daily")]
     assert made["job"]["facets"]["sql"]["query"] == SPEND
     parents = {event["run"]["facets"]["parent"]["run"]["runId"] for event in found.values()}
@@ -105,7 +105,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has in the library
-        """Nobody reads it."""
+        """The log of the server is not needed."""
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_events_go_to_a_service_with_its_key(tmp_path: Path, spark: Any, receive
         lineage_schema.validate(event)
 
 
-def test_a_service_that_is_away_fails_no_run_and_is_told_later(tmp_path: Path, spark: Any) -> None:
+def test_an_unreachable_lineage_service_fails_no_run_and_gets_the_events_later(tmp_path: Path, spark: Any) -> None:
     ws = workspace(tmp_path, {"url": "http://127.0.0.1:9", "api_key": "sesame", "timeout": "1s"})
     summary = run(ws, spark)
     assert summary.end == "done"
@@ -141,7 +141,7 @@ def test_a_service_that_is_away_fails_no_run_and_is_told_later(tmp_path: Path, s
     assert "sesame" not in refused.stderr
 
 
-def test_without_a_place_nothing_is_told(tmp_path: Path, spark: Any) -> None:
+def test_without_an_endpoint_no_lineage_is_emitted(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path))
     summary = run(ws, spark)
     refused = penstock("lineage", "emit", summary.run_id, workspace=tmp_path)

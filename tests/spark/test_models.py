@@ -1,4 +1,4 @@
-"""Tables made from tables: when slices of models are made, from what, and when they are made again."""
+"""Derived tables: when partitions of models are computed, from which inputs, and when they are computed again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows(ws: Workspace, table: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def costs(ws: Workspace) -> dict[date, int]:
-    """What the model must say, added up by hand."""
+    """The expected rows of the model, computed by hand."""
     found: dict[date, int] = {}
     for row in ws.data.vouched("demo.campaign_daily").arrow().to_pylist():
         found[row["logical_date"]] = found.get(row["logical_date"], 0) + row["cost_micros"]
@@ -80,7 +80,7 @@ def test_a_day_is_made_only_when_enough_of_its_inputs_can_be_read(tmp_path: Path
     waiting = ws.plans.preview(Selection())
     assert (list(waiting.items), waiting.waiting) == ([], 2)
 
-    # The late customer comes: what waited for it is made, what did without is made again.
+    # The late customer arrives: partitions that waited are computed, partitions without it are computed again.
     ws = open_at(write_workspace(tmp_path, customers=3, models={"spend": spend(), "most": spend(require="60%")}))
     ws.operations.retry(Selection(keys=(key(1, "2024-06-10"),)), without_raw=True, actor="test")
     assert plan(ws) == {
@@ -128,7 +128,7 @@ def test_what_was_overtaken_is_stale_and_made_again_with_what_is_behind_it(tmp_p
     assert plan(ws) == {}
 
 
-def test_a_model_that_is_not_to_be_refreshed_stays_and_says_that_it_is_stale(tmp_path: Path, spark: Any) -> None:
+def test_a_model_without_refresh_stays_and_is_shown_as_stale(tmp_path: Path, spark: Any) -> None:
     ws = open_at(write_workspace(tmp_path, customers=2, models={"spend": spend(require="any", refresh=False)}))
     run(ws, spark)
     demote(ws, key(2, "2024-06-10"))
@@ -256,7 +256,7 @@ def test_a_definition_that_cannot_be_kept_is_refused(tmp_path: Path, spark: Any,
 
 
 def test_a_broken_model_holds_up_itself_and_its_dependents_only(tmp_path: Path, spark: Any) -> None:
-    """Its file is gone, Spark refuses it, or its input cannot be made: sources and other models go on."""
+    """Its file is missing, Spark refuses it, or its input cannot be computed: sources and other models continue."""
     models = {
         "gone": spend(),
         "broken": spend(code="SELECT nosuch FROM demo.campaign_daily"),

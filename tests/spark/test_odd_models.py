@@ -1,4 +1,4 @@
-"""Models as people write them: odd SQL, odd rows, odd moments. Nothing is lost, nothing vouched for by mistake."""
+"""Unusual models: odd SQL, odd rows, odd times. No row is lost, and no wrong row is trusted."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_an_input_that_comes_late_in_a_run_of_its_own_makes_the_slice_stale(tmp_
     assert planned(ws) == {}
 
 
-def test_a_recheck_after_the_code_changed_judges_by_columns_that_spark_says(tmp_path: Path, spark: Any) -> None:
+def test_a_recheck_after_a_code_change_uses_the_columns_of_sparks_analysis(tmp_path: Path, spark: Any) -> None:
     run(open_at(write_workspace(tmp_path, models={"made": model(CLICKS)})), spark)
     ws = open_at(write_workspace(tmp_path, models={"made": model(CLICKS + " -- the same")}))
     assert len(made(ws, "clicks")) == 2
@@ -215,7 +215,7 @@ def orders(ws: Workspace) -> dict[date, tuple[int, int]]:
 
 
 def by_hand(ws: Workspace) -> dict[date, tuple[int, int]]:
-    """What the end of the chain must say."""
+    """The expected rows at the end of the chain."""
     found: dict[date, dict[str, int]] = {}
     for row in ws.data.vouched("demo.campaign_daily").arrow().to_pylist():
         clicks = found.setdefault(row["logical_date"], {})
@@ -237,11 +237,11 @@ def test_models_of_models_follow_customers_that_come_and_go_in_other_time_zones(
     assert orders(ws) == {day: found for day, found in by_hand(ws).items() if day < D10}
     assert planned(ws) == {}
 
-    # A slice in the middle is withdrawn and made again: what is behind it follows, across its window.
+    # A partition in the middle is withdrawn and computed again: its downstream partitions follow, across its window.
     gone = slice_of(date(2024, 6, 8), "own", customer_id(1))
-    assert ws.operations.demote(gone, reason="wrong", actor="test")
-    assert planned(ws) == {}  # what reads it waits
-    ws.operations.retry(Selection(keys=(gone,)), without_raw=True, actor="test")
+    assert ws.demote(gone, "wrong", entry())
+    assert planned(ws) == {}  # its downstream partitions wait
+    ws.retry([gone], entry())
     assert planned(ws) == {
         str(gone): "requeued",
         str(slice_of(date(2024, 6, 8), "share", customer_id(1))): "stale",

@@ -1,4 +1,4 @@
-"""One slice travels from source to reader, and what happens to those that should not."""
+"""One partition from source to reader, and partitions that fail on the way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.flow.heartbeat import Heartbeat
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
-from penstock.pipeline.work import collected, mapped, spread
+from penstock.pipeline.spark_jobs import collected, mapped, spread
 from penstock.projections.fact import START, Cursor
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
@@ -97,16 +97,16 @@ def test_a_few_slices_are_loaded_without_a_job_and_many_with_one_to_the_same_row
         return len(begun), [[row | {"_run_id": ""} for row in found[partition]] for partition in sorted(found)]
 
     jobs, rows = loaded("by-workers")
-    monkeypatch.setattr(load, "_HERE_BYTES", 2**20)
+    monkeypatch.setattr(load, "_LOCAL_BYTES", 2**20)
     no_jobs, same = loaded("here")
     assert (jobs, no_jobs) == (2, 0)
     assert rows == same
 
 
-def test_a_damaged_file_stops_a_small_publication_with_words_and_nothing_is_lost(
+def test_a_damaged_file_fails_a_small_publication_with_a_message_and_loses_nothing(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "_HERE_BYTES", 2**20)
+    monkeypatch.setattr(load, "_LOCAL_BYTES", 2**20)
     ws = open_at(write_workspace(tmp_path))
     run(ws, spark)
     [file] = (tmp_path / "lake" / "warehouse").rglob("*.parquet")
@@ -164,7 +164,7 @@ def test_each_fault_ends_in_its_own_outcome_and_spoils_no_other_slice(tmp_path: 
         assert ws.context.state.state(key(number, "2024-06-09")).status is PartitionStatus.SUCCESS, fault  # type: ignore[union-attr]
     assert summary.rejected == 5
     assert summary.cancelled == 2
-    assert ws.context.state.state(key(2, day)) is None  # what was cancelled counts for nothing
+    assert ws.reader.state(key(2, day)) is None  # a cancelled attempt does not count
     broken = {
         key(n, day) for n, (outcome, *_) in enumerate(FAULTS.values(), start=1) if outcome is not Outcome.SUCCEEDED
     }
@@ -404,7 +404,7 @@ def test_a_withdrawn_partition_is_gone_at_once_and_leaves_the_table_at_the_next_
 
 
 def test_a_database_that_is_away_while_the_source_is_slow_does_not_end_the_run(tmp_path: Path, spark: Any) -> None:
-    """A waiting run looks every two seconds whether it was cancelled; only what it must know makes it fail."""
+    """A waiting run checks for cancellation every two seconds; only errors that concern it make it fail."""
     ws = open_at(write_workspace(tmp_path, faults=[{"fault": "slow", "seconds": 3}]))
     news, away = ws.context.ledger.news_of_run, []
 

@@ -1,4 +1,4 @@
-"""The projections on Spark: rebuilt there they are the same, row by row; and their files are read by anybody."""
+"""The projections rebuilt on Spark are the same, row by row; and any Parquet reader can read their files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.projections.manifest import edges_path, tasks_path
-from penstock.projections.system import TABLES, system_table
+from penstock.projections.system_tables import TABLES, system_table
 from penstock.state.authority import AuthorityStore
 from support.workspaces import Silent, customer_id, key, open_at, run, write_workspace
 

@@ -1,4 +1,4 @@
-"""Rules evaluated by a worker mean exactly what they mean to Spark."""
+"""Rules evaluated by a worker have the same meaning as in Spark."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def texts(written: str) -> list[str]:
 
 
 def test_doctor_refuses_no_expression_that_spark_takes_and_knows_common_mistakes(spark: Any) -> None:
-    """`expression_problems` reads expressions without Spark; Spark's word counts."""
+    """`expression_problems` parses expressions without Spark; Spark has the last word."""
     types = {field.name: field.type for field in FIELDS}
     for text in (*texts(SPARK_ONLY), *texts(REFUSED)):
         try:

@@ -1,4 +1,4 @@
-"""Workspaces of earlier releases: after a migration everything they hold is as it should be, and work goes on."""
+"""Workspaces of earlier releases: after a migration their content is correct, and runs continue."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Client:
 
 @dataclass
 class Fault:
-    """What a request meets instead of an answer, or after so many rows of one."""
+    """A fault that a request gets instead of a response, or after so many rows of one."""
 
     code: grpc.StatusCode
     error: tuple[str, str] | None = None  # the family and name of a GoogleAdsFailure's code
@@ -59,16 +59,16 @@ class Request:
 
 @dataclass
 class AdsServer:
-    """Started by `serving`. What it holds may be changed at any time."""
+    """Started by `serving`. Its content may be changed at any time."""
 
     clients: list[Client] = field(default_factory=list)
     rows: dict[tuple[str, date], list[dict[str, Any]]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     batch: int = 2  # rows in one message
-    ordered: bool = True  # False: days come back in the wrong order, whatever was asked for
+    ordered: bool = True  # False: days come back in the wrong order
     allowance: int | None = None  # requests before it asks for a pause
-    silent: bool = False  # answers nothing, until the client gives up
+    silent: bool = False  # sends no response until the client gives up
     given_up: threading.Event = field(default_factory=threading.Event)  # a client ended a request before its end
     address: str = ""
     version: str = VERSION
@@ -162,7 +162,7 @@ class AdsServer:
         first, last = (date.fromisoformat(text) for text in found.groups())
         days = sorted(day for customer, day in self.rows if customer == customer_id and first <= day <= last)
         if not self.ordered or not order.startswith("segments.date"):
-            days.reverse()  # so that nobody is in order by luck
+            days.reverse()  # so that no order is right by accident
         return [{"segments.date": day.isoformat(), **row} for day in days for row in self.rows[customer_id, day]]
 
     def _message(self, rows: list[dict[str, Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""Defaults for tests about state: a test says only what it is about, the rest comes from here."""
+"""Defaults for tests about state: a test sets only the values that it is about."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BACKENDS = ("sqlite", "postgresql")
 
 
 class SetClock:
-    """A clock that shows what it was set to."""
+    """A clock that returns the time it was set to."""
 
     def __init__(self, now: datetime = NOW) -> None:
         self.now = now
@@ -98,13 +98,13 @@ def audit_entry(**changes: Any) -> AuditEntry:
 
 
 def quick_folder() -> AbstractContextManager[str]:
-    """A folder in memory where there is such a thing: what is tried here is not whether disks keep their promises."""
+    """A folder in memory if the system has one: these tests are not about the durability of disks."""
     memory = Path("/dev/shm")
     return TemporaryDirectory(prefix="penstock-", dir=memory if memory.is_dir() else None)
 
 
 def open_database(backend: str, folder: str | Path, postgres_url: Callable[[], str]) -> Database:
-    """A state schema that nobody else has, not migrated yet."""
+    """A new state schema, not migrated yet."""
     if backend == "sqlite":
         return Database(f"sqlite:///{folder}/state.db")
     return Database(postgres_url(), schema=f"t_{new_ulid().lower()}")
@@ -122,7 +122,7 @@ def migrated(database: Database) -> Database:
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """Everybody who acts on one state database, and one worker who is alive."""
+    """All actors on one state database, and one live worker."""
 
     database: Database
     clock: SetClock
@@ -137,12 +137,12 @@ class Actors:
         clock = SetClock()
         control, workers = ControlStore(database, clock), WorkerStore(database, clock)
         today = contract()
-        control.keep_contracts([(today.fingerprint, "demo", today.query_name, "v1", today.body())])
+        control.store_contracts([(today.fingerprint, "demo", today.query_name, "v1", today.body())])
         validator, reader = ValidatorStore(database, clock), StateReader(database)
         return cls(database, clock, control, validator, workers, reader, workers.register())
 
     def plan(self, *keys: PartitionKey) -> list[Planned]:
-        """What a planner that looks now would write."""
+        """The plan that a planner would make now."""
         return [planned(k, max((a.attempt_no for a in self.reader.attempts(k)), default=0)) for k in keys or (key(),)]
 
     def try_to_issue(
@@ -162,7 +162,7 @@ class Actors:
     def accept(self, partition: PartitionKey | None = None, rows: int = 10) -> AttemptKey:
         """Issue an attempt and accept it."""
         attempt = self.issue_one(partition)
-        assert self.validator.accept([accepted(attempt, self.token, rows)]).applied == [attempt]
+        assert self.validator.judge([accepted(attempt, self.token, rows)]).applied == [attempt]
         return attempt
 
     def reject(self, partition: PartitionKey | None = None, message: str = "clicks is negative") -> AttemptKey:
@@ -180,7 +180,7 @@ class Actors:
         self.database.transact(lambda connection: connection.execute(statement, parameters))
 
     def demote(self, partition: PartitionKey | None = None) -> None:
-        """What withdrawing the authoritative run does to the row."""
+        """Apply the change that a demotion makes to the row."""
         table = schema.partition_state
         self.execute(
             sa.update(table)
@@ -219,7 +219,7 @@ class Actors:
         )
 
     def expire(self, token: str) -> None:
-        """The worker was last heard of two minutes ago, by the database's clock."""
+        """Set the worker's last heartbeat to two minutes ago, by the database's clock."""
         past = {
             "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-120 seconds')",
             "postgresql": "clock_timestamp() - interval '120 seconds'",
@@ -232,7 +232,7 @@ class Actors:
         return sorted(everything(self.database, [table])[table.name], key=repr)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """The payloads of one type of event with their run, in the order in which they were told."""
+        """The payloads of one type of event with their run, in the order of the ledger."""
         event = schema.event
         with self.database.snapshot() as connection:
             found = connection.execute(sa.select(event).where(event.c.type == kind).order_by(event.c.position)).all()
@@ -304,7 +304,7 @@ def race(database: Database, *sides: Callable[[Database, Callable[[], datetime]]
 
 
 def tamper(database: Database, statement: sa.Update) -> None:
-    """Change a closed attempt as somebody would who may switch its triggers off."""
+    """Change a closed attempt with the triggers switched off."""
     names = ("closed_attempts_are_frozen", "marks_of_attempts_are_set_once")
 
     def work(connection: sa.Connection) -> None:

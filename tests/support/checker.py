@@ -34,12 +34,12 @@ def check_workspace(folder: Path) -> list[str]:
 
 
 def check(state: str, lake: str, schema: str | None = None) -> list[str]:
-    """Everything that must hold between the state database, the warehouse and the raw payloads, at this moment."""
+    """Check all rules between the state database, the warehouse and the raw payloads, at this moment."""
     return sorted(_Checker(read_state(state, schema), LakeFiles(lake)).violations())
 
 
 def check_state(state: str, schema: str | None = None) -> list[str]:
-    """Only what the state database says about itself; for tests without a lake."""
+    """Check the rules inside the state database only; for tests without a lake."""
     checker = _Checker(read_state(state, schema), None)
     return sorted([*checker.attempts(), *checker.authority(), *checker.pointers()])
 
@@ -152,7 +152,7 @@ class _Checker:
     # --- raw payloads -----------------------------------------------------------------------------------------------
 
     def payloads(self) -> Iterator[str]:
-        """Every payload that a verdict names and that was not deleted is what its seal and the verdict say."""
+        """Every payload of a verdict that was not deleted matches its seal and the verdict."""
         for key, mine in self._attempts.items():
             for run, row in mine.items():
                 if row["payload_digest"] is not None and row["raw_deleted_at"] is None:
@@ -194,7 +194,7 @@ class _Checker:
     # --- warehouse --------------------------------------------------------------------------------------------------
 
     def table(self, row: Row) -> Iterator[str]:
-        """The rows of one table at its head: whole slices of one run each, with exactly the rows of the payloads."""
+        """The rows of one table at its head: complete partitions of one run each, with the rows of their payloads."""
         assert self._lake is not None
         name, version = row["table_name"], row["version"]
         try:

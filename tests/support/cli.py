@@ -1,4 +1,4 @@
-"""The command line as a user has it: a process of its own."""
+"""The command line as a user runs it: in its own process."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Ended(NamedTuple):
 
 
 def in_process(*arguments: str, workspace: Path, stdin: str | None = None) -> Ended:
-    """Run a command in this process, which is fast; only for commands that start no Spark. `stdin` is what a person
-    types at a terminal; without it there is none."""
+    """Run a command in this process, which is fast; only for commands that start no Spark. `stdin` is the input of a
+    terminal; without it there is no terminal."""
     from penstock.cli.main import main
 
     written = (io.BytesIO(), io.BytesIO())

@@ -1,7 +1,7 @@
 """A Delta reader that shares no code with ours: DuckDB's extension, which is built on delta-kernel.
 
-It needs an older DuckDB than the locked one. So both are installed, with hashes, into a folder of their own inside the
-virtual environment, once; and a process of its own loads them from there, without a network.
+It needs an older DuckDB than the locked one. So both are installed once, with hashes, into a separate folder inside the
+virtual environment; a separate process loads them from there, without a network.
 """
 
 from __future__ import annotations

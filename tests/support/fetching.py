@@ -1,4 +1,4 @@
-"""What a source says about each day, as the tests of sources look at it."""
+"""The result of a source for each day, for tests of sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.source.protocol import COMPLETE, Source
 
 
 def by_day(source: Source, query: Query, dates: Sequence[date]) -> dict[date, Any]:
-    """The rows of each day, or its error; nothing for a day of which nothing was said."""
+    """The rows of each day, or its error; no entry for a day without either."""
     found: dict[date, Any] = {}
     for day, row in source.extract(query, Customer(id="c"), dates):
         if isinstance(row, PenstockError):

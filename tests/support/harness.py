@@ -1,4 +1,4 @@
-"""A whole house without Spark: the real stores, lake and publisher, staging in this process."""
+"""A workspace without Spark: the real stores, lake and publisher, staging in this process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WIDE_BYTES = 1000
 
 
 def content_digest(rows: pa.Table, version: str = "v1") -> str:
-    """As the validator makes it."""
+    """A contract as the validator builds it."""
     content = Content(rows.num_rows)
     for number in row_hashes(rows).tolist():
         content.total = (content.total + number) % 2**64
@@ -52,7 +52,7 @@ def content_digest(rows: pa.Table, version: str = "v1") -> str:
 
 
 class Harness:
-    """Delivers accepted slices and publishes them. One that stands in the folder already is entered as it is."""
+    """Delivers accepted partitions and publishes them. Opens an existing workspace in the folder as it is."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class Harness:
             write_workspace(folder, **settings)
         self.folder = folder
         self.workspace: Workspace = open_at(folder)
-        self.control = ControlStore(self.workspace.context.database, self.now)
-        self.validator = ValidatorStore(self.workspace.context.database, self.now)
-        self.workers = WorkerStore(self.workspace.context.database, self.now)
-        self._contracts = self.workspace.context.contracts
-        self.control.keep_contracts(
+        self.control = ControlStore(self.workspace.database, self.now)
+        self.validator = ValidatorStore(self.workspace.database, self.now)
+        self.workers = WorkerStore(self.workspace.database, self.now)
+        self._contracts = self.workspace.contracts
+        self.control.store_contracts(
             [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in self._contracts.values()]
         )
 
     def under(self, version: str) -> Harness:
-        """The same state and lake, as somebody sees them whose workspace file says another schema version."""
-        database = self.workspace.context.database
+        """The same state and lake, under a workspace file with another schema version."""
+        database = self.workspace.database
         url = database.url.render_as_string(hide_password=False)
         queries = tuple(self._contracts)
         return Harness(self.folder / version, queries, url, database.schema, version, self.workspace.context.lake.url)
@@ -91,20 +91,20 @@ class Harness:
         return datetime.now(UTC)
 
     def deliver(self, slices: Mapping[PartitionKey, int], rows: int = 3) -> RunId:
-        """A run in which each slice has `rows` rows with these clicks, received, sealed and accepted."""
+        """Run: each partition gets `rows` rows with these clicks, received, sealed and accepted."""
         run_id, delivered = self.offer(slices, rows)
         assert delivered == set(slices)
         return run_id
 
     def offer(self, slices: Mapping[PartitionKey, int], rows: int = 3) -> tuple[RunId, set[PartitionKey]]:
-        """The same where others deliver, too: what somebody else is at work on is left out."""
+        """The same with concurrent deliveries: partitions that another worker holds are skipped."""
         token, run_id = self.workers.register(), new_run_id()
         contracts = {key: self._contracts[key.query_name] for key in slices}
         seen = self._last_attempts()
         planned = [Planned(k, seen.get(k, 0), "missing", c.fingerprint, c.schema_version) for k, c in contracts.items()]
         issued, _ = self.control.issue(run_id, token, 0, planned)
         verdicts = [self._accepted(i.attempt, slices[i.attempt.partition], rows, token) for i in issued]
-        applied = self.validator.accept(verdicts).applied
+        applied = self.validator.judge(verdicts).applied
         assert len(applied) == len(issued)
         self.workers.stop(token)
         return run_id, {attempt.partition for attempt in applied}
@@ -135,7 +135,7 @@ class Harness:
         return Accepted(attempt, token, version, rows, seal.payload_sha256, seal.payload_bytes, digest)
 
     def publisher(self, token: str | None = None) -> tuple[Publisher, str]:
-        """A publisher of a worker of its own, or of the one that is named, and the worker's token."""
+        """A publisher of a new worker, or of the given one, and the worker's token."""
         token = token or self.workers.register()
         kept = [Contract.from_body(row.body) for row in self.workspace.context.state.contracts()]
         contracts = {c.fingerprint: c for c in kept}
@@ -177,7 +177,7 @@ class Harness:
         return Rebuilder(publisher, examine), token
 
     def rebuild(self, asset: str) -> Rebuilt:
-        """Make the tables of an asset hold what the database says."""
+        """Rebuild the tables of an asset from the database."""
         rebuilder, token = self.rebuilder()
         done = rebuilder.rebuild(asset)
         self.workers.stop(token)
@@ -190,19 +190,19 @@ class Harness:
             os.utime(path, (past, past))
 
     def unfinished(self) -> set[str]:
-        """The tables of publications that were prepared, and that nobody has finished or forgotten."""
+        """The tables of prepared publications that are neither finished nor dropped."""
         batch = tables.load_batch
         with self.workspace.context.database.snapshot() as connection:
             bodies = connection.scalars(sa.select(batch.c.body).where(batch.c.status == "prepared")).all()
         return {name for body in bodies for name in body}
 
     def batches(self) -> dict[str, str]:
-        """Every publication there ever was, and what became of it."""
+        """Every publication, with its status."""
         batch = tables.load_batch.c
         with self.workspace.context.database.snapshot() as connection:
             return {row.batch_id: row.status for row in connection.execute(sa.select(batch.batch_id, batch.status))}
 
     def clicks(self, query: str = "campaign_daily") -> dict[PartitionKey, set[int]]:
-        """What readers see: for each slice the different values of clicks (more than one would be a mixture)."""
+        """The visible rows: for each partition the different values of clicks (more than one would be a mixture)."""
         rows = rows_by_partition(self.workspace, f"demo.{query}")
         return {key: {row["clicks"] for row in found} for key, found in rows.items()}

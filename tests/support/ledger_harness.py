@@ -1,4 +1,4 @@
-"""A state database, a lake, and everybody who reads the ledger: for tests about what is made from events."""
+"""A state database, a lake, and all readers of the ledger: for tests about projections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.partition import AttemptKey, RunId, new_run_id
 from penstock.projections.current import Current, load_current
 from penstock.projections.manifest import ManifestPointer
 from penstock.projections.projector import Projector
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 from penstock.state.inputs import InputReader
 from support import builders
 from support.builders import Actors, key, planned
@@ -29,7 +29,7 @@ OWNER = (builders.TENANT, builders.WORKSPACE)
 
 @dataclass
 class LedgerHarness:
-    """A state database, a lake, and everybody who reads the ledger."""
+    """A state database, a lake, and all readers of the ledger."""
 
     actors: Actors
     lake: Lake

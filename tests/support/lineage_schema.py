@@ -1,8 +1,8 @@
 """The schema of OpenLineage events, as JSON Schema, from the classes that the standard's client makes from it.
 
-The client checks what a caller builds, and not what was written. These schemas are for what was written: every
-object has what the standard asks for and nothing it does not know, and each facet is held to the very schema that
-it names in `_schemaURL`.
+The client validates the objects that a caller builds, not the written documents. These schemas are for the documents:
+every object has the required and only known properties, and each facet is validated against the schema that it names in
+`_schemaURL`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _is_address(text: object) -> bool:
 
 
 def validate(event: dict[str, Any]) -> None:
-    """Raises jsonschema.ValidationError for what is not a run event of the standard."""
+    """Raise jsonschema.ValidationError if the document is not a run event of the standard."""
     jsonschema.validate(event, _standard(), format_checker=_CHECKER)
 
 
@@ -79,7 +79,7 @@ def _facets() -> dict[str, type]:
 
 
 def _any_of(facets: dict[str, type]) -> dict[str, Any]:
-    """A facet of a family: held to the schema that it says is its own, which must be one that the standard knows."""
+    """A facet of a family, validated against the schema that it names, which must be one of the standard."""
     choices = [
         {"if": {"properties": {"_schemaURL": {"const": url}}}, "then": {"$ref": f"#/$defs/{_name(kind)}"}}
         for url, kind in facets.items()
@@ -92,7 +92,7 @@ def _object(kind: type, todo: list[type]) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     fields = attrs.fields(kind)
     properties = {field.name: _typed(hints[field.name], todo, _FORMATS.get(field.name)) for field in fields}
-    # The client fills in who says it and by which schema: the standard asks for both.
+    # The client fills in producer and schema: the standard requires both.
     told = {"producer", "_producer", "schemaURL", "_schemaURL"}
     required = [field.name for field in fields if field.default is attrs.NOTHING or field.name in told]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

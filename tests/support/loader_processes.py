@@ -1,7 +1,7 @@
-"""Loaders and readers of one warehouse, each a process of its own that may be killed at any moment.
+"""Loaders and readers of one warehouse, each in its own process that may be killed at any moment.
 
-Loaders deliver slices through the real stores and publish with the real protocol; only Spark is left out. A slice has
-as many rows as its clicks say, so that a reader can tell a whole slice from a part of one.
+Loaders deliver partitions through the real stores and publish with the real protocol; only Spark is left out. The
+number of rows of a partition equals its clicks, so that a reader can detect a partial one.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def load(folder: str, seed: str, rounds: str) -> None:
                 done += 1
             except ActRefused:
                 done += 1
-            except TransientError:  # somebody was faster
+            except TransientError:  # another process was faster
                 time.sleep(0.05)
 
 
@@ -134,11 +134,11 @@ def rebuild(folder: str) -> None:
 
 
 class Caught(Exception):
-    """A reader saw what nobody must ever see."""
+    """A reader saw an inconsistent result."""
 
 
 class Witness:
-    """Reads again and again until it is told to stop; every read is looked at from all sides."""
+    """Reads in a loop until it is stopped; every read is verified."""
 
     def __init__(self, house: Harness) -> None:
         self.house = house
@@ -167,7 +167,7 @@ class Witness:
 
 
 class SteadyWitness(Witness):
-    """What is only ever replaced is always there, and a run that was replaced never comes back."""
+    """A partition that is only replaced is always visible, and a replaced run never comes back."""
 
     def __init__(self, house: Harness) -> None:
         super().__init__(house)
@@ -205,7 +205,7 @@ class UniformWitness(Witness):
 
 
 def whole_slices(rows: pa.Table) -> dict[PartitionKey, tuple[int, str]]:
-    """The clicks and the run of each slice, if each is whole and of one run only."""
+    """The clicks and the run of each partition, if each is complete and of one run only."""
     keys = ["customer_id", "logical_date"]
     sums: list[tuple[Any, ...]] = [
         ("clicks", "min"), ("clicks", "max"), ("clicks", "count"), ("campaign_id", "count_distinct"),
@@ -224,7 +224,7 @@ def whole_slices(rows: pa.Table) -> dict[PartitionKey, tuple[int, str]]:
 
 
 def read(folder: str, partitions: str = "") -> None:
-    """Until there is a file `stop`; what was caught is left in a file, and the number of reads in another."""
+    """Loop until a file `stop` exists; writes violations to a file, and the number of reads to another."""
     house = Harness(Path(folder))
     witness = UniformWitness(house, int(partitions)) if partitions else SteadyWitness(house)
     place = Path(folder) / "witnesses"
@@ -241,7 +241,7 @@ def read(folder: str, partitions: str = "") -> None:
 
 
 class Watch:
-    """Readers that look for as long as the block lasts."""
+    """Run readers for the duration of the block."""
 
     def __init__(self, folder: Path, readers: int, *arguments: object) -> None:
         self._place = folder / "witnesses"

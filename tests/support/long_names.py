@@ -24,8 +24,8 @@ CUSTOMERS = ("1234567890", "9876543210")
 
 @dataclass(frozen=True, slots=True)
 class LongNames:
-    """Of each of two customers one partition is served, one failed and was given up, one failed, and one is missing;
-    these are those of the first customer."""
+    """Each of two customers has one served partition, one failed and terminal, one failed, and one missing; these are
+    those of the first customer."""
 
     folder: Path
     served: PartitionKey
@@ -76,7 +76,7 @@ def make(folder: Path) -> LongNames:
     resumed(house.workspace.context.database, house.now, *missing)
     open_run = new_run_id()
     house.control.start_run(open_run, house.workers.register(), "ada", {}, 0)
-    time.sleep(1.1)  # what is served is stale from here on, for every question
+    time.sleep(1.1)  # the served partitions are stale from here on
     backfills = [backfill(house, priority) for priority in (0, 5, 0, 5)]
     return LongNames(
         folder, served[0], terminal[0], failed[0], missing[0], loaded_run, failed_run, open_run, backfills[0]

@@ -1,10 +1,10 @@
-"""The workspaces that tests make, remembered so that each test can end with the checker."""
+"""A registry of the workspaces that tests create, so that each test ends with the checker."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_made: dict[Path, None] = {}  # in the order in which they were made
+_made: dict[Path, None] = {}  # in the order of creation
 
 
 def remember(folder: Path) -> None:
@@ -12,7 +12,7 @@ def remember(folder: Path) -> None:
 
 
 def remember_below(folder: Path) -> None:
-    """Remember the workspaces that commands made in a folder."""
+    """Register the workspaces that commands created in a folder."""
     for file in sorted(folder.rglob("penstock.yaml")):
         remember(file.parent)
 
@@ -25,8 +25,8 @@ def forget(under: Path | None = None) -> None:
 
 
 def violations(under: Path | None = None) -> list[str]:
-    """What the checker finds in every remembered workspace that still exists. For those `under` a folder, whose test is
-    over, the projections are compared with a rebuild as well."""
+    """The violations in every registered workspace that still exists. For those `under` a folder, whose test is over,
+    the projections are compared with a rebuild as well."""
     from support.checker import check_workspace  # here: child processes of tests import this module, too
 
     found: list[str] = []

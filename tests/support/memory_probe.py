@@ -1,4 +1,4 @@
-"""Validates and publishes what was delivered, as a worker does it, and prints what that took of memory."""
+"""Validates and publishes delivered partitions as a worker does, and prints the memory that it used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 from penstock.contract.content import content_digest
 from penstock.contract.rules import row_rules, unique_rules
 from penstock.partition import AttemptKey
-from penstock.pipeline.parse_slices import Examiner
-from penstock.pipeline.summarise import summariser
+from penstock.pipeline.parse_slices import SliceParser
+from penstock.pipeline.slice_summary import summariser
 from penstock.pipeline.validate import ToValidate, _item_table
 from support.harness import Harness
 from support.workspaces import key
@@ -25,12 +25,12 @@ def examine(house: Harness) -> str:
     item = ToValidate(AttemptKey(key(), attempt.run_id), attempt.payload_bytes or 0, None)
     add_up = summariser(len(row_rules(contract)), [rule.fields for rule in unique_rules(contract)])
     batches = iter(_item_table([item]).to_batches())
-    [found] = pa.Table.from_batches(add_up(Examiner(house.workspace.context.lake.url, contract)(batches))).to_pylist()
+    [found] = pa.Table.from_batches(add_up(SliceParser(house.workspace.lake.url, contract)(batches))).to_pylist()
     return content_digest(contract.schema_version, found["rows"], found["hash_xor"], found["hash_sum"] % 2**64)
 
 
 def peak() -> int:
-    """Megabytes, as the kernel counts them since this program began; what getrusage says includes the parent's."""
+    """Megabytes since the start of this program, as the kernel counts them; getrusage includes the parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
 

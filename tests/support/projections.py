@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.app import Workspace
 from penstock.config.settings import load_settings
-from penstock.projections.system import system_table
+from penstock.projections.system_tables import system_table
 from support.checker import places
 
 _TABLES = ("partition_status", "runs")
@@ -62,7 +62,7 @@ def _rows(ws: Workspace, name: str) -> Counter[Any]:
 
 
 def _copied(folder: Path, to: Path, state: Path, lake: Path) -> Path:
-    """The workspace's own files, its database, and the part of its lake that projections are made from."""
+    """The workspace's own files, its database, and the part of its lake that projections depend on."""
     for path in folder.iterdir():
         if path.is_file() and not path.name.startswith(state.name):
             shutil.copy2(path, to / path.name)

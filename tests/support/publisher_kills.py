@@ -1,4 +1,4 @@
-"""A publisher killed in every gap of the protocol while others read: what it leaves is looked at, and then mended."""
+"""Kills a publisher in every gap of the protocol while readers run, verifies the state it left, and recovers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PUBLISH_GAPS = ("publish.staged", "publish.prepared", "publish.committed", "publ
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """One gap: which publication readers saw after the kill, and what the next publisher made of the batch."""
+    """One gap: which publication readers saw after the kill, and what the next publisher did with the batch."""
 
     gap: str
     seen: int

@@ -1,4 +1,4 @@
-"""A run folded the slow and obvious way, to hold against the real fold: dictionaries, recursion, one task at a time."""
+"""A slow and obvious fold of a run, to compare the real fold with: dictionaries, recursion, one task at a time."""
 
 from __future__ import annotations
 

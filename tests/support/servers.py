@@ -1,4 +1,4 @@
-"""Real servers for the contract tests: a PostgreSQL of our own, and an S3 that keeps its promises under races."""
+"""Real servers for the contract tests: a PostgreSQL, and an S3 server that is atomic under races."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _install_postgres() -> Path:
 
 
 def _as_postgres(*command: str | Path) -> None:
-    """PostgreSQL refuses to run as root, so root borrows the account that the package made."""
+    """PostgreSQL refuses to run as root, so root uses the account that the package created."""
     become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     # Output goes to a file: the server inherits a pipe, and waiting for its end would be waiting for the server.
     with tempfile.TemporaryFile() as output:
@@ -176,7 +176,7 @@ def _wait_until_it_answers(endpoint: str, server: subprocess.Popen[bytes]) -> No
 
 
 def s3_application() -> Callable[..., Iterable[bytes]]:
-    """moto looks whether a key exists and then writes it, without a lock; S3 itself has no such gap."""
+    """Make moto atomic: it checks whether a key exists and then writes it, without a lock; S3 has no such gap."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     app = DomainDispatcherApplication(create_backend_app)

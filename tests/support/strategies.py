@@ -1,4 +1,4 @@
-"""Random things that more than one law is about."""
+"""Hypothesis strategies that several tests share."""
 
 from __future__ import annotations
 

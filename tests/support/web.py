@@ -1,4 +1,4 @@
-"""A web service for tests: real sockets, answers written by the test."""
+"""A web service for tests: real sockets, responses written by the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One answer; `cut` bytes of its promised length never come."""
+    """One response; the last `cut` bytes of its declared length are missing."""
 
     body: bytes = b""
     status: int = 200
@@ -37,7 +37,7 @@ class Service:
 
 @contextmanager
 def service(answer: Callable[[Asked], Said]) -> Iterator[Service]:
-    """Serves on a free port until the block ends; remembers what was asked."""
+    """Serve on a free port until the block ends; records the requests."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

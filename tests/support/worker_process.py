@@ -1,8 +1,8 @@
-"""One of many workers on one state database, as a process of its own that may be killed at any moment.
+"""One of many workers on one state database, in its own process that may be killed at any moment.
 
-It plans, issues and judges through the real stores; only the data plane is left out: what becomes of an attempt is
-decided by a die that depends on the partition and the number of the attempt. While it works on a partition it keeps a
-link with its name: whoever finds the link of a living process has caught two at work on the same partition.
+It plans, issues and judges through the real stores; only the data plane is left out: a pseudo-random function of the
+partition and the attempt number decides the outcome of an attempt. While it works on a partition it keeps a link with
+its name: a process that finds the link of another live process has detected two workers on the same partition.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.partition import AttemptKey, new_run_id
 from penstock.state.control import ControlStore
 from penstock.state.reader import StateReader
 from penstock.state.records import Accepted, Cancelled, Issued, Rejected, Verdict
-from penstock.state.schedule import RetryStore
+from penstock.state.retries import RetryStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore, process
 from support.builders import contract, query
@@ -64,7 +64,7 @@ class Worker:
         self._random = random.Random(os.getpid())
 
     def work(self) -> None:
-        """Until nothing is due and nobody works on anything."""
+        """Work until nothing is due and no other worker is active."""
         while True:
             rescue(self._workers, self._control, self._validator)
             schedule(self._retries, QUERIES, lambda: 0.5, lambda key: utc_now())

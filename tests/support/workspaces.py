@@ -1,4 +1,4 @@
-"""Workspaces for tests: a folder with a penstock.yaml that says only what the test is about."""
+"""Workspaces for tests: a folder with a penstock.yaml that contains only the settings that the test is about."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def open_at(folder: Path, now: datetime = NOW) -> Workspace:
 
 
 class Silent:
-    """A watcher that does not look."""
+    """A watcher that ignores all progress."""
 
     def stage(self, name: str, partitions: int) -> Callable[[float], None]:
         return lambda share: None
@@ -114,7 +114,7 @@ def run(workspace: Workspace, spark: Any, *keys: PartitionKey, reprocess: bool =
 def rows_by_partition(
     workspace: Workspace, table: str = "demo.campaign_daily"
 ) -> dict[PartitionKey, list[dict[str, Any]]]:
-    """What a reader sees, slice by slice."""
+    """The visible rows, by partition."""
     source, _, query = table.partition(".")
     found: dict[PartitionKey, list[dict[str, Any]]] = {}
     for row in workspace.data.vouched(table).arrow().to_pylist():

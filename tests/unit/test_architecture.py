@@ -1,4 +1,4 @@
-"""Imports point downwards, and a command that only looks is not made to wait for Spark."""
+"""Imports point downwards, and a read-only command does not import Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import penstock
 
 ROOT = Path(penstock.__file__).parent
 
-# From top to bottom: a part may import what stands below it, and its own modules.
+# From top to bottom: a part may import the parts below it, and its own modules.
 LAYERS = (
     "cli",
     "console",
@@ -50,10 +50,10 @@ LAYERS = (
     "errors",
 )
 
-# `python -m penstock` is another way to say `penstock`.
+# `python -m penstock` is equivalent to `penstock`.
 FACES = {"__main__": "cli"}
 
-# (importing module, imported part): why this one may look up.
+# (importing module, imported part): why this import may point upwards.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 HEAVY = ("pyspark", "pyarrow", "deltalake", "duckdb", "pandas", "sqlalchemy")
@@ -84,7 +84,7 @@ def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str
 
 
 def part_of(module: str) -> str | None:
-    """`cli` for penstock.cli.main; None for what is not ours, and for the front door's version."""
+    """`cli` for penstock.cli.main; None for other packages, and for the version in penstock itself."""
     root, _, rest = module.partition(".")
     part = rest.partition(".")[0]
     part = FACES.get(part, part)

@@ -1,4 +1,4 @@
-"""What a source may be asked: shared out among workers, and kept by each of them."""
+"""The request budget of a source: divided among workers, and enforced by each of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.config.assets import Query
 from penstock.config.checks import Field
 from penstock.config.settings import Customer, SourceSettings
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extraction, _shared_out, _worker
+from penstock.pipeline.extract import Extraction, _limits_per_task, _worker
 from penstock.source.budget import Budget
 
 FIRST = date(2024, 6, 1)
@@ -77,15 +77,15 @@ def extraction(folder: Path, **limits: float) -> Extraction:
         ({"parallelism": 8, "rate": 8.0}, 4, 2, 2.0),
     ],
 )
-def test_what_is_allowed_is_shared_out(
+def test_what_is_allowed_is_limits_per_task(
     tmp_path: Path, limits: dict[str, float], tasks: int, threads: int, rate: float | None
 ) -> None:
-    shared, found = _shared_out(extraction(tmp_path, **limits), tasks=50, slots=4)
+    shared, found = _limits_per_task(extraction(tmp_path, **limits), tasks=50, slots=4)
     assert (found, shared.threads, shared.rate) == (tasks, threads, rate)
 
 
 def test_threads_of_a_worker_fetch_each_span_once(tmp_path: Path) -> None:
-    shared, _ = _shared_out(extraction(tmp_path, parallelism=4), tasks=1, slots=1)
+    shared, _ = _limits_per_task(extraction(tmp_path, parallelism=4), tasks=1, slots=1)
     assert shared.threads == 4
     spans = [
         {"query": "q", "customer": Customer(id=str(number)).model_dump_json(), "dates": [FIRST, FIRST + timedelta(1)]}

@@ -32,7 +32,7 @@ TABLE = "lake/warehouse/demo/campaign_daily/v1"
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two partitions that readers see, one of them in its second attempt, one demoted and one that waits."""
+    """Two visible partitions, one of them in its second attempt, one demoted and one due."""
     made = Harness(tmp_path_factory.mktemp("pristine"))
     made.deliver({FIRST: 1, SECOND: 1, DEMOTED: 1})
     made.publish()
@@ -54,7 +54,7 @@ def house(pristine: Path, tmp_path: Path) -> Iterator[Harness]:
 
 
 def sql(house: Harness, statement: str, *values: object) -> None:
-    """Change the database as somebody with an editor would: no trigger and no constraint has a say."""
+    """Change the database directly: without triggers and constraints."""
     with closing(sqlite3.connect(house.folder / "state.db")) as connection, connection:
         connection.execute("PRAGMA ignore_check_constraints = on")
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
@@ -97,7 +97,7 @@ def commit(house: Harness, change: Callable[[pa.Table], pa.Table], *, keep: bool
 
 
 def plant(house: Harness, change: Callable[[pa.Table], pa.Table], *, keep: bool = False) -> list[str]:
-    """The same in a version that the head names; what the checker says about it."""
+    """The same in a version that the head names; returns the violations."""
     version = commit(house, change, keep=keep)
     assert check_workspace(house.folder) == [], "no head names that version yet"
     sql(house, "UPDATE warehouse_table SET version = ?", version)

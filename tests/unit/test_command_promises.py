@@ -1,4 +1,4 @@
-"""What every command promises: its options, its pages, and that a preview changes nothing."""
+"""Rules that every command follows: its options, its pages, and that a preview changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.cli import penstock
 from support.long_names import QUERY, LongNames
 from support.workspaces import write_workspace
 
-# --- options: which promise holds for which command -----------------------------------------------------------------
+# --- options: which rule applies to which command -------------------------------------------------------------------
 
 PROMISES: dict[str, set[str]] = {
     "workspace": {"--workspace"},
@@ -29,14 +29,14 @@ PROMISES: dict[str, set[str]] = {
     "filters": {"KEY", "--source", "--customer", "--query", "--date", "--since", "--until", "--status"},
     "slice": {"--customer", "--date", "--since", "--until"},  # of one table, which is an argument
     "pages": {"--limit", "--after"},
-    "limit": {"--limit"},  # shows the first ones of what is acted on, or of rows
+    "limit": {"--limit"},  # shows the first affected items or rows
     "previews": {"--dry-run"},
     "audited": {"--actor"},
     "confirms": {"--yes", "--force"},
 }
 
-# A new command fails the test until it stands here. `audited` are manual acts on the state of partitions, backfills,
-# runs and files; what only prepares the machine or runs by itself has no actor.
+# A new command fails the test until it is listed here. `audited` are manual acts on the state of partitions, backfills,
+# runs and files; commands that only prepare the machine or run by themselves have no actor.
 COMMANDS: dict[str, str] = {
     "init": "answers",
     "doctor": "workspace answers",

@@ -15,7 +15,7 @@ PENSTOCK = Path(sys.executable).with_name("penstock")
 
 
 def offered(folder: Path, line: str) -> set[str]:
-    """What bash would offer at the end of this line."""
+    """The completions that bash offers at the end of this line."""
     asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     done = subprocess.run([PENSTOCK], cwd=folder, env={**os.environ, **asked}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The rails around large changes, at their exact limits."""
+"""The confirmation of large changes, at its exact limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_is_small_or_confirmed_goes_on(count: int, yes: bool, force: bool) 
 def test_what_is_large_is_refused_with_the_option_that_allows_it(
     count: int, yes: bool, force: bool, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # a pipe is nobody to ask
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # a pipe cannot confirm
     with pytest.raises(UsageError) as refused:
         confirm("retrying", count, yes=yes, force=force)
     assert option in str(refused.value)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
 DECISIONS = ROOT / "docs" / "decisions.md"
 
-# How many sentences each specification has, and how many promises the command line and the Python interface make.
+# The number of sentences of each specification, and of documented rules of the command line and the Python interface.
 SENTENCES = {"S": 56, "W": 55, "R": 58, "D": 41, "P": 44, "C": 49}
 
 _NUMBERED = re.compile(r"([A-Z])(\d+)")
@@ -28,7 +28,7 @@ _SKIPS = {"skip", "skipif", "xfail", "importorskip"}
 
 
 def violations(text: str) -> list[str]:
-    """What is wrong with the page."""
+    """The errors in the page."""
     tables = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     numbered = [row for row in tables if _NUMBERED.fullmatch(row[0])]
     commands = [(found[1], row[1]) for row in tables if (found := _COMMAND.fullmatch(row[0]))]
@@ -113,7 +113,7 @@ def _defined(file: Path) -> dict[str, bool]:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """What a statement defines: a function, a class, or (as Hypothesis does it) an assigned class."""
+    """The names that a statement defines: a function, a class, or (as Hypothesis does it) an assigned class."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
     return [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]

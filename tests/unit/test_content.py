@@ -80,7 +80,7 @@ def test_minus_zero_is_zero_and_null_is_not() -> None:
 
 
 def test_hashes_stay_what_they_are() -> None:
-    """Digests in state databases were made with these: a change here makes every slice look changed once."""
+    """Digests in state databases use these: a change here makes every partition look changed once."""
     table = pa.table({"a": [1, None], "b": ["x", "y"], "c": [0.5, None]})
     assert row_hashes(table).tolist() == [13312937088836686407, 5790384474668736106]
     nested = pa.table({"a": [[1, 2], None, []], "b": [{"x": "u", "y": [True]}, {"x": None, "y": None}, None]})
@@ -88,7 +88,7 @@ def test_hashes_stay_what_they_are() -> None:
 
 
 def test_a_digest_carries_the_version_of_its_algorithm() -> None:
-    """Digests without a version are of releases that wrote none: they are compared by what is behind the version."""
+    """Digests without a version are of releases that wrote none: they are compared without the prefix."""
     bare = "ac9d69a7d8f6a3bd2ba8f9f2a8ad3a7d9f0b6a1f6b4ac34b02a5f9b8c5c1f3aa"
     assert content_digest("v1", 2, 5, 2**64 - 1) == "2:" + comparable(content_digest("v1", 2, 5, 2**64 - 1))
     assert comparable(f"2:{bare}") == comparable(bare) == bare

@@ -287,7 +287,7 @@ POLICIES: list[dict[str, Any]] = [
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(anything, surprises), min_size=1, max_size=4), st.sampled_from(POLICIES))
 def test_the_fast_and_the_patient_reading_agree(found: list[tuple[Any, Any]], policies: dict[str, Any]) -> None:
-    """A word that looks like a number Arrow should not see sends a payload to the patient reading."""
+    """Text that looks like a number Arrow must not see sends a payload to the slow parser."""
     keeps = policies.get("unknown_fields") == "keep"
     word = Field(name="word", type="string")
     judged = contract(**{**policies, "fields": (*policies.get("fields", FIELDS), word)})
@@ -360,7 +360,7 @@ def test_a_payload_full_of_different_faults_is_not_retold_in_full() -> None:
 
 
 def test_the_fingerprint_of_a_contract_that_says_nothing_new_stays_what_it_was() -> None:
-    """Attempts name contracts by their fingerprints: a release must not make every slice look outdated."""
+    """Attempts refer to contracts by fingerprint: a release must not make every partition look outdated."""
     old = Contract.of(
         Query(
             name="campaign_daily",

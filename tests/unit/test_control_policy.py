@@ -107,7 +107,7 @@ def test_a_breaker_opens_after_a_few_confirmations() -> None:
     assert "renew the credentials" in str(in_words(breaker, NOW))
 
 
-def test_one_request_that_passes_shows_that_the_source_is_not_the_trouble() -> None:
+def test_one_successful_request_shows_that_the_source_works() -> None:
     breaker = observed(CLOSED, replace(REFUSED, refused=2), NOW)
     assert observed(breaker, Observation(succeeded=1, refused=50, message="no"), NOW) == CLOSED
 

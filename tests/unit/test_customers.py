@@ -1,4 +1,4 @@
-"""The list of customers against what a source serves: the difference, the file with it, and nothing twice."""
+"""The list of customers compared with a source: the difference, the file with it, and no duplicates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load(folder: Path, text: str | None, **changes: Any) -> Settings:
 
 
 def synced(folder: Path, text: str, *found: Account, **changes: Any) -> tuple[list[tuple[str, str]], str]:
-    """What was changed, and the file afterwards."""
+    """The changes, and the file afterwards."""
     plan = plan_customers(load(folder, text, **changes), "ads", found, NOW)
     write_customers(plan)
     assert plan_customers(load(folder, None, **changes), "ads", found, NOW).changes == ()

@@ -1,4 +1,4 @@
-"""The demo source: the same seed gives the same rows, and faults strike where they are told to."""
+"""The demo source: the same seed gives the same rows, and faults affect only the configured partitions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_failure_rate_breaks_the_same_share_of_slices_each_time() -> None:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.CRASH])  # which ends the test run
-def test_a_fault_strikes_only_where_it_is_told_to(fault: Fault) -> None:
+def test_a_fault_affects_only_the_configured_partitions(fault: Fault) -> None:
     rule = {"fault": fault, "customer": "1", "date": DAYS[1].isoformat(), "seconds": 0}
     assert fetch(customer="2", faults=[rule]) == fetch(customer="2")
     assert fetch(faults=[{**rule, "enabled": False}]) == fetch()
@@ -83,7 +83,7 @@ def test_an_unsteady_slice_has_another_number_of_rows_on_each_fetch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"sed": 1}, "sed: extra inputs are not permitted"),
         ({"seed": "x"}, "seed:"),
@@ -91,12 +91,12 @@ def test_an_unsteady_slice_has_another_number_of_rows_on_each_fetch() -> None:
         ({"faults": [{"fault": "fire"}]}, "faults.0.fault:"),
     ],
 )
-def test_bad_options_are_refused_with_the_name_of_the_source(options: dict[str, Any], words: str) -> None:
+def test_bad_options_are_refused_with_the_name_of_the_source(options: dict[str, Any], message: str) -> None:
     settings = SourceSettings(name="shop", kind="demo", options=options)
     with pytest.raises(ConfigError) as refused:
         make_source(settings, RunContext(new_run_id()))
     assert str(refused.value).startswith("sources.shop: ")
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_an_unknown_kind_is_refused_with_the_installed_ones() -> None:
@@ -105,16 +105,16 @@ def test_an_unknown_kind_is_refused_with_the_installed_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "message"),
     [
         ("no_such_module:Source", "kind 'no_such_module:Source' cannot be loaded: No module named 'no_such_module'"),
         ("penstock.source.demo:Source", "cannot be loaded: module 'penstock.source.demo' has no attribute 'Source'"),
     ],
 )
-def test_a_class_that_is_not_there_is_refused(kind: str, words: str) -> None:
+def test_a_class_that_is_not_there_is_refused(kind: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         make_source(SourceSettings(name="shop", kind=kind, options={}), RunContext(new_run_id()))
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_kind_may_be_a_class() -> None:

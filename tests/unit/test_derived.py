@@ -1,4 +1,4 @@
-"""Which slices of models are expected, and what goes into them: laws over any customers, time zones and chains."""
+"""Expected partitions of models, and their inputs: laws over any customers, time zones and chains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.control.models import ModelPlanner
 from penstock.control.select import Selection, derived, expected
 from penstock.derived import Derived, in_order
 from penstock.expected import ExpectedRange
-from penstock.partition import EVERYBODY, PartitionKey
+from penstock.partition import ALL_CUSTOMERS, PartitionKey
 from support import builders
 
 START = date(2024, 6, 1)
@@ -78,7 +78,7 @@ def test_what_goes_into_a_slice_is_expected_and_leads_back_to_it(some: tuple[Cus
         for key in mine:
             assert goes_into[key] <= set(upstream)
             if model.per_customer:
-                assert {one.customer_id for one in goes_into[key]} <= {key.customer_id, EVERYBODY}
+                assert {one.customer_id for one in goes_into[key]} <= {key.customer_id, ALL_CUSTOMERS}
 
 
 @given(customers(), NOWS)
@@ -115,7 +115,7 @@ def test_models_come_after_what_they_read() -> None:
 def test_a_plan_waits_only_for_what_is_there_or_comes_with_it(
     some: tuple[Customer, ...], now: datetime, bringing: set[int]
 ) -> None:
-    """In a workspace in which nothing was ever made, by whatever customers the run brings."""
+    """In an empty workspace, with any customers that the run has."""
     body = settings(some)
     found = derived(body, now)
     inside = [key for key in slices(found, "campaign_daily") if int(key.customer_id) in bringing]
@@ -133,7 +133,7 @@ def test_a_plan_waits_only_for_what_is_there_or_comes_with_it(
 
 
 def whole(inputs: dict[str, list[PartitionKey]], coming: set[PartitionKey]) -> bool:
-    """Whether there are inputs at all, and all of them come."""
+    """Whether there are inputs, and all of them arrive."""
     every = [one for keys in inputs.values() for one in keys]
     return bool(every) and coming.issuperset(every)
 

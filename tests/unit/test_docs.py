@@ -1,4 +1,4 @@
-"""The reference pages say what the code says, and every invariant names tests that exist."""
+"""The reference pages match the code, and every invariant names tests that exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_invariant_names_tests_that_exist() -> None:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """What a statement of a test file defines: a function, a class, or (as Hypothesis does it) an assigned class."""
+    """The names that a statement of a test file defines: a function, a class, or an assigned class (Hypothesis)."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     return [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]

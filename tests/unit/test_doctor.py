@@ -1,4 +1,4 @@
-"""`penstock doctor` finds what a run would stumble over, and says what to do; without Spark."""
+"""`penstock doctor` finds problems that would fail a run, and names the fix; without Spark."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_every_bad_kind_and_option_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_source_that_could_not_be_tried_is_named(tmp_path: Path) -> None:
-    """Its line says neither that it can be reached nor that it reads nothing."""
+    """Its line neither claims that it can be reached nor that it reads nothing."""
     sources = {
         "drop": {"kind": "files", "folder": str(tmp_path / "absent")},
         "far": {"kind": "files", "folder": "s3://", "path": "{date}.jsonl"},

@@ -14,11 +14,11 @@ IDS = new_ulids(10_000)
 
 
 def told(known: EventIds, positions: list[int]) -> None:
-    known.learn(positions, [IDS[position] for position in positions])
+    known.add(positions, [IDS[position] for position in positions])
 
 
 @given(st.lists(st.lists(st.integers(1, 40), max_size=10), max_size=8))
-def test_in_whatever_order_and_however_often_they_are_told_they_are_found(batches: list[list[int]]) -> None:
+def test_ids_are_found_in_any_order_and_with_repetition(batches: list[list[int]]) -> None:
     known = EventIds()
     for batch in batches:
         told(known, batch)
@@ -27,7 +27,7 @@ def test_in_whatever_order_and_however_often_they_are_told_they_are_found(batche
     assert found == [IDS[position] if position else None for position in asked]
 
 
-def test_to_be_told_again_and_again_takes_no_more_room() -> None:
+def test_repeated_ids_take_no_more_memory() -> None:
     known, everything = EventIds(), list(range(1, 10_000))
     told(known, everything)
     before = pa.total_allocated_bytes()

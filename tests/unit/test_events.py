@@ -1,4 +1,4 @@
-"""Recorded events are read for years: what a version says never changes without a new version."""
+"""Recorded events are read for years: the payload of a version never changes."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def told() -> dict[str, Any]:
     return plain
 
 
-def test_every_event_says_what_its_version_always_said() -> None:
+def test_the_payload_of_an_event_version_never_changes() -> None:
     golden = json.loads(GOLDEN.read_text())
     assert told() == golden, "an event changed: give it a new version, teach the folds both, and add it to the file"
 
 
-def test_there_is_one_of_each_and_the_folds_know_them_all() -> None:
+def test_every_event_type_has_an_example_and_is_known_to_the_folds() -> None:
     assert {type(event) for event in ONE_OF_EACH} == set(typing.get_args(events.Event))
     assert {event.type: event.version for event in ONE_OF_EACH} == UNDERSTOOD
 
 
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: event.type)
-def test_an_event_has_a_key_under_which_it_is_told_once(event: events.Event) -> None:
+def test_an_event_has_an_idempotency_key(event: events.Event) -> None:
     assert event.idempotency_key.startswith(f"{event.type}/")

@@ -1,4 +1,4 @@
-"""What a worker says about a slice as a whole, without Spark: its seal against its contract."""
+"""The header of a slice from a worker, without Spark: its seal compared with its contract."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, new_run_id
 from penstock.pipeline import slices as sizes
-from penstock.pipeline.parse_slices import Examiner
+from penstock.pipeline.parse_slices import SliceParser
 from penstock.raw.sink import RawSink
 from support.builders import NOW, contract, key
 
 
 def headers(folder: Path, sealed_as: str) -> list[dict[str, Any]]:
-    """What is said about a slice of two rows that was extracted under a schema version."""
+    """The complaints about a slice of two rows that was extracted under a schema version."""
     attempt = AttemptKey(key(), new_run_id())
     writer = RawSink(open_lake(str(folder))).writer(attempt)
     for number in (1, 2):
@@ -31,7 +31,7 @@ def headers(folder: Path, sealed_as: str) -> list[dict[str, Any]]:
         "run_id": [attempt.run_id],
         "payload_bytes": [seal.payload_bytes],
     }
-    answers = pa.Table.from_batches(Examiner(str(folder), contract())(iter([pa.record_batch(items)])))
+    answers = pa.Table.from_batches(SliceParser(str(folder), contract())(iter([pa.record_batch(items)])))
     said = [text for text in answers.column("_header").to_pylist() if text is not None]
     return [orjson.loads(text) for text in said]
 

@@ -1,4 +1,4 @@
-"""One span through a worker, in this process: what each kind of source behaviour ends in."""
+"""One span through a worker, in this process: the result of each kind of source behaviour."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUERY = Query(name="q", source="shop", start_date=D1, fields=(Field(name="n", ty
 
 
 class Script:
-    """A source that does what the test wrote down; an exception in the list is raised there."""
+    """A source that yields the steps of the test; an exception in the list is raised."""
 
     in_date_order = True
     api_version = "7"
@@ -114,7 +114,7 @@ def test_a_row_that_comes_after_its_day_was_sealed_is_never_dropped_silently(ste
 
 
 @pytest.mark.parametrize(
-    ("step", "words"),
+    ("step", "message"),
     [
         ((date(2024, 6, 9), {"n": 1}), "data: the source sent a row for 2024-06-09, which was not asked for"),
         ((D1, {"n": object()}), "data: the source sent a row that JSON cannot hold"),
@@ -125,7 +125,7 @@ def test_a_row_that_comes_after_its_day_was_sealed_is_never_dropped_silently(ste
     ],
     ids=["foreign day", "no json", "large number", "line break", "empty line", "bug"],
 )
-def test_what_a_source_must_not_do_fails_with_words(step: Any, words: str, tmp_path: Path) -> None:
+def test_what_a_source_must_not_do_fails_with_a_message(step: Any, message: str, tmp_path: Path) -> None:
     outcomes, payloads = fetch(tmp_path, Script(step))
-    assert outcomes[D1].startswith(words)
+    assert outcomes[D1].startswith(message)
     assert D1 not in payloads

@@ -1,4 +1,4 @@
-"""Types are written in one way, read in many, and know their values."""
+"""Field types: one notation, and the values that are valid for each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_arrow_and_spark_spell_it_their_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("array", "not a type"),
         ("array<long", "not a type"),
@@ -46,8 +46,8 @@ def test_arrow_and_spark_spell_it_their_way() -> None:
         ("array<long>; drop", "not a type"),
     ],
 )
-def test_what_is_no_type_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
+def test_what_is_no_type_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
         kind_of(text)
 
 

@@ -1,4 +1,4 @@
-"""Checks that look at what the values of a slice come to."""
+"""Checks on aggregates of a slice."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_change_is_measured_against_the_trusted_run(now: float, before: float 
     assert found == [] if words is None else words in found[0]
 
 
-def test_what_cannot_be_said_is_no_number() -> None:
+def test_an_infinite_sum_is_no_measure() -> None:
     huge = Figures(2, float("inf"), 1.0, 2.0)
     assert "has no value where the trusted run has 5" in complaints(SUM, huge, {"sum(n)": 5.0})[0]
     judged = contract(fields=FIELDS, checks=(check_from_mapping(SUM),))

@@ -1,4 +1,4 @@
-"""Adding days to somebody else's query without misreading it."""
+"""Adding days to a GAQL query without misreading it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_was_written_stays_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("SELECT campaign.id FROM campaign LIMIT 10", "LIMIT would leave rows out"),
         ("SELECT campaign.id FROM campaign WHERE segments.date DURING LAST_7_DAYS", "must not be restricted"),
@@ -89,21 +89,21 @@ def test_what_was_written_stays_as_it_was_written() -> None:
         ("SELECT campaign.id FROM campaign PARAMETERS include_drafts=true,", "comma"),
     ],
 )
-def test_what_would_not_mean_what_it_says_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+def test_what_would_not_mean_what_it_says_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         asked(text)
 
 
 def test_a_statement_is_composed_of_checked_parts() -> None:
     made = compose("ad_group", ["ad_group.id", "ad_group.id"], [" ad_group.status != REMOVED "])
     assert str(made) == "SELECT ad_group.id FROM ad_group WHERE ad_group.status != REMOVED"
-    for resource, conditions, words in (
+    for resource, conditions, message in (
         ("ad group", [], "name of a resource"),
         ("campaign", ["campaign.id = 1 AND campaign.id = 2"], "more than one condition"),
         ("campaign", ["campaign.name = 'x"], "not closed"),
         ("campaign", [""], "nothing in it"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             compose(resource, ["campaign.id"], conditions)
 
 

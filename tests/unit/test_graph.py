@@ -1,4 +1,4 @@
-"""Graphs of runs: what makes no sense is refused with the path shown; what makes sense folds as it reads."""
+"""Graphs of runs: invalid plans are refused with the path; valid plans fold to the expected states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.flow.references import waiting_for_references
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_ulids
 from penstock.partition_set import compact_ranges, iter_keys
-from penstock.projections import codes
+from penstock.projections import task_states
 from penstock.projections.fact import Fact
 from penstock.projections.graph import Ints, RunGraph, needed, spread
 from penstock.projections.run_fold import RunFold
@@ -38,7 +38,7 @@ def test_a_dependency_that_the_run_does_not_load_is_refused() -> None:
         Graph([key(1), model("spend")], [FanIn(model("spend"), "demo", "all", [key(1), key(2)])])
 
 
-def test_whoever_waits_must_be_planned_itself_and_wait_for_something() -> None:
+def test_a_waiting_task_must_be_planned_and_have_an_upstream() -> None:
     with pytest.raises(GraphRefused, match="not planned itself"):
         Graph([key(1)], [FanIn(model("spend"), "demo", "all", [key(1)])])
     with pytest.raises(GraphRefused, match="waits for nothing"):
@@ -50,10 +50,10 @@ def test_a_cycle_is_refused_with_its_path() -> None:
     fan_ins = [FanIn(one, "g", "all", [two]), FanIn(two, "g", "all", [three]), FanIn(three, "g", "all", [one])]
     with pytest.raises(GraphRefused) as refused:
         Graph([one, two, three], fan_ins)
-    words = str(refused.value)
-    assert words.startswith("a cycle: ")
-    assert words.count(" waits for ") == 3
-    assert words.removeprefix("a cycle: ").split(" waits for ")[0] == words.split(" waits for ")[-1]
+    message = str(refused.value)
+    assert message.startswith("a cycle: ")
+    assert message.count(" waits for ") == 3
+    assert message.removeprefix("a cycle: ").split(" waits for ")[0] == message.split(" waits for ")[-1]
 
 
 def test_a_diamond_is_not_a_cycle() -> None:
@@ -90,7 +90,7 @@ def test_the_chains_of_a_first_plan_are_taken_in_at_once_as_they_are_one_by_one(
 ) -> None:
     fan_ins = [FanIn(model("spend"), "demo", "all", [key(1), key(3)])]
     first = Graph([key(1), key(3), key(4), model("spend")], fan_ins).event(RUN).payload()
-    if twice:  # no plan of ours says this; it must not matter
+    if twice:  # our plans do not contain this; it must have no effect
         first = {**first, "chains": [*first["chains"], *first["chains"]]}
     later = Graph([key(4), key(5)]).event(RUN).payload()
 
@@ -102,7 +102,7 @@ def test_the_chains_of_a_first_plan_are_taken_in_at_once_as_they_are_one_by_one(
 
     at_once = taken_in()
     with monkeypatch.context() as patch:
-        patch.setattr(RunGraph, "_begin_with", lambda *_: False)
+        patch.setattr(RunGraph, "_add_first_chains", lambda *_: False)
         assert at_once == taken_in()
     assert len(at_once[1]) == 15  # type: ignore[arg-type]
 
@@ -110,9 +110,9 @@ def test_the_chains_of_a_first_plan_are_taken_in_at_once_as_they_are_one_by_one(
 def test_chains_with_a_task_twice_are_not_taken_in_at_once() -> None:
     chains = Graph([key(1), key(2)]).event(RUN).payload()["chains"]
     graph = RunGraph()
-    assert graph._begin_with([*chains, *chains], 7) is False
+    assert graph._add_first_chains([*chains, *chains], 7) is False
     assert (graph.keys, graph.index, graph.plan_position) == ([], {}, [])
-    assert graph._begin_with(chains, 7) is True
+    assert graph._add_first_chains(chains, 7) is True
     assert (len(graph.keys), graph.plan_position) == (6, [7] * 6)
 
 
@@ -122,7 +122,7 @@ def edges_of(graph: RunGraph) -> list[tuple[str, str, int, bool]]:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the later one first"])
-def test_of_what_two_plans_say_of_an_edge_or_a_group_the_first_holds(order: tuple[int, int]) -> None:
+def test_of_two_plans_of_an_edge_or_a_group_the_first_wins(order: tuple[int, int]) -> None:
     group = {"name": "g", "task": "m", "tasks": ["a", "b"]}
     first = {"tasks": ["a", "b", "m"], "groups": [{**group, "rule": "at least 1"}]}
     second = {"tasks": ["c", "m"], "edges": [["a", "m"]], "groups": [{**group, "rule": "all"}]}
@@ -149,7 +149,7 @@ def test_edges_are_found_by_the_task_that_they_leave_and_by_the_one_that_waits()
     graph = RunGraph()
     edges = [["a", "c"], ["b", "c"], ["a", "d"], ["c", "d"]]
     graph.add_plans([(1, {"tasks": ["a", "b", "c", "d"], "edges": edges})])
-    graph.number("late")  # heard of after the last plan: it has no edges
+    graph.number("late")  # added after the last plan: it has no edges
 
     def pairs(found: Ints) -> list[str]:
         return sorted(graph.keys[graph.up[edge]] + graph.keys[graph.down[edge]] for edge in found)
@@ -157,12 +157,12 @@ def test_edges_are_found_by_the_task_that_they_leave_and_by_the_one_that_waits()
     def tasks(*names: str) -> Ints:
         return np.array([graph.index[name] for name in names], np.int64)
 
-    assert pairs(graph.out_of(tasks("a"))) == ["ac", "ad"]
-    assert pairs(graph.out_of(tasks("b", "c"))) == ["bc", "cd"]
-    assert pairs(graph.out_of(tasks("d", "late"))) == []
-    assert pairs(graph.into(tasks("c"))) == ["ac", "bc"]
-    assert pairs(graph.into(tasks("c", "d"))) == ["ac", "ad", "bc", "cd"]
-    assert pairs(graph.into(tasks("a", "b", "late"))) == []
+    assert pairs(graph.outgoing(tasks("a"))) == ["ac", "ad"]
+    assert pairs(graph.outgoing(tasks("b", "c"))) == ["bc", "cd"]
+    assert pairs(graph.outgoing(tasks("d", "late"))) == []
+    assert pairs(graph.incoming(tasks("c"))) == ["ac", "bc"]
+    assert pairs(graph.incoming(tasks("c", "d"))) == ["ac", "ad", "bc", "cd"]
+    assert pairs(graph.incoming(tasks("a", "b", "late"))) == []
 
 
 def test_ranges_are_spread_one_after_the_other() -> None:
@@ -184,12 +184,12 @@ def test_tasks_in_a_state_are_planned_and_of_the_stage_that_was_asked_for() -> N
     fold.fold([Fact(1, IDS[1], "PlanCreated", 1, NOW, RUN, {"tasks": tasks})])
     unplanned = {"task_key": "extract:x", "outcome": "SUCCEEDED"}
     fold.fold([Fact(2, IDS[2], "TaskFinished", 1, NOW, RUN, unplanned)])
-    assert fold.tasks_in(codes.READY) == tasks
-    assert fold.tasks_in(codes.READY, "extract") == ["extract:a"]
-    assert fold.tasks_in(codes.READY, "load") == ["load:a"]
-    assert fold.tasks_in(codes.SUCCEEDED) == []
-    assert fold.state_of("extract:x") == codes.TaskState.SUCCEEDED
-    assert fold.state_of("load:a") == codes.TaskState.READY
+    assert fold.tasks_in(task_states.READY) == tasks
+    assert fold.tasks_in(task_states.READY, "extract") == ["extract:a"]
+    assert fold.tasks_in(task_states.READY, "load") == ["load:a"]
+    assert fold.tasks_in(task_states.SUCCEEDED) == []
+    assert fold.state_of("extract:x") == task_states.TaskState.SUCCEEDED
+    assert fold.state_of("load:a") == task_states.TaskState.READY
     assert fold.state_of("load:unheard") is None
 
 
@@ -210,13 +210,13 @@ def finished(position: int, stage: str, partition: PartitionKey, outcome: str) -
 @pytest.mark.parametrize(
     ("rule", "loads", "expected"),
     [
-        ("all", "SS", codes.READY),
-        ("all", "S-", codes.BLOCKED),
-        ("all", "SF", codes.SKIPPED),
-        ("all", "SC", codes.CANCELLED),
-        ("at least 1", "SF", codes.READY),
-        ("at least 1", "S-", codes.BLOCKED),  # every edge is heard before it is ready
-        ("share 0.5", "FF", codes.SKIPPED),
+        ("all", "SS", task_states.READY),
+        ("all", "S-", task_states.BLOCKED),
+        ("all", "SF", task_states.SKIPPED),
+        ("all", "SC", task_states.CANCELLED),
+        ("at least 1", "SF", task_states.READY),
+        ("at least 1", "S-", task_states.BLOCKED),  # a task is ready only when every edge is resolved
+        ("share 0.5", "FF", task_states.SKIPPED),
     ],
 )
 def test_a_model_waits_for_its_inputs_by_its_rule(rule: str, loads: str, expected: int) -> None:
@@ -236,7 +236,7 @@ def test_a_model_waits_for_its_inputs_by_its_rule(rule: str, loads: str, expecte
     ]
     fold.fold(facts)
     assert f"extract:{spend}" in fold.tasks_in(expected)
-    behind = expected if expected in (codes.SKIPPED, codes.CANCELLED) else codes.BLOCKED
+    behind = expected if expected in (task_states.SKIPPED, task_states.CANCELLED) else task_states.BLOCKED
     assert f"extract:{total}" in fold.tasks_in(behind)
 
 
@@ -245,18 +245,18 @@ def test_inputs_that_were_published_before_are_satisfied_from_the_start() -> Non
     plan = Graph([spend], [FanIn(spend, "demo.campaign_daily", "all", published=[key(1), key(2)])]).event(RUN)
     fold = RunFold()
     fold.fold([Fact(1, IDS[1], plan.type, plan.version, NOW, RUN, plan.payload())])
-    assert fold.tasks_in(codes.READY) == [f"extract:{spend}"]
+    assert fold.tasks_in(task_states.READY) == [f"extract:{spend}"]
 
 
-def test_a_skipped_task_is_revived_when_a_later_word_says_success() -> None:
+def test_a_skipped_task_is_revived_when_a_later_outcome_is_success() -> None:
     plan = Graph([key(1)]).event(RUN)
     fold = RunFold()
     fold.fold([Fact(1, IDS[1], plan.type, plan.version, NOW, RUN, plan.payload())])
     fold.fold([finished(2, "extract", key(1), "FAILED")])
-    assert fold.tasks_in(codes.SKIPPED) == [f"validate:{key(1)}", f"load:{key(1)}"]
+    assert fold.tasks_in(task_states.SKIPPED) == [f"validate:{key(1)}", f"load:{key(1)}"]
     fold.fold([finished(3, "extract", key(1), "SUCCEEDED")])
-    assert fold.tasks_in(codes.READY) == [f"validate:{key(1)}"]
-    assert fold.tasks_in(codes.BLOCKED) == [f"load:{key(1)}"]
+    assert fold.tasks_in(task_states.READY) == [f"validate:{key(1)}"]
+    assert fold.tasks_in(task_states.BLOCKED) == [f"load:{key(1)}"]
 
 
 def test_a_slice_waits_only_for_the_slice_of_its_customer_and_day_and_only_inside_the_run() -> None:

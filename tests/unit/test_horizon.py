@@ -1,4 +1,4 @@
-"""How far back a source can be asked, and that nothing before that is ever planned or fetched."""
+"""The horizon of a source: nothing before it is ever planned or fetched."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_a_kind_is_known_to_keep_can_be_overruled() -> None:
 
 
 @pytest.mark.parametrize("text", ["37", "0 days", "months", "-1 days", "37 moons", "1.5 years"])
-def test_other_words_are_refused(text: str) -> None:
+def test_other_values_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write 37 months, 400 days or forever"):
         source(text)
 
@@ -113,7 +113,7 @@ def test_thawing_leaves_exactly_the_days_that_are_not_frozen(low: int, length: i
 
 
 class Ticking:
-    """A clock that reads one moment at first, and another from the given reading on."""
+    """A clock that returns one time at first, and another from the given call on."""
 
     def __init__(self, first: datetime, then: datetime, after: int) -> None:
         self._moments = [first] * after

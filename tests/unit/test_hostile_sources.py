@@ -1,4 +1,4 @@
-"""Hostile payloads of each source, up to the verdict: refused by line or page, and no other day goes with them."""
+"""Hostile payloads of each source, up to the verdict: refused by line or page, without affecting other days."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.parse import parse_many
 from penstock.lake import open_lake
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extraction, extract_here
+from penstock.pipeline.extract import Extraction, extract_locally
 from penstock.raw.reader import RawReader
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
@@ -31,14 +31,14 @@ MEGABYTE = 1024 * 1024
 
 
 def judged(folder: Path, kind: str, options: dict[str, Any], own: dict[str, Any] | None = None) -> dict[date, str]:
-    """What becomes of each day: a number of rows, or why it was refused, at extraction or by the contract."""
+    """The result of each day: a number of rows, or the reason of the refusal, at extraction or by the contract."""
     settings = SourceSettings(name="shop", kind=kind, options=options)
     query = Query(name="q", source="shop", fields=FIELDS, options=own or {})
     extraction = Extraction(str(folder / "lake"), new_run_id(), settings, {"q": query}, {"q": "hash"})
     source = make_source(settings, RunContext(extraction.run_id))
     reader = RawReader(open_lake(extraction.lake))
     verdicts = {}
-    for found in extract_here(extraction, source, query, Customer(id="1"), DAYS):
+    for found in extract_locally(extraction, source, query, Customer(id="1"), DAYS):
         day = found.attempt.partition.logical_date
         if not found.ok:
             verdicts[day] = f"{found.error_class}: {found.error_message}"
@@ -51,7 +51,7 @@ def judged(folder: Path, kind: str, options: dict[str, Any], own: dict[str, Any]
     return verdicts
 
 
-# What stands as the second of three lines (or records), and what is said about it.
+# The second of three lines (or records), and the expected message.
 LINES: list[tuple[str, bytes, str]] = [
     ("cut", b'{"n":1,"s":"a', "refused: not valid JSON (Unterminated string starting at) (line 2)"),
     ("words", b"Internal Server Error", "refused: not valid JSON (Expecting value) (line 2)"),

@@ -1,4 +1,4 @@
-"""The HTTP source against a real server: paging, refusals, redirects, and what never leaves this machine."""
+"""The HTTP source against a real server: paging, refusals, redirects, and secrets that stay on this machine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def chain(error: BaseException | None) -> Iterator[str]:
 
 
 def pages(asked: Asked, kind: str) -> Said:
-    """Five records, two on a page, handed out in every way there is."""
+    """Five records, two on a page, with every kind of paging."""
     params, rows = asked.params, [1, 2, 3, 4, 5]
     match kind:
         case "page":
@@ -90,7 +90,7 @@ def test_pages_are_turned_to_the_last(paging: dict[str, Any], asked: list[tuple[
 
 
 @pytest.mark.parametrize(
-    ("paging", "answer", "words"),
+    ("paging", "answer", "message"),
     [
         (
             {"kind": "cursor", "param": "at", "next": "next"},
@@ -112,11 +112,11 @@ def test_pages_are_turned_to_the_last(paging: dict[str, Any], asked: list[tuple[
         ),
     ],
 )
-def test_pages_that_never_end_are_refused(paging: dict[str, Any], answer: Said, words: str) -> None:
+def test_pages_that_never_end_are_refused(paging: dict[str, Any], answer: Said, message: str) -> None:
     with service(lambda _: answer) as here:
         found = fetch(here.url, {**BY_DAY, "paging": paging})
     assert {type(error) for error in found.values()} == {DataError}
-    assert words in str(found[D1])
+    assert message in str(found[D1])
 
 
 def test_days_with_gaps_are_asked_for_in_one_request() -> None:
@@ -129,7 +129,7 @@ def test_days_with_gaps_are_asked_for_in_one_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "message"),
     [
         ({"day": "2024-06-05"}, "page 1, record 2: day is 2024-06-05, outside of the days that were asked for"),
         ({}, "page 1, record 2: day is missing, which says to what day a row belongs"),
@@ -138,11 +138,11 @@ def test_days_with_gaps_are_asked_for_in_one_request() -> None:
         (None, "page 1, record 2: day is missing"),
     ],
 )
-def test_a_record_of_no_day_is_named(row: Any, words: str) -> None:
+def test_a_record_of_no_day_is_named(row: Any, message: str) -> None:
     with service(lambda _: Said(orjson.dumps({"items": [{"n": 1, "day": "2024-06-01"}, row]}))) as here:
         with pytest.raises(DataError) as refused:
             fetch(here.url, BY_SPAN)
-        assert str(refused.value).startswith(words)
+        assert str(refused.value).startswith(message)
         assert "page 1, record " in str(fetch(here.url, {**BY_DAY, "date_field": "day"})[D2])
 
 
@@ -171,7 +171,7 @@ def test_a_record_over_several_lines_becomes_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (b"", "page 1 is not valid JSON: "),
         (b"<html>", "page 1 is not valid JSON: "),
@@ -192,10 +192,10 @@ def test_a_record_over_several_lines_becomes_one() -> None:
     ],
     ids=range(16),
 )  # fmt: skip
-def test_an_answer_that_cannot_be_read_fails_its_day_by_page(body: bytes, words: str) -> None:
+def test_an_answer_that_cannot_be_read_fails_its_day_by_page(body: bytes, message: str) -> None:
     with service(lambda asked: said(7) if asked.path.endswith("02") else Said(body)) as here:
         found = fetch(here.url, BY_DAY)
-    assert str(found[D1]).startswith(words)
+    assert str(found[D1]).startswith(message)
     assert isinstance(found[D1], DataError)
     assert found[D2] == [b'{"n":7}']
 
@@ -213,7 +213,7 @@ def in_a_minute() -> str:
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "kind", "words"),
+    ("status", "headers", "kind", "message"),
     [
         (401, {}, AuthFailed, "/items/2024-06-01 refuses our credentials (401): check the headers of the source"),
         (403, {}, AuthFailed, "refuses our credentials (403): check the headers of the source"),
@@ -225,12 +225,12 @@ def in_a_minute() -> str:
         (408, {}, SourceUnavailable, "cannot answer now (408)"),
     ],
 )
-def test_a_status_says_whose_trouble_it_is(
-    status: int, headers: dict[str, str], kind: type[PenstockError], words: str
+def test_each_http_status_has_an_error_class(
+    status: int, headers: dict[str, str], kind: type[PenstockError], message: str
 ) -> None:
     with service(lambda _: Said(b"no", status, headers)) as here, pytest.raises(kind) as refused:
         fetch(here.url, BY_DAY, **SECRET)
-    assert str(refused.value).endswith(words)
+    assert str(refused.value).endswith(message)
     assert TOKEN not in "".join(chain(refused.value))
     assert len(here.asked) == 1
 
@@ -243,7 +243,7 @@ def test_a_pause_may_be_given_as_a_moment() -> None:
     assert 30 < refused.value.retry_after <= 60
 
 
-def test_a_refused_request_shows_what_the_service_said_but_no_secret() -> None:
+def test_a_refused_request_shows_the_message_of_the_service_but_no_secret() -> None:
     def answer(asked: Asked) -> Said:
         return Said(
             f"no  such\nreport, {asked.headers['authorization']} {asked.params['key']}".encode() + b"!" * 999, 404
@@ -319,7 +319,7 @@ def test_every_request_is_paid_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "options", "words"),
+    ("own", "options", "message"),
     [
         ({"url": "items"}, {}, "queries.q.options: url or params must have {date}, or {first_date} and {last_date}"),
         ({"url": "{first_date}/{last_date}"}, {}, "queries.q.options: date_field: is missing"),
@@ -337,7 +337,7 @@ def test_every_request_is_paid_for() -> None:
         (BY_DAY, {"token": TOKEN}, "token: extra inputs are not permitted"),
     ],
 )  # fmt: skip
-def test_options_that_cannot_be_meant_are_refused(own: dict[str, Any], options: dict[str, Any], words: str) -> None:
+def test_options_that_cannot_be_meant_are_refused(own: dict[str, Any], options: dict[str, Any], message: str) -> None:
     def refusal() -> PenstockError:
         try:
             told: PenstockError = fetch("http://127.0.0.1:1", own, **options)[D1]  # by day
@@ -346,7 +346,7 @@ def test_options_that_cannot_be_meant_are_refused(own: dict[str, Any], options: 
         return told
 
     assert isinstance(refusal(), ConfigError)
-    assert words in str(refusal())
+    assert message in str(refusal())
     assert TOKEN not in "".join(chain(refusal()))
 
 

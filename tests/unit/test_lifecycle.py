@@ -1,4 +1,4 @@
-"""Who may move a partition, from where, to where: every combination, and nothing else."""
+"""The transitions of a partition: every combination of actor, act and status, and no other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from penstock.lifecycle import TRANSITIONS, Act, Actor, PartitionStatus, after, diagram
+from penstock.lifecycle import TRANSITIONS, Act, Actor, PartitionStatus, diagram
 
 PENDING, SUCCESS, FAILED = PartitionStatus.PENDING, PartitionStatus.SUCCESS, PartitionStatus.FAILED
 
@@ -29,12 +29,17 @@ ALLOWED: dict[tuple[Actor, Act, PartitionStatus], PartitionStatus] = {
 }
 
 
+def after(actor: Actor, act: Act, before: PartitionStatus) -> PartitionStatus | None:
+    """The status after the act, or None if the actor may not perform it in this status."""
+    return {(move.actor, move.act, move.before): move.after for move in TRANSITIONS}.get((actor, act, before))
+
+
 @pytest.mark.parametrize(("actor", "act", "before"), list(product(Actor, Act, PartitionStatus)), ids=str)
 def test_an_act_leads_where_the_table_says_or_nowhere(actor: Actor, act: Act, before: PartitionStatus) -> None:
     assert after(actor, act, before) == ALLOWED.get((actor, act, before))
 
 
-def test_the_table_says_each_thing_once() -> None:
+def test_the_table_has_each_transition_once() -> None:
     assert len(TRANSITIONS) == len({(move.actor, move.act, move.before) for move in TRANSITIONS}) == len(ALLOWED)
 
 
@@ -46,7 +51,7 @@ def test_a_rejected_attempt_never_takes_success_away() -> None:
     assert after(Actor.VALIDATOR, Act.REJECT, SUCCESS) is SUCCESS
 
 
-def test_the_words_are_those_of_the_state_contract() -> None:
+def test_the_statuses_are_those_of_the_state_contract() -> None:
     assert [status.value for status in PartitionStatus] == ["pending", "success", "failed"]
 
 

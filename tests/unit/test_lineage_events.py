@@ -1,4 +1,4 @@
-"""The events of OpenLineage that a run is told as, made from facts. No Spark, no service."""
+"""The OpenLineage events of a run, built from facts. No Spark, no service."""
 
 from __future__ import annotations
 

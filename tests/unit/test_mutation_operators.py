@@ -1,4 +1,4 @@
-"""The mutation operators of our own: what they change in SQL text and in calls, and what they leave alone."""
+"""Our own mutation operators: the changes they make to SQL text and calls, and the code they leave alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contracts travel to the Open Data Contract Standard and back without losing anything."""
+"""Contracts convert to the Open Data Contract Standard and back without loss."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_contract_of_others_becomes_a_query(tmp_path: Path) -> None:
     assert as_yaml({name: written}, notes).startswith("# orders.shape: the type vector")
 
 
-def test_a_contract_that_makes_no_query_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_contract_without_a_valid_query_is_refused_with_a_message(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("apiVersion: v3.0.2\nkind: DataContract\nid: x\nversion: 1.0.0\n")
     with pytest.raises(ConfigError, match="has no schema"):

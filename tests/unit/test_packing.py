@@ -1,4 +1,4 @@
-"""Cutting a publication into parts: everything is in exactly one part, and untouched files stay untouched."""
+"""Splitting a publication into parts: every partition is in exactly one part, and untouched files stay untouched."""
 
 from __future__ import annotations
 

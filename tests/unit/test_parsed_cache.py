@@ -1,4 +1,4 @@
-"""Rows that are set aside come back as they were written, or not at all."""
+"""Cached rows are read as they were written, or not at all."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_is_not_as_it_was_written_is_not_there(tmp_path: Path, damage: str)
     assert CacheReader().rows(None, 4) is None
 
 
-def test_a_worker_without_room_sets_nothing_aside_and_goes_on(tmp_path: Path) -> None:
+def test_a_worker_without_disk_budget_caches_nothing_and_continues(tmp_path: Path) -> None:
     with CacheWriter(None) as writer:
         assert writer.write(rows(0, 2), [0, 1]) == [None, None]
     with CacheWriter(DiskBudget(str(tmp_path / "never made"), 2**20)) as writer:
@@ -163,13 +163,13 @@ def test_a_file_goes_when_the_last_of_its_slices_was_loaded(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_more_is_set_aside_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_stays_within_its_disk_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = ParsedCache(str(tmp_path))
     room = kept.budget()
     assert room is not None
     assert room.folder == str(tmp_path)
     places = written(tmp_path)
-    written(tmp_path)  # of slices that were rejected, or of a task that broke: nobody keeps them
+    written(tmp_path)  # of rejected slices, or of a failed task: they are not registered
     used = sum(path.stat().st_size for path in tmp_path.iterdir())
     monkeypatch.setattr(parsed_cache, "_MOST_BYTES", used)
     assert kept.budget() is None
@@ -191,12 +191,12 @@ def no_folders_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
 
 
-def test_the_place_is_gone_with_the_run_and_so_is_what_the_dead_left(tmp_path: Path) -> None:
+def test_the_cache_is_deleted_with_its_run_and_so_are_those_of_dead_runs(tmp_path: Path) -> None:
     dead, begun, other = (tmp_path / name for name in ("penstock-rows-dead", "penstock-rows-begun", "spark-x"))
     for folder in (dead, begun, other):
         folder.mkdir()
         (folder / "file").touch()
-    (dead / ".lock").touch()  # nobody holds it
+    (dead / ".lock").touch()  # the lock is free
     with open_cache(session("local[2]", str(tmp_path))) as kept, open_cache(session("local", str(tmp_path))) as second:
         assert kept is not None
         assert second is not None
@@ -221,7 +221,7 @@ def test_of_several_folders_of_spark_the_first_is_used(tmp_path: Path, monkeypat
         assert Path(room.folder).parent == tmp_path / "three"
 
 
-def test_without_a_place_nothing_is_set_aside_and_errors_of_others_stay_theirs(tmp_path: Path) -> None:
+def test_without_a_folder_nothing_is_cached_and_other_errors_are_raised(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with open_cache(session("local", str(tmp_path / "file"))) as kept:
         assert kept is None
@@ -229,7 +229,7 @@ def test_without_a_place_nothing_is_set_aside_and_errors_of_others_stay_theirs(t
         raise OSError("theirs")
 
 
-def test_workers_elsewhere_set_nothing_aside(tmp_path: Path) -> None:
+def test_workers_on_other_machines_cache_nothing(tmp_path: Path) -> None:
     for master in ("spark://host:7077", "yarn"):
         with open_cache(session(master, str(tmp_path))) as kept:
             assert kept is None

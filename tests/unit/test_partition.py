@@ -1,4 +1,4 @@
-"""The identity of a slice: what is written reads back the same, and what cannot be meant is refused in words."""
+"""Partition keys: text round-trips, and invalid text is refused with a message."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "words"), REFUSED)
-def test_what_is_not_a_key_is_refused_with_its_words(text: str, words: str) -> None:
+def test_an_invalid_key_is_refused_with_a_message(text: str, words: str) -> None:
     with pytest.raises(UsageError, match="^" + re.escape(words)):
         PartitionKey.parse(text)
 
 
-def test_a_name_that_is_too_long_is_told_so() -> None:
+def test_a_name_that_is_too_long_is_refused() -> None:
     assert partition.name("a" * 63) == "a" * 63
     with pytest.raises(UsageError, match="at most 63"):
         partition.name("a" * 64)
@@ -111,7 +111,7 @@ def test_a_name_that_is_too_long_is_told_so() -> None:
         (lambda text: partition.day(text, "--since"), "yesterday", f"--since 'yesterday' {DATE_RULE}"),
     ],
 )
-def test_a_refusal_says_what_was_meant(check: Callable[[str], object], text: str, words: str) -> None:
+def test_an_invalid_value_is_refused_with_a_message(check: Callable[[str], object], text: str, words: str) -> None:
     with pytest.raises(UsageError, match="^" + re.escape(words)):
         check(text)
 

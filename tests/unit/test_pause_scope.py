@@ -1,4 +1,4 @@
-"""Pauses by selector against a model that names every partition."""
+"""Pauses by selector against a model that enumerates every partition."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_last_act_on_a_partition_decides_and_no_row_is_kept_in_vain(acts: li
         after = paused | named if pause else paused - named
         decide = paused_by if pause else resumed_by
         change = decide(selectors, [scope])
-        assert change or after == paused  # what changes nothing is seen, and an act that changes something is written
+        assert change or after == paused  # an empty change has no effect, and an act with an effect is written
         if None not in (*scope.owner, scope.first, scope.last):
             assert bool(change) == (after != paused)
         selectors, paused = written(selectors, change, pause), after

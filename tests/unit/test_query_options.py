@@ -1,4 +1,4 @@
-"""Options of a query that its source could not follow are refused before anything is issued."""
+"""Options of a query that its source does not support are refused before anything is issued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and seals of raw partitions: what is written reads back as the same value, and nothing else reads at all."""
+"""Names and seals of raw partitions: they round-trip, and other text is refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ moments = st.builds(
     st.integers(0, 999_999),
     st.sampled_from([0, 5, -11]),
 )
-words = st.text(max_size=20).filter(lambda text: text.isprintable())
+texts = st.text(max_size=20).filter(lambda text: text.isprintable())
 seals = st.builds(
     Seal,
     payload=ulids.map(payload_name),
@@ -57,14 +57,14 @@ seals = st.builds(
     logical_date=st.dates(),
     run_id=ulids.map(RunId),
     extracted_at=moments,
-    schema_version=words,
+    schema_version=texts,
     record_count=st.integers(0, 2**53),
     payload_sha256=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
     payload_bytes=st.integers(0, 2**53),
-    api_version=words,
-    query_hash=words,
-    time_zone=words,
-    penstock_version=words,
+    api_version=texts,
+    query_hash=texts,
+    time_zone=texts,
+    penstock_version=texts,
 )
 
 

@@ -1,4 +1,4 @@
-"""From what a person names to the days that are due, and from those to a plan that says why."""
+"""From a selection to the due days, and from those to a plan with reasons."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_a_day_of_23_hours_ends_when_it_ends(now: datetime, last: date) -> None:
     assert found.last == last
 
 
-def test_now_may_be_told_in_any_time_zone() -> None:
+def test_now_may_have_any_time_zone() -> None:
     settings = workspace(customers=(Customer(id="1000000001", time_zone="Pacific/Auckland"),))
     assert expected(settings, Selection(), NOW.astimezone(ZoneInfo("Asia/Tokyo"))) == [june(1, 10)]
 
 
-# --- what is expected ----------------------------------------------------------------------------------------------
+# --- expected partitions -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def plan_of(actors: Actors, *, reprocess: bool = False) -> Plan:
     return make_plan(actors.reader, [days(1, 6)], CONTRACTS, builders.NOW, restated={}, reasons=reasons)
 
 
-def test_a_plan_takes_what_is_pending_and_says_why(actors: Actors) -> None:
+def test_a_plan_contains_pending_partitions_with_their_reason(actors: Actors) -> None:
     plan = plan_of(actors)
     assert plan == Plan([planned(key(1)), planned(key(4), 1, "requeued"), planned(key(6), 1)])
     assert plan.reasons == {"missing": 2, "requeued": 1}
@@ -346,7 +346,7 @@ def test_what_leaves_the_fields_of_a_version_alone_is_allowed(actors: Actors, co
 
 def test_an_old_version_may_not_come_back_with_other_fields(actors: Actors) -> None:
     newer = contract(schema_version="v2", fields=(CAMPAIGN,))
-    actors.control.keep_contracts([(newer.fingerprint, "demo", "campaign_daily", "v2", newer.body())])
+    actors.control.store_contracts([(newer.fingerprint, "demo", "campaign_daily", "v2", newer.body())])
     refuse_changed_fields(actors.reader, {"campaign_daily": newer})
     with pytest.raises(ConfigError, match="schema_version is still v1"):
         refuse_changed_fields(actors.reader, changed(CAMPAIGN))
@@ -356,7 +356,7 @@ def test_a_changed_query_is_found_behind_contracts_of_others(actors: Actors) -> 
     """The oldest contract on record is that of a query which is not in the configuration any more."""
     other = contract(name="other", fields=(COST,))
     actors.clock.now -= timedelta(days=365)
-    actors.control.keep_contracts([(other.fingerprint, "demo", "other", "v1", other.body())])
+    actors.control.store_contracts([(other.fingerprint, "demo", "other", "v1", other.body())])
     assert [row.query_name for row in actors.reader.contracts()] == ["other", "campaign_daily"]
     with pytest.raises(ConfigError, match="schema_version is still v1"):
         refuse_changed_fields(actors.reader, changed(CAMPAIGN))

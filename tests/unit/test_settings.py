@@ -1,4 +1,4 @@
-"""What a workspace file may say, and what a person reads when it says something else."""
+"""Valid workspace files, and the error messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from penstock.contract.contract import Contract
 from penstock.contract.odcs import to_odcs
 from penstock.errors import ConfigError, UsageError
 
-# Four lines, so that what a test adds starts on line 5.
+# Four lines, so that the lines of a test start on line 5.
 HEAD = "tenant: acme\nworkspace: ads\nstate: sqlite:///state.db\nlake: ./lake\n"
 
-# Lines 5 to 15; what a test adds to the query starts on line 16.
+# Lines 5 to 15; the lines that a test adds to the query start on line 16.
 QUERY = """\
 sources:
   demo: {kind: demo}
@@ -90,21 +90,21 @@ def refused_query(folder: Path, *lines: str) -> list[str]:
 
 
 def refused_check(folder: Path, check: str) -> list[str]:
-    """The check stands on line 17."""
+    """The check is on line 17."""
     return refused_query(folder, "checks:", f"  - {check}")
 
 
 def refused_field(folder: Path, field: str) -> list[str]:
-    """The field stands on line 16, after the other five."""
+    """The field is on line 16, after the other five."""
     return refused_query(folder, f"  - {field}")
 
 
 def refused_customer(folder: Path, customer: str) -> list[str]:
-    """The customer stands on line 6."""
+    """The customer is on line 6."""
     return refusals(folder, HEAD + f"customers:\n  - {customer}\n")
 
 
-# What a good file says
+# Valid files
 
 
 def test_the_file_of_the_interface_page_is_read_as_written(tmp_path: Path) -> None:
@@ -1394,7 +1394,7 @@ def test_a_mapping_that_is_no_check_is_a_configuration_error() -> None:
 
 
 def refused_model(folder: Path, *models: str) -> list[str]:
-    """The first model stands on line 17."""
+    """The first model is on line 17."""
     lines = "".join(f"  {model}\n" for model in models)
     return refusals(folder, HEAD + QUERY + "models:\n" + lines, files={"m.sql": "SELECT 1"})
 
@@ -1472,7 +1472,7 @@ def test_models_that_depend_on_each_other_in_a_circle_are_refused(tmp_path: Path
     ]
 
 
-def test_names_and_customers_of_models_can_be_told_from_others(tmp_path: Path) -> None:
+def test_names_and_customers_of_models_are_distinct_from_others(tmp_path: Path) -> None:
     text = HEAD + QUERY + 'customers: [{id: "all"}]\nmodels:\n  daily: {depends_on: [demo.daily], sql: m.sql}\n'
     assert refusals(tmp_path, text, files={"m.sql": "SELECT 1"}) == [
         "penstock.yaml:16: customers[0].id: 'all' stands for all customers in the keys of models: "

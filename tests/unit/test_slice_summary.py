@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.summarise import summariser
+from penstock.pipeline.slice_summary import summariser
 
 SCHEMA = pa.schema(
     [

@@ -1,4 +1,4 @@
-"""The suite for third-party sources finds what is wrong with one: each of its tests fails for somebody."""
+"""The suite for third-party sources detects violations: each of its tests fails for some source."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Fickle(Orderly):
 
 
 class Greedy(Orderly):
-    """Gives a day more rows when it comes with others."""
+    """Returns more rows for a day when it is requested with others."""
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
         self.budget.spend()
@@ -150,17 +150,17 @@ class TestOrderly(SourceSuite):
 
 
 @pytest.mark.parametrize(
-    ("source", "test", "words"),
+    ("source", "test", "message"),
     [
         (Lax, "test_unknown_options_are_refused", "was accepted"),
         (Curt, "test_unknown_options_are_refused", "does not name the option"),
-        (Generous, "test_every_row_is_one_of_a_day_that_was_asked_for", "which were not asked for"),
-        (Gapless, "test_days_in_between_may_be_left_out", "2024-06-02, which was not asked for"),
-        (Empty, "test_it_brings_rows", "no row came"),
-        (Fickle, "test_a_second_fetch_brings_the_same_rows", "brought other rows"),
-        (Fickle, "test_an_object_made_elsewhere_brings_the_same_rows", "brought other rows"),
-        (Fickle, "test_objects_may_work_at_once", "brought other rows"),
-        (Greedy, "test_a_day_alone_brings_the_same_rows_as_in_a_span", "brought other rows"),
+        (Generous, "test_every_row_belongs_to_a_requested_day", "which were not asked for"),
+        (Gapless, "test_a_span_may_have_gaps", "2024-06-02, which was not asked for"),
+        (Empty, "test_it_returns_rows", "no row came"),
+        (Fickle, "test_a_second_fetch_returns_the_same_rows", "brought other rows"),
+        (Fickle, "test_a_new_object_with_pickled_options_returns_the_same_rows", "brought other rows"),
+        (Fickle, "test_objects_work_concurrently", "brought other rows"),
+        (Greedy, "test_a_single_day_returns_the_same_rows_as_in_a_span", "brought other rows"),
         (Backwards, "test_nothing_comes_after_a_day_is_complete", "but in_date_order is true"),
         (Talkative, "test_nothing_comes_after_a_day_is_complete", "which was complete"),
         (Talkative, "test_rows_are_sealed_and_read_back", "after that day was complete"),
@@ -168,20 +168,20 @@ class TestOrderly(SourceSuite):
         (Wordy, "test_rows_are_sealed_and_read_back", "n is not a whole number"),
         (Empty, "test_every_row_fits_the_contract", "at least 1 expected"),
         (Huge, "test_rows_are_sealed_and_read_back", "a line break inside"),
-        (Spendthrift, "test_it_asks_within_its_budget", "no request was counted"),
-        (Vague, "test_trouble_is_told_by_its_class", "is not one of penstock.errors"),
-        (Internal, "test_trouble_is_told_by_its_class", "does not say whose trouble it is"),
-        (Unshakable, "test_trouble_is_told_by_its_class", "brought rows, and no error"),
+        (Spendthrift, "test_it_spends_its_budget", "no request was counted"),
+        (Vague, "test_errors_have_an_error_class", "is not one of penstock.errors"),
+        (Internal, "test_errors_have_an_error_class", "has the class INTERNAL"),
+        (Unshakable, "test_errors_have_an_error_class", "brought rows, and no error"),
     ],
 )
-def test_a_source_that_does_one_thing_wrong_is_told_so(source: type[Orderly], test: str, words: str) -> None:
+def test_each_violation_of_a_source_fails_its_test(source: type[Orderly], test: str, message: str) -> None:
     suite = type("Suite", (TestOrderly,), {"source": source})()
     with pytest.raises(AssertionError) as told:
         getattr(suite, test)()
-    assert words in str(told.value)
+    assert message in str(told.value)
 
 
-def test_a_source_that_refuses_the_query_it_is_tested_with_is_told_so() -> None:
+def test_a_source_that_refuses_its_own_query_fails_the_suite() -> None:
     suite = type("Suite", (TestOrderly,), {"source": Picky})()
     with pytest.raises(ConfigError, match=r"queries\.q\.options: never"):
         suite.test_its_query_is_not_refused()

@@ -1,4 +1,4 @@
-"""SQL of analysts, models and contracts reads vouched tables with listed functions, and nothing else of the machine."""
+"""SQL of analysts, models and contracts reads only trusted tables, with listed functions."""
 
 from __future__ import annotations
 

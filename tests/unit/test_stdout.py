@@ -1,4 +1,4 @@
-"""Standard output has the answer of a command and nothing else."""
+"""Standard output has only the result of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print on narrow terminals: keys and run ids are whole, whatever else must give way."""
+"""Output on narrow terminals: keys and run ids are complete; other columns are cut."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def output(names: LongNames, width: int, *arguments: str) -> str:
     return done.stdout
 
 
-# Each command with what its output must name in whole.
+# Each command with the text that its output must contain in full.
 LISTS: dict[str, tuple[str, ...]] = {
     "state inspect": ("served", "terminal", "failed", "loaded_run"),
     "state terminal": ("terminal",),
@@ -121,7 +121,7 @@ def test_numbers_agree_with_their_nouns() -> None:
     assert counted(2, "partition is", "partitions are") == "2 partitions are"
 
 
-def test_one_partition_is_spoken_of_in_the_singular(names: LongNames) -> None:
+def test_one_partition_is_written_in_the_singular(names: LongNames) -> None:
     for command, key in (("state mark-terminal", names.failed), ("state clear-terminal", names.terminal)):
         assert "1 partition would be" in output(names, 200, *command.split(), str(key), "--dry-run")
     assert "1 trusted run would be examined" in output(names, 200, "validate", str(names.served), "--dry-run")

@@ -1,4 +1,4 @@
-"""Every type that DuckDB knows is shown as it is, or refused with words: never a traceback, never another value."""
+"""Every type of DuckDB is shown as it is, or refused with a message: never a traceback, never another value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def in_json(expression: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_every_type_is_written_in_every_format_or_refused_with_words(
+def test_every_type_is_written_in_every_format_or_refused_with_a_message(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     statement = f'SELECT "{name}" AS c FROM test_all_types()'

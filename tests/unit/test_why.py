@@ -1,4 +1,4 @@
-"""The page about one partition: which run readers get, what blocks it, and what happens next. No database."""
+"""`penstock why`: which run readers get, what blocks the partition, and what happens next. No database."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pointer(run_id: RunId, *, available: bool = True) -> Pointer:
 
 @pytest.fixture(scope="module", autouse=True)
 def bases() -> Iterator[None]:
-    """One view of each kind, as the store makes them; tests change what they are about."""
+    """One view of each kind, as the store returns them; tests change the values that they are about."""
     with builders.quick_folder() as folder:
         database = builders.migrated(builders.open_database("sqlite", folder, str))
         actors = Actors.on(database)
@@ -146,7 +146,7 @@ def test_a_withdrawn_run_is_named() -> None:
     assert never.headline == "no run of this partition has ever been accepted"
 
 
-def test_a_failed_refetch_is_told_beside_what_is_served() -> None:
+def test_a_failed_refetch_is_shown_beside_the_served_run() -> None:
     failed = standing(flags=("last_attempt_failed",), display="materialized_but_last_attempt_failed")
     found = page(shown=pointer(OLD), standing=failed)
     assert found.headline == "serving attempt 1 with 1,200 rows, attempt 2 failed: no answer"
@@ -154,14 +154,14 @@ def test_a_failed_refetch_is_told_beside_what_is_served() -> None:
     assert page(shown=pointer(OLD), standing=standing()).headline == "serving attempt 1 with 1,200 rows"
 
 
-def test_a_provisional_day_says_so() -> None:
+def test_a_provisional_day_is_shown_as_provisional() -> None:
     assert page(shown=pointer(NEW), maturity="provisional").headline.endswith(
         "(provisional: the source may still change this day)"
     )
     assert "provisional" not in page(shown=pointer(NEW), maturity="settled").headline
 
 
-def test_every_reason_for_staleness_is_told_with_its_moment() -> None:
+def test_every_stale_reason_is_reported_with_its_time() -> None:
     found = page(standing=standing(StaleReason.CODE_CHANGED, StaleReason.FRESHNESS_POLICY))
     assert found.stale == (
         "CODE_CHANGED: made under an older version of its contract since 2024-07-01 12:00:00 UTC",
@@ -181,7 +181,7 @@ def test_rows_that_were_made_from_a_demoted_run_are_shown_unless_the_model_hides
     assert page(model(), pointer(NEW), hides=True).serving == Named(2, NEW, 1200)
 
 
-# --- what blocks it, and what comes next -----------------------------------------------------------------------------
+# --- what blocks it, and what happens next ---------------------------------------------------------------------------
 
 MARKED = {"terminal_at": NOW, "terminal_by": "ada"}
 BLOCKED: list[tuple[dict[str, Any], str, str]] = [
@@ -225,7 +225,7 @@ def test_an_open_run_is_named_with_its_tasks_and_its_verdict_comes_next() -> Non
     assert page(working).blocks == (f"run {OLD} is working on it",)
 
 
-def test_a_coming_retry_is_told_with_its_moment() -> None:
+def test_the_next_retry_is_shown_with_its_time() -> None:
     later = NOW + timedelta(hours=1)
     coming = {"next_run_at": later, "strategy": "backoff 1 of 3"}
     failed = page(view(FAILED, "never_materialized"), control=coming)

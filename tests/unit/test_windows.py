@@ -1,4 +1,4 @@
-"""Stretches of days, each with no more in it than one run should hold."""
+"""Windows of days, each with no more partitions than one run may have."""
 
 from __future__ import annotations
 

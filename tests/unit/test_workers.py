@@ -1,4 +1,4 @@
-"""Spark's Python workers: where they take their modules from, how often they look for garbage, how work is cut."""
+"""Spark's Python workers: their import path, their garbage collection, and how work is split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from penstock.pipeline.daemon import without_zips
 from penstock.pipeline.memory import reduced_gc
-from penstock.pipeline.work import evenly, tasks_for
+from penstock.pipeline.spark_jobs import evenly, tasks_for
 
 _ZIPS = Path(pyspark.__file__).parent / "python" / "lib"
 _INSTALLED = str(Path(pyspark.__file__).parents[1])
@@ -51,7 +51,7 @@ def test_without_an_installed_pyspark_the_zips_stay(tmp_path: Path) -> None:
     assert without_zips([*zips, str(tmp_path)]) == [*zips, str(tmp_path)]
 
 
-def test_a_settled_worker_has_nothing_old_to_look_at() -> None:
+def test_a_worker_with_frozen_imports_does_not_collect_them() -> None:
     script = (
         "import gc; from penstock.pipeline.memory import freeze_imports; freeze_imports();"
         " frozen = gc.get_freeze_count();"
@@ -87,7 +87,7 @@ def test_the_last_of_several_restores_what_was_before_the_first() -> None:
     assert gc.get_threshold() == before
 
 
-def test_whoever_turned_the_collector_off_keeps_it_off() -> None:
+def test_a_disabled_garbage_collector_stays_disabled() -> None:
     before = gc.get_threshold()
     gc.set_threshold(0)
     try:
@@ -103,7 +103,7 @@ def test_a_module_that_cannot_be_imported_does_not_keep_workers_from_starting() 
         " pyspark.daemon.manager = lambda: print('port'); daemon.main()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "port\n"  # what modules print while they are imported is not for Spark
+    assert done.stdout == "port\n"  # output of imported modules must not reach Spark
     assert "No module named 'no'" in done.stderr
     assert "Zen of Python" in done.stderr
 

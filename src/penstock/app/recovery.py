@@ -35,20 +35,19 @@ from penstock.errors import ConfigError, LakeMismatch, UsageError
 from penstock.failpoint import reach
 from penstock.flow.heartbeat import Heartbeat
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.pipeline.spark_jobs import Report
 from penstock.pipeline.verify import table_damage
-from penstock.pipeline.work import Report
 from penstock.raw.reader import RawReader
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recovery import (
     AssetRecovery,
     AssetRows,
-    apply_recovery,
     deleted_raw,
-    mark_raw_deleted,
     plan_recovery,
     read_asset,
 )
+from penstock.state.recovery_writes import apply_recovery, mark_raw_deleted
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import (

@@ -97,7 +97,7 @@ def _spark() -> str:
         archive = archive_of_classes()
     except PenstockError:  # no Java: that has a line of its own
         archive = None
-    wanted = archive is not None and not archive.is_there and archive.obstacle is None
+    wanted = archive is not None and not archive.exists and archive.obstacle is None
     hint = "; `penstock spark prepare` makes it start seconds earlier" if wanted else ""
     return f"pyspark {version('pyspark')}{hint}"
 

@@ -9,7 +9,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import cut, draw_more, note, page, show
 from penstock.cli.tables import table
-from penstock.clock import LONGEST
+from penstock.clock import MAX_DURATION
 from penstock.errors import UsageError
 from penstock.plural import counted
 
@@ -75,7 +75,7 @@ def export(
         typer.Option(
             "--older-than",
             min=1,
-            max=LONGEST.days,
+            max=MAX_DURATION.days,
             metavar="DAYS",
             help="Only events of runs that are over and this old.",
         ),

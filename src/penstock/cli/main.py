@@ -121,5 +121,5 @@ def _interrupted() -> NoReturn:
     interrupts.ignore()
     if session := sys.modules.get("penstock.pipeline.session"):
         session.end_jvm()
-    interrupts.say("interrupted")
+    interrupts.print_once("interrupted")
     sys.exit(ExitCode.INTERRUPTED)

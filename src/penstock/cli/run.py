@@ -96,7 +96,7 @@ def stopped(how_to_go_on: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        interrupts.say(f"stopped; what was open has been closed without a verdict, {how_to_go_on}")
+        interrupts.print_once(f"stopped; what was open has been closed without a verdict, {how_to_go_on}")
         raise
 
 

@@ -44,7 +44,7 @@ def prepare(
     archive = archive_of_classes()
     if archive is None:
         raise ConfigError("this Java and this Spark cannot keep classes ready: it takes a whole OpenJDK, 17 or newer")
-    made = again or not archive.is_there
+    made = again or not archive.exists
     if made:
         _make(archive)
     document: dict[str, Any] = {"file": str(archive.path), "bytes": archive.path.stat().st_size, "made": made}
@@ -67,7 +67,7 @@ def _make(archive: ClassArchive) -> None:
 
     with TemporaryDirectory(prefix="penstock-") as folder, RunProgress() as watcher:
         ws = write_workspace(Path(folder), customers=2, days=3)
-        session = start_session(SparkSettings(config={JVM_OPTIONS: archive.making()}))
+        session = start_session(SparkSettings(config={JVM_OPTIONS: archive.write_options()}))
         gateway = SparkContext._gateway
         assert gateway is not None  # it was started right now
         try:
@@ -77,5 +77,5 @@ def _make(archive: ClassArchive) -> None:
             watcher.say("the JVM writes down its classes")
             archive.keep(gateway.proc)
         finally:
-            archive.give_up(gateway.proc)
-            ws.context.database.close()
+            archive.discard(gateway.proc)
+            ws.database.close()

@@ -23,7 +23,7 @@ def main() -> None:
         ending.code = ExitCode.DONE
     except KeyboardInterrupt:  # while modules were imported; a command answers by itself
         interrupts.ignore()
-        interrupts.say("interrupted")
+        interrupts.print_once("interrupted")
         ending.code = ExitCode.INTERRUPTED
         sys.exit(ExitCode.INTERRUPTED)
     except SystemExit as ended:

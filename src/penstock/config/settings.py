@@ -544,7 +544,7 @@ def _refuse_broken_models(document: Document) -> None:
             document.refuse(("models", name), f"{name!r} is the name of a query already, at {other}")
     if needs:
         for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
-            if customer_id == partition.EVERYBODY:
+            if customer_id == partition.ALL_CUSTOMERS:
                 text = f"{customer_id!r} stands for all customers in the keys of models: give this one another id"
                 document.refuse(("customers", index, "id"), text)
     for cycle in _cycles(needs):

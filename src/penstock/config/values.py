@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from penstock import partition
-from penstock.clock import LONGEST
+from penstock.clock import MAX_DURATION
 from penstock.errors import UsageError
 
 _DURATION = re.compile(r"(\d+)([smhd])")
@@ -134,14 +134,14 @@ def _duration(value: object) -> timedelta:
 
 
 def duration(text: str) -> timedelta:
-    """A length of time as people write it: 30s, 5m, 2h, 30d. At most LONGEST, so that it can be added to the time of
-    today and subtracted from it."""
+    """A length of time as people write it: 30s, 5m, 2h, 30d. At most MAX_DURATION, so that it can be added to the time
+    of today and subtracted from it."""
     try:
         length = _duration(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if length > LONGEST:
-        raise UsageError(f"{text!r} is too long: at most {spelled(LONGEST)}")
+    if length > MAX_DURATION:
+        raise UsageError(f"{text!r} is too long: at most {spelled(MAX_DURATION)}")
     return length
 
 

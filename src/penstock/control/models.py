@@ -15,7 +15,7 @@ from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
 from penstock.flow.stages import REFRESH
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import EVERYBODY, PartitionKey
+from penstock.partition import ALL_CUSTOMERS, PartitionKey
 from penstock.state.reader import StateReader
 from penstock.state.records import Candidate, Planned
 from penstock.warehouse.readiness import Rule
@@ -158,4 +158,4 @@ def _around(inputs: Collection[Mapping[str, Sequence[PartitionKey]]]) -> list[Ex
             for key in keys:
                 first, last = days.get((key.source, key.query_name), (key.logical_date, key.logical_date))
                 days[key.source, key.query_name] = (min(first, key.logical_date), max(last, key.logical_date))
-    return [ExpectedRange(source, EVERYBODY, name, first, last) for (source, name), (first, last) in days.items()]
+    return [ExpectedRange(source, ALL_CUSTOMERS, name, first, last) for (source, name), (first, last) in days.items()]

@@ -13,8 +13,9 @@ from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
 from penstock.lifecycle import PartitionStatus
-from penstock.state.reader import Order, StateReader
+from penstock.state.reader import StateReader
 from penstock.state.records import Candidate, Planned
+from penstock.state.view_sql import Order
 
 DUE = ("missing", "requeued", "retry", "restate")  # what is attempted without being asked for
 ASKED_FOR = (*DUE, "waiting")  # a person who starts a run does not wait for the end of a pause

@@ -49,7 +49,7 @@ def tidy_own(workers: WorkerStore, control: ControlStore, token: str) -> int:
     """Close what this very worker left when a round of it broke, for example because the database was away. It lives,
     so nobody else would. Nothing counts as lost."""
     words = "the round broke before this partition was judged"
-    closed = control.cancel([_given_up(item, words) for item in workers.left_by(token)])
+    closed = control.cancel([_given_up(item, words) for item in workers.open_attempts_of(token)])
     for run_id, own in workers.runs_of(token):
         control.finish_run(run_id, own, {}, "broken")
     return len(closed.applied)
@@ -58,7 +58,7 @@ def tidy_own(workers: WorkerStore, control: ControlStore, token: str) -> int:
 def end_cancelled(workers: WorkerStore, control: ControlStore, run_id: RunId) -> None:
     """Close a run that was asked to stop and whose worker is gone; of other runs nothing."""
     workers.mark_dead_workers()
-    control.cancel([_given_up(item, "the run was cancelled") for item in workers.left_in(run_id)])
+    control.cancel([_given_up(item, "the run was cancelled") for item in workers.abandoned_in(run_id)])
     for found, token in workers.abandoned_runs():
         if found == run_id:
             control.finish_run(run_id, token, {}, "cancelled")

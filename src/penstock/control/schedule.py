@@ -8,7 +8,7 @@ from datetime import datetime
 from penstock.config.assets import Asset, Retry
 from penstock.control.retry import Failures, decide
 from penstock.partition import PartitionKey
-from penstock.state.schedule import Decided, RetryStore, Undecided
+from penstock.state.retries import Decided, RetryStore, Undecided
 
 _AT_ONCE = 10_000
 

@@ -14,7 +14,7 @@ from penstock.derived import Derived
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import EVERYBODY, MODELS, PartitionKey
+from penstock.partition import ALL_CUSTOMERS, MODELS, PartitionKey
 from penstock.source.horizon import horizon
 
 
@@ -171,7 +171,7 @@ def refuse_unknown(settings: Settings, selection: Selection) -> None:
     sources = {*settings.sources, MODELS} if settings.models else set(settings.sources)
     _known("source", named_sources | {key.source for key in selection.keys}, sources)
     _known("query", {*selection.queries, *(key.query_name for key in selection.keys)}, settings.assets)
-    customers = {customer.id for customer in settings.customers} | ({EVERYBODY} if settings.models else set())
+    customers = {customer.id for customer in settings.customers} | ({ALL_CUSTOMERS} if settings.models else set())
     _known("customer", {*selection.customers, *(key.customer_id for key in selection.keys)}, customers)
     for key in selection.keys:
         asset = settings.asset(key.query_name)
@@ -179,8 +179,8 @@ def refuse_unknown(settings: Settings, selection: Selection) -> None:
             raise UsageError(f"{key}: the query {key.query_name} belongs to source {asset.source}, not {key.source}")
         if isinstance(asset, Query) and not _asks(asset, settings.customer(key.customer_id)):
             raise UsageError(f"{key}: the query {key.query_name} is not asked for customer {key.customer_id}")
-        if isinstance(asset, Model) and asset.per_customer == (key.customer_id == EVERYBODY):
-            example = "a customer's id" if asset.per_customer else f"{EVERYBODY!r}"
+        if isinstance(asset, Model) and asset.per_customer == (key.customer_id == ALL_CUSTOMERS):
+            example = "a customer's id" if asset.per_customer else f"{ALL_CUSTOMERS!r}"
             raise UsageError(
                 f"{key}: {key.asset} is made per {asset.per}, so {example} stands in place of the customer"
             )

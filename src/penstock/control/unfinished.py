@@ -8,7 +8,7 @@ from penstock.ledger.read import LedgerReader
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.plural import counted
-from penstock.projections import codes
+from penstock.projections import task_states
 from penstock.projections.runs import FoldedRun
 from penstock.state.reader import StateReader
 
@@ -52,5 +52,5 @@ def left_of(reader: StateReader, ledger: LedgerReader, run_id: RunId) -> list[Pa
         return []
     fold = FoldedRun.of(ledger.of_run(run_id)).fold
     before = len(f"{Stage.VALIDATE}:")
-    planned = [PartitionKey.parse(task[before:]) for task in fold.tasks_in(codes.CANCELLED, Stage.VALIDATE)]
+    planned = [PartitionKey.parse(task[before:]) for task in fold.tasks_in(task_states.CANCELLED, Stage.VALIDATE)]
     return sorted(set(planned) - reader.judged_since(row.started_at)) if planned else []

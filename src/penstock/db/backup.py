@@ -114,7 +114,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, s
     """The exit code of a program and what it said on stderr. It does not outlive an interrupt."""
     process = None
     try:
-        with interrupts.held():
+        with interrupts.delayed():
             process = subprocess.Popen(
                 command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
             )

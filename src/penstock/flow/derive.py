@@ -16,10 +16,10 @@ from penstock.derived import Derived
 from penstock.digests import comparable
 from penstock.errors import ConfigError, ErrorClass, PenstockError, WarehouseError
 from penstock.failpoint import reach
-from penstock.partition import EVERYBODY, AttemptKey, PartitionKey
+from penstock.partition import ALL_CUSTOMERS, AttemptKey, PartitionKey
 from penstock.pipeline.extract import Extracted
 from penstock.pipeline.model import make
-from penstock.pipeline.work import Report
+from penstock.pipeline.spark_jobs import Report
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
 from penstock.warehouse.damage import damage_of
@@ -169,7 +169,7 @@ def _heads_of(model: Model, key: PartitionKey, served: Served) -> frozenset[str]
     for table in model.depends_on:
         for day in _window(model, key.logical_date):
             mine = served.served_in.get((table, day), {})
-            wanted = (key.customer_id, EVERYBODY) if model.per_customer else mine
+            wanted = (key.customer_id, ALL_CUSTOMERS) if model.per_customer else mine
             found |= {mine[customer] for customer in wanted if customer in mine}
     return frozenset(found)
 
@@ -191,7 +191,7 @@ def _used(model: Model, key: PartitionKey, served: Served) -> list[Consumed]:
         source, _, query_name = table.partition(".")
         for day in _window(model, key.logical_date):
             for customer_id, (run_id, digest) in served.runs.get((table, day), {}).items():
-                if not model.per_customer or customer_id in (key.customer_id, EVERYBODY):
+                if not model.per_customer or customer_id in (key.customer_id, ALL_CUSTOMERS):
                     found.append(Consumed(PartitionKey(source, customer_id, query_name, day), run_id, digest))
     return found
 

@@ -39,6 +39,6 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._done.wait(HEARTBEAT_SECONDS):
             try:
-                self._workers.beat(self.token)
+                self._workers.heartbeat(self.token)
             except PenstockError as error:  # the next beat may get through; if none does, the lease ends by itself
                 log.warning("heartbeat.missed: %s", error)

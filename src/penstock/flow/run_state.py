@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.lifecycle import Stage
 from penstock.partition import RunId
-from penstock.projections import codes
+from penstock.projections import task_states
 from penstock.projections.fact import Cursor, Fact
 from penstock.projections.runs import FoldedRun
 
@@ -25,7 +25,7 @@ class RunState:
     def refresh(self) -> None:
         """Fold the events that were recorded since the last call."""
         facts, self._cursor = self._news(self._run_id, self._cursor)
-        self._run.take(facts)
+        self._run.add(facts)
 
     def folded(self) -> FoldedRun:
         """The run, folded from all its events."""
@@ -34,15 +34,15 @@ class RunState:
 
     def ready(self, stage: Stage) -> list[str]:
         """The partitions whose task of this stage may be worked on now."""
-        return self._in(codes.READY, stage)
+        return self._in(task_states.READY, stage)
 
     def waiting(self, stage: Stage) -> list[str]:
         """Those that nobody has worked on: ready, or waiting for others."""
-        return [*self.ready(stage), *self._in(codes.BLOCKED, stage)]
+        return [*self.ready(stage), *self._in(task_states.BLOCKED, stage)]
 
     def running(self, stage: Stage) -> list[str]:
         """Those that were handed out and have no word yet."""
-        return self._in(codes.RUNNING, stage)
+        return self._in(task_states.RUNNING, stage)
 
     def tries(self, stage: Stage, partition_keys: Iterable[str]) -> int:
         """How often a task was handed out; of several, the most."""

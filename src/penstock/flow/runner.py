@@ -24,8 +24,8 @@ from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.pipeline.memory import release_memory
 from penstock.pipeline.parsed_cache import open_cache
+from penstock.pipeline.spark_jobs import cancel_jobs
 from penstock.pipeline.validate import check_expressions
-from penstock.pipeline.work import cancel_jobs
 from penstock.state.records import Issued, Planned
 
 BATCH_PARTITIONS = 10_000
@@ -91,7 +91,7 @@ class Runner:
                 refused[name] = str(error)
         if contracts:
             store_contracts(open_lake(self.deps.settings.lake), contracts)
-            self.deps.control.keep_contracts([_contract_row(contract) for contract in contracts])
+            self.deps.control.store_contracts([_contract_row(contract) for contract in contracts])
         return refused
 
     def _go(

@@ -25,8 +25,8 @@ from penstock.partition_set import compact_ranges
 from penstock.pipeline.extract import Extracted, Extraction, extract
 from penstock.pipeline.parsed_cache import Lookup, ParsedCache
 from penstock.pipeline.references import OpenReference
+from penstock.pipeline.spark_jobs import Report
 from penstock.pipeline.validate import ToValidate, Validated, validate
-from penstock.pipeline.work import Report
 from penstock.state.closing import OVERTAKEN
 from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Cancelled, Issued, Observation, Planned, Rejected, Verdict
@@ -36,7 +36,7 @@ from penstock.warehouse.publish import Publication
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.projections.page import PrefoldedRuns
+    from penstock.projections.event_page import PrefoldedRuns
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -315,7 +315,7 @@ class Stages:
         self._record(TaskStarted(self.run_id, stage, compact_ranges(keys), tries, new_ulid()))
 
     def _record(self, event: Event) -> None:
-        self.deps.control.tell(self.run_id, self.deps.worker_token, event)
+        self.deps.control.record_event(self.run_id, self.deps.worker_token, event)
 
     def _raise_if_stopped(self) -> None:
         """Asked before each job: a run that was told to stop starts no other."""

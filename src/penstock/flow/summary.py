@@ -10,7 +10,7 @@ from typing import Protocol
 from penstock.errors import ErrorClass
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
-from penstock.pipeline.work import Report
+from penstock.pipeline.spark_jobs import Report
 
 
 class Watcher(Protocol):

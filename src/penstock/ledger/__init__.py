@@ -1,1 +1,1 @@
-"""What happened: past-tense facts, appended in the transaction of the state they describe."""
+"""The event ledger: past-tense facts, appended in the transaction of the state change that they record."""

@@ -1,4 +1,4 @@
-"""Appending to the ledger, in bulk, inside the caller's transaction."""
+"""Bulk append to the ledger, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ON CONFLICT (idempotency_key) DO NOTHING
 
 
 def append(connection: Connection, events: Sequence[Event], source: str, now: datetime) -> int:
-    """Record facts told by `source`. A fact that was told before is left out; says how many were new."""
+    """Append events of `source` and return how many are new. Events whose idempotency key exists are skipped."""
     if not events:
         return 0
     rows = (

@@ -1,4 +1,4 @@
-"""The facts that Penstock records. Each one knows the key under which it can be told only once."""
+"""The event types of the ledger. Each event has an idempotency key, under which it is recorded once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.partition_set import CompactRanges
 
 @dataclass(frozen=True, slots=True)
 class PlanCreated:
-    """A run was given tasks and the edges between them. Chains are slices that go through the same stages; a group is a
+    """A run got tasks and the edges between them. Chains are partitions that go through the same stages; a group is a
     set of upstream tasks with the rule by which it is complete."""
 
     type: ClassVar[str] = "PlanCreated"
@@ -31,17 +31,17 @@ class PlanCreated:
         return f"{self.type}/{self.run_id}/{self.part}"
 
     def payload(self) -> dict[str, Any]:
-        told = {"chains": self.chains, "tasks": self.tasks, "edges": self.edges, "groups": self.groups}
+        present = {"chains": self.chains, "tasks": self.tasks, "edges": self.edges, "groups": self.groups}
         return {
             "part": self.part,
             "reasons": dict(self.reasons),
-            **{name: found for name, found in told.items() if found},
+            **{name: found for name, found in present.items() if found},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """Tasks of one stage were handed out together, for the n-th time."""
+    """Tasks of one stage were dispatched together, for the n-th time."""
 
     type: ClassVar[str] = "TaskStarted"
     version: ClassVar[int] = 1
@@ -62,7 +62,7 @@ class TaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class SlicesExtracted:
-    """These slices were fetched and sealed."""
+    """These partitions were fetched and sealed."""
 
     type: ClassVar[str] = "SlicesExtracted"
     version: ClassVar[int] = 1
@@ -82,7 +82,7 @@ class SlicesExtracted:
 
 @dataclass(frozen=True, slots=True)
 class SlicesUnchanged:
-    """Nothing had to be done for these slices: what would go into them is what went into the run that is trusted."""
+    """Nothing had to be done for these partitions: their inputs are those of the trusted run."""
 
     type: ClassVar[str] = "SlicesUnchanged"
     version: ClassVar[int] = 1
@@ -102,8 +102,8 @@ class SlicesUnchanged:
 
 @dataclass(frozen=True, slots=True)
 class TasksDropped:
-    """Tasks were given up before anybody worked on them: another run was first, the source is in trouble, or Spark
-    refuses a check of the query."""
+    """Tasks were given up before they started: another run was first, the source fails as a whole, or Spark refuses a
+    check of the query."""
 
     type: ClassVar[str] = "TasksDropped"
     version: ClassVar[int] = 1
@@ -125,8 +125,8 @@ class TasksDropped:
 
 @dataclass(frozen=True, slots=True)
 class LoadsFailed:
-    """Accepted slices cannot be published: what was validated is no longer there. Authority does not change. The first
-    publication of such a slice, by whichever run, still ends its load."""
+    """Accepted partitions cannot be published: their validated data is missing. Authority does not change. The first
+    publication of such a partition, by any run, still ends its load."""
 
     type: ClassVar[str] = "LoadsFailed"
     version: ClassVar[int] = 1
@@ -154,7 +154,7 @@ class LoadsFailed:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A task came to an end; with it the attempt was closed: by a verdict, or cancelled without one."""
+    """A task ended, and its attempt was closed: by a verdict, or cancelled without one."""
 
     type: ClassVar[str] = "TaskFinished"
     version: ClassVar[int] = 1
@@ -168,7 +168,7 @@ class TaskFinished:
     code_version: str
     record_count: int | None
     attempt: int = 1
-    consumed: int = 0  # how many upstream runs went into it; which ones stands beside the attempt
+    consumed: int = 0  # number of input runs; `attempt_input` lists them
 
     @property
     def idempotency_key(self) -> str:
@@ -193,7 +193,7 @@ class TaskFinished:
 
 @dataclass(frozen=True, slots=True)
 class AuthorityChanged:
-    """Another run is vouched for, or none is any more."""
+    """Another run is trusted, or none is any more."""
 
     type: ClassVar[str] = "AuthorityChanged"
     version: ClassVar[int] = 1
@@ -202,7 +202,7 @@ class AuthorityChanged:
     partition: PartitionKey
     authority_version: int
     act: str
-    code_version: str | None = None  # of the run that is vouched for now
+    code_version: str | None = None  # of the run that is trusted now
     content_digest: str | None = None
 
     @property
@@ -271,7 +271,7 @@ class PartitionPublished:
 
 @dataclass(frozen=True, slots=True)
 class PartitionHidden:
-    """The partition's rows left the warehouse table; readers had lost sight of them before."""
+    """The rows of the partition left the warehouse table; readers stopped seeing them before."""
 
     type: ClassVar[str] = "PartitionHidden"
     version: ClassVar[int] = 1
@@ -294,7 +294,7 @@ class PartitionHidden:
 
 @dataclass(frozen=True, slots=True)
 class RunCancelRequested:
-    """Somebody wants the run to stop."""
+    """Cancellation of the run was requested."""
 
     type: ClassVar[str] = "RunCancelRequested"
     version: ClassVar[int] = 1
@@ -312,7 +312,7 @@ class RunCancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """Nobody will work on the run any more: it is done, was cancelled, or its worker died."""
+    """The run is over: done, cancelled, or its worker died."""
 
     type: ClassVar[str] = "RunFinished"
     version: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""Reading the ledger: onwards from a cursor without ever skipping an event that commits late, or one run's events."""
+"""Reads the ledger: from a cursor, without skipping events that commit late, or all events of one run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from penstock.partition import PartitionKey
 from penstock.projections.fact import OF_A_RUN, Cursor, Fact, understood
 
 _EVENT = schema.event
-# SQLite has one writer at a time and no transaction numbers: all events are of the same, finished one.
+# SQLite has one writer at a time and no transaction ids: all events count as one finished transaction.
 _TRANSACTION = sa.func.coalesce(_EVENT.c.transaction_id, 0)
 _COLUMNS = [
     *(_EVENT.c[name] for name in ("position", "event_id", "type", "version", "occurred_at", "run_id")),
-    sa.cast(_EVENT.c.payload, sa.Text).label("payload"),  # parsed here, once, and not by the driver
+    sa.cast(_EVENT.c.payload, sa.Text).label("payload"),  # parsed here once, not by the driver
     _TRANSACTION.label("transaction"),
 ]
 _FROM_ATTEMPT = ("contract_fingerprint", "content_digest")
-# Every transaction that may still bring events is at or above this one.
+# Every transaction that may still add events has this id or a higher one.
 _HORIZON = sa.text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
 
 
@@ -38,16 +38,16 @@ class LedgerReader:
         self._segments = segments
 
     def after(self, cursor: Cursor, limit: int) -> tuple[list[Fact], Cursor]:
-        """The next events, and the cursor behind them. One that others may still come before is left for later."""
+        """Return the next events and the cursor after them. Stops before an event that others may still precede."""
         with self._database.snapshot() as connection:
             where = [self.beyond(cursor)]
             if self._database.dialect == "postgresql":
-                self._refuse_strangers(connection)
+                self._check_cluster(connection)
                 where.append(_EVENT.c.transaction_id < connection.scalar(_HORIZON))
             rows = self._select(connection, where, limit)
         return self._completed(_facts(rows)), _behind(rows, cursor)
 
-    def _refuse_strangers(self, connection: Connection) -> None:
+    def _check_cluster(self, connection: Connection) -> None:
         if connection.scalar(STRANGERS):
             raise PenstockError(
                 "the events in this database come from another PostgreSQL cluster (was it restored from a dump?):"
@@ -55,7 +55,7 @@ class LedgerReader:
             )
 
     def exported(self) -> Iterator[list[Fact]]:
-        """What left the database, segment by segment."""
+        """Yield the exported events, segment by segment."""
         segment = schema.ledger_segment
         with self._database.snapshot() as connection:
             rows = connection.execute(sa.select(segment).order_by(segment.c.first_position)).all()
@@ -63,8 +63,8 @@ class LedgerReader:
             yield self._completed(self._segments.facts(row.path, row.sha256))
 
     def _completed(self, facts: list[Fact]) -> list[Fact]:
-        """The facts, with the code version and the content digest of acceptances that the first releases recorded
-        without them: the attempt has both."""
+        """Fill in the code version and the content digest of acceptances that the first releases recorded without
+        them, from their attempts."""
         lacking = [at for at, fact in enumerate(facts) if fact.type == "AuthorityChanged" and _lacks_content(fact)]
         if not lacking:
             return facts
@@ -86,14 +86,14 @@ class LedgerReader:
         return completed
 
     def between(self, first: int, last: int, limit: int) -> list[Fact]:
-        """Events by position, both ends included."""
+        """Return events by position, both ends included."""
         with self._database.snapshot() as connection:
             where = _EVENT.c.position.between(first, last)
             statement = sa.select(*_COLUMNS).where(where).order_by(_EVENT.c.position).limit(limit)
             return _facts(connection.execute(statement))
 
     def of_run(self, run_id: str, until: Cursor | None = None) -> list[Fact]:
-        """Everything that was told about one run, up to a cursor, wherever it is kept by now."""
+        """Return all events of one run up to a cursor, from the database and from exported segments."""
         where = [_EVENT.c.run_id == run_id]
         if until is not None:
             where.append(sa.not_(self.beyond(until)))
@@ -105,8 +105,8 @@ class LedgerReader:
         return [*(fact for page in self.exported() for fact in page if fact.run_id == run_id), *found]
 
     def news_of_run(self, run_id: str, cursor: Cursor) -> tuple[list[Fact], Cursor]:
-        """What is new about the tasks of one run: also what others may still come before. That is told again the next
-        time."""
+        """Return the new events about the tasks of one run, including events that others may still precede. Those are
+        returned again by the next call."""
         with self._database.snapshot() as connection:
             where = [_EVENT.c.run_id == run_id, _EVENT.c.type.in_(OF_A_RUN), self.beyond(cursor)]
             rows = self._select(connection, where, None)
@@ -119,7 +119,7 @@ class LedgerReader:
     def tail(
         self, limit: int, *, after: int | None = None, run_id: str | None = None, kind: str | None = None
     ) -> list[dict[str, Any]]:
-        """The newest events, or the next ones after a position; in order, with their whole envelope."""
+        """Return the newest events, or the next ones after a position, in order, with their whole envelope."""
         order = _EVENT.c.position.desc() if after is None else _EVENT.c.position
         statement = sa.select(_EVENT).where(*_about(run_id, kind)).order_by(order).limit(limit)
         if after is not None:
@@ -129,13 +129,13 @@ class LedgerReader:
         return rows if after is not None else rows[::-1]
 
     def count(self, *, run_id: str | None = None, kind: str | None = None) -> int:
-        """How many events the database holds, of one run or one type if these are given."""
+        """Count the events in the database, optionally of one run or one type."""
         statement = sa.select(sa.func.count()).select_from(_EVENT).where(*_about(run_id, kind))
         with self._database.snapshot() as connection:
             return connection.scalar(statement) or 0
 
     def beyond(self, cursor: Cursor) -> sa.ColumnElement[bool]:
-        """The condition that an event comes after a cursor."""
+        """The SQL condition that an event comes after a cursor."""
         if self._database.dialect == "sqlite":
             return _EVENT.c.position > cursor.position
         return sa.tuple_(_EVENT.c.transaction_id, _EVENT.c.position) > sa.tuple_(*map(sa.literal, cursor))

@@ -1,4 +1,4 @@
-"""Closed stretches of the ledger as files in the lake: written with their digest, then removed from the database."""
+"""Exported ranges of the ledger as files in the lake: written with their digest, then deleted from the database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVENTS = pa.schema(
 
 
 class SegmentDamaged(PenstockError):
-    """An exported segment is not what was exported."""
+    """An exported segment does not match its digest."""
 
 
 class SegmentReader:
@@ -61,8 +61,8 @@ def from_table(table: pa.Table | pa.RecordBatch) -> list[Fact]:
 
 
 def export(database: Database, lake: Lake, facts: Sequence[Fact], now: datetime, audit: sa.Insert) -> str:
-    """Write the facts as a segment, then take them out of the database, in one audited transaction. A crash before
-    that leaves a file that nobody reads."""
+    """Write the facts as a segment, then delete them from the database, in one audited transaction. A crash before the
+    transaction leaves a file that nothing refers to."""
     path = f"ledger/{facts[0].position:015d}-{facts[-1].position:015d}-{new_ulid()}.parquet"
     buffer = io.BytesIO()
     pq.write_table(to_table(facts), buffer, compression="zstd")

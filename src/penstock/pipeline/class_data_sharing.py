@@ -1,7 +1,7 @@
-"""Spark's classes, kept ready between processes: the JVM maps them from one file instead of loading a hundred jars.
+"""Class data sharing: the JVM maps Spark's classes from one archive file instead of loading them from a hundred jars.
 
-`penstock spark prepare` lets a JVM write the file when it ends; those after it start in half the time. The file belongs
-to one Java and one Spark; the JVM itself looks whether it fits, and does without it if not.
+`penstock spark prepare` makes a JVM write the archive when it exits; later JVMs start in half the time. The archive
+belongs to one Java and one Spark; the JVM verifies whether it fits, and starts without it if not.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 
 from penstock.errors import ConfigError, PenstockError
 
-_PLAIN_PATH = re.compile(r"[\w./+-]+")  # anything else would have to be quoted on its way to the JVM
-_QUIET = "-Xlog:disable -Xlog:all=error:stderr"  # or the JVM says on stdout what it leaves out
-_PATIENCE_SECONDS = 180
+_PLAIN_PATH = re.compile(r"[\w./+-]+")  # any other path would need quoting in the JVM's options
+_QUIET = "-Xlog:disable -Xlog:all=error:stderr"  # otherwise the JVM prints skipped classes to stdout
+_TIMEOUT_SECONDS = 180
 _LEFT_OVER_SECONDS = 3600
 
 
 class ClassArchive:
-    """The file for one Java and one Spark, which may not be there yet."""
+    """The archive file for one Java and one Spark; it may not exist yet."""
 
     def __init__(self, folder: Path, java: str, spark: str) -> None:
         digest = hashlib.sha256(f"{java}\n{spark}".encode()).hexdigest()[:16]
@@ -33,25 +33,25 @@ class ClassArchive:
         self._new = folder / f"spark-{digest}.{os.getpid()}.new"
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self.path.is_file() and _is_safe(self.path) and self.obstacle is None
 
     @property
     def obstacle(self) -> str | None:
-        """Why the file cannot be kept where it belongs; None if it can."""
+        """Why the file cannot be stored in its folder; None if it can."""
         folder = self.path.parent
         if not _PLAIN_PATH.fullmatch(str(self.path)):
-            return "its name is too odd for the JVM's options"
+            return "its path has characters that the JVM's options do not allow"
         if folder.exists() and not _is_safe(folder):
             return "others than its owner may write to it"
         return None
 
-    def using(self) -> str:
-        """What tells a JVM to use the file; nothing if it is not there."""
-        return f"-XX:SharedArchiveFile={self.path} {_QUIET}" if self.is_there else ""
+    def use_options(self) -> str:
+        """The JVM options to use the file; empty if it does not exist."""
+        return f"-XX:SharedArchiveFile={self.path} {_QUIET}" if self.exists else ""
 
-    def making(self) -> str:
-        """What tells a JVM to write the file when it ends."""
+    def write_options(self) -> str:
+        """The JVM options to write the file on exit."""
         folder = self.path.parent
         try:
             for one in (folder.parent, folder):
@@ -64,21 +64,21 @@ class ClassArchive:
         return f"-XX:ArchiveClassesAtExit={self._new} {_QUIET}"
 
     def keep(self, jvm: subprocess.Popen[bytes]) -> int:
-        """Let a JVM that was told to make the file end, and give what it wrote its name; says how many bytes."""
+        """End a JVM that writes the file, rename the file to its final name, and return its size in bytes."""
         try:
             if jvm.stdin is not None:
                 jvm.stdin.close()  # which ends it
-            if jvm.wait(_PATIENCE_SECONDS) != 0 or not self._new.exists():
+            if jvm.wait(_TIMEOUT_SECONDS) != 0 or not self._new.exists():
                 raise PenstockError("the JVM did not write its classes: Spark starts as slowly as before")
             os.replace(self._new, self.path)
         except subprocess.TimeoutExpired as error:
-            raise PenstockError(f"the JVM did not end within {_PATIENCE_SECONDS} s") from error
+            raise PenstockError(f"the JVM did not end within {_TIMEOUT_SECONDS} s") from error
         finally:
-            self.give_up(jvm)
+            self.discard(jvm)
         return self.path.stat().st_size
 
-    def give_up(self, jvm: subprocess.Popen[bytes]) -> None:
-        """End the JVM if it still runs; what it wrote half, and what others left long ago, is deleted."""
+    def discard(self, jvm: subprocess.Popen[bytes]) -> None:
+        """End the JVM if it still runs, and delete partly written files, older ones of other processes included."""
         if jvm.poll() is None:
             jvm.kill()
             jvm.wait()
@@ -90,9 +90,9 @@ class ClassArchive:
 
 
 def class_archive(java: str, jars: Path) -> ClassArchive | None:
-    """The archive for a Java (its words about its version) and the jars of a Spark; None for a JVM or a Spark that such
-    files cannot be made for. It lies in the virtual environment, and goes with it; without one, in the user's cache."""
-    if "Server VM" not in java or "sharing" not in java:  # without classes of its own to share, the JVM shares none
+    """The archive for a Java (the output of `java -version`) and the jars of a Spark; None if this JVM or Spark does
+    not support it. It is stored in the virtual environment, or else in the user's cache."""
+    if "Server VM" not in java or "sharing" not in java:  # a JVM without a shared archive of its own supports no other
         return None
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(sys.prefix, "var") if sys.prefix != sys.base_prefix else Path(caches)
@@ -103,7 +103,7 @@ def class_archive(java: str, jars: Path) -> ClassArchive | None:
 
 
 def _is_safe(path: Path) -> bool:
-    """Whether it is what its name says, and nobody else could have put it there or changed it."""
+    """Whether it is a regular file or folder that no other user can write to."""
     try:
         found = path.lstat()
     except OSError:

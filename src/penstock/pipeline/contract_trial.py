@@ -1,4 +1,4 @@
-"""Trying a contract on rows that lie in a file: the same judgement as in a run, without workspace and database."""
+"""Tries a contract on the rows of a file: the same validation as in a run, without workspace and database."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from penstock.contract.contract import Contract
 from penstock.contract.figures import Worked, figure_name, figured_fields, gathered
 from penstock.contract.parse import parse_many
 from penstock.errors import UsageError
-from penstock.pipeline.parse_slices import Examiner, header
+from penstock.pipeline.parse_slices import SliceParser, header
 from penstock.pipeline.references import reference_name
 from penstock.pipeline.slices import BLOCK_BYTES
-from penstock.pipeline.validate import adder, all_rules, check_expressions, complaints_of
+from penstock.pipeline.validate import all_rules, check_expressions, complaints_of, summary_worker
 from penstock.spark_frames import frame_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the contract has to say about the rows, and which of its checks could not be tried."""
+    """The complaints about the rows, and the checks that could not be tried."""
 
     rows: int
     complaints: Sequence[Complaint]
@@ -43,20 +43,20 @@ class Trial:
 
 
 def needs_spark(contract: Contract) -> list[str]:
-    """The checks that only Spark can answer."""
-    return [rule.name for rule in Examiner("", contract).for_spark]
+    """The checks that only Spark can evaluate."""
+    return [rule.name for rule in SliceParser("", contract).for_spark]
 
 
 def try_contract(
     contract: Contract, payload: Path, day: date | None, session: Callable[[], SparkSession] | None
 ) -> Trial:
-    """Judge the rows of a file. Without a session the checks that need Spark are left out."""
+    """Validate the rows of a file. Without a session the checks that need Spark are skipped."""
     skipped = list(_not_for_a_file(contract, day))
-    left = Examiner("", contract).for_spark if session is None else []
+    left = SliceParser("", contract).for_spark if session is None else []
     skipped += [f"{rule.name}: needs Spark" for rule in left]
     out = [id(rule.condition) for rule in left]
     contract = replace(contract, checks=tuple(check for check in contract.checks if id(check) not in out))
-    examine = Examiner("", contract)
+    examine = SliceParser("", contract)
     batches: list[pa.RecordBatch] = []
     complaints: list[Complaint] = []
     lines = 0
@@ -67,12 +67,12 @@ def try_contract(
         lines += block.count(b"\n")
     batches.append(examine.headers({0: header("", lines, merged(complaints))}))
     if examine.for_spark and session is not None:
-        batches = _answered(session(), contract, examine, batches)
-    [row] = next(adder(contract)(iter(batches))).to_pylist()
+        batches = _with_spark_results(session(), contract, examine, batches)
+    [row] = next(summary_worker(contract)(iter(batches))).to_pylist()
     shown = sorted({line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count})
     worked = Worked(day, row["rows"], gathered(figured_fields(contract), row["figures"]))
-    said = orjson.loads(row["header"])
-    found = complaints_of(contract, all_rules(contract), row, said, worked, None, _examples(payload, shown))
+    slice_header = orjson.loads(row["header"])
+    found = complaints_of(contract, all_rules(contract), row, slice_header, worked, None, _examples(payload, shown))
     return Trial(lines, found, skipped)
 
 
@@ -89,17 +89,17 @@ def _not_for_a_file(contract: Contract, day: date | None) -> Iterator[str]:
                 yield f"{check.name or figure_name(check)}: needs the day that the rows are of (--date)"
 
 
-def _answered(
-    spark: SparkSession, contract: Contract, examine: Examiner, batches: Sequence[pa.RecordBatch]
+def _with_spark_results(
+    spark: SparkSession, contract: Contract, examine: SliceParser, batches: Sequence[pa.RecordBatch]
 ) -> list[pa.RecordBatch]:
-    """The batches with Spark's answers in them."""
+    """The batches with the results of Spark's checks."""
     check_expressions(spark, contract)
     frame = frame_of(spark, pa.Table.from_batches(batches, examine.schema))
     return list(frame.select(*examine.columns()).toArrow().combine_chunks().to_batches())
 
 
 def _blocks(payload: Path) -> Iterator[bytes]:
-    """Whole lines of the file, some megabytes at a time; the last line ends as the others do."""
+    """Yield whole lines of the file, some megabytes at a time; adds a missing newline at the end."""
     try:
         with payload.open("rb") as file:
             while lines := file.readlines(BLOCK_BYTES):

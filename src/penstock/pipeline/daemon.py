@@ -1,7 +1,7 @@
-"""The process from which Spark forks the Python workers of a local master: it has imported what they are going to need.
+"""The process from which Spark forks the Python workers of a local master, with the modules they need already imported.
 
-Spark puts a zip of PySpark's sources first on the path of its workers. Modules from there are compiled at every start,
-so the installed package, which is the same and compiled already, is taken instead.
+Spark puts a zip of PySpark's sources first on the path of its workers. Modules from a zip are compiled at every start,
+so the installed package, which is the same and already compiled, is used instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-MODULE = __name__  # what Spark is to start
+MODULE = __name__  # the module that Spark starts
 
 _PACKAGES = ("pyspark", "py4j")
 _NEEDED = (
@@ -27,7 +27,7 @@ _NEEDED = (
 
 
 def without_zips(path: Sequence[str]) -> list[str]:
-    """The path without the zips that belong to the installed PySpark. Another Spark's zips stay: there they differ."""
+    """Remove the zips that belong to the installed PySpark from the path. Zips of another Spark stay: they differ."""
     folders = [entry for entry in path if not entry.endswith(".zip")]
     found = [PathFinder.find_spec(package, folders) for package in _PACKAGES]
     if not all(spec and spec.origin for spec in found):
@@ -38,13 +38,13 @@ def without_zips(path: Sequence[str]) -> list[str]:
 
 def main() -> None:
     sys.path[:] = without_zips(sys.path)
-    # Only imports, and no thread of Python's. What native libraries start for themselves (allocators, linear algebra)
-    # has come through a fork on Linux, wherever we tried.
-    with redirect_stdout(sys.stderr):  # Spark reads a port number from our standard output, and nothing else
+    # Only imports, and no Python threads. Threads that native libraries start (allocators, linear algebra) survived
+    # the fork in all tests on Linux.
+    with redirect_stdout(sys.stderr):  # Spark expects a port number on stdout, and nothing else
         for module in _NEEDED:
             try:
                 import_module(module)
-            except Exception:  # noqa: BLE001 - whoever needs it imports it again, and fails with better words
+            except Exception:  # noqa: BLE001 - the importer imports it again, and fails with a better message
                 traceback.print_exc()
     from pyspark.daemon import manager
 

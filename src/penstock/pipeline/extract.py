@@ -1,4 +1,4 @@
-"""Extraction: spans travel as rows to Spark's workers, which fetch them and seal one raw partition per day."""
+"""Extraction: Spark's workers get spans as rows, fetch them, and seal one raw partition per day."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
 from penstock.lake import open_lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.work import Report, Work, collected, evenly, mapped, parallelism, progress, spread, tasks_for
+from penstock.pipeline.spark_jobs import (
+    Report,
+    Work,
+    collected,
+    evenly,
+    mapped,
+    parallelism,
+    progress,
+    spread,
+    tasks_for,
+)
 from penstock.raw.seal import Seal
 from penstock.raw.sink import RawSink, RawWriter
 from penstock.source.budget import Budget
@@ -57,7 +67,7 @@ _OUTCOMES_DDL = (
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """What became of one partition: a sealed raw partition, or an error with its class."""
+    """The result for one partition: a sealed raw partition, or an error with its class."""
 
     attempt: AttemptKey
     record_count: int | None
@@ -66,7 +76,7 @@ class Extracted:
     error_class: ErrorClass | None
     error_message: str | None
     retry_after: float | None
-    judged: bool = True  # False: whatever the error is, it is no reason for a verdict
+    judged: bool = True  # False: the error does not lead to a verdict
 
     @classmethod
     def failed(cls, attempt: AttemptKey, error_class: ErrorClass, message: str, *, judged: bool = True) -> Self:
@@ -79,7 +89,7 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What a worker must know besides its spans. Travels to the workers, so it holds plain values only."""
+    """The parameters of a worker besides its spans. It is pickled, so it holds plain values only."""
 
     lake: str
     run_id: RunId
@@ -98,13 +108,13 @@ def extract(
     attempts: Sequence[AttemptKey],
     report: Report | None = None,
 ) -> list[Extracted]:
-    """Fetch every attempt (all of one source and run) in one Spark job; each ends in its own outcome."""
+    """Fetch all attempts, which have one source and run, in one Spark job. Each gets its own result."""
     spans = _spans(attempts, customers)
     if not spans:
         return []
     table = pa.Table.from_pylist(spans, schema=_SPANS)
     tasks = min(len(spans), tasks_for(spark, len(attempts), _PARTITIONS_PER_TASK))
-    extraction, tasks = _shared_out(extraction, tasks, parallelism(spark))
+    extraction, tasks = _limits_per_task(extraction, tasks, parallelism(spark))
     with progress(spark, report):
         frame = spread(spark, table, evenly(len(spans), tasks))
         found = collected(mapped(frame, _worker(extraction), _OUTCOMES_DDL))
@@ -112,16 +122,16 @@ def extract(
     return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
 
 
-def extract_here(
+def extract_locally(
     extraction: Extraction, source: Source, query: Query, customer: Customer, dates: Sequence[date]
 ) -> list[Extracted]:
-    """One span in this process, without Spark, by an object that the caller made; for tests and measurements."""
+    """Fetch one span in this process, without Spark, with the caller's source object; for tests and benchmarks."""
     span = _Span(extraction, RawSink(open_lake(extraction.lake)), source, query, customer, dates)
     return [_extracted(row, extraction.source.name, extraction.run_id) for row in span.fetch()]
 
 
-def _shared_out(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
-    """What the source may be asked at once and per second, divided among worker tasks that all run at the same time."""
+def _limits_per_task(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
+    """Divide the concurrency and the rate limit of the source among worker tasks that run at the same time."""
     together, rate = extraction.source.parallelism, extraction.source.rate
     if together is None and rate is None:
         return extraction, tasks
@@ -131,7 +141,7 @@ def _shared_out(extraction: Extraction, tasks: int, slots: int) -> tuple[Extract
 
 
 def _spans(attempts: Sequence[AttemptKey], customers: Mapping[str, Customer]) -> list[dict[str, Any]]:
-    """Neighbouring days of one query and customer together: sources count requests, not days."""
+    """Combine neighbouring days of one query and customer: sources count requests, not days."""
     spans = []
     ordered = sorted(attempt.partition for attempt in attempts)
     for (query, customer_id), group in groupby(ordered, key=lambda key: (key.query_name, key.customer_id)):
@@ -165,7 +175,7 @@ def _worker(extraction: Extraction) -> Work:
 
 
 def _fetched(extraction: Extraction, context: RunContext, waiting: SimpleQueue[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The outcomes of spans taken from the queue until it is empty, one request after the other."""
+    """Return the results of spans taken from the queue until it is empty, one request after the other."""
     lake = open_lake(extraction.lake)
     sink = RawSink(lake)
     source = make_source(extraction.source, context)
@@ -178,12 +188,12 @@ def _fetched(extraction: Extraction, context: RunContext, waiting: SimpleQueue[d
         query = extraction.queries[span["query"]]
         customer = Customer.model_validate_json(span["customer"], strict=False)
         outcomes += _Span(extraction, sink, source, query, customer, span["dates"]).fetch()
-    lake.sync()  # everything sealed above survives a power cut before anybody hears of it
+    lake.sync()  # sealed data is durable before it is reported
     return outcomes
 
 
 class _Span:
-    """One request: rows in, one sealed raw partition (or one error) per day out."""
+    """One request: reads rows, and produces one sealed raw partition (or one error) per day."""
 
     def __init__(
         self,
@@ -209,7 +219,7 @@ class _Span:
             if dates := self._leave_out_frozen():
                 self._receive(dates)
         except (LakeUnavailable, LakeRefused):
-            raise  # our own storage is in trouble: that must not count against any partition
+            raise  # an error of our own storage must not count against a partition
         except PenstockError as error:
             self._fail_the_rest(error)
         except Exception as error:  # noqa: BLE001 - a bug in one source must not fail the other customers' slices
@@ -220,8 +230,8 @@ class _Span:
         return [self._outcomes[day] for day in self._dates]
 
     def _leave_out_frozen(self) -> Sequence[date]:
-        """The days that the source can still be asked for. It would have nothing for the others, and that nothing must
-        not take the place of what was there."""
+        """Return the days that the source still serves. For the others it would return nothing, and an empty result
+        must not replace their data."""
         for day in self._dates:
             self._fail_if_frozen(day)
         return [day for day in self._dates if day not in self._outcomes]
@@ -235,7 +245,7 @@ class _Span:
             self._fail(day, DataError(f"the day is frozen: the source can only be asked for {first} and later"))
 
     def _receive(self, dates: Sequence[date]) -> None:
-        """The hot loop of extraction: a row that is a plain dict passes through as few lines as possible."""
+        """The hot loop of extraction: as few lines as possible for a row that is a plain dict."""
         wanted = set(dates)
         current: date | None = None
         writer: RawWriter | None = None
@@ -275,12 +285,12 @@ class _Span:
                 writer = None
 
     def _refuse_late_row(self, day: date) -> None:
-        """A day that is sealed lacks this row, so it must not be vouched for. One that failed has failed already."""
+        """Fail a sealed day, which lacks this row, so that it is not vouched for. A failed day stays failed."""
         if self._outcomes[day].get("error_class") is None:
             self._fail(day, DataError(f"the source sent a row for {day} after that day was complete"))
 
     def _writer(self, day: date) -> RawWriter | None:
-        """Where rows of this day go; None once the day has failed."""
+        """The writer for the rows of this day; None once the day has failed."""
         if day in self._outcomes:
             return None
         if day not in self._writers:
@@ -289,7 +299,7 @@ class _Span:
 
     def _seal(self, day: date) -> None:
         if day not in self._outcomes:
-            self._fail_if_frozen(day)  # it may have become so while we asked
+            self._fail_if_frozen(day)  # it may have become frozen during the request
         if day in self._outcomes:
             return
         writer = self._writers.pop(day, None) or self._sink.writer(self._attempt(day))
@@ -301,7 +311,7 @@ class _Span:
                 query_hash=self._extraction.hashes[self._query.name],
                 time_zone=self._customer.time_zone,
             )
-        except DataError as error:  # a seal that stands already, and cannot be read
+        except DataError as error:  # a seal that exists and cannot be read
             self._fail(day, error)
             return
         self._outcomes[day] = self._sealed(day, seal)

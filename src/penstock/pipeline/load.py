@@ -1,5 +1,5 @@
-"""Loading: Spark's workers turn vouched raw slices into packed data files (a few slices are turned right here); the
-publisher commits them."""
+"""Loading: Spark's workers convert trusted raw partitions into packed data files, or this process if there are few; the
+publisher commits the files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.parsed_cache import BlockRef, CacheReader, Lookup
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
-from penstock.pipeline.work import Report, Work, collected, mapped, progress, spread
+from penstock.pipeline.spark_jobs import Report, Work, collected, mapped, progress, spread
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.diagnosis import explained
@@ -33,9 +33,9 @@ from penstock.warehouse.tables import RUN, file_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HERE_BYTES = 2 * 1024 * 1024  # of Parquet
-_HERE_SLICES = 256
-_HERE_PARTS = 4
+_LOCAL_BYTES = 2 * 1024 * 1024  # of Parquet
+_LOCAL_SLICES = 256
+_LOCAL_PARTS = 4
 _SHARE = pa.schema([("share", pa.binary())])
 
 
@@ -47,9 +47,9 @@ def spark_stager(
     find: Lookup | None = None,
     diagnose: Callable[[Collection[str]], WarehouseError | None] = lambda tables: None,
 ) -> Stager:
-    """A stager that runs one Spark job for all parts, one task for each; or does without when there is little to do.
-    `find` returns where the parsed rows of slices are cached. `diagnose` returns the error that names damaged data
-    files of these tables, or None if they are whole; it is asked when a part fails."""
+    """Return a stager that runs one Spark job for all parts, one task per part, or stages small work in this process.
+    `find` returns where the parsed rows of partitions are cached. `diagnose` returns the error that names damaged data
+    files of these tables, or None if they are intact; it is called when a part fails."""
 
     def stage(parts: Sequence[StagePart], fingerprints: Mapping[PartitionKey, str]) -> list[PartStaged]:
         contracts = {fingerprint: _lenient(contract_of(fingerprint)) for fingerprint in set(fingerprints.values())}
@@ -61,28 +61,28 @@ def spark_stager(
     def stage_all(
         parts: Sequence[StagePart], used: Sequence[Sequence[Contract]], places: Sequence[Sequence[BlockRef | None]]
     ) -> list[PartStaged]:
-        if _is_little(parts):
-            return _stage_here(open_lake(lake), parts, used, places)
+        if _is_small(parts):
+            return _stage_locally(open_lake(lake), parts, used, places)
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, places, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
         with progress(spark, report):
             frame = spread(spark, table, list(range(len(parts))))
             found = collected(mapped(frame, _worker(lake), "share binary"))
-        # Tasks answer in any order; each answer carries the number of its part.
+        # Tasks end in any order; each result carries the number of its part.
         answers = dict(pickle.loads(row) for row in found.column("share").to_pylist())  # noqa: S301 - written by our own workers
         return [answers[number] for number in range(len(parts))]
 
     return stage
 
 
-def _is_little(parts: Sequence[StagePart]) -> bool:
-    """Whether the work takes no longer than a job takes to begin."""
+def _is_small(parts: Sequence[StagePart]) -> bool:
+    """Whether the work takes no longer than the start of a Spark job."""
     slices, weight = sum(len(part.part.slices) for part in parts), sum(part.part.weight for part in parts)
-    return len(parts) <= _HERE_PARTS and slices <= _HERE_SLICES and weight <= _HERE_BYTES
+    return len(parts) <= _LOCAL_PARTS and slices <= _LOCAL_SLICES and weight <= _LOCAL_BYTES
 
 
 def _places(find: Lookup | None, parts: Sequence[StagePart]) -> list[list[BlockRef | None]]:
-    """For each part, where the rows of its slices are cached."""
+    """For each part, where the rows of its partitions are cached."""
     if find is None:
         return [[] for _ in parts]
     slices = [piece for part in parts for piece in part.part.slices]
@@ -90,7 +90,7 @@ def _places(find: Lookup | None, parts: Sequence[StagePart]) -> list[list[BlockR
     return [list(islice(found, len(part.part.slices))) for part in parts]
 
 
-def _stage_here(
+def _stage_locally(
     lake: Lake,
     parts: Sequence[StagePart],
     contracts: Sequence[Sequence[Contract]],
@@ -98,7 +98,7 @@ def _stage_here(
 ) -> list[PartStaged]:
     try:
         return [stage_part(lake, *share) for share in zip(parts, contracts, places, strict=True)]
-    except (OSError, pa.ArrowException) as error:  # Arrow's word for trouble with files; from workers it comes as a job
+    except (OSError, pa.ArrowException) as error:  # Arrow's errors about files; on workers they fail the job
         tables = ", ".join(sorted({part.table for part in parts}))
         raise LakeUnavailable(f"files of {tables} could not be read or written: {error}") from error
 
@@ -119,8 +119,8 @@ def stage_part(
 ) -> PartStaged:
     """Write the files of one part: the kept rows of its old files and the rows of its new slices, in table order.
 
-    `contracts` say how the slices are read, one for each: those of one table differ in defaults. `places` say where
-    their rows are cached, if they are.
+    `contracts` are the contracts for reading the slices, one for each: those of one table differ in defaults. `places`
+    are the locations of cached rows, if any.
     """
     schema = file_schema(part.fields)
     old = SortedRows(_kept_rows(lake, part, schema))
@@ -149,14 +149,14 @@ def stage_part(
 
 
 def _groups(pieces: Sequence[Slice], contracts: Sequence[Contract]) -> Iterator[tuple[list[Slice], Contract]]:
-    """Neighbouring slices that are read at once: small enough, and under one contract."""
+    """Group neighbouring slices that are read at once: small enough, and under one contract."""
     for group in groups(pieces):
         for contract, some in groupby(group, key=lambda piece: contracts[piece.item]):
             yield list(some), contract
 
 
 def _lenient(contract: Contract) -> Contract:
-    """The contract without the policies that reject: the validator applied them, and vouched."""
+    """The contract without the policies that reject: the validator has applied them."""
     unknown: Policy = "keep" if contract.unknown_fields == "keep" else "ignore"
     return replace(contract, unknown_fields=unknown, missing_fields="ignore")
 
@@ -166,7 +166,7 @@ def _slice(index: int, piece: NewSlice) -> Slice:
 
 
 def _kept_rows(lake: Lake, part: StagePart, schema: pa.Schema) -> pa.Table:
-    """What stays of the old files, sorted: the rows in this part's range without the dropped partitions."""
+    """The rows of the old files that stay, sorted: those in this part's range without the dropped partitions."""
     low, high = part.part.low, part.part.high
     dropped = set(part.dropped)
     kept = [
@@ -183,7 +183,7 @@ def _read_group(
     schema: pa.Schema,
     broken: dict[PartitionKey, str],
 ) -> pa.Table:
-    """Rows of neighbouring slices in their order; those of some are `ready`."""
+    """Read the rows of neighbouring slices in their order; those of some are `ready`."""
     if not ready:
         return _parse_group(reader, contract, slices, schema, broken)
     runs = groupby(range(len(slices)), key=lambda at: at in ready)
@@ -198,7 +198,7 @@ def _read_group(
 
 def _ready_rows(rows: Sequence[pa.Table], slices: Sequence[NewSlice], schema: pa.Schema) -> pa.Table:
     owner = np.repeat(np.arange(len(slices), dtype=np.int32), [piece.num_rows for piece in rows])
-    copied = pa.concat_tables(rows).combine_chunks()  # or a few rows would hold their whole block in memory
+    copied = pa.concat_tables(rows).combine_chunks()  # otherwise a few rows keep their whole block in memory
     return _with_keys(copied, owner, slices, schema)
 
 
@@ -209,13 +209,13 @@ def _parse_group(
     schema: pa.Schema,
     broken: dict[PartitionKey, str],
 ) -> pa.Table:
-    """Bytes are checked against the verdict's digest while parsing."""
+    """Parse payloads, and check their bytes against the digest of the verdict."""
     found = reader.read_many([AttemptKey(piece.key, piece.run_id) for piece in slices])
     whole: list[tuple[NewSlice, bytes]] = []
     for piece, raw in zip(slices, found, strict=True):
-        trouble = str(raw) if isinstance(raw, RawError) else _not_what_was_accepted(piece, raw[0])
-        if trouble is not None:
-            broken[piece.key] = trouble
+        problem = str(raw) if isinstance(raw, RawError) else _not_what_was_accepted(piece, raw[0])
+        if problem is not None:
+            broken[piece.key] = problem
         elif not isinstance(raw, RawError):
             whole.append((piece, raw[1]))
     if not whole:
@@ -237,14 +237,14 @@ def _stream_large(
 ) -> None:
     try:
         seal = reader.seal(AttemptKey(piece.key, piece.run_id))
-        trouble = "the raw run is not sealed" if seal is None else _not_what_was_accepted(piece, seal)
-        if trouble is not None or seal is None:
-            raise RawError(trouble)
+        problem = "the raw run is not sealed" if seal is None else _not_what_was_accepted(piece, seal)
+        if problem is not None or seal is None:
+            raise RawError(problem)
         for parsed in read_in_blocks(reader, seal, contract, accepted_before=True):
             if parsed.complaints:
                 raise DataError(f"an accepted payload does not parse any more: {summary(parsed.complaints[0])}")
             writer.write(_with_keys(parsed.table, parsed.owner, [piece], schema))
-    except DataError as error:  # the files of this part are thrown away, and staged again without this slice
+    except DataError as error:  # the part is discarded, and staged again without this slice
         broken[piece.key] = str(error)
 
 

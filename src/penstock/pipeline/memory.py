@@ -1,5 +1,5 @@
-"""How our processes use memory: very many small objects and next to no cycles of them, and blocks of a few megabytes
-that come and go with every group of slices."""
+"""Memory settings of our processes. They allocate very many small objects with almost no reference cycles, and blocks
+of a few megabytes for every group of slices."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-_NEW_OBJECTS = 50_000  # after so many the collector looks for cycles; by itself it does after 700 or 2,000
+_NEW_OBJECTS = 50_000  # allocations between two garbage collections; the default is 700 or 2,000
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # what glibc's mallopt calls them
-_LARGEST_BLOCK = 32 * 1024 * 1024  # the most that glibc allows
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of glibc's mallopt
+_LARGEST_BLOCK = 32 * 1024 * 1024  # the maximum that glibc allows
 _MOST_UNUSED = 64 * 1024 * 1024
 
 
 def freeze_imports() -> None:
-    """For a worker: what it has imported until its first task of ours is never looked at again.
+    """For a worker: exclude everything imported before its first task of ours from garbage collection.
 
-    PySpark has a worker collect everything after each task; with our imports that takes as long as a few hundred small
-    slices do. Whoever shares the worker with us is collected less often, too.
+    PySpark runs a full collection after each task; with our imports that takes as long as a few hundred small slices.
+    Other code in the same worker is collected less often, too.
     """
     if gc.get_threshold()[0] != _NEW_OBJECTS:
         gc.freeze()
@@ -28,23 +28,23 @@ def freeze_imports() -> None:
 
 
 def keep_freed_memory() -> None:
-    """For a process that is ours: a block that is freed is kept for the next one. By itself glibc returns it to the
-    kernel, which has to clear the same pages again."""
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # other C libraries have none
+    """For a process of our own: keep freed blocks for the next allocation. By default glibc returns them to the kernel,
+    which has to clear the same pages again."""
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # other C libraries do not have it
         mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
         mallopt(_TRIM_THRESHOLD, _MOST_UNUSED)
 
 
 def limit_malloc_arenas() -> None:
-    """For a driver: its threads share two arenas. By itself glibc gives every thread of a lane its own, and what one
-    run has left there in pieces the threads of the next do not find."""
+    """For a driver: let all threads share two arenas. By default glibc gives every thread of a lane its own, and the
+    threads of the next run cannot reuse memory that is free there."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_ARENA_MAX, 2)
 
 
 def release_memory() -> None:
-    """Hand what was freed back to the system: both allocators keep it for whoever asks next, but what follows a run has
-    other sizes, and would come on top."""
+    """Return freed memory to the system. Both allocators keep it for later allocations, but those after a run have
+    other sizes, and would need additional memory."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
@@ -53,7 +53,7 @@ def release_memory() -> None:
 
 
 class _ReducedGc:
-    """How many ask for it, and what to go back to after the last of them."""
+    """The number of active `reduced_gc` blocks, and the thresholds to restore after the last."""
 
     lock = Lock()
     asking = 0
@@ -62,7 +62,7 @@ class _ReducedGc:
 
 @contextmanager
 def reduced_gc() -> Iterator[None]:
-    """For a process that is not ours alone: collect less often while this lasts."""
+    """For a process shared with other code: collect less often inside the block."""
     with _ReducedGc.lock:
         if not _ReducedGc.asking:
             _ReducedGc.before = gc.get_threshold()

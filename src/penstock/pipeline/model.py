@@ -1,4 +1,4 @@
-"""Making slices of models: one query of Spark for all of them, its rows sealed as one raw partition per slice."""
+"""Computes partitions of models: one Spark query for all of them, its rows sealed as one raw partition each."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema, spark_type
 from penstock.errors import ConfigError, ErrorClass, SparkFailed
 from penstock.lake import open_lake
-from penstock.partition import EVERYBODY, AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.partition import ALL_CUSTOMERS, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.extract import Extracted
-from penstock.pipeline.work import Report, collected, mapped, progress, refusal, tasks_for
+from penstock.pipeline.spark_jobs import Report, collected, mapped, progress, refusal, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.spark_frames import frame_of
 from penstock.sql_guard import SparkStatement, SqlRefused, spark_statement
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-PARTITIONS = "penstock.partitions"  # what is to be made, as a table that the SQL of a model may name
+PARTITIONS = "penstock.partitions"  # the requested partitions, as a table for the SQL of a model
 
 _SLICES_PER_TASK = 200
-_BROKEN_QUERIES = 60  # enough to find a few slices that break the query among ten thousand
+_BROKEN_QUERIES = 60  # enough to isolate a few failing partitions among ten thousand
 _TOO_MANY = "too many slices of its model break the query: this one was not tried"
 _ROW = "_row"
 _KEYS = ("logical_date", "customer_id")
@@ -59,14 +59,14 @@ _TYPES = {
     "timestamp": "timestamp",
 }
 
-# Classes of SQLSTATE: data that cannot be computed with, a function of the user's own, an error raised on purpose.
+# Classes of SQLSTATE: invalid data, an error in a user-defined function, an error raised on purpose.
 _BY_DATA = ("22", "38", "P0")
 
 Inputs = Mapping[str, "DataFrame"]
 
 
 def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str, pa.Schema]) -> tuple[Field, ...]:
-    """The columns that a model makes, as Spark understands it; nothing is computed. Refuses what cannot be kept."""
+    """Return the columns of a model without executing it. Raises ConfigError if one cannot be stored."""
     empty = {table: frame_of(spark, schema.empty_table()) for table, schema in inputs.items()}
     with _described(spark, model, code, empty, _as_table([])) as frame:
         found = {column.name: column.dataType for column in frame.schema.fields}
@@ -86,32 +86,32 @@ def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str,
 
 
 def _keys(model: Model) -> tuple[str, ...]:
-    """The columns that say to which slice a row belongs."""
+    """The columns that identify the partition of a row."""
     return _KEYS if model.per_customer else _KEYS[:1]
 
 
 def _field(model: Model, name: str, kind: DataType) -> Field:
     if name in RESERVED_FIELDS or name.startswith("_"):
         raise _refused(model, f"it makes the column {name}, a name that Penstock keeps for itself: choose another")
-    found = _spelled(kind)
+    found = _contract_type(kind)
     if found is None:
-        words = f"its column {name} is {kind.simpleString()}, which cannot be kept: cast it to something else"
-        raise _refused(model, words)
+        reason = f"its column {name} is {kind.simpleString()}, which cannot be kept: cast it to something else"
+        raise _refused(model, reason)
     try:
         return Field(name=name, type=found)
     except ValueError as error:
         raise _refused(model, f"its column {name}: {error}") from error
 
 
-def _spelled(kind: DataType) -> str | None:
-    """The type as contracts write it; None if they cannot."""
+def _contract_type(kind: DataType) -> str | None:
+    """The type in the notation of contracts; None if they have no such type."""
     from pyspark.sql.types import ArrayType, StructType
 
     if isinstance(kind, ArrayType):
-        element = _spelled(kind.elementType)
+        element = _contract_type(kind.elementType)
         return None if element is None else f"array<{element}>"
     if isinstance(kind, StructType):
-        members = [(member.name, _spelled(member.dataType)) for member in kind.fields]
+        members = [(member.name, _contract_type(member.dataType)) for member in kind.fields]
         if any(found is None for _, found in members):
             return None
         return f"struct<{', '.join(f'{name}: {found}' for name, found in members)}>"
@@ -128,8 +128,8 @@ def make(
     attempts: Sequence[AttemptKey],
     report: Report | None = None,
 ) -> list[Extracted]:
-    """Make these slices of one model and run, all at once. If the rows of one break the query, the halves are tried,
-    each with its own inputs only: its neighbours must not suffer."""
+    """Compute these partitions of one model and run in one query. If the rows of one partition fail the query, it is
+    repeated with halves of the partitions, each with its own inputs only, to isolate the failing ones."""
     made: list[Extracted] = []
     waiting = [sorted(attempts)]
     broke = 0
@@ -140,7 +140,7 @@ def make(
                 made += [Extracted.failed(one, ErrorClass.TRANSIENT, _TOO_MANY, judged=False) for one in some]
                 continue
             try:
-                made += _made(spark, lake, model, contract, _of(model, inputs, some) if broke else inputs, some)
+                made += _computed(spark, lake, model, contract, _of(model, inputs, some) if broke else inputs, some)
             except _Broken as broken:
                 broke += 1
                 if len(some) == 1:
@@ -152,21 +152,21 @@ def make(
 
 
 def _of(model: Model, inputs: Inputs, attempts: Sequence[AttemptKey]) -> Inputs:
-    """What these slices are made from, without the inputs of others."""
+    """The inputs of these partitions, without the inputs of others."""
     from pyspark.sql import functions as F
 
     days = [attempt.partition.logical_date for attempt in attempts]
     mine = F.col("logical_date").between(min(days) - timedelta(days=model.needs - 1), max(days))
     if model.per_customer:
-        mine &= F.col("customer_id").isin(EVERYBODY, *{attempt.partition.customer_id for attempt in attempts})
+        mine &= F.col("customer_id").isin(ALL_CUSTOMERS, *{attempt.partition.customer_id for attempt in attempts})
     return {table: frame.where(mine) for table, frame in inputs.items()}
 
 
 class _Broken(Exception):
-    """The query ran into rows that it cannot compute with."""
+    """The query failed on the data of some rows."""
 
 
-def _made(
+def _computed(
     spark: SparkSession,
     lake: str,
     model: Model,
@@ -183,7 +183,7 @@ def _made(
     nothing = [F.lit(None).cast(spark_type(f.type)).alias(f.name) for f in contract.fields]
     with _described(spark, model, str(contract.options["code"]), inputs, asked) as frame:
         wanted = F.broadcast(frame_of(spark, asked))
-        # One row that is none for each slice, so that a slice without rows is sealed, too.
+        # One marker row for each partition, so that a partition without rows is sealed, too.
         every = wanted.select(*keys, F.lit(False).alias(_ROW), *nothing)
         rows = (
             frame.withColumns({name: _never_null(name) for name in keys})
@@ -205,16 +205,16 @@ def _made(
 
 
 def _never_null(name: str) -> Column:
-    """The column; a row that says not to which slice it belongs breaks the query, it must not vanish."""
+    """The column, with an error for null: a row without a partition must fail the query instead of disappearing."""
     from pyspark.sql import functions as F
 
-    words = f"it makes rows whose {name} is NULL, which belong to no slice: leave them out in its code"
-    return F.when(F.col(name).isNull(), F.raise_error(F.lit(words))).otherwise(F.col(name))
+    reason = f"it makes rows whose {name} is NULL, which belong to no slice: leave them out in its code"
+    return F.when(F.col(name).isNull(), F.raise_error(F.lit(reason))).otherwise(F.col(name))
 
 
 @dataclass(frozen=True, slots=True)
 class _Sealer:
-    """A worker that gets rows in the order of their slices, and seals slice after slice. Travels: plain values only."""
+    """A worker that gets rows sorted by partition, and seals partition by partition. Pickled: plain values only."""
 
     lake: str
     run_id: RunId
@@ -242,11 +242,11 @@ class _Sealer:
         finally:
             if writer is not None:
                 writer.discard()
-        lake.sync()  # everything sealed above survives a power cut before anybody hears of it
+        lake.sync()  # sealed data is durable before it is reported
         yield pa.RecordBatch.from_pylist(sealed, schema=_SEALED)
 
     def _slices(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
-        """The neighbouring rows of one slice together, without the rows that are none."""
+        """Group neighbouring rows by partition, without the marker rows."""
         days = batch.column("logical_date")
         customers = batch.column("customer_id") if self.per_customer else None
         changes = _changes(days) if customers is None else _changes(days) | _changes(customers)
@@ -254,7 +254,7 @@ class _Sealer:
         names = [field.name for field in self.contract.fields]
         for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             piece = batch.slice(start, end - start)
-            customer = EVERYBODY if customers is None else customers[start].as_py()
+            customer = ALL_CUSTOMERS if customers is None else customers[start].as_py()
             key = PartitionKey(self.contract.source, customer, self.contract.query_name, days[start].as_py())
             yield key, piece.filter(piece.column(_ROW)).select(names)
 
@@ -278,7 +278,7 @@ class _Sealer:
 
 
 def _changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """True where a value differs from the one before it; the first always does."""
+    """True where a value differs from the previous one; the first value is always True."""
     if len(column) == 0:
         return np.empty(0, np.bool_)
     differs = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
@@ -286,7 +286,7 @@ def _changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def checked_sql(model: Model, code: str) -> SparkStatement:
-    """The SQL of a model: one SELECT from the tables that the model declares. Refuses anything else."""
+    """Check the SQL of a model: one SELECT from the tables that the model declares. Raises ConfigError otherwise."""
     try:
         return spark_statement(code, {*model.depends_on, PARTITIONS})
     except SqlRefused as error:
@@ -296,8 +296,8 @@ def checked_sql(model: Model, code: str) -> SparkStatement:
 
 @contextmanager
 def _described(spark: SparkSession, model: Model, code: str, inputs: Inputs, asked: pa.Table) -> Iterator[DataFrame]:
-    """What the model makes, as a DataFrame that is not computed yet. Its inputs have names of their own, so that models
-    that are made at the same time do not see each other's."""
+    """The result of the model as a lazy DataFrame. Its inputs are views with unique names, so that models computed at
+    the same time do not see each other's."""
     from pyspark.errors import PySparkException
 
     checked = None if model.python is not None else checked_sql(model, code)
@@ -319,7 +319,7 @@ def _described(spark: SparkSession, model: Model, code: str, inputs: Inputs, ask
 
 
 def _called(model: Model, code: str, inputs: Inputs, partitions: DataFrame) -> DataFrame:
-    """What the function `model(inputs, partitions)` of a file returns."""
+    """Call the function `model(inputs, partitions)` of a file and return its result."""
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
@@ -330,7 +330,7 @@ def _called(model: Model, code: str, inputs: Inputs, partitions: DataFrame) -> D
         found = function({**inputs}, partitions) if callable(function) else None
     except PySparkException:
         raise
-    except Exception as error:  # whatever its author did
+    except Exception as error:  # user code may raise anything
         raise _refused(model, f"{type(error).__name__}: {error}") from error
     if not isinstance(found, DataFrame):
         raise _refused(model, "the file must define a function model(inputs, partitions) that returns a DataFrame")
@@ -350,5 +350,5 @@ def _extracted(attempt: AttemptKey, row: Mapping[str, Any]) -> Extracted:
     return Extracted(attempt, row["record_count"], row["payload_sha256"], row["payload_bytes"], None, None, None)
 
 
-def _refused(model: Model, words: str) -> ConfigError:
-    return ConfigError(f"models.{model.name} ({model.definition}): {words}")
+def _refused(model: Model, reason: str) -> ConfigError:
+    return ConfigError(f"models.{model.name} ({model.definition}): {reason}")

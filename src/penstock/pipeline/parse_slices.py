@@ -1,6 +1,6 @@
-"""What a worker says about slices: it parses them and answers, row by row, what needs no Spark engine.
+"""Parses slices in a worker, and evaluates row by row the checks that need no Spark engine.
 
-Each slice also sends one header row, so that an empty or unreadable one still gets its verdict.
+Each slice also yields one header row, so that an empty or unreadable one still gets its verdict.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Items = np.ndarray[Any, np.dtype[np.int32]]
 
 
-class Examiner:
-    """A worker for work items; its answers have the columns of `ddl`. `also` are fields that somebody wants besides;
+class SliceParser:
+    """A worker function for work items; its results have the columns of `ddl`. `also` are additional fields to return;
     `cache` is the disk budget of one task for parsed rows."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Examiner:
         return pa.schema([*ours, *flags, *figures, *fields])
 
     def columns(self) -> list[Column]:
-        """What the summaries are made of: Spark answers the rules that were left to it, the rest goes through."""
+        """The input columns of the summaries: Spark evaluates its own rules, the other columns pass through."""
         from pyspark.sql import functions as F
 
         from penstock.contract.checks import broken
@@ -112,22 +112,22 @@ class Examiner:
         yield self.headers(headers)
 
     def _large(self, reader: RawReader, piece: Slice) -> Iterator[pa.RecordBatch]:
-        """A slice too large for memory: parsed block by block. Its digest is known, and checked, only at the end."""
+        """Parse a slice that is too large for memory block by block. Its digest is verified at the end."""
         number = np.array([piece.item], dtype=np.int32)
         complaints: list[Complaint] = []
-        said: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         try:
             seal = reader.seal(piece.attempt)
             if seal is None:
                 raise RawError(f"{piece.attempt} is not sealed")
-            said = header(seal.payload_sha256, seal.record_count, ())
+            facts = header(seal.payload_sha256, seal.record_count, ())
             complaints += self._version_complaints(seal)
             for parsed in read_in_blocks(reader, seal, self._contract):
                 complaints += parsed.complaints.get(0, ())
                 yield from self.rows(parsed, number)
         except RawError as error:
             complaints.append(_raw_complaint(error))
-        yield self.headers({piece.item: said | {"complaints": [c.as_dict() for c in merged(complaints)]}})
+        yield self.headers({piece.item: facts | {"complaints": [c.as_dict() for c in merged(complaints)]}})
 
     def _version_complaints(self, seal: Seal) -> list[Complaint]:
         expected = self._contract.schema_version
@@ -136,7 +136,7 @@ class Examiner:
         return [Complaint("schema_version", f"extracted as {seal.schema_version}, the contract says {expected}", 1)]
 
     def rows(self, parsed: Parsed, numbers: Items) -> Iterator[pa.RecordBatch]:
-        """The answers about parsed rows; payload i is the item `numbers[i]`."""
+        """The results of parsed rows; payload i is the item `numbers[i]`."""
         table = parsed.table
         if not table.num_rows:
             return
@@ -155,12 +155,12 @@ class Examiner:
         yield from pa.table(columns, schema=self.schema).combine_chunks().to_batches()
 
     def headers(self, headers: Mapping[int, dict[str, Any]]) -> pa.RecordBatch:
-        rows = [{"_item": item, "_header": orjson.dumps(said).decode()} for item, said in headers.items()]
+        rows = [{"_item": item, "_header": orjson.dumps(facts).decode()} for item, facts in headers.items()]
         return pa.RecordBatch.from_pylist(rows, schema=self.schema)
 
 
 def header(digest: str, count: int, complaints: Sequence[Complaint]) -> dict[str, Any]:
-    """What is known about a slice as a whole."""
+    """The facts about a slice as a whole."""
     return {"digest": digest, "count": count, "complaints": [complaint.as_dict() for complaint in complaints]}
 
 

@@ -1,8 +1,8 @@
 """Caches the rows that validation has parsed for the load that follows, to save time. Nothing depends on the cache.
 
-The workers of a local master share a disk. There a worker writes the rows that it has parsed into a file of its own,
-block by block, and the driver is told where those of each slice lie. A load takes them from there if they are what was
-written, byte for byte; otherwise, and on any other master, it reads the payloads again.
+The workers of a local master share a disk. A worker writes the rows that it has parsed into its own file, block by
+block, and returns the location of each slice to the driver. A load reads the rows from there if their bytes match the
+digest; otherwise, and on any other master, it reads the payloads again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from penstock.partition import AttemptKey, new_ulid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MOST_BYTES = 1024**3  # on disk at a time; beyond that nothing more is cached
-_SHARE_OF_FREE = 4  # and no more than one part in so many of what is free
-_HELD_BYTES = 32 * 1024 * 1024  # of blocks that a load takes rows from
+_MOST_BYTES = 1024**3  # on disk at a time; beyond that nothing is cached
+_SHARE_OF_FREE = 4  # and at most this fraction (1/n) of the free space
+_HELD_BYTES = 32 * 1024 * 1024  # of blocks that a load keeps in memory
 _NAME = "penstock-rows-"
-_LOCK = ".lock"  # held as long as the process lives that made the folder
+_LOCK = ".lock"  # held while the process that created the folder lives
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -43,7 +43,7 @@ class DiskBudget(NamedTuple):
 
 
 class BlockRef(NamedTuple):
-    """Where the rows of one slice lie: in a block of a file."""
+    """The location of the rows of one slice: a range of a block in a file."""
 
     file: str
     offset: int
@@ -60,14 +60,14 @@ Lookup = Callable[[Sequence[Wanted]], Sequence[BlockRef | None]]
 class CacheWriter:
     """Writes the parsed rows of one task. Without a budget it writes nothing."""
 
-    def __init__(self, room: DiskBudget | None) -> None:
-        self._room = room
+    def __init__(self, budget: DiskBudget | None) -> None:
+        self._room = budget
         self._path = ""
         self._file: BinaryIO | None = None
         self._size = 0
 
     def write(self, rows: pa.Table, firsts: Sequence[int]) -> list[BlockRef | None]:
-        """Write a block. Returns where the rows of each slice are; `firsts` are the first rows of the slices."""
+        """Write a block, and return the location of each slice; `firsts` are the first rows of the slices."""
         nothing: list[BlockRef | None] = [None] * len(firsts)
         if self._room is None or not rows.num_rows:
             return nothing
@@ -77,7 +77,7 @@ class CacheWriter:
                 self._room = None
                 return nothing
             offset = self._append(self._room.folder, block)
-        except (OSError, pa.ArrowException):  # the disk is full, or the folder is gone: then payloads are read again
+        except (OSError, pa.ArrowException):  # the disk is full, or the folder is gone: payloads are read again
             self._room = None
             return nothing
         digest, ends = sha256(block).hexdigest(), [*firsts[1:], rows.num_rows]
@@ -95,7 +95,7 @@ class CacheWriter:
             while left:
                 left = left[self._file.write(left) or 0 :]
         except OSError:
-            self._file.truncate(self._size)  # half a block only takes room from others
+            self._file.truncate(self._size)  # a partial block is only a waste of space
             raise
         offset, self._size = self._size, self._size + len(block)
         return offset
@@ -114,12 +114,12 @@ class CacheReader:
     """Reads rows from blocks. Slices come in the order in which a batch wrote them, so few blocks are in use."""
 
     def __init__(self) -> None:
-        self._blocks: dict[tuple[str, int], pa.Table | None] = {}  # the one used last stands last
+        self._blocks: dict[tuple[str, int], pa.Table | None] = {}  # most recently used last
         self.held_bytes = 0
 
     def rows(self, place: BlockRef | None, count: int) -> pa.Table | None:
-        """The rows of a slice; None if they are not there, or not what was written. They are part of their block: who
-        wants to keep them copies them."""
+        """Return the rows of a slice; None if they are missing or do not match the digest. They are a view of their
+        block: copy them to keep them."""
         if place is None or place.rows != count:
             return None
         block = self._block(place)
@@ -139,41 +139,41 @@ class CacheReader:
 
 
 class ParsedCache:
-    """The cached rows of one run, by attempt. Validation adds to it while a load takes from it."""
+    """The cached rows of one run, by attempt. Validation adds entries while a load removes them."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._lock = Lock()
         self._places: dict[AttemptKey, tuple[str, BlockRef]] = {}
         self._taken: set[AttemptKey] = set()
-        self._slices: dict[str, int] = {}  # how many there are in a file
+        self._slices: dict[str, int] = {}  # number of slices by file
 
     def budget(self) -> DiskBudget | None:
-        """For the next job; None when there is enough on the disk already, or not enough of the disk."""
+        """The disk budget of the next job; None if the cache is full or the disk has too little free space."""
         try:
             with self._lock:
                 used = sum(entry.stat().st_size for entry in os.scandir(self._folder))
             left = min(_MOST_BYTES - used, shutil.disk_usage(self._folder).free // _SHARE_OF_FREE)
-        except OSError:  # somebody has deleted it
+        except OSError:  # the folder was deleted
             return None
         return DiskBudget(self._folder, left) if left > 0 else None
 
     def sweep(self) -> None:
-        """To be called between validations, when every file is known or not needed: deletes the rows of those that were
-        rejected, and what broken or repeated tasks have left."""
+        """Delete the rows of rejected attempts, and the files of failed or repeated tasks. Call it between validations,
+        when every file is either registered or unneeded."""
         with self._lock:
             for file in Path(self._folder).glob("*.arrow"):
                 if str(file) not in self._slices:
                     file.unlink(missing_ok=True)
 
     def keep(self, attempt: AttemptKey, payload_digest: str, place: BlockRef) -> None:
-        """To be called before the verdict: from then on somebody may load it."""
+        """Register a location. Call it before the verdict: a load may follow at once."""
         with self._lock:
             self._places[attempt] = (payload_digest, place)
             self._slices[place.file] = self._slices.get(place.file, 0) + 1
 
     def take(self, wanted: Sequence[Wanted]) -> list[BlockRef | None]:
-        """Where these lie. What was taken before, and is not wanted again, is done with: its files are deleted."""
+        """Return the locations of these. Entries that were returned before and are not requested again are deleted."""
         with self._lock:
             found = [self._places.get(attempt, ("", None)) for attempt, _ in wanted]
             now = {attempt for attempt, _ in wanted if attempt in self._places}
@@ -192,20 +192,20 @@ class ParsedCache:
 
 @contextmanager
 def open_cache(spark: SparkSession) -> Iterator[ParsedCache | None]:
-    """The cache of one run, if its workers share the disk of the driver. It is deleted at the end of the run."""
+    """Open the cache of one run, if its workers share the disk of the driver. It is deleted at the end of the run."""
     context = getattr(spark, "_sc", None)
     with ExitStack() as stack:
         asides = None
         if context is not None and context.master.startswith("local"):
             try:
                 asides = ParsedCache(stack.enter_context(_folder(_scratch(context.getConf().get("spark.local.dir")))))
-            except OSError:  # no place for it: payloads are read again
+            except OSError:  # no folder for it: payloads are read again
                 pass
         yield asides
 
 
 def _scratch(configured: str | None) -> str:
-    """The first of the folders that Spark uses; like Spark, the environment before the configuration."""
+    """The first of Spark's local folders; as in Spark, the environment comes before the configuration."""
     listed = os.environ.get("SPARK_LOCAL_DIRS") or configured or tempfile.gettempdir()
     return os.path.abspath(listed.split(",")[0].strip())
 
@@ -219,18 +219,18 @@ def _folder(scratch: str) -> Iterator[str]:
         open(f"{folder}/{_LOCK}-new", "xb") as lock,
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(lock.name, f"{folder}/{_LOCK}")  # seen by others only now that it is held
+        os.rename(lock.name, f"{folder}/{_LOCK}")  # visible to others only now that it is held
         yield folder
 
 
 def _tidy(scratch: str) -> None:
-    """Remove what is left of runs that were killed: the lock is free, because its process is gone."""
+    """Remove the folders of killed runs: their lock is free, because the process is gone."""
     for lock in Path(scratch).glob(f"{_NAME}*/{_LOCK}"):
         try:
             with lock.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(lock.parent, ignore_errors=True)
-        except OSError:  # held, or somebody else's
+        except OSError:  # held, or owned by another user
             continue
 
 

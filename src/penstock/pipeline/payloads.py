@@ -1,4 +1,4 @@
-"""The typed rows of raw slices: lines that a source sent are parsed, rows that a model made are read as they are."""
+"""Typed rows of raw partitions: JSON lines of a source are parsed, rows of a model are read as they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.raw.seal import Seal
 def read_together(
     payloads: Sequence[bytes], contract: Contract, counts: Sequence[int], *, accepted_before: bool = False
 ) -> Parsed:
-    """The rows of small payloads of one contract, all at once."""
+    """Read the rows of small payloads of one contract, all at once."""
     if contract.source == MODELS:
         return rows.read_many(payloads, contract)
     return parse_many(payloads, contract, counts=counts, accepted_before=accepted_before)
@@ -28,7 +28,7 @@ def read_together(
 def read_in_blocks(
     reader: RawReader, seal: Seal, contract: Contract, *, accepted_before: bool = False
 ) -> Iterator[Parsed]:
-    """The rows of one payload of any size, piece by piece."""
+    """Read the rows of one payload of any size, block by block."""
     line = 1
     if contract.source == MODELS:
         for piece in reader.rows(seal):
@@ -41,7 +41,7 @@ def read_in_blocks(
 
 
 def lines_of(reader: RawReader, seal: Seal) -> Iterator[bytes]:
-    """The rows as lines of JSON, for people to look at."""
+    """The rows as JSON lines, for display."""
     if holds_lines(seal.payload):
         for block in reader.stream(seal):
             yield from block.removesuffix(b"\n").split(b"\n")

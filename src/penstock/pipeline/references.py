@@ -1,4 +1,4 @@
-"""Values that must exist in another table: looked for by one join for a whole batch of slices."""
+"""Reference checks: values that must exist in another table, looked up by one join for a whole batch of slices."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.rules import said
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.pipeline.parse_slices import Examiner
-from penstock.pipeline.work import collected, mapped
+from penstock.pipeline.parse_slices import SliceParser
+from penstock.pipeline.spark_jobs import collected, mapped
 from penstock.warehouse.tables import SortKey
 from penstock.warehouse.version_union import VersionsConflict
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from penstock.warehouse.reader import Vouched  # workers import this module, and need no database
 
-NOT_VOUCHED = "not_vouched"  # the check's name in complaints about a slice that cannot be looked into yet
-_MOST_CUSTOMERS = 500  # beyond this, naming them costs more than it saves
+NOT_VOUCHED = "not_vouched"  # the check's name in complaints about a partition that is not trusted yet
+_MOST_CUSTOMERS = 500  # beyond this, a filter by customer costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The vouched slices of a table that others refer to, at one moment."""
+    """The trusted partitions of a referenced table, at one moment."""
 
     slices: frozenset[SortKey]
     rows: Vouched
@@ -38,8 +38,8 @@ OpenReference = Callable[[str, date, date, Sequence[str]], Referenced]  # table,
 
 
 @dataclass(frozen=True, slots=True)
-class Dangling:
-    """Rows of one slice that refer to nothing: how many, and the first line."""
+class MissingReferences:
+    """Rows of one slice with missing references: their number, and the first line."""
 
     check: References
     count: int
@@ -47,15 +47,17 @@ class Dangling:
 
     def complaint(self, example: str | None) -> Complaint:
         check = self.check
-        words = f"{said(check.fields)} is not in {check.to} ({', '.join(check.their_fields)}) of this customer and day"
-        return Complaint(reference_name(check), words, self.count, self.line, example, check.severity)
+        message = (
+            f"{said(check.fields)} is not in {check.to} ({', '.join(check.their_fields)}) of this customer and day"
+        )
+        return Complaint(reference_name(check), message, self.count, self.line, example, check.severity)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What looking into the other tables brought, by item."""
+class ReferenceResults:
+    """The results of the look-ups, by item."""
 
-    dangling: Mapping[int, Sequence[Dangling]]
+    dangling: Mapping[int, Sequence[MissingReferences]]
     waiting: Mapping[int, Sequence[Complaint]]
 
 
@@ -70,9 +72,9 @@ def look_up(
     slices: DataFrame,
     attempts: Sequence[AttemptKey],
     open_reference: OpenReference,
-) -> Found:
-    """Hold every slice against what its contract refers to; `slices` are the work items, numbered like `attempts`."""
-    dangling: dict[int, list[Dangling]] = {}
+) -> ReferenceResults:
+    """Check the references of every slice; `slices` are the work items, numbered like `attempts`."""
+    dangling: dict[int, list[MissingReferences]] = {}
     waiting: dict[int, list[Complaint]] = {}
     keys = [attempt.partition for attempt in attempts]
     days, customers = [key.logical_date for key in keys], sorted({key.customer_id for key in keys})
@@ -85,30 +87,30 @@ def look_up(
             continue
         for row in collected(_missing(spark, lake, contract, slices, check, other)).to_pylist():
             if row["_item"] not in absent:
-                dangling.setdefault(row["_item"], []).append(Dangling(check, row["count"], row["line"]))
-    return Found(dangling, waiting)
+                dangling.setdefault(row["_item"], []).append(MissingReferences(check, row["count"], row["line"]))
+    return ReferenceResults(dangling, waiting)
 
 
 def _waits(check: References, key: PartitionKey) -> Complaint:
     source, _, query = check.to.partition(".")
     other = PartitionKey(source, key.customer_id, query, key.logical_date)
-    words = f"{reference_name(check)} cannot be judged: {other} is not vouched for yet"
-    return Complaint(NOT_VOUCHED, words, 1, severity=check.severity)
+    message = f"{reference_name(check)} cannot be judged: {other} is not vouched for yet"
+    return Complaint(NOT_VOUCHED, message, 1, severity=check.severity)
 
 
 def _missing(
     spark: SparkSession, lake: str, contract: Contract, slices: DataFrame, check: References, other: Referenced
 ) -> DataFrame:
-    """Item, number of rows and first line for each slice with values that the other table does not have."""
+    """Return item, number of rows and first line for each slice with values that the other table does not have."""
     from pyspark.sql import functions as F
 
-    examine = Examiner(lake, contract, also=check.fields)
+    examine = SliceParser(lake, contract, also=check.fields)
     names = [f"_key{number}" for number in range(len(check.fields))]
     rows = mapped(slices, examine, examine.ddl).where("_header IS NULL").dropna(subset=list(check.fields))
     mine = rows.select("_item", "_line", *(F.col(f).alias(n) for f, n in zip(check.fields, names, strict=True)))
     placed = mine.join(F.broadcast(slices.select(F.col("item").alias("_item"), "customer_id", "logical_date")), "_item")
     tables = _known(spark, check, other)
-    if len(tables) > 1:  # the versions have types that do not fit: all are compared as text
+    if len(tables) > 1:  # the schema versions have incompatible types: compare all as text
         placed = placed.withColumns({name: F.col(name).cast("string") for name in names})
     for rows in tables:
         theirs = [F.col(f).alias(n) for f, n in zip(check.their_fields, names, strict=True)]
@@ -120,7 +122,7 @@ def _missing(
 
 
 def _known(spark: SparkSession, check: References, other: Referenced) -> list[DataFrame]:
-    """The rows that a check refers to; one frame for each schema version if they do not fit into one."""
+    """The referenced rows of a check; one frame for each schema version if their types are incompatible."""
     rows = other.rows.only("customer_id", "logical_date", *check.their_fields)
     try:
         return [rows.spark(spark)]

@@ -1,4 +1,4 @@
-"""One Spark session per process, set up for work on many small slices."""
+"""The Spark session of the process, configured for many small slices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.pipeline.memory import limit_malloc_arenas
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JVM_SECONDS = 5  # to end by itself, so that it deletes its temporary files
+_JVM_SECONDS = 5  # time to exit by itself, so that it deletes its temporary files
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = {
     "spark.ui.enabled": "false",
@@ -36,11 +36,11 @@ _OURS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",  # for spark.read.format("penstock")
-    "spark.sql.ansi.enabled": "false",  # a check that divides by zero must yield null, not stop every other slice
+    "spark.sql.ansi.enabled": "false",  # a check that divides by zero must yield null, not fail every other slice
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-    # SQL is checked before it runs (sql_guard); these two make Spark itself refuse what must not get that far
+    # SQL is checked before it runs (sql_guard); with these two, Spark itself refuses what the check must not let pass
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
 }
@@ -54,42 +54,42 @@ _ON_CONNECT = (
 
 
 def start_session(settings: SparkSettings) -> SparkSession:
-    """The session that the workspace file asks for; the same one when asked again in this process."""
+    """Return the session that the workspace file configures; one session per process."""
     from pyspark.sql import SparkSession
 
     interrupts.begin_work()
-    # PySpark writes every refusal of SQL and of columns to stderr, with its stack; we say it in one line.
+    # PySpark writes errors about SQL and columns to stderr, with their stack; we print one line.
     for name in _QUERY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     limit_malloc_arenas()
     if settings.remote:
         return _connect(settings)
     require_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # or a worker of another environment starts
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # otherwise the workers may run another environment
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("penstock").master(settings.master)
     for name, value in {**_OURS, **_for_master(settings.master), **settings.config, **_for_jvm(settings)}.items():
         builder = builder.config(name, value)
-    with _quiet_start() as said, interrupts.kept(), _known_jvm():
+    with _quiet_start() as read_output, interrupts.restored_handler(), _track_jvm():
         try:
             return builder.getOrCreate()
         except Exception as error:
-            words = said().strip()[-2000:]
-            raise TransientError(f"Spark did not start on {settings.master}: {error}\n{words}") from error
+            output = read_output().strip()[-2000:]
+            raise TransientError(f"Spark did not start on {settings.master}: {error}\n{output}") from error
 
 
 _JVM: list[subprocess.Popen[bytes]] = []  # the one that this process started
 
 
 @contextmanager
-def _known_jvm() -> Iterator[None]:
-    """Keeps the process that PySpark starts, from the moment it exists. If Spark does not come up, it is ended: a JVM
-    that was interrupted while it starts would stay for ever."""
+def _track_jvm() -> Iterator[None]:
+    """Record the process that PySpark starts, from the moment it exists, and end it if Spark fails to start: a JVM that
+    is interrupted while it starts would never exit."""
     from pyspark import SparkContext, java_gateway
 
     class Known(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            with interrupts.held():
+            with interrupts.delayed():
                 super().__init__(*arguments, **options)
                 _JVM.append(self)
 
@@ -106,7 +106,7 @@ def _known_jvm() -> Iterator[None]:
 
 
 def end_jvm() -> None:
-    """End the JVM that this process started, with what it started itself; nothing if there is none."""
+    """End the JVM that this process started, and its child processes. Does nothing without a JVM."""
     while _JVM:
         jvm = _JVM.pop()
         family = [jvm.pid, *_descendants(jvm.pid)] if jvm.poll() is None else []
@@ -120,7 +120,7 @@ def end_jvm() -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Processes that this one started, and those that they started; none where there is no /proc."""
+    """The child processes of a process, recursively; empty without /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError, ValueError):
@@ -133,12 +133,12 @@ def _descendants(pid: int) -> list[int]:
 
 
 def require_java() -> str:
-    """The version line of the Java that Spark will use; refuses one that is missing or too old."""
+    """Return the version line of the Java that Spark will use. Raises ConfigError if it is missing or too old."""
     return _java_version().partition("\n")[0]
 
 
 def archive_of_classes() -> ClassArchive | None:
-    """Where the classes of this Java and this Spark are kept ready, if this Java can do so."""
+    """The class archive of this Java and this Spark; None if this Java does not support it."""
     from pyspark.find_spark_home import _find_spark_home
 
     return class_archive(_java_version(), Path(_find_spark_home(), "jars"))
@@ -152,13 +152,13 @@ def _java_version() -> str:
             "Spark needs Java 17 or newer and none was found: install it (Debian/Ubuntu: apt-get install"
             " openjdk-17-jre-headless) or set JAVA_HOME"
         )
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    said = "".join(line for line in said.splitlines(keepends=True) if not line.startswith("Picked up"))
-    line = said.partition("\n")[0]
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    output = "".join(line for line in output.splitlines(keepends=True) if not line.startswith("Picked up"))
+    line = output.partition("\n")[0]
     major = line.partition('"')[2].partition(".")[0].rstrip('"')
     if major.isdigit() and int(major) < 17:
         raise ConfigError(f"Spark needs Java 17 or newer, found {line}: install a newer one or set JAVA_HOME to it")
-    return f"{said}{java}"
+    return f"{output}{java}"
 
 
 def _connect(settings: SparkSettings) -> SparkSession:
@@ -176,20 +176,20 @@ def _connect(settings: SparkSettings) -> SparkSession:
 
 def _for_master(master: str) -> dict[str, str]:
     if master.startswith("local"):
-        # Whether native libraries get along with a fork behind their import was tried on Linux only.
+        # Forking after the import of native libraries was tested on Linux only.
         return {"spark.python.daemon.module": daemon.MODULE} if sys.platform == "linux" else {}
-    # On a cluster the workers get our package from us, so that both sides always run the same code.
+    # On a cluster the workers get our package from the driver, so that both sides run the same code.
     return {"spark.submit.pyFiles": _package_zip()}
 
 
 def _for_jvm(settings: SparkSettings) -> dict[str, str]:
-    if not settings.master.startswith("local"):  # what the cluster's own defaults say holds
+    if not settings.master.startswith("local"):  # the cluster's own defaults apply
         return {}
-    # In our jobs the JVM hands work items to Python and outcomes back. Code for that need not be compiled to the last
-    # degree: the second compiler would cost more than it saves, and the first run would pay for it.
+    # In our jobs the JVM passes work items to Python and results back. That code does not need full optimisation: the
+    # second compiler would cost more than it saves, and the first run would pay for it.
     options = settings.config.get(JVM_OPTIONS, "-XX:TieredStopAtLevel=1")
     if "Archive" not in options and (archive := archive_of_classes()):
-        options = f"{options} {archive.using()}"
+        options = f"{options} {archive.use_options()}"
     return {JVM_OPTIONS: options.strip()}
 
 
@@ -204,18 +204,18 @@ def _package_zip() -> str:
 
 @contextmanager
 def _quiet_start() -> Iterator[Callable[[], str]]:
-    """Keeps the JVM's start-up lines off the terminal; they are shown only if the start fails."""
+    """Keep the JVM's start-up output off the terminal; it is shown only if the start fails."""
     sys.stderr.flush()
     keep = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 2)
 
-        def words() -> str:
-            said.seek(0)
-            return said.read().decode(errors="replace")
+        def read_output() -> str:
+            output.seek(0)
+            return output.read().decode(errors="replace")
 
         try:
-            yield words
+            yield read_output
         finally:
             os.dup2(keep, 2)
             os.close(keep)

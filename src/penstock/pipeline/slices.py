@@ -1,4 +1,4 @@
-"""Raw slices on their way through a worker: read in groups that fit in memory, large ones block by block."""
+"""Raw slices in a worker: read in groups that fit in memory, large ones block by block."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Slice:
 
 
 def groups(slices: Sequence[T]) -> Iterator[list[T]]:
-    """Neighbouring slices, together small enough to be parsed at once; a large one comes alone."""
+    """Group neighbouring slices that are together small enough to be parsed at once; a large one is its own group."""
     group: list[T] = []
     size = 0
     for piece in slices:
@@ -44,7 +44,7 @@ def groups(slices: Sequence[T]) -> Iterator[list[T]]:
 
 
 def coalesced(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Blocks of whole lines joined to about BLOCK_BYTES, so that each parse call is worth its while."""
+    """Join blocks of whole lines to about BLOCK_BYTES, to amortise the cost of each parse call."""
     held: list[bytes] = []
     size = 0
     for block in blocks:

@@ -1,7 +1,7 @@
 """Validation: seal, digest, types and rules of thousands of slices in one Spark job per contract.
 
-Workers read and parse the payloads and evaluate the plain rules; rows travel to Spark's own engine only for rules that
-need it; workers add up what was found.
+Workers read and parse the payloads and evaluate the plain rules; rows are passed to Spark's engine only for rules that
+need it; workers add up the results.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from penstock.contract.schema import spark_ddl
 from penstock.errors import ConfigError, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey
-from penstock.pipeline.parse_slices import Examiner, slice_of
+from penstock.pipeline.parse_slices import SliceParser, slice_of
 from penstock.pipeline.parsed_cache import BlockRef, DiskBudget
 from penstock.pipeline.payloads import lines_of
-from penstock.pipeline.references import NOT_VOUCHED, Found, OpenReference, look_up
+from penstock.pipeline.references import NOT_VOUCHED, OpenReference, ReferenceResults, look_up
+from penstock.pipeline.slice_summary import SUMMARY_DDL, summariser
 from penstock.pipeline.slices import Slice
-from penstock.pipeline.summarise import SUMMARY_DDL, summariser
-from penstock.pipeline.work import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
+from penstock.pipeline.spark_jobs import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
 from penstock.plural import counted
 from penstock.raw.reader import RawReader
 
@@ -52,7 +52,7 @@ _ITEMS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ToValidate:
-    """A sealed raw partition, and what the validator must know about the partition's past."""
+    """A sealed raw partition, and the facts about its history that the validator needs."""
 
     attempt: AttemptKey
     payload_bytes: int
@@ -62,7 +62,7 @@ class ToValidate:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """What the validator found. Without rejections among the complaints it may be vouched for."""
+    """The result of the validation. The run may be vouched for if no complaint rejects it."""
 
     attempt: AttemptKey
     record_count: int
@@ -78,7 +78,7 @@ class Validated:
 
     @property
     def only_waits(self) -> bool:
-        """Whether nothing stands in the way but slices of other tables that are not there yet."""
+        """Whether the only obstacles are partitions of other tables that do not exist yet."""
         return {complaint.check for complaint in rejections(self.complaints)} == {NOT_VOUCHED}
 
 
@@ -91,8 +91,8 @@ def validate(
     open_reference: OpenReference | None = None,
     cache: DiskBudget | None = None,
 ) -> list[Validated]:
-    """Judge every item against `contract`, in one job. `open_reference` opens the tables that the contract refers to.
-    `cache` is the disk budget for parsed rows, which the load reads instead of the payloads."""
+    """Validate every item against `contract`, in one job. `open_reference` opens the tables that the contract refers
+    to. `cache` is the disk budget for parsed rows, which the load reads instead of the payloads."""
     if not items:
         return []
     rules, figured = all_rules(contract), figured_fields(contract)
@@ -101,7 +101,7 @@ def validate(
         slices = spread(spark, _item_table(items), tasks)
         share = None if cache is None else DiskBudget(cache.folder, cache.left // (tasks[-1] + 1))
         summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, share)).to_pylist()}
-        found = Found({}, {})
+        found = ReferenceResults({}, {})
         if any(isinstance(check, References) for check in contract.checks):
             if open_reference is None:
                 raise PenstockError(f"{contract.asset} refers to other tables, and there is no way to look into them")
@@ -115,17 +115,17 @@ def validate(
 
 
 def all_rules(contract: Contract) -> list[Rule | UniqueRule]:
-    """In the order in which the summaries count them."""
+    """All rules, in the order in which the summaries count them."""
     return [*row_rules(contract), *unique_rules(contract)]
 
 
-def _lines_to_show(index: int, row: Mapping[str, Any], found: Found) -> list[int]:
+def _lines_to_show(index: int, row: Mapping[str, Any], found: ReferenceResults) -> list[int]:
     broken = {line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count}
     return sorted(broken | {rows.line for rows in found.dangling.get(index, ())})
 
 
 def check_expressions(spark: SparkSession, contract: Contract) -> None:
-    """Refuse a contract whose checks Spark cannot understand, before any attempt is issued under it."""
+    """Raise ConfigError if Spark cannot analyse a check of the contract, before any attempt is issued under it."""
     from pyspark.errors import PySparkException
 
     from penstock.contract.checks import broken
@@ -141,17 +141,17 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
 
 
 def _summaries(contract: Contract, slices: DataFrame, lake: str, cache: DiskBudget | None) -> DataFrame:
-    """One row per slice, nothing shuffled: rows leave a worker only if some rule needs Spark's engine."""
-    add_up = adder(contract)
-    examine = Examiner(lake, contract, cache=cache)
+    """One row per slice without a shuffle: rows leave a worker only if some rule needs Spark's engine."""
+    add_up = summary_worker(contract)
+    examine = SliceParser(lake, contract, cache=cache)
     if not examine.for_spark:
         return mapped(slices, lambda batches: add_up(examine(batches)), SUMMARY_DDL)
     examined = mapped(slices, examine, examine.ddl)
     return mapped(examined.select(*examine.columns()), add_up, SUMMARY_DDL)
 
 
-def adder(contract: Contract) -> Work:
-    """What makes summaries from the answers of an examiner."""
+def summary_worker(contract: Contract) -> Work:
+    """Return the worker function that makes summaries from the results of an examiner."""
     uniques = [rule.fields for rule in unique_rules(contract)]
     return summariser(len(row_rules(contract)), uniques, len(figured_fields(contract)))
 
@@ -176,7 +176,7 @@ def _task_numbers(spark: SparkSession, items: int) -> list[int]:
 def _examples(
     spark: SparkSession, lake: str, contract: Contract, items: Sequence[ToValidate], wanted: dict[int, list[int]]
 ) -> dict[int, dict[int, str]]:
-    """The text of the named lines, by item and line: a second, small job for slices with something to show."""
+    """The text of the given lines, by item and line: a second, small job for slices with examples to show."""
     if not wanted:
         return {}
     numbers = sorted(wanted)
@@ -222,7 +222,7 @@ def _validated(
     rules: Sequence[Rule | UniqueRule],
     figured: Sequence[str],
     row: Mapping[str, Any],
-    found: Found,
+    found: ReferenceResults,
     examples: Mapping[int, str],
 ) -> Validated:
     header = orjson.loads(row["header"])
@@ -257,7 +257,7 @@ def complaints_of(
     previous_record_count: int | None,
     examples: Mapping[int, str],
 ) -> list[Complaint]:
-    """Everything that a summary and its header say against a slice, with examples by line."""
+    """Return all complaints of a summary and its header about a slice, with examples by line."""
     complaints = [Complaint(**complaint) for complaint in header["complaints"]]
     readable = not complaints
     for rule, count, line in zip(rules, row["broken"], row["first_lines"], strict=True):
@@ -266,7 +266,7 @@ def complaints_of(
     count = header.get("count", 0)
     if readable and row["rows"] != count:
         complaints.append(Complaint("rows", f"received {counted(count, 'row')}, could read {row['rows']:,}", 1))
-    if readable:  # what something unreadable comes to means nothing
+    if readable:  # totals of an unreadable slice mean nothing
         complaints += count_complaints(contract, count, previous_record_count)
         complaints += figure_complaints(contract, worked)
     return complaints

@@ -38,15 +38,15 @@ _ROWS = 200_000
 _RAW_CHUNK = 200
 _SMALL_BYTES = 1024 * 1024  # a chunk of these fits into memory
 
-# A data file that is gone, damaged as Arrow says it, or without a column of the contract.
+# A data file is missing, damaged according to Arrow, or lacks a column of the contract.
 UNREADABLE = (LakeObjectMissing, OSError, ValueError, KeyError, pa.ArrowException)
 
-Found = tuple[date, str, str]  # day, customer and run, as the rows say
+Found = tuple[date, str, str]  # day, customer and run, from the rows
 
 
 @dataclass(slots=True)
 class Content:
-    """What the rows of one partition add up to."""
+    """Row count and hashes of one partition."""
 
     rows: int = 0
     xor: int = 0
@@ -63,17 +63,17 @@ class Content:
 
 @dataclass(slots=True)
 class Verification:
-    """What was looked at, and what is wrong with it."""
+    """The scope of a verification, and the problems it found."""
 
     partitions: int = 0
     rows: int = 0
     payloads: int = 0
     wrong: dict[PartitionKey, list[str]] = field(default_factory=dict)
-    files: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # by table and path: not as the log says
-    in_files: set[PartitionKey] = field(default_factory=set)  # that have rows in those files
+    files: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # problems by table and path
+    in_files: set[PartitionKey] = field(default_factory=set)  # partitions with rows in those files
 
-    def blame(self, key: PartitionKey, words: str) -> None:
-        self.wrong.setdefault(key, []).append(words)
+    def report(self, key: PartitionKey, problem: str) -> None:
+        self.wrong.setdefault(key, []).append(problem)
 
 
 def verify_table(
@@ -84,8 +84,8 @@ def verify_table(
     done: Verification,
     report: Callable[[float], None],
 ) -> None:
-    """Hold the rows of a table against its pointers, their content against the verdicts, and its files against the
-    statistics in the log, by which readers decide which files they open."""
+    """Compare the rows of a table with its pointers, their content with the verdicts, and its files with the statistics
+    in the log, by which readers skip files."""
     table = Table(lake, head.name, head.location, head.version)
     names = [f.name for f in contract.columns]
     found: dict[Found, Content] = {}
@@ -104,7 +104,7 @@ def verify_table(
             unreadable.add(file.path)
             for key in pointers:
                 if file.may_hold((key.logical_date, key.customer_id)):
-                    done.blame(key, f"its file {file.path} cannot be read: {error}")
+                    done.report(key, f"its file {file.path} cannot be read: {error}")
         report((number + 1) / len(files))
     done.rows += sum(content.rows for content in found.values())
     differing = _compare(contract, found, pointers, done)
@@ -115,7 +115,7 @@ def verify_table(
 def _compare_with_log(
     contract: Contract, head: TableHead, file: DataFile, size: int, rows: int, keys: set[SortKey], done: Verification
 ) -> None:
-    """Blames a file that is not as the log says, and the partitions that readers with a filter do not find in it."""
+    """Report a file that differs from the log, and the partitions that readers with a filter do not find in it."""
     days, customers = sorted({day for day, _ in keys}), sorted({customer for _, customer in keys})
     pairs: list[tuple[str, object, object]] = [("size", file.size, size), ("numRecords", file.records, rows)]
     if keys:
@@ -125,14 +125,16 @@ def _compare_with_log(
             ("minValues.customer_id", file.customers[0], customers[0]),
             ("maxValues.customer_id", file.customers[1], customers[-1]),
         ]
-    words = [f"the log says {name} {said}, the file has {there}" for name, said, there in pairs if said != there]
-    words += [f"it lies in month {file.month} and holds {day}" for day in days if month_of(day) != file.month][:1]
-    if not words:
+    problems = [
+        f"the log says {name} {logged}, the file has {there}" for name, logged, there in pairs if logged != there
+    ]
+    problems += [f"it lies in month {file.month} and holds {day}" for day in days if month_of(day) != file.month][:1]
+    if not problems:
         return
-    done.files[head.name, file.path] = words
+    done.files[head.name, file.path] = problems
     done.in_files |= {PartitionKey(contract.source, customer, contract.query_name, day) for day, customer in keys}
     for day, customer in sorted(key for key in keys if not file.may_hold(key)):
-        done.blame(
+        done.report(
             PartitionKey(contract.source, customer, contract.query_name, day),
             f"readers with a filter do not find it: the statistics of its file {file.path} in the log are wrong",
         )
@@ -141,7 +143,7 @@ def _compare_with_log(
 def table_contents(
     lake: Lake, table: Table, contract: Contract, report: Callable[[float], None]
 ) -> tuple[dict[Found, Content], dict[str, str]]:
-    """The rows of a table by day, customer and run, and the files that cannot be read, each with the reason."""
+    """Return the rows of a table by day, customer and run, and the unreadable files with the reason."""
     names = [f.name for f in contract.columns]
     found: dict[Found, Content] = {}
     damaged: dict[str, str] = {}
@@ -163,7 +165,7 @@ def table_contents(
 def table_damage(
     database: Database, lake: Lake, table: Table, contract: Contract, report: Callable[[float], None]
 ) -> TableDamage:
-    """What of this version of a table is not as the pointers and the Delta log say, by reading all of it."""
+    """Read a version of a table completely, and return how it differs from the pointers and the Delta log."""
     done = Verification()
     head = TableHead(table.name, contract.schema_version, table.path, table.version, frozenset())
     verify_table(database, lake, head, contract, done, report)
@@ -177,7 +179,7 @@ def table_damage(
 def verify_raw(
     database: Database, lake: Lake, heads: Sequence[TableHead], done: Verification, report: Callable[[float], None]
 ) -> None:
-    """Hold the payloads of everything that is served against their seals and the digests of the verdicts."""
+    """Compare all served payloads with their seals and the digests of the verdicts."""
     wanted = [(key, row) for head in heads for key, row in _pointers(database, head.name).items()]
     reader = RawReader(lake)
     for at in range(0, len(wanted), _RAW_CHUNK):
@@ -187,14 +189,14 @@ def verify_raw(
         for (key, row), complaint in zip(chunk, complaints, strict=True):
             done.payloads += 1
             if complaint:
-                done.blame(key, f"raw run {row.run_id}: {complaint}")
+                done.report(key, f"raw run {row.run_id}: {complaint}")
         report(min(1.0, (at + len(chunk)) / len(wanted)))
 
 
 def _payload_complaints(
     reader: RawReader, attempts: Sequence[AttemptKey], rows: Sequence[sa.Row[Any]]
 ) -> Iterator[str | None]:
-    """What is wrong with each payload. Small ones are fetched together, large ones are streamed."""
+    """Yield the problem of each payload, or None. Small payloads are fetched together, large ones are streamed."""
     small = [a for a, row in zip(attempts, rows, strict=True) if row.payload_bytes <= _SMALL_BYTES]
     together = dict(zip(small, reader.read_many(small), strict=True))
     for attempt, row in zip(attempts, rows, strict=True):
@@ -211,7 +213,7 @@ def _payload_complaints(
 
 
 def _streamed(reader: RawReader, attempt: AttemptKey) -> tuple[Seal, None] | RawError:
-    """The seal of a payload that was read to its end, and checked on the way."""
+    """Read a payload to its end, verify it, and return its seal."""
     seal = reader.seal(attempt)
     if seal is None:
         return RawError(f"{attempt} is not sealed")
@@ -235,7 +237,7 @@ def _keys(rows: Any) -> list[Found]:
 
 
 def _add(batch: Any, names: Sequence[str], found: dict[Found, Content]) -> set[SortKey]:
-    """Adds the rows up by partition and run; the partitions that they belong to."""
+    """Add the rows up by partition and run, and return their partitions."""
     rows = pa.Table.from_batches([batch])
     hashes = row_hashes(rows.select(list(names)))
     keys = _keys(rows)
@@ -254,7 +256,7 @@ def _add(batch: Any, names: Sequence[str], found: dict[Found, Content]) -> set[S
 
 
 def _pointers(database: Database, table: str) -> Mapping[PartitionKey, sa.Row[Any]]:
-    """What the table should hold, with what the verdict said about it."""
+    """The pointers of the table, with the facts of their verdicts."""
     p, a = schema.warehouse_pointer, schema.partition_attempt
     same = sa.and_(*(a.c[name] == p.c[name] for name in schema.KEY), a.c.run_id == p.c.run_id)
     statement = (
@@ -270,8 +272,8 @@ def _pointers(database: Database, table: str) -> Mapping[PartitionKey, sa.Row[An
 def _compare(
     contract: Contract, found: Mapping[Found, Content], pointers: Mapping[PartitionKey, sa.Row[Any]], done: Verification
 ) -> dict[PartitionKey, sa.Row[Any]]:
-    """Blames what the table holds and no pointer names, and the reverse. Returns the partitions whose rows are as many
-    as the pointer says, but whose digest differs; it may be of another algorithm."""
+    """Report rows without a pointer, and pointers without rows. Returns the partitions whose row count matches the
+    pointer but whose digest differs; it may be of another algorithm."""
     of_partition: dict[PartitionKey, dict[str, Content]] = {}
     differing: dict[PartitionKey, sa.Row[Any]] = {}
     for (day, customer, run), content in found.items():
@@ -279,16 +281,16 @@ def _compare(
         of_partition.setdefault(key, {})[run] = content
     for key, runs in of_partition.items():
         if key not in pointers:
-            done.blame(key, f"the table has rows of run {', '.join(runs)}, but no pointer names the partition")
+            done.report(key, f"the table has rows of run {', '.join(runs)}, but no pointer names the partition")
     for key, row in pointers.items():
         done.partitions += 1
         runs = of_partition.get(key, {})
         for run in runs:
             if run != row.run_id:
-                done.blame(key, f"the table has rows of run {run}, the pointer says {row.run_id}")
+                done.report(key, f"the table has rows of run {run}, the pointer says {row.run_id}")
         content = runs.get(row.run_id, Content())
         if content.rows != row.record_count:
-            done.blame(key, f"the table has {counted(content.rows, 'row')}, the pointer says {row.record_count:,}")
+            done.report(key, f"the table has {counted(content.rows, 'row')}, the pointer says {row.record_count:,}")
         elif comparable(content.digest(row.schema_version)) != comparable(row.content_digest):
             differing[key] = row
     return differing
@@ -302,7 +304,7 @@ def _compare_by_first_algorithm(
     differing: Mapping[PartitionKey, sa.Row[Any]],
     done: Verification,
 ) -> None:
-    """Blames the partitions whose digest is none of their rows by any algorithm that it may have been made with."""
+    """Report the partitions whose digest matches their rows by none of its possible algorithms."""
     contents = {
         (key.logical_date, key.customer_id, str(row.run_id)): FirstContent()
         for key, row in differing.items()
@@ -315,7 +317,7 @@ def _compare_by_first_algorithm(
     for key, row in differing.items():
         content = contents.get((key.logical_date, key.customer_id, str(row.run_id)))
         if content is None or content.digest(row.schema_version) != row.content_digest:
-            done.blame(key, "the rows are not those that were validated")
+            done.report(key, "the rows are not those that were validated")
 
 
 def _add_by_first_algorithm(batch: Any, names: Sequence[str], contents: Mapping[Found, FirstContent]) -> None:

@@ -1,1 +1,1 @@
-"""What the ledger says now: pure folds of events, and the Parquet tables that keep their results."""
+"""Projections of the ledger: pure folds of events, and the Parquet tables that hold their results."""

@@ -1,4 +1,4 @@
-"""The projections as of now: the files of the manifest, and over them what the ledger has told since."""
+"""The projections as of now: the files of the manifest, merged with the events of the ledger after them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pyarrow.dataset as ds
 
 from penstock.lake import Lake
 from penstock.projections import files
-from penstock.projections.consumed import CONSUMED
+from penstock.projections.event_page import Events
 from penstock.projections.fact import OF_A_RUN, Fact, understood
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import Manifest, ManifestPointer, ProjectionsLost, edges_path, tasks_path
-from penstock.projections.page import Events
 from penstock.projections.projector import PAGE
 from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
 from penstock.projections.run_files import read_runs
@@ -38,7 +38,7 @@ _REPEATED = (
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """One load_current at everything. Nothing is read before it is asked for."""
+    """The projections at one moment. Files and events are read lazily."""
 
     lake: Lake
     events: Events
@@ -49,8 +49,8 @@ class Current:
 
     @contextmanager
     def readable(self) -> Iterator[None]:
-        """Raises ProjectionsLost, which names the file, instead of an error that a missing or damaged file made while
-        an engine scanned it."""
+        """Translate an error that a missing or damaged file causes while an engine scans it into ProjectionsLost, which
+        names the file."""
         import duckdb
 
         try:
@@ -61,7 +61,7 @@ class Current:
             raise
 
     def damage(self) -> ProjectionsLost | None:
-        """What is wrong with the first file of the manifest that is missing or damaged; None if all are whole."""
+        """Return the error of the first missing or damaged file of the manifest, or None if all are intact."""
         for path in sorted(self.manifest.files()):
             try:
                 files.read(self.lake, path)
@@ -78,7 +78,7 @@ class Current:
         return files.dataset(self.lake, [self.manifest.status_base], PARTIAL, _REPEATED)
 
     def status_file(self) -> str | None:
-        """The same as a file that DuckDB opens itself, several times faster; None if it cannot."""
+        """The same as the path of a file, which DuckDB reads several times faster; None if DuckDB cannot open it."""
         if self.manifest.status_base is None or not self.lake.opens_by_path:
             return None
         return self.lake.uri(self.manifest.status_base)
@@ -88,10 +88,10 @@ class Current:
         return files.dataset(self.lake, [self.manifest.status_base], FILE) if self.manifest.status_base else None
 
     def status_news(self) -> pa.Table:
-        """What was told since, one row for each partition that was spoken of; to be joined with the base."""
+        """The rows since the compaction, one per partition with new events; to be joined with the base."""
         deltas = files.read_all(self.lake, self.manifest.status_deltas, PARTIAL)
-        told = pa.concat_tables([deltas, partials(self.news)])
-        return joined(told) if len(told) else told
+        rows = pa.concat_tables([deltas, partials(self.news)])
+        return joined(rows) if len(rows) else rows
 
     def consumed(self) -> list[ds.Dataset | pa.Table]:
         found: list[ds.Dataset | pa.Table] = []
@@ -103,7 +103,7 @@ class Current:
     # --- runs -------------------------------------------------------------------------------------------------------
 
     def runs(self) -> pa.Table:
-        """Every run, oldest first."""
+        """Return every run, oldest first."""
         kept = read_runs(self.lake, self.manifest.runs)
         fresh = [run_row(run_id, run, self.owner) for run_id, run in self._fresh()]
         if not fresh:
@@ -112,13 +112,13 @@ class Current:
         return pa.Table.from_pylist([rows[run_id] for run_id in sorted(rows)], schema=RUNS)
 
     def runs_before(self, run_id: str | None, limit: int) -> tuple[list[dict[str, Any]], int]:
-        """The newest runs, or those older than one, newest first; and how many there are in all."""
+        """Return the newest runs, or those older than a run, newest first; and the total count."""
         found = self.runs()
         older = found if run_id is None else found.filter(pc.less(found.column("run_id"), run_id))
         return older.slice(max(0, len(older) - limit)).to_pylist()[::-1], len(found)
 
     def tasks(self, run_id: str | None = None) -> list[ds.Dataset | pa.Table]:
-        """The tasks of one run, or of all that are kept."""
+        """The tasks of one run, or of all runs inside retention."""
         return self._of_runs(run_id, TASKS, "task_key", tasks_path, task_rows)
 
     def dep_satisfaction(self, run_id: str | None = None) -> list[ds.Dataset | pa.Table]:
@@ -146,9 +146,9 @@ class Current:
         return found or [schema.empty_table()]
 
     def _fresh(self) -> Iterator[tuple[str, FoldedRun]]:
-        """The runs that something was told about since; folded anew, because a run is never too large for that."""
-        told = {fact.run_id for fact in self.news if fact.type in OF_A_RUN and understood(fact)}
-        for run_id in sorted(run for run in told if run):
+        """Yield the runs with events after the manifest, folded from all their events: the size of a run is bounded."""
+        run_ids = {fact.run_id for fact in self.news if fact.type in OF_A_RUN and understood(fact)}
+        for run_id in sorted(run for run in run_ids if run):
             yield run_id, FoldedRun.of(self.events.of_run(run_id))
 
 
@@ -159,7 +159,7 @@ def load_current(
     inputs: Callable[[Sequence[Fact]], pa.Table],
     owner: tuple[str, str],
 ) -> Current:
-    """The projections at this moment."""
+    """Return the projections at this moment."""
     _, manifest = head.read()
     news: list[Fact] = []
     cursor = manifest.cursor

@@ -1,4 +1,4 @@
-"""A recorded event as the folds see it."""
+"""A recorded event as the folds read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Fact(NamedTuple):
-    """One event of the ledger. Its position is its version: the database gave it, no clock did."""
+    """One event of the ledger. Its position is its version: the database assigns it, no clock is involved."""
 
     position: int
     event_id: str
@@ -18,7 +18,7 @@ class Fact(NamedTuple):
     payload: dict[str, Any]
 
 
-# The types and versions that the folds understand. Everything else folds to nothing and is counted.
+# The event types and versions that the folds understand. Others are counted and otherwise ignored.
 UNDERSTOOD: dict[str, int] = {
     "PlanCreated": 1,
     "TaskStarted": 1,
@@ -36,7 +36,7 @@ UNDERSTOOD: dict[str, int] = {
 }
 
 
-# Those that say something about the tasks of a run.
+# Event types about the tasks of a run.
 OF_A_RUN = frozenset(
     {
         "PlanCreated",
@@ -58,8 +58,8 @@ def understood(fact: Fact) -> bool:
 
 
 class Cursor(NamedTuple):
-    """How far a reader has come. Transactions first: positions are given out before the commit, so an event may appear
-    below one that was read already, but never in an older transaction."""
+    """The position of a reader. It compares transactions first: positions are assigned before the commit, so an event
+    may appear below one that was read already, but never in an older transaction."""
 
     transaction: int = 0
     position: int = 0

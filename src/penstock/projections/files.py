@@ -17,8 +17,8 @@ from penstock.lake.protocol import LakeObjectMissing
 from penstock.projections.manifest import ProjectionsLost
 
 _ROW_GROUP = 100_000
-_TOKEN = "penstock.token"  # in the metadata of a file: tells which writer's it is
-LOOKED_UP = 5_000  # rows of a group in tables of which one key is looked for: readers skip the other groups
+_TOKEN = "penstock.token"  # in the metadata of a file: identifies its writer
+LOOKED_UP = 5_000  # rows per row group in tables that are read by key: readers skip the other groups
 _DISTINCT = {"task_key", "partition_key", "upstream_task_key", "downstream_task_key", "row_version"}
 
 
@@ -29,8 +29,8 @@ def write(lake: Lake, path: str, table: pa.Table) -> None:
 
 
 def write_sorted(lake: Lake, path: str, table: pa.Table) -> None:
-    """Rows in the order of a key, in small groups with the bounds of each. Keys that do not repeat are written plain: a
-    dictionary of each group would hide from the compression how alike they are."""
+    """Write rows that are sorted by a key, in small row groups with the bounds of each. Keys that do not repeat are
+    written without a dictionary, which would hide their similarity from the compression."""
     buffer, repeated = io.BytesIO(), [name for name in table.column_names if name not in _DISTINCT]
     pq.write_table(table, buffer, compression="zstd", row_group_size=LOOKED_UP, use_dictionary=repeated)
     lake.create(path, buffer.getvalue())
@@ -39,7 +39,7 @@ def write_sorted(lake: Lake, path: str, table: pa.Table) -> None:
 def write_pieces(
     lake: Lake, path: str, schema: pa.Schema, pieces: Iterable[pa.Table], token: str | None = None
 ) -> None:
-    """The pieces as one file, of which no more than a row group is in memory. `token` is stored in its metadata."""
+    """Write the pieces as one file, with at most one row group in memory. `token` is stored in its metadata."""
     held: list[pa.Table] = []
     with lake.writer(path) as out:
         with pq.ParquetWriter(ArrowSink(out.write), schema, compression="zstd") as parquet:
@@ -56,14 +56,14 @@ def write_pieces(
 
 
 def _write_group(parquet: pq.ParquetWriter, pieces: Sequence[pa.Table]) -> None:
-    """As one row group, even if they are a few rows more: no splinter is left behind."""
+    """Write as one row group, even if it is a few rows too large, so that no tiny group follows."""
     whole = pa.concat_tables(pieces)
     parquet.write_table(whole, row_group_size=max(1, len(whole)))
 
 
 @contextmanager
 def named(path: str) -> Iterator[None]:
-    """Raises ProjectionsLost instead of the errors that a missing or damaged file makes."""
+    """Translate errors of a missing or damaged file into ProjectionsLost."""
     try:
         yield
     except (LakeObjectMissing, FileNotFoundError) as error:
@@ -71,7 +71,7 @@ def named(path: str) -> Iterator[None]:
     except (pa.ArrowException, ValueError, KeyError, EOFError) as error:
         raise _damaged(path, error) from error
     except OSError as error:
-        if error.errno is not None:  # the storage's own trouble; Arrow's complaints about bytes have no number
+        if error.errno is not None:  # an error of the storage; Arrow's errors about the content have no number
             raise
         raise _damaged(path, error) from error
 
@@ -81,9 +81,9 @@ def _damaged(path: str, error: Exception) -> ProjectionsLost:
 
 
 def read(lake: Lake, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The whole file, or some columns of it; ProjectionsLost if it is missing or damaged."""
+    """Read the file, or some of its columns. Raises ProjectionsLost if it is missing or damaged."""
     with named(path):
-        # Not from a Python file: Arrow's threads may still let go of that when the process ends, and bring it down.
+        # Not from a Python file: Arrow's threads may release it while the process ends, which crashes the process.
         return pq.read_table(pa.BufferReader(lake.read(path)), columns=None if columns is None else list(columns))
 
 
@@ -98,8 +98,8 @@ def _cast(path: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def dataset(lake: Lake, paths: Sequence[str], schema: pa.Schema, repeated: Sequence[str] = ()) -> ds.Dataset:
-    """The files as one lazy table: columns and row groups that nobody asks for are not read. Columns with `repeated`
-    values stay encoded, as the files have them: comparing numbers is faster than comparing text."""
+    """The files as one lazy table: only requested columns and row groups are read. Columns with `repeated` values stay
+    dictionary-encoded, as in the files: comparing numbers is faster than comparing text."""
     filesystem, root = lake.filesystem()
     found = [f"{root}/{path}" for path in paths]
     options = ds.ParquetReadOptions(dictionary_columns=list(repeated))
@@ -110,7 +110,7 @@ def dataset(lake: Lake, paths: Sequence[str], schema: pa.Schema, repeated: Seque
 
 
 def newest(parts: Sequence[pa.Table], key: str) -> pa.Table:
-    """Parts of one table as one: where several have rows of the same key, those of the last part hold."""
+    """Concatenate parts of one table. If several parts have rows of the same key, those of the last part stay."""
     kept: list[pa.Table] = []
     seen: pa.ChunkedArray | None = None
     for part in reversed(parts):
@@ -121,7 +121,7 @@ def newest(parts: Sequence[pa.Table], key: str) -> pa.Table:
 
 
 def token_of(lake: Lake, path: str) -> str | None:
-    """The token that a file was written with; None without one, and for a missing or damaged file."""
+    """The token in the metadata of a file; None without one, and for a missing or damaged file."""
     try:
         with named(path), lake.open(path) as file:
             token = (pq.read_metadata(file).metadata or {}).get(_TOKEN.encode())

@@ -1,4 +1,4 @@
-"""The shape of one run: tasks, edges, and the groups of edges that a task waits for. Told by plans, never by luck."""
+"""The graph of one run: tasks, edges, and the groups of edges that a task waits for. Only plan events define it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def task_key(stage: str, partition_key: str) -> str:
 
 
 def needed(rule: str, edges: int) -> int:
-    """How many edges of a group must be satisfied: `all`, `at least 3`, `share 0.9`."""
+    """The number of edges of a group that must be satisfied: `all`, `at least 3`, `share 0.9`."""
     if rule == ALL:
         return edges
     kind, _, amount = rule.rpartition(" ")
@@ -33,21 +33,21 @@ def needed(rule: str, edges: int) -> int:
 
 
 class RunGraph:
-    """Tasks are numbered as they become known; edges lie sorted by the task that waits, and there by their group."""
+    """Tasks are numbered in the order of discovery; edges are sorted by downstream task, then by group."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.index: dict[str, int] = {}
-        self.plan_position: list[int] = []  # of each task; 0 for one that no plan has told of yet
-        self._plans: set[int] = set()  # positions of the plans that are in
+        self.plan_position: list[int] = []  # of each task; 0 if no plan names it yet
+        self._plans: set[int] = set()  # positions of the plans added so far
         self._edges = np.empty((0, 5), np.int64)  # up, down, group, position, outside
-        self._groups: dict[tuple[int, str], int] = {}  # (task, name): number of the group, below zero
-        self._rules: dict[int, tuple[int, str]] = {}  # of such groups: position, rule
+        self._groups: dict[tuple[int, str], int] = {}  # (task, name) to the number of the group, which is negative
+        self._rules: dict[int, tuple[int, str]] = {}  # by number of the group: position, rule
         self._initials = np.empty(0, np.uint32)
         self._lay_out()
 
     def number(self, key: str) -> int:
-        """The number of a task; one that is heard of for the first time gets the next."""
+        """Return the number of a task; a new task gets the next number."""
         found = self.index.get(key)
         if found is None:
             found = self.index[key] = len(self.keys)
@@ -56,23 +56,23 @@ class RunGraph:
         return found
 
     def initials(self) -> NDArray[np.uint32]:
-        """The first letter of each task's name, by which most tasks of other stages can be passed over at once."""
+        """The first letter of each task's name, to filter most tasks of other stages at once."""
         if len(self._initials) < len(self.keys):
             new = "".join(key[:1] or " " for key in self.keys[len(self._initials) :])
             self._initials = np.append(self._initials, np.frombuffer(new.encode("utf-32-le"), np.uint32))
         return self._initials
 
     def add_plans(self, plans: Iterable[tuple[int, Mapping[str, Any]]]) -> Ints:
-        """Take in plans by their positions. Says which tasks are touched; a plan that is in already touches none."""
+        """Add plans by their positions. Returns the tasks that changed; a plan that was added before changes none."""
         touched: set[int] = set()
         edges: list[tuple[int, int, int, int, bool]] = []
         for position, payload in plans:
             if position in self._plans:
                 continue
             self._plans.add(position)
-            if not self.keys and self._begin_with(payload.get("chains", ()), position):
+            if not self.keys and self._add_first_chains(payload.get("chains", ()), position):
                 touched.update(range(len(self.keys)))
-                payload = {name: told for name, told in payload.items() if name != "chains"}
+                payload = {name: value for name, value in payload.items() if name != "chains"}
             for key in _tasks(payload):
                 task = self.number(key)
                 self.plan_position[task] = max(self.plan_position[task], position)
@@ -87,9 +87,9 @@ class RunGraph:
             self._lay_out()
         return np.fromiter(sorted(touched), np.int64, len(touched))
 
-    def _begin_with(self, chains: Iterable[Mapping[str, Any]], position: int) -> bool:
-        """Take in the chains of the first plan at once; the same as one by one, which takes twice as long. False, and
-        nothing taken in, if a task is in more than one of them."""
+    def _add_first_chains(self, chains: Iterable[Mapping[str, Any]], position: int) -> bool:
+        """Add the chains of the first plan in bulk, twice as fast as one by one with the same result. Returns False and
+        adds nothing if a task is in more than one chain."""
         keys: list[str] = []
         ups = [np.empty(0, np.int64)]
         for chain in chains:
@@ -106,17 +106,17 @@ class RunGraph:
         return True
 
     def _group(self, task: int, name: str, position: int, rule: str) -> int:
-        """The number of a group: that of the task, unless the group has a name or a rule of its own."""
+        """The number of a group: that of its task, unless the group has a name or a rule of its own."""
         if not name and rule == ALL:
             return task
         number = self._groups.setdefault((task, name), -1 - len(self._groups))
         known = self._rules.get(number)
-        if known is None or position < known[0]:  # told twice: the first plan holds, in whatever order they come
+        if known is None or position < known[0]:  # in two plans: the lower position wins, in any order of arrival
             self._rules[number] = (position, rule)
         return number
 
     def _add_edges(self, more: Ints) -> None:
-        """Of an edge that is told twice, the first plan holds."""
+        """Add edges. If two plans contain an edge, the lower position wins."""
         every = np.concatenate([self._edges, more])
         every = every[np.lexsort((every[:, 3], every[:, 1], every[:, 0]))]
         again = np.all(every[1:, :2] == every[:-1, :2], axis=1)
@@ -141,28 +141,28 @@ class RunGraph:
             found[at] = needed(self._rules[int(groups[at])][1], int(sizes[at]))
         return found
 
-    def out_of(self, tasks: Ints) -> Ints:
-        """The edges that leave these tasks."""
+    def outgoing(self, tasks: Ints) -> Ints:
+        """The edges from these tasks."""
         return np.asarray(self.out_edges[spread(self._at(self.first_out, tasks), self._at(self.first_out, tasks + 1))])
 
-    def into(self, tasks: Ints) -> Ints:
-        """The edges that lead to these tasks."""
+    def incoming(self, tasks: Ints) -> Ints:
+        """The edges to these tasks."""
         first, last = self.groups_of(tasks)
         return spread(self.group_start[first], self.group_start[last])
 
     def groups_of(self, tasks: Ints) -> tuple[Ints, Ints]:
-        """From which to before which group each task waits for."""
+        """For each task, the half-open range of groups that it waits for."""
         return self._at(self.first_group, tasks), self._at(self.first_group, tasks + 1)
 
     @staticmethod
     def _at(offsets: Ints, tasks: Ints) -> Ints:
-        """Offsets of tasks; those that were heard of after the last plan have no edges."""
+        """Offsets of tasks; tasks that are newer than the layout have no edges."""
         found: Ints = offsets[np.minimum(tasks, len(offsets) - 1)]
         return found
 
 
 def spread(start: Ints, end: Ints) -> Ints:
-    """All numbers of the ranges [start, end), one range after the other."""
+    """Concatenate the ranges [start, end)."""
     sizes = end - start
     total = int(sizes.sum())
     before = np.cumsum(sizes) - sizes
@@ -179,7 +179,7 @@ def _tasks(payload: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _edges(payload: Mapping[str, Any]) -> Iterable[tuple[str, str, str, str, bool]]:
-    """Upstream, downstream, group, rule of the group, and whether the upstream was published outside the run."""
+    """Yield upstream, downstream, group, rule of the group, and whether the upstream was published outside the run."""
     for chain in payload.get("chains", ()):
         for partition_key in iter_keys(chain["slices"]):
             for before, after in _pairs(chain["stages"]):

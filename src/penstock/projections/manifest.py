@@ -1,4 +1,4 @@
-"""Which files are the projections now: one JSON object in the lake, named by one row in the database."""
+"""The manifest: which files are the projections now. One JSON object in the lake, to which one database row points."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from penstock.partition import new_ulid
 from penstock.projections.fact import START, Cursor
 
 FOLDER = "projections"
-PARTITION_STATUS = f"{FOLDER}/partition_status.parquet"  # whole rows, one for each partition, for any Parquet reader
+PARTITION_STATUS = f"{FOLDER}/partition_status.parquet"  # complete rows, one per partition, for any Parquet reader
 _FORMAT = 1
-_READERS_NEED = timedelta(hours=1)  # how long a reader may still stand on an older manifest
+_READER_GRACE = timedelta(hours=1)  # how long a reader may use an older manifest
 
 
 class ProjectionsLost(TerminalError):
-    """A file of the projections is missing or damaged; the ledger still has everything they were made from."""
+    """A file of the projections is missing or damaged. The ledger still has all events to rebuild it."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -38,14 +38,14 @@ class ProjectionsLost(TerminalError):
 
 
 class RowsFile(NamedTuple):
-    """A file, and how many rows it has."""
+    """A file and its number of rows."""
 
     path: str
     rows: int
 
 
 class Published(NamedTuple):
-    """When `partition_status.parquet` was written last, the last event that went into it, and the token of the file."""
+    """The time of the last write of `partition_status.parquet`, the last event in it, and the token of the file."""
 
     at: str
     cursor: Cursor
@@ -54,17 +54,17 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A consistent set of files, and the last event that went into them. A value: the next one is a new one."""
+    """A consistent set of files, and the last event in them. Immutable: a change makes a new manifest."""
 
     cursor: Cursor = START
-    unknown: dict[str, int] = field(default_factory=dict)  # types and versions that folded to nothing, counted
+    unknown: dict[str, int] = field(default_factory=dict)  # ignored event types and versions, counted
     status_base: str | None = None
     status_deltas: tuple[str, ...] = ()
     consumed: tuple[str, ...] = ()
-    runs: tuple[RowsFile, ...] = ()  # later ones hold over earlier ones
-    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of each run, later ones hold over earlier ones
-    dropped: dict[str, str] = field(default_factory=dict)  # files that nobody needs any more, and since when
-    published: Published | None = None  # the file of whole rows that other tools read
+    runs: tuple[RowsFile, ...] = ()  # rows of later files replace those of earlier ones
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by run; later files replace earlier ones
+    dropped: dict[str, str] = field(default_factory=dict)  # unused files, and since when
+    published: Published | None = None  # the file that other tools read
 
     def dumps(self) -> bytes:
         written = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -75,7 +75,7 @@ class Manifest:
 
     @classmethod
     def loads(cls, path: str, data: bytes) -> Self:
-        """The manifest that lies at this path; ProjectionsLost if the data is none, or one of another format."""
+        """Parse the manifest at this path. Raises ProjectionsLost if it is damaged or has another format."""
         try:
             found: dict[str, Any] = orjson.loads(data)
             if found.pop("format") != _FORMAT:
@@ -95,7 +95,7 @@ class Manifest:
             raise ProjectionsLost(path, f"is damaged ({type(error).__name__}: {error})") from error
 
     def files(self) -> set[str]:
-        """Every file that the manifest stands on."""
+        """Every file that the manifest refers to."""
         single = {path for path in (self.status_base, *(file.path for file in self.runs)) if path}
         of_runs = {
             path(run, name) for run, names in self.parts.items() for name in names for path in (tasks_path, edges_path)
@@ -103,26 +103,26 @@ class Manifest:
         return single | {*self.status_deltas, *self.consumed} | of_runs
 
     def after(self, new: Manifest, seen: str | None, now: datetime) -> Manifest:
-        """The successor `new`, remembering which of our files (and we ourselves, under the name `seen`) it does
-        without. What was dropped so long ago that no reader can stand on it is forgotten."""
-        gone = dict.fromkeys([*self._left_by(new), *([seen] if seen else [])], iso(now))
-        forgotten = self.forgotten(now)
+        """Return the successor `new` with a record of the files (and of this manifest, at the path `seen`) that it does
+        not use. Records that are too old for any reader are removed."""
+        gone = dict.fromkeys([*self._unused_in(new), *([seen] if seen else [])], iso(now))
+        forgotten = self.deletable(now)
         return replace(new, dropped={p: at for p, at in self.dropped.items() if p not in forgotten} | gone)
 
-    def _left_by(self, new: Manifest) -> set[str]:
-        """Our files that `new` does without. Runs that have the same parts in both are not looked at."""
+    def _unused_in(self, new: Manifest) -> set[str]:
+        """The files that `new` does not use. Runs with the same parts in both are skipped."""
         parts = {run: names for run, names in self.parts.items() if new.parts.get(run) != names}
         theirs = {run: new.parts[run] for run in parts if run in new.parts}
         return replace(self, parts=parts).files() - replace(new, parts=theirs).files()
 
-    def forgotten(self, now: datetime) -> set[str]:
-        """Files that may be deleted."""
-        return {path for path, since in self.dropped.items() if since < iso(now - _READERS_NEED)}
+    def deletable(self, now: datetime) -> set[str]:
+        """Unused files that may be deleted."""
+        return {path for path, since in self.dropped.items() if since < iso(now - _READER_GRACE)}
 
 
 def _path(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no path")
+        raise TypeError(f"{value!r} is not a path")
     return value
 
 
@@ -131,7 +131,7 @@ def _path_or_none(value: object) -> str | None:
 
 
 def _parts(value: dict[str, list[object]]) -> dict[str, tuple[str, ...]]:
-    """There is one entry for each kept run, so they are looked at all at once."""
+    """Validate all entries at once: there is one for each retained run."""
     if not all(isinstance(name, str) for names in value.values() for name in names):
         raise TypeError("a part of a run has no name")
     return {run: tuple(names) for run, names in value.items()}  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def _runs(value: object) -> tuple[RowsFile, ...]:
     if value is None or isinstance(value, str):
         return () if value is None else (RowsFile(value, 0),)
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list of files")
+        raise TypeError(f"{value!r} is not a list of files")
     return tuple(RowsFile(_path(path), int(rows)) for path, rows in value)
 
 
@@ -163,7 +163,7 @@ def edges_path(run_id: str, name: str) -> str:
 
 
 def made_at(path: str, now: str) -> float:
-    """When a file was made, by the ULID that is its name; what has another name is as old as `now`."""
+    """When a file was created, by the ULID in its name; `now` for other names."""
     name = path.rsplit("/", 1)[-1].removesuffix(".parquet")
     try:
         return ULID.from_str(name).timestamp
@@ -176,14 +176,14 @@ def new_path(table: str) -> str:
 
 
 class ManifestPointer:
-    """The row that names the manifest. Whoever advances it must have seen the one before."""
+    """The database row that points to the manifest. `advance` is a compare-and-set on it."""
 
     def __init__(self, database: Database, lake: Lake) -> None:
         self._database = database
         self._lake = lake
 
     def read(self, known: tuple[str | None, Manifest] | None = None) -> tuple[str | None, Manifest]:
-        """The name of the manifest, and the manifest. One that is `known` by its name is not read again."""
+        """Return the path of the manifest, and the manifest. A manifest `known` by this path is not read again."""
         path = self._path()
         if path is None:
             return None, Manifest()
@@ -195,7 +195,7 @@ class ManifestPointer:
             raise ProjectionsLost(path, "is missing") from error
 
     def read_if_there(self) -> tuple[str | None, Manifest]:
-        """The same for a rebuild: a manifest that is missing or damaged counts as an empty one."""
+        """The same for a rebuild: a missing or damaged manifest counts as empty."""
         try:
             return self.read()
         except ProjectionsLost:
@@ -207,7 +207,7 @@ class ManifestPointer:
             return path
 
     def advance(self, seen: str | None, new: Manifest, now: datetime) -> str | None:
-        """Make `new` the manifest, unless somebody else was first: then None."""
+        """Make `new` the manifest and return its path; None if another process replaced the manifest `seen` first."""
         path = f"{FOLDER}/manifest/{new_ulid()}.json"
         self._lake.create(path, new.dumps())
         self._lake.sync()

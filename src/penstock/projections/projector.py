@@ -1,6 +1,6 @@
-"""Brings the projections forward: new events in, small files out, one manifest swapped at the end.
+"""Advances the projections: folds new events, writes small files, and swaps the manifest at the end.
 
-Files first, then the manifest, then the row that names it: a crash in between leaves files that nobody reads.
+Write order: files, manifest, database row that points to it. A crash in between leaves files that nothing refers to.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.failpoint import reach
 from penstock.lake import Lake
 from penstock.partition import new_ulid
 from penstock.projections import files
-from penstock.projections.consumed import CONSUMED
+from penstock.projections.event_page import PIECE, EventPage, Events, PrefoldedRuns
 from penstock.projections.fact import Cursor, Fact
 from penstock.projections.graph import Ints
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import FOLDER, Manifest, ManifestPointer, edges_path, made_at, new_path, tasks_path
-from penstock.projections.page import PIECE, Events, Page, PrefoldedRuns
 from penstock.projections.publish_status import is_due, publish
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.run_files import read_runs, ulid_time, with_rows
@@ -30,35 +30,35 @@ from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import FILE, with_spec_columns
 from penstock.projections.status_merge import merged
 
-PAGE = 200_000  # events whose files are written together
+PAGE = 200_000  # events per set of files
 _MOST_DELTAS = 16
 _MOST_PARTS = 16
-_SMALLEST_COMPACTION, _LARGEST_WAIT = 50_000, 200_000  # rows of deltas: too few to be worth it, too many to hold
-_LEFT_OVER = timedelta(days=1)
-_VERIFY_EVERY = timedelta(minutes=1)  # the published file is compared with the manifest
+_SMALLEST_COMPACTION, _LARGEST_WAIT = 50_000, 200_000  # rows of deltas: too few to compact, too many to keep
+_ORPHAN_AGE = timedelta(days=1)
+_VERIFY_EVERY = timedelta(minutes=1)  # how often the published file is compared with the manifest
 
 Pieces = Iterator[tuple[list[Fact], Cursor]]
 
 
 @dataclass(slots=True)
 class Projector:
-    """Holds the runs that are under way in memory, so that a batch costs as much as the tasks that it touches."""
+    """Keeps active runs in memory, so that the cost of a batch grows with the tasks that it changes."""
 
     head: ManifestPointer
     lake: Lake
     events: Events
-    inputs: Callable[[Sequence[Fact]], pa.Table]  # the consumed runs of finished tasks
+    inputs: Callable[[Sequence[Fact]], pa.Table]  # the input runs of finished tasks
     owner: tuple[str, str]
     clock: Clock
     keep_runs: timedelta
     _runs: dict[str, FoldedRun] = field(default_factory=dict)
-    _at: str | None = None  # the manifest that the runs in memory belong to
-    _manifest: Manifest = field(default_factory=Manifest)  # the same, read
+    _at: str | None = None  # path of the manifest that the runs in memory belong to
+    _manifest: Manifest = field(default_factory=Manifest)  # its content
     _verified: datetime | None = None  # when the published file was last compared with the manifest
 
     def advance(self, prefolded: PrefoldedRuns | None = None) -> int:
-        """Fold everything that is new. Says how many events; whoever comes second finds nothing left to do. A run that
-        is over, and that the caller has folded already, can be prefolded: it is not folded again."""
+        """Fold all new events and return how many. Of concurrent calls, the second finds nothing to do. Runs that the
+        caller has folded to their end can be passed as `prefolded`: they are not folded again."""
         done = 0
         prefolded = prefolded or {}
         try:
@@ -66,10 +66,10 @@ class Projector:
                 seen, manifest = self.head.read((self._at, self._manifest))
                 if seen != self._at:
                     self._runs.clear()
-                page: Page | None = None
+                page: EventPage | None = None
                 for piece, cursor in self._after(manifest.cursor, PIECE):
                     page = page or self._page(manifest, prefolded)
-                    page.take(piece, cursor)
+                    page.add(piece, cursor)
                     if page.size >= PAGE:
                         break
                 new = manifest if page is None else self._without_expired(self._with(manifest, page), self.clock())
@@ -81,35 +81,35 @@ class Projector:
                 reach("project.written")
                 self._at = self._swap(seen, manifest, new)
                 reach("project.advanced")
-                if self._at is None:  # somebody was first: theirs has the same events, ours is not needed
+                if self._at is None:  # another process was first, with the same events
                     self._runs.clear()
                     self.lake.delete(new.files() - manifest.files())
-                    self._verified = None  # our published file may have replaced theirs
+                    self._verified = None  # our published file may have replaced the other one
                 else:
                     done += 0 if page is None else page.size
-        except BaseException:  # the runs in memory may be ahead of the files now
+        except BaseException:  # the runs in memory may be ahead of the files
             self._runs.clear()
             self._at = None
             raise
 
     def rebuild(self, make: Maker | None = None) -> int:
-        """Make all projections from the ledger alone, exported segments included, and swap them in."""
+        """Rebuild all projections from the ledger alone, exported segments included, and swap them in."""
         self._runs.clear()
         self._at = None
-        new, done = make(self, self._everything(PAGE)) if make else self._made(self._everything(PIECE))
+        new, done = make(self, self._everything(PAGE)) if make else self._build(self._everything(PIECE))
         new = self._without_expired(new, self.clock())
         if self._may_publish(new):
             new = publish(self.lake, new, self.owner, self.clock())
         self._runs.clear()
-        while True:  # whoever advanced meanwhile folded the same events; the newest of them are folded once more
+        while True:  # another process may have advanced meanwhile: the newest events are folded again
             seen, old = self.head.read_if_there()
             if self._swap(seen, old, new) is not None:
                 break
-        self._tidy(new)
+        self._delete_orphans(new)
         return done
 
     def sweep(self, stale: pa.Table) -> int:
-        """Write a base in which these partitions are marked as stale, since when and why."""
+        """Write a base in which these partitions are marked as stale, with time and reasons."""
         while True:
             self.advance()
             seen, manifest = self.head.read()
@@ -119,7 +119,7 @@ class Projector:
                 return len(stale)
 
     def _may_publish(self, manifest: Manifest) -> bool:
-        """Whether `partition_status.parquet` is to be written from what this manifest holds."""
+        """Whether `partition_status.parquet` must be written from this manifest."""
         if manifest.status_base is None and not manifest.status_deltas:
             return False
         now = self.clock()
@@ -129,40 +129,40 @@ class Projector:
         return is_due(self.lake, manifest, now, verify=verify)
 
     def _swap(self, seen: str | None, old: Manifest, new: Manifest) -> str | None:
-        """Make `new` the manifest if the old one still is; files that nobody can stand on any more are deleted."""
+        """Make `new` the manifest if `old` still is; deletes files that no reader can use any more."""
         now = self.clock()
-        self.lake.delete(old.forgotten(now))
+        self.lake.delete(old.deletable(now))
         self._manifest = old.after(new, seen, now)
         return self.head.advance(seen, self._manifest, now)
 
-    def _tidy(self, manifest: Manifest) -> None:
-        """Delete what stands in no manifest: left by those who died or came second, a day ago or longer."""
+    def _delete_orphans(self, manifest: Manifest) -> None:
+        """Delete files that are in no manifest and at least a day old: left by crashed or losing processes."""
         known, before = manifest.files(), new_ulid()
-        old = (self.clock() - _LEFT_OVER).timestamp()
+        old = (self.clock() - _ORPHAN_AGE).timestamp()
         self.lake.delete(
             entry.path
             for entry in list(self.lake.list(FOLDER))
             if entry.path not in known and not entry.path.endswith(".json") and made_at(entry.path, before) < old
         )
 
-    def _made(self, pieces: Pieces) -> tuple[Manifest, int]:
+    def _build(self, pieces: Pieces) -> tuple[Manifest, int]:
         new, done = Manifest(), 0
         page = self._page(new, {})
         for piece, cursor in pieces:
-            page.take(piece, cursor)
+            page.add(piece, cursor)
             done += len(piece)
             if page.size >= PAGE:
-                new = self._with_alone(new, page)
+                new = self._with_private(new, page)
                 page = self._page(new, {})
         if page.size:
-            new = self._with_alone(new, page)
+            new = self._with_private(new, page)
         if new.status_deltas:
             before, new = new, self._merged(new)
             self.lake.delete(before.files() - new.files())
         return new, done
 
-    def _with_alone(self, manifest: Manifest, page: Page) -> Manifest:
-        """With one more page, when nobody else has seen the manifest: what it replaces can go."""
+    def _with_private(self, manifest: Manifest, page: EventPage) -> Manifest:
+        """Add a page to a manifest that no reader has seen: replaced files can be deleted at once."""
         new = self._with(manifest, page)
         self.lake.delete(manifest.files() - new.files())
         return new
@@ -182,34 +182,34 @@ class Projector:
 
     # --- one page of events -------------------------------------------------------------------------------------
 
-    def _page(self, manifest: Manifest, prefolded: PrefoldedRuns) -> Page:
-        return Page(
-            self.events, self.inputs, self._runs, manifest.parts, self._forgets(manifest), prefolded, manifest.cursor
+    def _page(self, manifest: Manifest, prefolded: PrefoldedRuns) -> EventPage:
+        return EventPage(
+            self.events, self.inputs, self._runs, manifest.parts, self._is_expired(manifest), prefolded, manifest.cursor
         )
 
-    def _forgets(self, manifest: Manifest) -> Callable[[str], bool]:
-        """Whether retention took the tasks of a run. Only runs that are older than retention are looked up."""
+    def _is_expired(self, manifest: Manifest) -> Callable[[str], bool]:
+        """Whether retention deleted the tasks of a run. Only runs older than retention are looked up."""
         oldest, known = ulid_time(self.clock() - self.keep_runs), list[set[str]]()
 
-        def forgets(run_id: str) -> bool:
+        def is_expired(run_id: str) -> bool:
             if run_id >= oldest or run_id in manifest.parts:
                 return False
             if not known:
                 known.append(set(read_runs(self.lake, manifest.runs, ["run_id"])["run_id"].to_pylist()))
             return run_id in known[0]
 
-        return forgets
+        return is_expired
 
-    def _with(self, manifest: Manifest, page: Page) -> Manifest:
+    def _with(self, manifest: Manifest, page: EventPage) -> Manifest:
         new = replace(manifest, cursor=page.cursor, unknown=added(manifest.unknown, page.unknown))
-        said = joined(pa.concat_tables(page.said))
-        page.said.clear()
-        new = self._with_status(new, said)
+        status_rows = joined(pa.concat_tables(page.status_rows))
+        page.status_rows.clear()
+        new = self._with_status(new, status_rows)
         new = self.with_consumed(new, page.consumed)
         return self._with_runs(new, page)
 
     def _without_expired(self, manifest: Manifest, now: datetime) -> Manifest:
-        """Retention takes the tasks and edges of runs that ended long ago; their row in `runs` stays."""
+        """Apply retention: delete tasks and edges of runs that ended long ago; their row in `runs` stays."""
         oldest = ulid_time(now - self.keep_runs)
         if not any(run_id < oldest for run_id in manifest.parts):
             return manifest
@@ -219,33 +219,38 @@ class Projector:
         gone = set(expired(rows, now - self.keep_runs))
         return replace(manifest, parts={run: parts for run, parts in manifest.parts.items() if run not in gone})
 
-    def _with_status(self, manifest: Manifest, said: pa.Table) -> Manifest:
-        if not len(said):
+    def _with_status(self, manifest: Manifest, status_rows: pa.Table) -> Manifest:
+        if not len(status_rows):
             return manifest
-        if self._wants_compaction(manifest, len(said)):
-            return self._merged(manifest, said)
+        if self._wants_compaction(manifest, len(status_rows)):
+            return self._merged(manifest, status_rows)
         path = new_path("partition_status")
-        files.write(self.lake, path, with_spec_columns(said, self.owner))
+        files.write(self.lake, path, with_spec_columns(status_rows, self.owner))
         return replace(manifest, status_deltas=(*manifest.status_deltas, path))
 
     def _wants_compaction(self, manifest: Manifest, more: int) -> bool:
-        """Whether a base is worth being written anew, with so many rows more."""
+        """Whether a compaction is worth its cost, with so many additional rows."""
         if len(manifest.status_deltas) >= _MOST_DELTAS:
             return True
         waiting = more + sum(files.rows(self.lake, path) for path in manifest.status_deltas)
         base = files.rows(self.lake, manifest.status_base) if manifest.status_base else 0
         return waiting > max(_SMALLEST_COMPACTION, min(base // 5, _LARGEST_WAIT))
 
-    def _merged(self, manifest: Manifest, said: pa.Table | None = None, stale: pa.Table | None = None) -> Manifest:
-        """One file of whole rows instead of a base, its deltas and what was said last."""
-        parts = [files.read_all(self.lake, manifest.status_deltas, PARTIAL), *([] if said is None else [said])]
+    def _merged(
+        self, manifest: Manifest, status_rows: pa.Table | None = None, stale: pa.Table | None = None
+    ) -> Manifest:
+        """Merge base, deltas and the newest rows into one file of complete rows."""
+        parts = [
+            files.read_all(self.lake, manifest.status_deltas, PARTIAL),
+            *([] if status_rows is None else [status_rows]),
+        ]
         path, news = new_path("partition_status"), joined(pa.concat_tables(parts))
         rows = merged(self.lake, manifest.status_base, news, self.owner, stale)
         files.write_pieces(self.lake, path, FILE, rows, token=path)
         return replace(manifest, status_base=path, status_deltas=())
 
     def with_consumed(self, manifest: Manifest, consumed: Sequence[pa.Table]) -> Manifest:
-        """Keep which runs went into tasks that finished."""
+        """Add the input runs of finished tasks."""
         if not consumed:
             return manifest
         table, paths = pa.concat_tables(consumed), manifest.consumed
@@ -255,7 +260,7 @@ class Projector:
         files.write(self.lake, path, table)
         return replace(manifest, consumed=(*paths, path))
 
-    def _with_runs(self, manifest: Manifest, page: Page) -> Manifest:
+    def _with_runs(self, manifest: Manifest, page: EventPage) -> Manifest:
         if not page.changed:
             return manifest
         parts, rows = dict(manifest.parts), {}
@@ -268,12 +273,12 @@ class Projector:
         return replace(manifest, runs=with_rows(self.lake, manifest.runs, rows), parts=parts)
 
     def _part(self, run_id: str, run: FoldedRun, changed: Ints | None, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """Write what changed of a run; of one that was not in memory, or is over, write all of it."""
+        """Write the changed tasks of a run; if the run is over or was not in memory, write all its tasks."""
         whole = changed is None or run.facts.end is not None or len(parts) >= _MOST_PARTS
         name = new_ulid()
         tasks = task_rows(run_id, run.fold, self.owner, None if whole else changed)
         if whole and len(parts) == 1 and files.read(self.lake, tasks_path(run_id, parts[0])).equals(tasks):
-            return parts  # told again: nothing of a finished run is written twice
+            return parts  # a repeated event: a finished run is not written twice
         files.write_sorted(self.lake, tasks_path(run_id, name), tasks)
         edges = edge_rows(run_id, run.fold, self.owner, None if whole else changed)
         files.write_sorted(self.lake, edges_path(run_id, name), edges)

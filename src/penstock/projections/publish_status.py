@@ -1,12 +1,12 @@
-"""`partition_status.parquet`: one whole row for each partition, which any Parquet reader can read directly.
+"""`partition_status.parquet`: one complete row for each partition, which any Parquet reader can read directly.
 
 The file is replaced as a whole, so a reader finds the old one or the new one. A pass writes the file first, and then
 replaces the manifest that records it. If the process dies in between, the record is older than the file, and the next
 pass writes the file again. A slow process can also replace a newer file by its older one and die. Each file therefore
 carries a token, which the manifest records: a pass that finds another token writes the file again.
 
-A small table is published by every pass. A larger one costs as much as all its rows, so it is left alone for a time
-that grows with them, ten minutes at most.
+A small table is published by every pass. A larger one costs as much as all its rows, so it is published at intervals
+that grow with its rows, ten minutes at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import FILE
 from penstock.projections.status_merge import merged
 
-SMALL = 2_000  # rows that every pass may write again
+SMALL = 2_000  # rows; a table up to this size is written by every pass
 _ROWS_PER_SECOND = 1_500  # of larger tables: one of 90,000 rows is written at most once a minute
 _LONGEST = timedelta(minutes=10)
 
@@ -44,13 +44,13 @@ def is_due(lake: Lake, manifest: Manifest, now: datetime, *, verify: bool) -> bo
 
 
 def interval(rows: int) -> timedelta:
-    """How long a table of so many rows is left as it was published, so that publishing takes a few percent of the
-    time."""
+    """The minimum time between two publications of a table with so many rows, so that publishing takes a few percent of
+    the time."""
     return min(_LONGEST, timedelta(seconds=rows / _ROWS_PER_SECOND))
 
 
 def publish(lake: Lake, manifest: Manifest, owner: tuple[str, str], now: datetime) -> Manifest:
-    """Write what the manifest holds in place of the file. Returns the manifest that records it."""
+    """Replace the file with the rows of the manifest. Returns the manifest that records it."""
     base, token = manifest.status_base, new_ulid()
     if base is not None and not manifest.status_deltas and (own := files.token_of(lake, base)) is not None:
         token = own
@@ -62,7 +62,7 @@ def publish(lake: Lake, manifest: Manifest, owner: tuple[str, str], now: datetim
 
 
 def _copy(lake: Lake, base: str) -> None:
-    """A base without deltas is whole: its bytes are copied, not its rows."""
+    """Copy a base without deltas as bytes: its rows are complete."""
     with files.named(base), lake.open(base) as source, lake.writer(PARTITION_STATUS) as target:
         shutil.copyfileobj(source, target, 1 << 20)
         target.commit()

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.projections import codes
+from penstock.projections import task_states
 from penstock.projections.graph import Ints
 from penstock.projections.run_fold import RunFold
 from penstock.projections.ulids import moments
@@ -52,7 +52,7 @@ DEP_SATISFACTION = pa.schema(
 
 
 def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | None = None) -> pa.Table:
-    """The rows of these tasks, or of all that are planned, by task key."""
+    """Return the rows of these tasks, or of all planned tasks, by task key."""
     graph = fold.graph
     plan = np.array(graph.plan_position, np.int64)
     wanted = np.flatnonzero(plan) if tasks is None else tasks[plan[tasks] > 0]
@@ -62,7 +62,7 @@ def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
     keys: list[str] = names.to_pylist()
     stages, partitions, assets = _parts(keys)
     state = fold.state[wanted]
-    ended = state >= codes.SUCCEEDED
+    ended = state >= task_states.SUCCEEDED
     first, last = graph.groups_of(wanted)
     totals = graph.group_start[last] - graph.group_start[first]
     errors = [fold.errors.get(task) for task in wanted.tolist()]
@@ -73,7 +73,7 @@ def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
         stages,
         assets,
         partitions,
-        _named(codes.STATES, state),
+        _named(task_states.STATES, state),
         pa.array(fold.tries[wanted].astype(np.int32)),
         pa.array(errors, pa.string()),
         pa.array(totals.astype(np.int32)),
@@ -87,23 +87,23 @@ def task_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
 
 
 def edge_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | None = None) -> pa.Table:
-    """The edges that lead to these tasks, or all, by downstream task key."""
+    """Return the edges to these tasks, or all edges, by downstream task key."""
     graph = fold.graph
-    edges = np.arange(len(graph.up)) if tasks is None else graph.into(tasks)
+    edges = np.arange(len(graph.up)) if tasks is None else graph.incoming(tasks)
     names = graph.keys
     pairs = [(names[d], names[u]) for d, u in zip(graph.down[edges].tolist(), graph.up[edges].tolist(), strict=True)]
     order = sorted(range(len(pairs)), key=pairs.__getitem__)
     edges = edges[np.array(order, np.int64)]
     resolution, position = fold.resolution[edges], fold.resolved_position[edges]
-    satisfied = resolution == codes.SUCCESS_EDGE
-    attempts = fold.word_attempt(graph.up[edges]).astype(np.int32)
+    satisfied = resolution == task_states.SUCCESS_EDGE
+    attempts = fold.outcome_attempt(graph.up[edges]).astype(np.int32)
     columns = [
         *_same(owner, len(edges)),
         _constant(run_id, len(edges)),
         pa.array([pairs[i][1] for i in order], pa.string()),
         pa.array([pairs[i][0] for i in order], pa.string()),
         pa.array(satisfied),
-        _named(codes.RESOLUTIONS, resolution),
+        _named(task_states.RESOLUTIONS, resolution),
         _moments(fold, np.where(satisfied, position, 0)),
         pa.array(attempts, mask=~satisfied),
         fold.event_ids.at(np.where(position > 0, position, graph.edge_position[edges])),
@@ -112,7 +112,7 @@ def edge_rows(run_id: str, fold: RunFold, owner: tuple[str, str], tasks: Ints | 
 
 
 def _parts(keys: Sequence[str]) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Stage, partition and asset of each task key; tasks that belong to no partition have only a stage."""
+    """Stage, partition and asset of each task key; tasks without a partition have only a stage."""
     stages, partitions, assets = [], [], []
     for key in keys:
         stage, _, partition = key.partition(":")
@@ -137,5 +137,5 @@ def _named(names: Sequence[str], numbers: np.ndarray) -> pa.Array:
 
 
 def _moments(fold: RunFold, positions: Ints) -> pa.Array:
-    """When the events at these positions happened, by their ULIDs; 0 is none."""
+    """The timestamps of the events at these positions, from their ULIDs; null for position 0."""
     return moments(fold.event_ids.at(positions))

@@ -1,7 +1,7 @@
-"""The table `runs` in files of which later ones hold over earlier ones.
+"""The files of the table `runs`: rows of later files replace those of earlier ones.
 
-A pass writes the rows that changed. Files of about the same size are merged when there are many of them, so that a row
-is written again a few times, however many runs there are.
+A pass writes the changed rows. Files of similar size are merged when there are many of them, so that each row is
+rewritten a few times only, however many runs there are.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from penstock.projections import files
 from penstock.projections.manifest import RowsFile, new_path
 from penstock.projections.runs import RUNS
 
-_MOST_ALIKE = 16  # files of one size class
+_MOST_ALIKE = 16  # files per size class
 
 
 def read_runs(lake: Lake, kept: Sequence[RowsFile], columns: Sequence[str] | None = None) -> pa.Table:
-    """Every run once, oldest first."""
+    """Return every run once, oldest first."""
     if not kept:
         return RUNS.empty_table() if columns is None else RUNS.empty_table().select(list(columns))
     whole = files.newest([files.read(lake, file.path, columns) for file in kept], "run_id")
@@ -31,7 +31,7 @@ def read_runs(lake: Lake, kept: Sequence[RowsFile], columns: Sequence[str] | Non
 
 
 def with_rows(lake: Lake, kept: tuple[RowsFile, ...], rows: Mapping[str, Mapping[str, Any]]) -> tuple[RowsFile, ...]:
-    """The files with these rows, by run, over what they have."""
+    """Add rows, by run, that replace those in the files."""
     table = pa.Table.from_pylist([dict(rows[run_id]) for run_id in sorted(rows)], schema=RUNS)
     stay = _stay(kept, len(table))
     if merged := kept[stay:]:
@@ -44,13 +44,13 @@ def with_rows(lake: Lake, kept: tuple[RowsFile, ...], rows: Mapping[str, Mapping
 
 
 def ulid_time(moment: datetime) -> str:
-    """A text that sorts after every ULID that was made earlier, and before every later one."""
+    """A text that sorts after every ULID made earlier and before every later one."""
     return str(ULID.from_timestamp(moment.timestamp()))[:10]
 
 
 def _stay(kept: Sequence[RowsFile], more: int) -> int:
-    """How many of the files stay as they are when so many rows are added. The last files of one size class are merged
-    when they are many; what that makes may be one too many of the next class."""
+    """How many files stay unchanged when so many rows are added. The last files of a size class are merged when there
+    are many; the result may make the next class too large, which is merged, too."""
     stay, size = len(kept), more
     while True:
         alike = 0

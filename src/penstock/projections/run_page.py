@@ -1,4 +1,4 @@
-"""One run on one page: its tasks by stage and state, what failed, and which edges block the rest."""
+"""Summary of one run: its tasks by stage and state, failed tasks, and the edges that block the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import duckdb
 import pyarrow.compute as pc
 
 from penstock.projections.current import Current
-from penstock.projections.system import SystemTable
+from penstock.projections.system_tables import SystemTable
 
 _SHOWN = 100
 
@@ -20,8 +20,8 @@ class RunPage:
     run: dict[str, Any]
     stages: list[dict[str, Any]]  # stage, state, tasks
     failed: list[dict[str, Any]]
-    blocked: list[dict[str, Any]]  # edges that are not satisfied, and what they hold up
-    kept: bool  # False once retention has taken the tasks; the counts stay
+    blocked: list[dict[str, Any]]  # unsatisfied edges, and the tasks that they block
+    kept: bool  # False once retention has deleted the tasks; the counts stay
 
 
 def run_page(current: Current, run_id: str) -> RunPage:
@@ -47,7 +47,7 @@ def _run_page(current: Current, run_id: str) -> RunPage:
         " FROM edge e JOIN task t ON t.task_key = e.downstream_task_key"
         " LEFT JOIN task u ON u.task_key = e.upstream_task_key"
         " WHERE NOT e.satisfied AND t.state IN ('BLOCKED', 'SKIPPED', 'CANCELLED')"
-        # the edge that is the cause first: its upstream has a state of its own, not one that it was given
+        # root causes first: the upstream has an outcome of its own, not one that follows from its edges
         " ORDER BY u.state IN ('SKIPPED', 'CANCELLED', 'BLOCKED'), e.downstream_task_key"
         f" LIMIT {_SHOWN}",
     )

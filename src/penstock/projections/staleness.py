@@ -1,4 +1,4 @@
-"""Why a partition is stale, worked out when somebody asks: by time, by its inputs, by its code, all reasons at once."""
+"""Staleness of a partition, computed at query time: by time, by its inputs, by its code; all reasons at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StaleReason(StrEnum):
-    FRESHNESS_POLICY = "FRESHNESS_POLICY"  # older than the policy allows, and it could still become fresher
-    UPSTREAM_CHANGED = "UPSTREAM_CHANGED"  # made from runs that are not the trusted ones any more, or not from all
-    CODE_CHANGED = "CODE_CHANGED"  # made by an older version of its definition
+    FRESHNESS_POLICY = "FRESHNESS_POLICY"  # older than the policy allows, and a new run could be fresher
+    UPSTREAM_CHANGED = "UPSTREAM_CHANGED"  # an input run is not trusted any more, or an input is missing
+    CODE_CHANGED = "CODE_CHANGED"  # computed by an older version of its definition
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is read of a table for one slice: so many days, of the same customer or of all."""
+    """The input window of one partition in one table: so many days, of the same customer or of all."""
 
     source: str
     query_name: str
@@ -33,7 +33,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What staleness is measured by, for one asset."""
+    """The staleness policy of one asset."""
 
     source: str
     query_name: str
@@ -42,7 +42,7 @@ class Policy:
     max_lag: timedelta | None
     restate_days: int
     windows: tuple[Window, ...] = ()  # of a model
-    same_code: tuple[str, ...] = ()  # code versions under which earlier releases kept the same definition
+    same_code: tuple[str, ...] = ()  # code versions of earlier releases for the same definition
 
 
 _WINDOWS = pa.schema(
@@ -80,7 +80,7 @@ _EXPECTED = pa.schema(
 
 
 def policy_table(policies: Iterable[Policy]) -> pa.Table:
-    """Moments and lengths in microseconds: a million sums of integers cost nothing, of zoned timestamps a second."""
+    """Times and durations are in microseconds: adding a million integers is fast, adding zoned timestamps is slow."""
     rows = (
         (
             p.source,
@@ -97,7 +97,7 @@ def policy_table(policies: Iterable[Policy]) -> pa.Table:
 
 
 def window_table(policies: Iterable[Policy]) -> pa.Table:
-    """One row for each day of each window: days that are equal are joined faster than days between others."""
+    """One row for each day of each window: an equality join is faster than a range join."""
     rows = (
         (p.source, p.query_name, window.source, window.query_name, back, window.own)
         for p in policies
@@ -116,7 +116,7 @@ def moment(found: int | None) -> datetime | None:
 
 
 def expected_table(expected: Iterable[ExpectedRange]) -> pa.Table:
-    """The ranges, numbered in the order of their keys: to sort by number and day is to sort by key."""
+    """The ranges, numbered in key order: sorting by number and day is sorting by key."""
     rows = sorted(
         {(e.source, e.customer_id, e.query_name, e.first, e.last, e.over or e.last) for e in expected if len(e)}
     )
@@ -128,21 +128,21 @@ def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
-# An input counts as changed when another run of it is trusted now, or none, unless the rows are the same.
+# An input is changed if another run of it is trusted now, or none, unless the rows are the same.
 _CHANGED_SQL = f"""
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, min(u.authority_at) AS upstream_since
 FROM consumed c
-JOIN said m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query_name = c.query_name
+JOIN latest m ON m.source = c.source AND m.customer_id = c.customer_id AND m.query_name = c.query_name
     AND m.logical_date = c.logical_date AND m.last_materialization_run_id = c.run_id
-LEFT JOIN said u ON u.source = c.input_source AND u.customer_id = c.input_customer_id
+LEFT JOIN latest u ON u.source = c.input_source AND u.customer_id = c.input_customer_id
     AND u.query_name = c.input_query_name AND u.logical_date = c.input_logical_date
 WHERE u.last_materialization_run_id IS NULL OR NOT u.available
     OR (u.last_materialization_run_id <> c.input_run_id
         AND NOT ({same_content_sql("u.content_digest", "c.input_content_digest")}))
 GROUP BY c.source, c.customer_id, c.query_name, c.logical_date
 """
-# What can be read in the window of a slice and did not go into it came later. Slices for which there is more to read
-# than went into them are found by counting; only theirs is compared one by one.
+# Partitions that are readable in the window of a partition and are not among its inputs came later. Derived partitions
+# with more readable partitions than inputs are found by counting; only theirs are compared one by one.
 _ITS_WINDOWS = "windows w ON w.source = m.source AND w.query_name = m.query_name"
 _READABLE = "u.available AND u.published_run_id = u.last_materialization_run_id"
 _IN_WINDOW = """u.source = w.input_source AND u.query_name = w.input_query_name
@@ -154,21 +154,21 @@ _INPUT_OF = """c.input_source = u.source AND c.input_customer_id = u.customer_id
 _SLICE = "m.source, m.customer_id, m.query_name, m.logical_date"
 _GROWN_SQL = f"""
 SELECT {_SLICE} FROM (
-    SELECT {_SLICE}, sum(u.n) AS n FROM said m JOIN {_ITS_WINDOWS} AND NOT w.own
-    JOIN (SELECT source, query_name, logical_date, count(*) AS n FROM said u WHERE {_READABLE} GROUP BY ALL) u
+    SELECT {_SLICE}, sum(u.n) AS n FROM latest m JOIN {_ITS_WINDOWS} AND NOT w.own
+    JOIN (SELECT source, query_name, logical_date, count(*) AS n FROM latest u WHERE {_READABLE} GROUP BY ALL) u
         ON {_IN_WINDOW} WHERE m.available GROUP BY {_SLICE}
     UNION ALL
-    SELECT {_SLICE}, count(*) FROM said m JOIN {_ITS_WINDOWS} AND w.own
-    JOIN said u ON {_IN_WINDOW} AND u.customer_id = m.customer_id WHERE m.available AND {_READABLE} GROUP BY {_SLICE}
+    SELECT {_SLICE}, count(*) FROM latest m JOIN {_ITS_WINDOWS} AND w.own
+    JOIN latest u ON {_IN_WINDOW} AND u.customer_id = m.customer_id WHERE m.available AND {_READABLE} GROUP BY {_SLICE}
     UNION ALL
-    SELECT {_SLICE}, -count(*) FROM consumed c JOIN said m ON {_MADE_BY} JOIN said u ON {_INPUT_OF}
+    SELECT {_SLICE}, -count(*) FROM consumed c JOIN latest m ON {_MADE_BY} JOIN latest u ON {_INPUT_OF}
     WHERE m.available AND {_READABLE} GROUP BY {_SLICE}
 ) m GROUP BY {_SLICE} HAVING sum(m.n) > 0
 """
 _ADDED_SQL = f"""
 SELECT {_SLICE}, min(u.published_at) AS upstream_since
-FROM said m SEMI JOIN grown USING (source, customer_id, query_name, logical_date)
-JOIN {_ITS_WINDOWS} AND {{whose}} JOIN said u ON {_IN_WINDOW} {{same_customer}}
+FROM latest m SEMI JOIN grown USING (source, customer_id, query_name, logical_date)
+JOIN {_ITS_WINDOWS} AND {{whose}} JOIN latest u ON {_IN_WINDOW} {{same_customer}}
 ANTI JOIN consumed c ON {_MADE_BY} AND {_INPUT_OF}
 WHERE {_READABLE} GROUP BY {_SLICE}
 """
@@ -181,16 +181,16 @@ SELECT source, customer_id, query_name, logical_date, min(upstream_since) AS ups
 ) GROUP BY source, customer_id, query_name, logical_date
 """
 
-# The newest slice of a customer, and slices that their source may still change: only those can become fresher.
+# The newest partition of a customer, and partitions that their source may still change: only those can become fresher.
 NEWEST_SQL = """
-SELECT source, customer_id, query_name, max(logical_date) AS newest FROM said
+SELECT source, customer_id, query_name, max(logical_date) AS newest FROM latest
 WHERE last_materialization_at IS NOT NULL GROUP BY source, customer_id, query_name
 """
 
 
 def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, narrowed: str = "") -> str:
-    """How each partition that was ever spoken of stands: flags, reasons for staleness, and what is shown of it. Joins
-    that nothing depends on are left out: a million rows notice."""
+    """The query for the status of each partition that has events: flags, stale reasons, displayed status. Joins that
+    have no effect are left out: they are slow on a million rows."""
     late = (
         "epoch_us(s.last_materialization_at) + p.max_lag < now_"
         " AND (s.logical_date > e.over - p.restate_days OR s.logical_date = w.newest)"
@@ -206,7 +206,7 @@ def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, na
     return f"""
     SELECT n, logical_date, last_failed, late, overtaken, outdated, unpublished, input_demoted, available,
         materialized_version,
-        -- since the first of all reasons that hold; nothing was stale before it was made
+        -- the earliest of the reasons, but not before the partition was computed
         CASE WHEN late OR overtaken OR outdated THEN greatest(made_at, least(
             CASE WHEN late THEN made_at + max_lag END, CASE WHEN overtaken THEN overtaken_since END,
             CASE WHEN outdated THEN COALESCE(code_since, now_) END)) END AS stale_since,
@@ -225,7 +225,7 @@ def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, na
                 AND s.attempt_position > COALESCE(s.materialized_position, 0), false)
                 AS last_failed,
             COALESCE({late}, false) AS late,
-            -- no version is known of some that the first releases made: that is no sign of a change
+            -- runs of the first releases have no known version: that is not a change
             COALESCE(s.last_materialization_code_version NOT IN ('', p.code_version)
                 AND NOT list_contains(p.same_code, s.last_materialization_code_version), false) AS outdated,
             {"u.logical_date IS NOT NULL" if provenance else "false"} AS overtaken,
@@ -234,7 +234,7 @@ def judged_sql(*, freshness: bool, provenance: bool, withdrawn: bool = False, na
                 AS unpublished,
             {"epoch_us(COALESCE(u.upstream_since, s.last_materialization_at))" if provenance else "NULL"}
                 AS overtaken_since
-        FROM said s
+        FROM latest s
         {narrowed}
         JOIN expected e ON e.source = s.source AND e.customer_id = s.customer_id AND e.query_name = s.query_name
             AND s.logical_date BETWEEN e.first AND e.last

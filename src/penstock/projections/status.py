@@ -1,8 +1,8 @@
-"""`partition_status`, folded: two groups of facts with a version each, so that a newer failure never hides an older
-success.
+"""The fold of `partition_status`: two groups of columns with a version each, so that a newer failure never hides an
+older success.
 
-What one batch of events says about a partition is a row like any other, with gaps. Joining rows of the same partition
-takes, group by group, the one of the highest version; the order of joining makes no difference.
+The rows of one batch of events have gaps. Joining rows of the same partition takes, group by group, the one with the
+highest version; the order of joins has no effect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.projections.fact import Fact, understood
 
 _MOMENT = pa.timestamp("us", tz="UTC")
 
-# Group by group: the version first, then what belongs to it.
+# For each group: the version first, then its columns.
 GROUPS: dict[str, tuple[str, ...]] = {
     "attempt_no": ("last_attempt_run_id", "last_attempt_at", "last_attempt_outcome", "attempt_position"),
     "authority_version": ("available", "authority_at"),
@@ -60,7 +60,7 @@ PARTIAL = pa.schema(
 )
 
 _KEY = ("source", "customer_id", "query_name", "logical_date")
-# Asset first: whoever asks for one asset, a few customers or a stretch of days reads few row groups.
+# Sorted by asset first: a query for one asset, a few customers or a range of days reads few row groups.
 ORDER = "source, query_name, customer_id, logical_date"
 _WITHDRAWALS = ("demote", "re-check")
 _CHUNK = 50_000
@@ -69,14 +69,16 @@ Columns = dict[str, list[Any]]
 
 
 def partials(facts: Iterable[Fact]) -> pa.Table:
-    """What each fact says about its partition, one row per fact, with gaps where it says nothing."""
+    """Return one row per fact about its partition, with nulls in the columns that the fact does not set."""
     by_kind: dict[str, list[Fact]] = {}
     for fact in facts:
         if fact.type in _READERS and understood(fact):
             by_kind.setdefault(fact.type, []).append(fact)
     parts = [PARTIAL.empty_table()]
-    for kind, told in by_kind.items():
-        parts += [_table(told[at : at + _CHUNK], _READERS[kind]) for at in range(0, len(told), _CHUNK)]
+    for kind, facts_of_kind in by_kind.items():
+        parts += [
+            _table(facts_of_kind[at : at + _CHUNK], _READERS[kind]) for at in range(0, len(facts_of_kind), _CHUNK)
+        ]
     return pa.concat_tables(parts)
 
 
@@ -98,7 +100,7 @@ def _table(facts: Sequence[Fact], read: Callable[[Sequence[Fact]], Columns]) -> 
 
 
 def _finished(facts: Sequence[Fact]) -> Columns:
-    """Closed attempts: by verdict or cancelled. Never the materialization, which only authority moves."""
+    """Closed attempts: by verdict or cancelled. Never the materialization, which only a change of authority moves."""
     return {
         "attempt_no": [fact.payload["attempt_no"] for fact in facts],
         "last_attempt_run_id": [fact.run_id for fact in facts],
@@ -129,7 +131,7 @@ def _authority(facts: Sequence[Fact]) -> Columns:
 
 
 def _published(facts: Sequence[Fact]) -> Columns:
-    """Which run readers see; none after the partition was hidden."""
+    """The run that readers see; none after the partition was hidden."""
     return {
         "published_version": [fact.position for fact in facts],
         "published_run_id": [fact.run_id or "" if fact.type == "PartitionPublished" else "" for fact in facts],
@@ -146,7 +148,7 @@ _READERS: dict[str, Callable[[Sequence[Fact]], Columns]] = {
 
 
 def join_sql(rows: str) -> str:
-    """The statement that joins rows of the same partition. DuckDB and Spark understand it alike."""
+    """The statement that joins rows of the same partition. Valid in DuckDB and Spark."""
     columns = []
     for version, values in GROUPS.items():
         columns.append(f"max({version}) AS {version}")
@@ -156,7 +158,7 @@ def join_sql(rows: str) -> str:
 
 
 def joined(rows: pa.Table) -> pa.Table:
-    """The rows of each partition joined into one, by key."""
+    """Join the rows of each partition into one, by key."""
     import duckdb
 
     with duckdb.connect() as connection:

@@ -1,7 +1,7 @@
-"""The board: how every expected partition stands now. Answered from the projections, in bulk, without a JVM.
+"""The status board: the status of every expected partition now. Computed from the projections in bulk, without a JVM.
 
-What was ever spoken of is judged once, as numbers of its range and days; what was never spoken of is arithmetic on
-ranges. Details are fetched for the page that somebody looks at, and for no other row.
+Partitions with events are evaluated once, by the number of their range and their day; partitions without events are
+computed from the ranges. Details are read only for the rows of the requested page.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import PartitionKey, RunId
-from penstock.projections.consumed import CONSUMED
 from penstock.projections.current import Current
+from penstock.projections.input_runs import CONSUMED
 from penstock.projections.staleness import (
     NEWEST_SQL,
     UPSTREAM_SQL,
@@ -60,7 +60,7 @@ FAILED = "(last_failed OR display = 'unavailable')"
 
 
 class PartitionStanding(NamedTuple):
-    """How one partition stands."""
+    """The status of one partition."""
 
     key: PartitionKey
     display: DisplayStatus
@@ -75,7 +75,7 @@ class PartitionStanding(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Days without a gap between them that no run was ever accepted for."""
+    """Consecutive days without an accepted run."""
 
     source: str
     customer_id: str
@@ -85,8 +85,8 @@ class Gap(NamedTuple):
 
 
 class Board:
-    """One look at the expected partitions. `only` narrows it to these keys; `without` leaves keys out; `withdrawn` are
-    the derived partitions that were made from a demoted run, with the moment of its demotion: they are stale."""
+    """The expected partitions at one moment. `only` restricts them to these keys; `without` excludes keys; `withdrawn`
+    are derived partitions with a demoted input run, with the time of its demotion: they are stale."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Board:
         for name, table in tables.items():
             self._duckdb.register(name, table)
         self._duckdb.execute("CREATE TEMP TABLE expected AS SELECT * FROM ranges")
-        self._say(current, len(tables["news"]))
+        self._create_status_view(current, len(tables["news"]))
         provenance = self._consumed(current, _asked_for(policies, expected), withdrawn is not None)
         freshness = any(policy.max_lag for policy in policies)
         if freshness:
@@ -144,8 +144,8 @@ class Board:
             + judged_sql(freshness=freshness, provenance=provenance, withdrawn=withdrawn is not None, narrowed=narrowed)
         )
 
-    def _say(self, current: Current, news: int) -> None:
-        """What is said of each partition: the base, where nothing was told since; else both joined."""
+    def _create_status_view(self, current: Current, news: int) -> None:
+        """Create the view of the latest status rows: the base, joined with newer rows where there are any."""
         base, file, names = current.status_base(), current.status_file(), ", ".join(PARTIAL.names)
         if file is not None:
             self._duckdb.read_parquet(file).create_view("base")
@@ -153,20 +153,20 @@ class Board:
         else:
             self._duckdb.register("base", PARTIAL.empty_table() if base is None else base)
         self._duckdb.execute("SET enable_external_access = false")
-        said = f"SELECT {names} FROM base"
+        latest = f"SELECT {names} FROM base"
         if news and base is None:
-            said = f"SELECT {names} FROM news"
+            latest = f"SELECT {names} FROM news"
         elif news:
             touched = f"(SELECT {names} FROM base SEMI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM news)"
-            said += f" ANTI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM ({join_sql(touched)})"
-        self._duckdb.execute(f"CREATE TEMP VIEW said AS {said}")
+            latest += f" ANTI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM ({join_sql(touched)})"
+        self._duckdb.execute(f"CREATE TEMP VIEW latest AS {latest}")
 
     def _consumed(self, current: Current, policies: Sequence[Policy], withdrawn: bool) -> bool:
-        """Whether anything is derived; then what of it was overtaken by its inputs, or made from a demoted run."""
+        """Create the tables of derived partitions with changed or demoted inputs. False if there are no inputs."""
         parts = current.consumed()
         if not parts and not withdrawn and not any(policy.windows for policy in policies):
             return False
-        parts = parts or [CONSUMED.empty_table()]  # after a recovery nobody knows what went into a model
+        parts = parts or [CONSUMED.empty_table()]  # after a recovery the input runs are unknown
         self._duckdb.register("windows", window_table(policies))
         for number, table in enumerate(parts):
             self._duckdb.register(f"consumed_{number}", table)
@@ -181,10 +181,10 @@ class Board:
         self._duckdb.execute(f"CREATE TEMP TABLE overtaken AS {overtaken}")
         return True
 
-    # --- how many ---------------------------------------------------------------------------------------------------
+    # --- counts -----------------------------------------------------------------------------------------------------
 
     def counts(self, groups: Sequence[str]) -> list[dict[str, Any]]:
-        """How many partitions show which status, in each group."""
+        """Count the partitions by group and displayed status."""
         names = "".join(f"{_GROUPS[group]} AS g{number}, " for number, group in enumerate(groups))
         keys = "".join(f"g{number}, " for number in range(len(groups)))
         shown = self._rows(
@@ -211,18 +211,18 @@ class Board:
         ]
 
     def flags(self) -> dict[str, int]:
-        """How many partitions carry which flag, whatever else they show."""
+        """Count the partitions by flag, whatever their displayed status."""
         sums = ", ".join(f"count(*) FILTER ({flag})" for flag in _FLAG_NAMES)
         [row] = self._rows(f"SELECT {sums} FROM judged")
         return {name: number for name, number in zip(_FLAG_NAMES.values(), row, strict=True) if number}
 
     def total(self, condition: str) -> int:
-        """How many of those that were ever spoken of meet a condition."""
+        """Count the partitions with events that match a condition."""
         [row] = self._rows(f"SELECT count(*) FROM judged WHERE {condition}")
         return int(row[0])
 
     def missing(self) -> int:
-        """How many were never materialized."""
+        """Count the partitions that were never materialized."""
         [expected] = self._rows(
             f"SELECT count(*) FROM ({self._universe()})"
             if self._only
@@ -231,19 +231,19 @@ class Board:
         return int(expected[0]) - self.total("display <> 'never_materialized'")
 
     def stale_reasons(self) -> dict[str, int]:
-        """How many partitions are stale for which reason; one may have several."""
+        """Count the stale partitions by reason; one partition may have several."""
         sums = ", ".join(f"count(*) FILTER ({flag})" for flag in _REASONS)
         [row] = self._rows(f"SELECT {sums} FROM judged WHERE {STALE}")
         return {str(reason): number for reason, number in zip(_REASONS.values(), row, strict=True)}
 
-    # --- which --------------------------------------------------------------------------------------------------------
+    # --- pages --------------------------------------------------------------------------------------------------------
 
     def page(self, condition: str, *, after: PartitionKey | None, limit: int | None) -> list[PartitionStanding]:
-        """Those that were ever spoken of and meet a condition, by key."""
+        """Return the partitions with events that match a condition, by key."""
         return self._page(f"SELECT n, logical_date FROM judged WHERE {condition}", after, limit)
 
     def missing_page(self, *, after: PartitionKey | None, limit: int | None) -> list[PartitionStanding]:
-        """Those that were never materialized, by key."""
+        """Return the partitions that were never materialized, by key."""
         gone = "SELECT n, logical_date FROM judged WHERE display <> 'never_materialized'"
         return self._page(f"SELECT * FROM ({self._universe()}) EXCEPT ALL {gone}", after, limit)
 
@@ -251,10 +251,10 @@ class Board:
         return self._page(self._universe(), None, None)
 
     def gaps(self, limit: int) -> tuple[list[Gap], int]:
-        """What is missing as ranges of days, and how many ranges there are."""
+        """Return missing partitions as ranges of days, and the number of ranges."""
         if self._only:
             return self._islands(limit)
-        # A gap is what lies between two days that are there; the range's own ends count as if they were.
+        # A gap lies between two present days; the day before and after the range count as present.
         there = """
             SELECT n, logical_date FROM judged WHERE display <> 'never_materialized'
             UNION ALL SELECT n, first - 1 FROM expected UNION ALL SELECT n, last + 1 FROM expected"""
@@ -266,17 +266,17 @@ class Board:
         return self._gaps(between, limit)
 
     def swept(self) -> pa.Table:
-        """Every partition that is stale now, with since when and why, for those who want it written down."""
+        """Return every stale partition with time and reasons, to be written to a file."""
         reason = " ".join(f"WHEN {flag} THEN '{reason}'" for flag, reason in _REASONS.items())
         return self._duckdb.sql(
             f"SELECT {_KEY}, materialized_version, make_timestamptz(stale_since) AS stale_since, CASE {reason} END"
             " AS stale_reason_code FROM judged JOIN expected USING (n) WHERE " + STALE
         ).to_arrow_table()
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _universe(self) -> str:
-        """Every expected partition as the number of its range, and a day."""
+        """Every expected partition as the number of its range and a day."""
         if self._only:
             return (
                 "SELECT e.n, k.logical_date FROM only_keys k JOIN expected e ON e.source = k.source"
@@ -331,16 +331,16 @@ class Board:
         return [_standing(dict(zip(names, row, strict=True))) for row in found.fetchall()]
 
     def _details(self) -> str:
-        """What is said of the partitions of the page. Their customers and days are told to the scan, so that it skips
-        what cannot hold them."""
+        """The status rows of the partitions of the page. Their customers and days are passed to the scan, so that it
+        skips other row groups."""
         [bounds] = self._rows(
             "SELECT min(customer_id), max(customer_id), min(logical_date), max(logical_date) FROM page"
         )
         if bounds[0] is None:
-            return "SELECT * FROM said WHERE false"
+            return "SELECT * FROM latest WHERE false"
         first, last, begin, end = bounds
         return (
-            f"SELECT * FROM said WHERE customer_id BETWEEN '{first}' AND '{last}'"
+            f"SELECT * FROM latest WHERE customer_id BETWEEN '{first}' AND '{last}'"
             f" AND logical_date BETWEEN DATE '{begin}' AND DATE '{end}'"
         )
 

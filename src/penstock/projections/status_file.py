@@ -1,4 +1,4 @@
-"""`partition_status` as other tools read it: the columns of ADR-026 beside those that our own joins need."""
+"""`partition_status` as other tools read it: the columns of ADR-026 beside those of our own joins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VALUES = ("source", "customer_id", "query_name", "logical_date")
 def with_spec_columns(
     rows: pa.Table, owner: tuple[str, str], since: pa.Array | None = None, reason: pa.Array | None = None
 ) -> pa.Table:
-    """The rows with who they belong to, their keys as text and as a map, and how stale a sweep found them."""
+    """Add the owner columns, the keys as text and as a map, and the stale marks of the last sweep."""
     count = len(rows)
     texts = [_whole(rows[name].cast(pa.string())) for name in _VALUES]
     source, customer_id, query_name, day = texts
@@ -48,7 +48,7 @@ MARKS = ("materialized_version", "stale_since", "stale_reason_code")
 
 
 def marked(rows: pa.Table, stale: pa.Table, owner: tuple[str, str]) -> pa.Table:
-    """The rows with what a sweep found stale; a mark belongs to one materialization, a fresh one has none."""
+    """Add the stale marks of a sweep. A mark belongs to one materialization; a newer one has none."""
     keys = [*_VALUES, "materialized_version"]
     numbered = rows.select(keys).append_column("at", pa.array(np.arange(len(rows))))
     found = numbered.join(stale, keys, join_type="left outer").sort_by("at")
@@ -57,7 +57,7 @@ def marked(rows: pa.Table, stale: pa.Table, owner: tuple[str, str]) -> pa.Table:
 
 
 def marks(rows: pa.Table) -> pa.Table:
-    """The marks that stand in these rows."""
+    """Return the stale marks in these rows."""
     found = rows.select([*_VALUES, *MARKS])
     return found.filter(pc.is_valid(found["stale_reason_code"]))
 

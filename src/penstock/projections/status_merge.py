@@ -22,8 +22,8 @@ _ORDER = ORDER.split(", ")
 def merged(
     lake: Lake, base: str | None, news: pa.Table, owner: tuple[str, str], stale: pa.Table | None = None
 ) -> Iterator[pa.Table]:
-    """Whole rows of a base and of what came since, which is in the same order. With `stale` these partitions are marked
-    and no others; without, the marks of the base stay."""
+    """Yield complete rows of a base and newer rows, which have the same order. With `stale`, exactly these partitions
+    are marked; without, the marks of the base stay."""
     since = _Upward(news)
     to_mark = None if stale is None else _Upward(stale.sort_by([(name, "ascending") for name in _ORDER]))
     for old in _pieces(lake, base):
@@ -53,14 +53,14 @@ def _pieces(lake: Lake, path: str | None) -> Iterator[pa.Table]:
 
 
 class _Upward:
-    """A table in the order of the file, handed out from its beginning."""
+    """A sorted table that is consumed from its start."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
         self._at = 0
 
     def until(self, key: tuple[Any, ...]) -> pa.Table:
-        """The rows that were not handed out yet, up to this key."""
+        """Consume and return the rows up to this key."""
         begin, numbers = self._at, range(len(self._rows))
         self._at = bisect_right(numbers, key, begin, key=lambda number: _key(self._rows, number))
         return self._rows.slice(begin, self._at - begin)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from penstock.lifecycle import Outcome, Stage
 from penstock.partition_set import iter_keys
-from penstock.projections.codes import OUTCOME_CODE
 from penstock.projections.fact import Fact
 from penstock.projections.graph import task_key
+from penstock.projections.task_states import OUTCOME_CODE
 
 
 class TaskReport(NamedTuple):
@@ -17,17 +17,17 @@ class TaskReport(NamedTuple):
 
     task: str
     outcome: int
-    attempt: int  # which try inside the attempt
+    attempt: int  # number of the try inside the attempt
     position: int
-    closes: bool = False  # the attempt was closed with it: nothing that is said about the task later counts
+    closes: bool = False  # it closed the attempt: later reports about the task do not count
     error_class: str | None = None
 
 
 class TaskReports(NamedTuple):
-    final: list[TaskReport]  # the last of a task, by try and position, holds
-    tried: list[TaskReport]  # tries that ended but are not the last: they resolve nothing
+    final: list[TaskReport]  # the last one of a task, by try and position, wins
+    tried: list[TaskReport]  # tries that ended but are not the last: they resolve no edge
     started: list[TaskReport]
-    published: list[tuple[str, int]]  # the first publication of a load ends it, whoever did it
+    published: list[tuple[str, int]]  # the first publication of a load ends it, by any run
 
 
 def task_reports(facts: Iterable[Fact]) -> TaskReports:
@@ -36,7 +36,7 @@ def task_reports(facts: Iterable[Fact]) -> TaskReports:
         payload, position = fact.payload, fact.position
         match fact.type:
             case "TaskFinished":
-                word = TaskReport(
+                report = TaskReport(
                     payload.get("task_key") or task_key(payload["stage"], payload["partition_key"]),
                     OUTCOME_CODE[payload["outcome"]],
                     payload.get("try", 1),
@@ -44,7 +44,7 @@ def task_reports(facts: Iterable[Fact]) -> TaskReports:
                     payload.get("closes", False),
                     payload.get("error_class"),
                 )
-                (found.final if payload.get("final", True) else found.tried).append(word)
+                (found.final if payload.get("final", True) else found.tried).append(report)
             case "SlicesExtracted":
                 found.final.extend(_each(fact, Stage.EXTRACT, Outcome.SUCCEEDED))
             case "SlicesUnchanged":

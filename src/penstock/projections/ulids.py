@@ -1,4 +1,4 @@
-"""ULIDs of events: kept by position without an object for each, and the moments that they carry."""
+"""ULIDs of events: stored by position in arrays, and the timestamps that they contain."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class EventIds:
         self._positions = np.empty(0, np.int64)  # in order
         self._ids = pa.array([], pa.string())
         self._more: list[tuple[NDArray[np.int64], pa.Array]] = []
-        self._waiting = 0  # how many more
+        self._waiting = 0  # number of unsorted ids
 
-    def learn(self, positions: Sequence[int], ids: Sequence[str]) -> None:
-        """Some may be known already: whoever reads a run while others write is told the newest events again."""
+    def add(self, positions: Sequence[int], ids: Sequence[str]) -> None:
+        """Add ids. Some may be known: a reader of an active run gets the newest events again."""
         if not positions:
             return
         self._more.append((np.array(positions, np.int64), pa.array(ids, pa.string())))
@@ -34,7 +34,7 @@ class EventIds:
             self._sort_in()
 
     def at(self, positions: NDArray[np.int64]) -> pa.Array:
-        """The ids of the events at these positions, each of which is known; 0 is none."""
+        """Return the ids of the events at these positions, all of which must be known; null for position 0."""
         self._sort_in()
         found = np.searchsorted(self._positions, positions)
         return self._ids.take(pa.array(found, mask=positions == 0))
@@ -49,7 +49,7 @@ class EventIds:
 
 
 def moments(ulids: pa.Array) -> pa.Array:
-    """The first ten digits count milliseconds; no ULID, no moment."""
+    """Return the timestamps of ULIDs: the first ten digits count milliseconds. Null for null."""
     filled = pc.fill_null(ulids, "0" * 26)
     digits = np.frombuffer("".join(filled.to_pylist()).encode(), np.uint8).reshape(-1, 26)[:, :10]
     milliseconds = _VALUE[digits] @ _POWERS

@@ -1,1 +1,1 @@
-"""Which run is authoritative. Each actor gets an object that has only its own verbs."""
+"""The authoritative run of each partition. Each actor gets a store with only its own operations."""

@@ -1,4 +1,4 @@
-"""What one run did to each asset, added up from its attempts."""
+"""Totals of one run per asset, aggregated from its attempts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class AssetRun:
     accepted: int
     rejected: int
     cancelled: int
-    rows: int  # of what was accepted
+    rows: int  # of accepted attempts
     payload_bytes: int
     first_day: date
     last_day: date
     began_at: datetime
     ended_at: datetime | None
-    error: str | None  # one of them, if anything failed
+    error: str | None  # of one failed attempt; None if none failed
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class AssetRun:
 
 
 def assets_of_run(database: Database, run_id: str) -> list[AssetRun]:
-    """Each asset that the run issued attempts of, in the order of their names."""
+    """Return one entry per asset that the run issued attempts of, in the order of their names."""
     a = schema.partition_attempt.c
     accepted = a.outcome == Outcome.SUCCEEDED
 
@@ -70,5 +70,5 @@ def assets_of_run(database: Database, run_id: str) -> list[AssetRun]:
 
 
 def _sum(column: sa.ColumnElement[Any], condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
-    """PostgreSQL adds whole numbers up as decimals."""
+    """Return an integer sum: PostgreSQL returns sums of integers as decimals."""
     return sa.cast(sa.func.coalesce(sa.func.sum(column).filter(condition), 0), sa.BigInteger)

@@ -1,4 +1,4 @@
-"""The acts that the audit log knows. Every line of it names one of these; the values are what is stored."""
+"""The manual acts that the audit log records. Each entry names one of them; the values are the stored names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.errors import UsageError
 
 
 class AuditedAct(StrEnum):
-    """An act of a person, by the command that carries it out."""
+    """A manual act, by the command that performs it."""
 
     RUN_REPROCESS = "run --reprocess"
     RUNS_RESUME = "runs resume"
@@ -41,6 +41,6 @@ class AuditedAct(StrEnum):
 
 
 def refuse_blank(reason: str | None) -> None:
-    """Raises UsageError if a reason is given that says nothing."""
+    """Raise UsageError if a reason is given but blank."""
     if reason is not None and not reason.strip():
         raise UsageError("the reason is empty: say why, for the audit log and for `penstock why`")

@@ -1,6 +1,6 @@
-"""The operator's acts on authority: withdraw the trusted run, return to an older one, approve one that was held back.
+"""The operator's acts on authority: demote the trusted run, roll back to an older one, approve one held by a guard.
 
-Each is one transaction: the state, what readers may see, the marks, the event and the line in the audit log.
+Each act is one transaction: state, pointers, marks, event and audit entry.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _STATE, _ATTEMPT, _POINTER = schema.partition_state, schema.partition_attempt, s
 
 @dataclass(frozen=True, slots=True)
 class AuthorityStore:
-    """One partition at a time, each with a reason. What was done before is done once: repeating changes nothing.
+    """Changes one partition per call, each with a reason. Repeating a call changes nothing.
 
-    As a `rehearsal` it refuses what it would refuse and says what it would do, and changes nothing.
+    With `rehearsal` it raises the same errors and returns the same results, and changes nothing.
     """
 
     database: Database
@@ -40,19 +40,19 @@ class AuthorityStore:
     rehearsal: bool = False
 
     def demote(self, key: PartitionKey, reason: str, entry: AuditEntry) -> bool:
-        """Withdraw the trusted run: its rows are gone from readers before the failure shows."""
+        """Withdraw the trusted run. Readers lose its rows in the same transaction."""
         return self.database.transact(lambda connection: self._demote(connection, key, reason, entry))
 
     def rollback(self, key: PartitionKey, to: RunId, entry: AuditEntry, reason: str | None = None) -> bool:
-        """Trust an earlier accepted run again. The abandoned one is gone from readers at once."""
+        """Trust an earlier accepted run again. Readers lose the rows of the current run in the same transaction."""
         return self.database.transact(
-            lambda connection: self._return_to(connection, key, to, Act.ROLLBACK, reason, entry)
+            lambda connection: self._restore(connection, key, to, Act.ROLLBACK, reason, entry)
         )
 
     def approve(self, key: PartitionKey, run_id: RunId, reason: str, entry: AuditEntry) -> bool:
-        """Trust a run that only guards held back; the caller has made sure that nothing else did."""
+        """Trust a run that only guards rejected. The caller has verified that no other check rejected it."""
         return self.database.transact(
-            lambda connection: self._return_to(connection, key, run_id, Act.APPROVE, reason, entry)
+            lambda connection: self._restore(connection, key, run_id, Act.APPROVE, reason, entry)
         )
 
     def _demote(self, connection: Connection, key: PartitionKey, reason: str, entry: AuditEntry) -> bool:
@@ -83,7 +83,7 @@ class AuthorityStore:
         record_audit(connection, entry, 1, "done", now)
         return True
 
-    def _return_to(
+    def _restore(
         self, connection: Connection, key: PartitionKey, to: RunId, act: Act, reason: str | None, entry: AuditEntry
     ) -> bool:
         now = self.clock()
@@ -95,9 +95,9 @@ class AuthorityStore:
             raise ActRefused(f"{key} has no attempt in run {to} (runs: {known})")
         if state is not None and state.status == "success" and state.current_run_id == to:
             return False
-        wanted = Return(key, act, state, target, attempts, demoted_inputs(connection, key, to))
-        if (words := refusal(wanted)) is not None:
-            raise ActRefused(words)
+        request = AuthorityRequest(key, act, state, target, attempts, demoted_inputs(connection, key, to))
+        if (reason := refusal(request)) is not None:
+            raise ActRefused(reason)
         if self.rehearsal:
             return True
         version = state.authority_version + 1
@@ -117,7 +117,7 @@ class AuthorityStore:
                 .where(*_is(_ATTEMPT, key), _ATTEMPT.c.run_id == to, _ATTEMPT.c.approved_at.is_(None))
                 .values(approved_at=now)
             )
-        else:  # the abandoned run is not to be read while the older one waits to be published again
+        else:  # readers must not see the replaced run until the older one is published again
             connection.execute(
                 sa.update(_POINTER).where(*_is(_POINTER, key), _POINTER.c.run_id != to).values(available=False)
             )
@@ -131,9 +131,9 @@ class AuthorityStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
-    """A request to give authority to a run: by a rollback, or by an approval. Rows of the database and the records of
-    `penstock.state.records` serve alike."""
+class AuthorityRequest:
+    """A request to give authority to a run, by rollback or approval. Accepts database rows and the records of
+    `penstock.state.records` alike."""
 
     key: PartitionKey
     act: Act
@@ -150,65 +150,65 @@ class Return:
         return self.attempts.get(self.state.current_run_id)
 
 
-def refusal(wanted: Return) -> str | None:
-    """Why a run must not be given authority; None if it may be. Rollback and approval share the list."""
-    found = (reason(wanted) for reason in _REFUSALS)
-    return next((f"{wanted.key}: {words}" for words in found if words), None)
+def refusal(request: AuthorityRequest) -> str | None:
+    """Return why a run must not get authority, or None if it may. Rollback and approval share the rules."""
+    found = (reason(request) for reason in _REFUSALS)
+    return next((f"{request.key}: {reason}" for reason in found if reason), None)
 
 
-def _never_judged(wanted: Return) -> str | None:
-    return "no attempt of it was judged yet: there is no run to give authority to" if wanted.state is None else None
+def _never_judged(request: AuthorityRequest) -> str | None:
+    return "no attempt of it was judged yet: there is no run to give authority to" if request.state is None else None
 
 
-def _attempt_is_open(wanted: Return) -> str | None:
-    for row in wanted.attempts.values():
+def _attempt_is_open(request: AuthorityRequest) -> str | None:
+    for row in request.attempts.values():
         if row.outcome is None:
             return f"it is being worked on by run {row.run_id}: wait for its verdict"
     return None
 
 
-def _never_accepted(wanted: Return) -> str | None:
-    target = wanted.target
-    if wanted.act is not Act.ROLLBACK or target.outcome == Outcome.SUCCEEDED or target.approved_at is not None:
+def _never_accepted(request: AuthorityRequest) -> str | None:
+    target = request.target
+    if request.act is not Act.ROLLBACK or target.outcome == Outcome.SUCCEEDED or target.approved_at is not None:
         return None
-    runs = sorted(wanted.attempts.items())
+    runs = sorted(request.attempts.items())
     trusted = [run for run, row in runs if row.outcome == Outcome.SUCCEEDED or row.approved_at]
     return f"run {target.run_id} was never accepted ({target.outcome}); accepted ones: {', '.join(trusted) or 'none'}"
 
 
-def _not_held_back(wanted: Return) -> str | None:
-    target = wanted.target
-    if wanted.act is not Act.APPROVE:
+def _not_held_back(request: AuthorityRequest) -> str | None:
+    target = request.target
+    if request.act is not Act.APPROVE:
         return None
     if target.outcome == Outcome.FAILED and target.payload_digest is not None and target.content_digest is not None:
         return None
     return f"run {target.run_id} was not held back by a guard ({target.outcome})"
 
 
-def _was_demoted(wanted: Return) -> str | None:
-    target = wanted.target
+def _was_demoted(request: AuthorityRequest) -> str | None:
+    target = request.target
     if target.demoted_at is None:
         return None
     return (
         f"run {target.run_id} was demoted at {target.demoted_at:%Y-%m-%d %H:%M} UTC, and a demoted run never returns:"
-        f" take another run, or fetch it again with `penstock run {wanted.key} --reprocess`"
+        f" take another run, or fetch it again with `penstock run {request.key} --reprocess`"
     )
 
 
-def _made_from_a_demoted_run(wanted: Return) -> str | None:
-    if not wanted.demoted_inputs:
+def _made_from_a_demoted_run(request: AuthorityRequest) -> str | None:
+    if not request.demoted_inputs:
         return None
-    return f"run {wanted.target.run_id} was made from {wanted.demoted_inputs[0]}: take another run"
+    return f"run {request.target.run_id} was made from {request.demoted_inputs[0]}: take another run"
 
 
-def _raw_is_deleted(wanted: Return) -> str | None:
-    deleted = wanted.target.raw_deleted_at
-    return None if deleted is None else f"the raw data of run {wanted.target.run_id} was deleted at {deleted:%Y-%m-%d}"
+def _raw_is_deleted(request: AuthorityRequest) -> str | None:
+    deleted = request.target.raw_deleted_at
+    return None if deleted is None else f"the raw data of run {request.target.run_id} was deleted at {deleted:%Y-%m-%d}"
 
 
-def _newer_holds_authority(wanted: Return) -> str | None:
-    holder, target = wanted.holder, wanted.target
-    if wanted.act is not Act.APPROVE or holder is None or holder.attempt_no < target.attempt_no:
+def _newer_holds_authority(request: AuthorityRequest) -> str | None:
+    holder, target = request.holder, request.target
+    if request.act is not Act.APPROVE or holder is None or holder.attempt_no < target.attempt_no:
         return None
     return (
         f"attempt {holder.attempt_no} holds authority and is newer than attempt {target.attempt_no};"
@@ -216,18 +216,18 @@ def _newer_holds_authority(wanted: Return) -> str | None:
     )
 
 
-def _other_schema_version(wanted: Return) -> str | None:
+def _other_schema_version(request: AuthorityRequest) -> str | None:
     """A rollback stays inside the schema version. An approval may move the partition to a newer one, as acceptance
     does, but never back."""
-    state, target = wanted.state, wanted.target
+    state, target = request.state, request.target
     if state.schema_version in (None, target.schema_version):
         return None
-    current = wanted.attempts.get(state.current_run_id)
-    if wanted.act is Act.APPROVE and (current is None or current.attempt_no < target.attempt_no):
+    current = request.attempts.get(state.current_run_id)
+    if request.act is Act.APPROVE and (current is None or current.attempt_no < target.attempt_no):
         return None
     return (
         f"run {target.run_id} is of schema version {target.schema_version}, the partition of"
-        f" {state.schema_version}: fetch it again with `penstock run {wanted.key} --reprocess`"
+        f" {state.schema_version}: fetch it again with `penstock run {request.key} --reprocess`"
     )
 
 
@@ -253,8 +253,8 @@ def _update_state(connection: Connection, key: PartitionKey, **values: Any) -> N
 
 
 def _hold(connection: Connection, key: PartitionKey, last: int, actor: str, reason: str, now: datetime) -> None:
-    """What a person decided is not overwritten by the next restatement, nor by a retry of what failed before: verdicts
-    count anew after the `last` attempt."""
+    """Protect an operator's choice from the next restatement and from retries of earlier failures: failures count from
+    the `last` attempt on."""
     values: dict[str, Any] = {"held_at": now, "held_by": actor, "held_reason": reason}
     values |= {"failures": 0, "cleared_attempt_no": last}
     cleared = ("failing_since", "next_run_at", "strategy", "terminal_at", "terminal_by", "terminal_reason")

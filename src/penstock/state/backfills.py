@@ -1,4 +1,4 @@
-"""Backfills on record: a selector with a cursor. What is done is told by chunks; no partition is enumerated."""
+"""Stored backfills: a selector with a cursor. Chunks record the progress; partitions are not enumerated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.state.control import AuditEntry, record_audit
 
 _BACKFILL, _CHUNK = schema.backfill, schema.backfill_chunk
 
-# Which status may become which by hand.
+# Status changes that an operator may make.
 _MOVES = {"paused": ("active",), "active": ("paused",), "cancelled": ("active", "paused")}
 
 
@@ -42,7 +42,7 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A stretch of a backfill that one run works on."""
+    """A range of a backfill that one run works on."""
 
     backfill_id: str
     chunk_no: int
@@ -54,7 +54,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a backfill is: partitions of its finished chunks, and what became of them."""
+    """Progress of a backfill: partitions of its finished chunks, by result."""
 
     done: int
     accepted: int
@@ -65,7 +65,7 @@ class Progress:
 
     @property
     def skipped(self) -> int:
-        """Partitions of finished chunks that needed no attempt, or that others attempted."""
+        """Partitions of finished chunks that needed no attempt, or that another run attempted."""
         return max(0, self.done - self.accepted - self.rejected)
 
 
@@ -87,7 +87,7 @@ class BackfillStore:
         self._database.transact(work)
 
     def all(self, *statuses: str) -> list[Backfill]:
-        """The most urgent first: by priority, then by age."""
+        """Return backfills in the order of priority, then age."""
         select = sa.select(_BACKFILL).order_by(_BACKFILL.c.priority.desc(), _BACKFILL.c.backfill_id)
         if statuses:
             select = select.where(_BACKFILL.c.status.in_(statuses))
@@ -95,7 +95,7 @@ class BackfillStore:
             return [_backfill(row) for row in connection.execute(select)]
 
     def page(self, limit: int, after: str | None = None) -> tuple[list[Backfill], int]:
-        """The most urgent ones, or those that follow one of them in that order; and how many there are in all."""
+        """Return a page of backfills in the order of `all`, from behind the backfill `after`, and the total count."""
         select = sa.select(_BACKFILL).order_by(_BACKFILL.c.priority.desc(), _BACKFILL.c.backfill_id).limit(limit)
         if after is not None:
             last = self.get(after)
@@ -114,7 +114,7 @@ class BackfillStore:
         return _backfill(row)
 
     def progress(self, backfill_id: str) -> Progress:
-        """Partitions of finished chunks, and the last word on each partition that was attempted for this backfill."""
+        """Count partitions of finished chunks, and the last verdict on each partition attempted for this backfill."""
         done = _CHUNK.c.finished_at.is_not(None)
         chunks = sa.select(
             sa.func.coalesce(sa.func.sum(sa.case((done, _CHUNK.c.partitions), else_=0)), 0).label("done"),
@@ -132,7 +132,8 @@ class BackfillStore:
         return Progress(int(row.done), accepted, rejected, int(row.claimed), int(row.open_chunks), row.began_at)
 
     def move(self, backfill_id: str, status: str, entry: AuditEntry, *, rehearsal: bool = False) -> bool:
-        """Pause, resume or cancel; False if that is how it stands. A rehearsal refuses the same and changes nothing."""
+        """Pause, resume or cancel; False if it has that status already. A rehearsal raises the same errors and changes
+        nothing."""
         now = self._clock()
 
         def work(connection: Connection) -> bool:
@@ -154,7 +155,7 @@ class BackfillStore:
         return self._database.transact(work)
 
     def take_over(self, backfill_id: str, worker_token: str, run_id: RunId) -> Chunk | None:
-        """A chunk that nobody works on any more: its worker is gone, or it is ours from an earlier round."""
+        """Claim a chunk that no live worker holds: its worker is gone, or it is ours from an earlier round."""
         now = self._clock()
 
         def work(connection: Connection) -> Chunk | None:
@@ -193,7 +194,7 @@ class BackfillStore:
         last: PartitionKey,
         partitions: int,
     ) -> Chunk | None:
-        """The next stretch, if the cursor is still where we saw it and not too many chunks are open."""
+        """Claim the next chunk, if the cursor has not moved since it was read and not too many chunks are open."""
         now = self._clock()
 
         def work(connection: Connection) -> Chunk | None:
@@ -201,7 +202,7 @@ class BackfillStore:
             numbers = connection.execute(
                 sa.select(
                     sa.func.coalesce(sa.func.max(_CHUNK.c.chunk_no), 0),
-                    # a chunk that waits for a pause to end holds up no other
+                    # a chunk that waits for a pause to end does not block others
                     sa.func.count().filter(
                         _CHUNK.c.finished_at.is_(None),
                         sa.or_(_CHUNK.c.stalled_until.is_(None), _CHUNK.c.stalled_until <= now),
@@ -227,11 +228,11 @@ class BackfillStore:
         return self._database.transact(work)
 
     def finish(self, chunk: Chunk) -> None:
-        """Nothing in the chunk is left to be attempted for this backfill."""
+        """Mark the chunk as finished: none of its partitions is left to be attempted for this backfill."""
         self._close(chunk, finished_at=self._clock())
 
     def stall(self, chunk: Chunk, until: datetime) -> None:
-        """Something in the chunk could not be attempted now: it stays open, and is taken up again after a while."""
+        """Keep the chunk open until a later time, because some of its partitions could not be attempted now."""
         self._close(chunk, stalled_until=until)
 
     def _close(self, chunk: Chunk, **values: Any) -> None:
@@ -244,7 +245,7 @@ class BackfillStore:
         self._database.transact(lambda c: c.execute(sa.update(_CHUNK).where(*still_ours).values(**values)))
 
     def end(self, backfill_id: str) -> None:
-        """Nothing is left to claim: with no chunk open, too, it is finished."""
+        """Finish the backfill if nothing is left to claim and no chunk is open."""
         now = self._clock()
 
         def work(connection: Connection) -> None:
@@ -271,9 +272,9 @@ class BackfillStore:
         until: PartitionKey | None = None,
         limit: int | None = None,
     ) -> list[PartitionKey]:
-        """The partitions whose last verdict in this backfill was a rejection, and that nobody attempted again since, in
-        key order. With `before`, attempts that were issued then or later do not count. `after`, `since` and `until`
-        are limits of keys; the last two are included."""
+        """Return the partitions whose last verdict in this backfill was a rejection and that have no later attempt, in
+        key order. With `before`, attempts issued at or after that time do not count. `after` is an exclusive lower
+        bound of the keys; `since` and `until` are inclusive bounds."""
         failed, key = _failed(backfill_id, before)
         if after is not None:
             failed = failed.where(sa.tuple_(*key) > _bound(after))
@@ -302,7 +303,7 @@ class BackfillStore:
 
 
 def _failed(backfill_id: str, before: datetime | None) -> tuple[sa.Select[Any], list[sa.ColumnElement[Any]]]:
-    """The keys that `BackfillStore.failed` means, and their columns."""
+    """Return the query of `BackfillStore.failed`, and its key columns."""
     attempt, newer = schema.partition_attempt, schema.partition_attempt.alias("newer")
     same = [newer.c[name] == attempt.c[name] for name in schema.KEY]
     conditions = [*same, newer.c.attempt_no > attempt.c.attempt_no, newer.c.outcome != "CANCELLED"]

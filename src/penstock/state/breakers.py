@@ -1,4 +1,4 @@
-"""Breakers on record, one row per source that ever had trouble: all processes see the same ones."""
+"""Stored circuit breakers: one row per source that ever failed as a whole, shared by all processes."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ class BreakerStore:
         return next((breaker for breaker in self.all() if breaker.source == source), Breaker(source))
 
     def change(self, source: str, step: Callable[[Breaker], Breaker]) -> Breaker:
-        """Replace the breaker by what `step` makes of it; two processes do this one after the other."""
+        """Replace the breaker with the result of `step`. Concurrent calls for one source are serialised."""
 
         def work(connection: Connection) -> Breaker:
-            _make_sure_of(connection, source)
+            _ensure_row(connection, source)
             before = _read(connection, source)
             after = step(before)
             if after != before:
                 _write(connection, after)
             if before.opened_at is not None and after.opened_at is None:
-                _wait_no_longer(connection, source, self._clock())
+                _release_postponed(connection, source, self._clock())
             return after
 
         return self._database.transact(work)
 
     def close(self, source: str, entry: AuditEntry) -> bool:
-        """Close it by hand; False if it was closed."""
+        """Close the breaker by an operator's act; False if it was closed."""
         now = self._clock()
 
         def work(connection: Connection) -> bool:
@@ -65,15 +65,15 @@ class BreakerStore:
             if before == Breaker(source):
                 return False
             _write(connection, Breaker(source))
-            _wait_no_longer(connection, source, now)
+            _release_postponed(connection, source, now)
             record_audit(connection, entry, 1, "done", now)
             return True
 
         return self._database.transact(work)
 
 
-def _make_sure_of(connection: Connection, source: str) -> None:
-    """A row to lock: two processes that meet the trouble at once must not both insert it."""
+def _ensure_row(connection: Connection, source: str) -> None:
+    """Insert the row to lock if it is missing, so that two processes that see the first failure do not both insert."""
     connection.execute(
         sa.text("INSERT INTO source_breaker (source) VALUES (:source) ON CONFLICT DO NOTHING"), {"source": source}
     )
@@ -88,8 +88,8 @@ def _write(connection: Connection, breaker: Breaker) -> None:
     connection.execute(sa.update(_TABLE).where(_TABLE.c.source == breaker.source).values(**asdict(breaker)))
 
 
-def _wait_no_longer(connection: Connection, source: str, now: datetime) -> None:
-    """The source lets us in again: what was postponed because it did not is due at once. A pending partition is due by
-    itself; the re-fetch of a success partition needs an appointment."""
+def _release_postponed(connection: Connection, source: str, now: datetime) -> None:
+    """Make partitions that were postponed for this source due at once. Pending partitions are due anyway; the re-fetch
+    of a success partition needs a `next_run_at`."""
     connection.execute(timed(_RETRY_NOW), {"source": source, "now": now})
     connection.execute(sa.text(_END_WAITING), {"source": source})

@@ -16,7 +16,7 @@ from penstock.ledger.append import append
 from penstock.ledger.events import AttemptRefused, AuthorityChanged, Event, TaskFinished
 from penstock.lifecycle import Act, Outcome, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.state.records import Accepted, Cancelled, Refused, Rejected, Ruling
+from penstock.state.records import Accepted, Cancelled, ClosingResult, Refused, Rejected
 
 Closing = Accepted | Rejected | Cancelled
 
@@ -111,7 +111,7 @@ ON CONFLICT (source, customer_id, query_name, logical_date)
 DO UPDATE SET authority_version = excluded.authority_version, since = excluded.since
 """
 
-# A failure waits for the policy's word; an acceptance ends the row of failures.
+# A failure waits for a decision of the retry policy; an acceptance resets the failure count.
 _RETRY_DUE = f"""
 INSERT INTO retry_due (source, customer_id, query_name, logical_date, attempt_no)
 SELECT c.source, c.customer_id, c.query_name, c.logical_date, a.attempt_no
@@ -120,18 +120,18 @@ WHERE c.ruling = 'apply' AND c.outcome = 'FAILED'
 ORDER BY c.source, c.customer_id, c.query_name, c.logical_date
 ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET attempt_no = excluded.attempt_no
 """
-_NO_RETRY_DUE = f"""
+_DELETE_RETRY_DUE = f"""
 DELETE FROM retry_due AS d WHERE EXISTS (SELECT 1 FROM incoming_closing c
     WHERE {same_key("d", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED')
 """
-_END_OF_FAILURES = f"""
+_RESET_FAILURES = f"""
 UPDATE partition_control AS k SET failures = 0, failing_since = NULL, next_run_at = NULL, strategy = NULL
 FROM incoming_closing c
 WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'SUCCEEDED'
 AND (k.strategy IS NOT NULL OR k.failures > 0)
 """
-# Until the policy has spoken about the new failure, the old appointment means nothing.
-_NO_OLD_APPOINTMENT = f"""
+# Until the retry policy decides about the new failure, the old `next_run_at` is void.
+_CLEAR_NEXT_RUN = f"""
 UPDATE partition_control AS k SET next_run_at = NULL, strategy = NULL
 FROM incoming_closing c
 WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'FAILED' AND k.next_run_at IS NOT NULL
@@ -139,7 +139,7 @@ WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'FAILED' AND k
 
 OVERTAKEN = "a run that went into it is not the trusted one any more: it is made again"
 
-# A derived partition vouches for the runs that went into it, so they must be the trusted ones at this very moment.
+# A derived partition vouches for its input runs, so they must be the trusted ones in this transaction.
 _SAME_INPUT = " AND ".join(f"s.{name} = i.input_{name}" for name in KEY_COLUMNS)
 _ITS_INPUTS = f"{same_key('i', 'c')} AND i.run_id = c.run_id"
 _LOCK_INPUTS = f"""
@@ -169,9 +169,10 @@ LEFT JOIN partition_state s ON {same_key("s", "c")}
 _COUNT_INPUTS = f"(SELECT COUNT(*) FROM attempt_input i WHERE {_ITS_INPUTS})"
 
 
-def close(connection: Connection, closings: Sequence[Closing], actor: str, now: datetime) -> Ruling:
-    """Close each attempt that is still open and ours. What was closed before is repeated or refused, by name."""
-    rows = [_row(closing) for closing in _each_once(closings)]
+def close(connection: Connection, closings: Sequence[Closing], actor: str, now: datetime) -> ClosingResult:
+    """Close each attempt that is open and held by the given worker. Attempts closed before are reported as repeated or
+    refused, with the reason."""
+    rows = [_row(closing) for closing in _deduplicated(closings)]
     moment = {"now": now}
     derived = bool(connection.scalar(sa.text("SELECT EXISTS (SELECT 1 FROM attempt_input)")))
     with staged(connection, "incoming_closing", _COLUMNS, rows):
@@ -186,13 +187,13 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
         connection.execute(timed(_CLOSE), moment)
         connection.execute(timed(_MOVE), moment)
         connection.execute(timed(_DUE), moment)
-        for statement in (_RETRY_DUE, _NO_RETRY_DUE, _END_OF_FAILURES, _NO_OLD_APPOINTMENT):
+        for statement in (_RETRY_DUE, _DELETE_RETRY_DUE, _RESET_FAILURES, _CLEAR_NEXT_RUN):
             connection.execute(sa.text(statement))
         rulings = _RULINGS.format(consumed=_COUNT_INPUTS if derived else "0")
         closed = [_closed(*row) for row in connection.execute(sa.text(rulings).columns(logical_date=sa.Date()))]
     append(connection, [event for one in closed for event in _events(one)], actor, now)
     wanted = {closing.attempt for closing in closings if isinstance(closing, Accepted)}
-    return Ruling(
+    return ClosingResult(
         applied=[one.attempt for one in closed if one.ruling == "apply"],
         overtaken=tuple(
             one.attempt
@@ -204,8 +205,8 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
     )
 
 
-def _each_once(closings: Sequence[Closing]) -> Iterable[Closing]:
-    """Collapse repetitions inside one batch; two different words on one attempt are a bug of the caller."""
+def _deduplicated(closings: Sequence[Closing]) -> Iterable[Closing]:
+    """Drop repetitions inside one batch. Raises PenstockError if two closings of one attempt differ."""
     seen: dict[AttemptKey, Closing] = {}
     for closing in closings:
         if seen.setdefault(closing.attempt, closing) != closing:
@@ -244,14 +245,14 @@ def _measures(found: Mapping[str, float | None] | None) -> dict[str, float | Non
 
 
 def _storable(value: Any) -> Any:
-    """Text that every database can keep: examples come from broken payloads, and PostgreSQL refuses NUL."""
+    """Escape text that a database cannot store: examples come from broken payloads, and PostgreSQL rejects NUL."""
     if isinstance(value, str):
         return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return {name: _storable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 class _Closed(NamedTuple):
-    """What became of one closing, as `_RULINGS` tells it."""
+    """The result of one closing, as `_RULINGS` returns it."""
 
     attempt: AttemptKey
     outcome: str

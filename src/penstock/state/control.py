@@ -1,4 +1,4 @@
-"""The control plane's object: it issues attempts, gives them up without a verdict, and requeues what failed."""
+"""The control plane's store: issues attempts, cancels them without a verdict, and requeues failed partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.state.audited import AuditedAct
 from penstock.state.closing import close
 from penstock.state.pause_scope import PauseSelectors
 from penstock.state.pause_selectors import read_selectors
-from penstock.state.records import Cancelled, Issued, Planned, Refused, Ruling
+from penstock.state.records import Cancelled, ClosingResult, Issued, Planned, Refused
 
 _PLANNED = {
     **KEY_COLUMNS,
@@ -43,9 +43,9 @@ _PLANNED = {
 
 TAKEN = "another run took this partition first"
 
-# Operators act after the planner looked. A retry needs its appointment: what withdrew the appointment (a rollback, an
-# approval, a terminal mark) withdrew the retry. An appointment that was made after a rollback or an approval belongs to
-# an attempt that an operator asked for, so a hold does not stand in its way; it stops restatement only.
+# Operators may act between planning and issuing. A retry needs `next_run_at`: whatever cleared it (a rollback, an
+# approval, a terminal mark) withdrew the retry. A `next_run_at` set after a rollback or an approval belongs to an
+# attempt that an operator asked for, so a hold does not block it; a hold blocks restatement only.
 _REFUSE = f"""
 UPDATE incoming_planned AS p SET refusal = CASE
     WHEN p.paused OR EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.paused_at IS NOT NULL)
@@ -68,7 +68,7 @@ UPDATE incoming_planned AS p SET refusal = CASE
 END
 """
 
-# Unique constraints decide races: a number that was taken, or a partition with an open attempt, inserts nothing.
+# Unique constraints decide races: if the number is taken or the partition has an open attempt, no row is inserted.
 _ISSUE = f"""
 INSERT INTO partition_attempt (source, customer_id, query_name, logical_date, run_id, attempt_no, reason,
     contract_fingerprint, schema_version, worker_token, backfill_id, lost_count, issued_at)
@@ -113,8 +113,8 @@ UPDATE partition_state AS s SET status = 'pending', updated_at = :now, error_mes
 FROM incoming_key k WHERE {same_key("s", "k")} AND s.status = 'failed'
 """
 
-# What an operator requeues is forgiven: verdicts count anew from here.
-_FORGIVE = f"""
+# A requeue by an operator resets the failure count: verdicts count from here on.
+_RESET_FAILURES = f"""
 INSERT INTO partition_control (source, customer_id, query_name, logical_date, cleared_attempt_no)
 SELECT s.source, s.customer_id, s.query_name, s.logical_date,
     COALESCE((SELECT MAX(a.attempt_no) FROM partition_attempt a WHERE {same_key("a", "s")}), 0)
@@ -124,13 +124,13 @@ ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET
     failures = 0, failing_since = NULL, cleared_attempt_no = excluded.cleared_attempt_no
 """
 
-_NO_LONGER_SCHEDULED = f"""
+_CLEAR_NEXT_RUN = f"""
 UPDATE partition_control AS c SET next_run_at = NULL, strategy = NULL
 FROM incoming_key k WHERE {same_key("c", "k")} AND c.next_run_at IS NOT NULL
 """
 
-# An operator has spoken: the policy has nothing to say about what failed before.
-NOTHING_TO_DECIDE = f"""
+# An operator's requeue replaces pending decisions of the retry policy.
+DELETE_RETRY_DUE = f"""
 DELETE FROM retry_due AS d WHERE EXISTS (SELECT 1 FROM incoming_key k WHERE {same_key("k", "d")})
 """
 
@@ -143,7 +143,7 @@ ON CONFLICT (source, customer_id, query_name, logical_date)
 DO UPDATE SET next_run_at = excluded.next_run_at, strategy = excluded.strategy
 """
 
-# A retry that the policy asks for is the control plane's move failed -> pending, in the transaction that issues it.
+# A retry by policy moves failed -> pending in the transaction that issues it; the actor is the control plane.
 _REQUEUE_ISSUED = f"""
 UPDATE partition_state AS s SET status = 'pending', updated_at = :now, error_message = NULL
 FROM incoming_planned p WHERE {same_key("s", "p")} AND s.status = 'failed' AND p.reason = 'retry' AND EXISTS (
@@ -153,7 +153,7 @@ FROM incoming_planned p WHERE {same_key("s", "p")} AND s.status = 'failed' AND p
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One manual act, as the audit log keeps it. Refuses an act that `AuditedAct` does not list."""
+    """One entry of the audit log. Raises if `AuditedAct` does not list the act."""
 
     actor: str
     command: AuditedAct
@@ -165,7 +165,7 @@ class AuditEntry:
 
 
 class ControlStore:
-    """Decides which partitions are tried, and records who asked for it. It cannot accept or reject."""
+    """Issues attempts and records who asked for them. It cannot accept or reject."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -180,7 +180,7 @@ class ControlStore:
         planned: int,
         plan: PlanCreated | None = None,
     ) -> None:
-        """The run exists, and what it is going to do, from one moment on."""
+        """Insert the run and its plan in one transaction."""
         now = self._clock()
         row = {
             "run_id": run_id,
@@ -197,39 +197,41 @@ class ControlStore:
 
         self._database.transact(work)
 
-    def tell(self, run_id: RunId, worker_token: str, event: Event) -> None:
-        """A fact about the run that changes no state: what was handed out, what was fetched."""
+    def record_event(self, run_id: RunId, worker_token: str, event: Event) -> None:
+        """Append an event about the run that changes no state: tasks started, partitions fetched."""
 
         def work(connection: Connection) -> None:
-            _refuse_strangers(connection, run_id, worker_token)
+            _check_lease(connection, run_id, worker_token)
             append(connection, [event], "control", self._clock())
 
         self._database.transact(work)
 
     def adopt(self, run_id: RunId, worker_token: str) -> list[Issued]:
-        """Take over the open attempts of a run whose worker is gone. Refused while it lives, or when it is over."""
+        """Take over the open attempts of a run whose worker is gone. Raises ActRefused if the worker is alive or the
+        run is over."""
         return self._database.transact(lambda connection: self._adopt(connection, run_id, worker_token))
 
     def request_cancel(self, run_id: RunId, entry: AuditEntry, *, even_if_over: bool = False) -> bool:
-        """Ask for a run to stop. It sees that before it issues more, or at the latest when it ends: no further run of
-        the same command begins. False if the run is over: nothing is recorded then, unless `even_if_over`."""
+        """Request cancellation of a run. The run checks for it before it issues more attempts and when it ends: no
+        further run of the same command starts. Returns False if the run is over; nothing is recorded then, unless
+        `even_if_over`."""
         now, run = self._clock(), schema.run
 
         def work(connection: Connection) -> bool:
-            # The row is locked, as by whoever ends the run: one of both comes first.
+            # The row is locked, here and by `finish_run`: one of the two comes first.
             ended = sa.select(run.c.finished_at).where(run.c.run_id == run_id).with_for_update()
             if connection.scalar(ended) is not None and not even_if_over:
                 return False
-            told = append(connection, [RunCancelRequested(run_id, entry.actor)], "control", now)
-            record_audit(connection, entry, told, "done" if told else "asked for before", now)
+            appended = append(connection, [RunCancelRequested(run_id, entry.actor)], "control", now)
+            record_audit(connection, entry, appended, "done" if appended else "asked for before", now)
             return True
 
         return self._database.transact(work)
 
     def finish_run(self, run_id: RunId, worker_token: str, counts: Mapping[str, int], end: str = "done") -> str | None:
-        """Nobody will work on the run any more; `end` says why: done, cancelled, broken, abandoned. Returns how it is
-        recorded: a run that is done ends as cancelled if somebody asked for that before this moment. None if it was
-        over before, or is another worker's by now."""
+        """Record the end of the run; `end` is done, cancelled, broken or abandoned. Returns the recorded end: a run
+        that is done is recorded as cancelled if cancellation was requested before. Returns None if the run was over
+        before, or another worker holds it."""
         now, run, event = self._clock(), schema.run, schema.event
         asked = sa.select(event.c.position).where(event.c.run_id == run_id, event.c.type == RunCancelRequested.type)
 
@@ -243,8 +245,8 @@ class ControlStore:
 
         return self._database.transact(work)
 
-    def keep_contracts(self, contracts: Sequence[tuple[str, str, str, str, Mapping[str, Any]]]) -> None:
-        """Remember contract bodies (fingerprint, source, query, schema_version, body) before attempts name them."""
+    def store_contracts(self, contracts: Sequence[tuple[str, str, str, str, Mapping[str, Any]]]) -> None:
+        """Store contract bodies (fingerprint, source, query, schema_version, body) before attempts refer to them."""
         now = self._clock()
         columns = ("fingerprint", "source", "query_name", "schema_version", "body", "first_used_at")
         rows = [(*contract, now) for contract in contracts]
@@ -253,18 +255,18 @@ class ControlStore:
     def issue(
         self, run_id: RunId, worker_token: str, batch: int | str, planned: Sequence[Planned]
     ) -> tuple[list[Issued], list[Refused]]:
-        """Open an attempt for each planned partition that nobody took since the planner looked. The batch is named
-        once in a run."""
+        """Open an attempt for each planned partition that no other run has taken since planning. The name of a batch is
+        unique in a run."""
         return self._database.transact(lambda connection: self._issue(connection, run_id, worker_token, batch, planned))
 
-    def cancel(self, closings: Sequence[Cancelled]) -> Ruling:
-        """Close attempts without a verdict: nothing counts against the partition."""
+    def cancel(self, closings: Sequence[Cancelled]) -> ClosingResult:
+        """Close attempts without a verdict: they do not count as failures of the partition."""
         if not closings:
-            return Ruling()
+            return ClosingResult()
         return self._database.transact(lambda connection: close(connection, closings, "control", self._clock()))
 
     def postpone(self, until: Mapping[PartitionKey, datetime], why: str = "quota") -> None:
-        """The source wants no request for these partitions now: the loop leaves them alone until then."""
+        """Set `next_run_at` of these partitions, because the source accepts no requests for them before."""
         rows = [(*key_values(key), moment, why) for key, moment in until.items()]
         columns = {**KEY_COLUMNS, "next_run_at": UtcTimestamp(), "strategy": sa.Text()}
 
@@ -276,18 +278,18 @@ class ControlStore:
             self._database.transact(work)
 
     def requeue(self, keys: Sequence[PartitionKey], entry: AuditEntry | None = None) -> int:
-        """failed -> pending for these keys, with its line in the audit log; without one, this is a page of an act that
-        is in the log as begun. Says how many moved."""
+        """Move these keys failed -> pending and return how many moved. Without `entry`, the call is one page of an act
+        whose audit entry exists."""
         now = self._clock()
 
         def work(connection: Connection) -> int:
             with staged(connection, "incoming_key", KEY_COLUMNS, [key_values(key) for key in keys]):
                 if connection.dialect.name == "postgresql":
                     connection.execute(sa.text(_lock_states("incoming_key")))
-                connection.execute(sa.text(_FORGIVE))
+                connection.execute(sa.text(_RESET_FAILURES))
                 moved = connection.execute(timed(_REQUEUE), {"now": now}).rowcount
-                connection.execute(sa.text(_NO_LONGER_SCHEDULED))
-                connection.execute(sa.text(NOTHING_TO_DECIDE))
+                connection.execute(sa.text(_CLEAR_NEXT_RUN))
+                connection.execute(sa.text(DELETE_RETRY_DUE))
             if entry is not None:
                 record_audit(connection, entry, moved, "done", now)
             return moved
@@ -295,14 +297,14 @@ class ControlStore:
         return self._database.transact(work)
 
     def note(self, entry: AuditEntry, affected: int, outcome: str) -> None:
-        """A line in the audit log for an act that changed nothing here itself."""
+        """Write an audit entry for an act that changed nothing in this store."""
         now = self._clock()
         self._database.transact(lambda connection: record_audit(connection, entry, affected, outcome, now))
 
     def _issue(
         self, connection: Connection, run_id: RunId, worker_token: str, batch: int | str, planned: Sequence[Planned]
     ) -> tuple[list[Issued], list[Refused]]:
-        _refuse_strangers(connection, run_id, worker_token)
+        _check_lease(connection, run_id, worker_token)
         now = self._clock()
         each_once = {p.key: p for p in planned}.values()
         pauses = PauseSelectors(read_selectors(connection)).pauses
@@ -314,7 +316,7 @@ class ControlStore:
             for p in each_once
         ]  # fmt: skip
         with staged(connection, "incoming_planned", _PLANNED, rows):
-            if connection.dialect.name == "postgresql":  # so that issuing and an operator's act wait for each other
+            if connection.dialect.name == "postgresql":  # serialises issuing with an operator's act
                 connection.execute(sa.text(_lock_states("incoming_planned")))
             connection.execute(timed(_REFUSE), {"now": now})
             connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
@@ -330,7 +332,7 @@ class ControlStore:
                 refused.append(Refused(attempt, row.refusal or TAKEN))
                 continue
             issued.append(_issued(attempt, row))
-        append(connection, _handed_out(run_id, str(batch), issued, refused), "control", now)
+        append(connection, _issue_events(run_id, str(batch), issued, refused), "control", now)
         return issued, refused
 
     def _adopt(self, connection: Connection, run_id: RunId, worker_token: str) -> list[Issued]:
@@ -368,8 +370,8 @@ def _issued(attempt: AttemptKey, row: Row[Any]) -> Issued:
     )
 
 
-def _refuse_strangers(connection: Connection, run_id: RunId, worker_token: str) -> None:
-    """A worker that slept while its run was taken over has nothing more to say about it."""
+def _check_lease(connection: Connection, run_id: RunId, worker_token: str) -> None:
+    """Raise LeaseLost if the run was taken over by another worker or ended."""
     run = schema.run
     query = sa.select(run.c.worker_token, run.c.finished_at).where(run.c.run_id == run_id).with_for_update(read=True)
     row = connection.execute(query).one_or_none()
@@ -377,7 +379,7 @@ def _refuse_strangers(connection: Connection, run_id: RunId, worker_token: str) 
         raise LeaseLost(f"run {run_id} was taken over by another worker, or ended, while this one slept")
 
 
-def _handed_out(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Sequence[Refused]) -> list[Event]:
+def _issue_events(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Sequence[Refused]) -> list[Event]:
     events: list[Event] = []
     if issued:
         slices = compact_ranges(item.attempt.partition for item in issued)
@@ -390,9 +392,9 @@ def _handed_out(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Se
 
 
 def record_audit(connection: Connection, entry: AuditEntry, affected: int, outcome: str, now: datetime) -> None:
-    """One line of the audit log, in the transaction of the act it describes."""
+    """Write one audit entry, in the transaction of the act it describes."""
     connection.execute(
-        sa.insert(schema.audit).inline(),  # without reading the number back: not everybody who writes here may read
+        sa.insert(schema.audit).inline(),  # without RETURNING: some database roles may insert here but not select
         {
             "at": now,
             "actor": entry.actor,

@@ -1,4 +1,4 @@
-"""Which raw runs nobody can need any more, and the mark that says so before they are deleted."""
+"""Garbage collection of raw runs: finds runs that nothing refers to, and marks them before their files are deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.db.types import UtcTimestamp
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.state.control import AuditEntry, record_audit
 
-# Closed long ago, and neither the trusted run nor what the warehouse serves or is about to serve.
+# Closed long ago, and neither trusted nor served nor waiting to be published.
 _UNREFERENCED = f"""
 a.outcome IS NOT NULL AND a.finished_at < :before AND a.raw_deleted_at IS NULL
 AND NOT EXISTS (SELECT 1 FROM partition_state s WHERE {same_key("s", "a")} AND s.current_run_id = a.run_id)
@@ -40,28 +40,28 @@ _MARKED = f"{_ATTEMPT} WHERE a.raw_deleted_at >= :since ORDER BY {_ORDER}"
 
 
 class GarbageStore:
-    """Marks raw runs as deleted, in a transaction that sees that nothing refers to them. From then on no act returns to
-    them; whoever deletes the files comes after."""
+    """Marks raw runs as deleted, in a transaction that verifies that nothing refers to them. No act returns to a marked
+    run; its files are deleted after the commit."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     def find(self, before: datetime, limit: int | None = None) -> list[AttemptKey]:
-        """Raw runs that were closed before a moment and that nothing refers to."""
+        """Return raw runs that were closed before a moment and that nothing refers to."""
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         with self._database.snapshot() as connection:
             rows = connection.execute(_timed(f"{_FIND} ORDER BY {_ORDER}{tail}", "before"), {"before": before}).all()
         return [_attempt(row) for row in rows]
 
     def mark(self, found: list[AttemptKey], before: datetime, entry: AuditEntry) -> int:
-        """Mark those that nothing refers to even now. Says how many."""
+        """Mark those that still nothing refers to, and return how many."""
         now = self._clock()
         rows = [(*attempt.partition, attempt.run_id) for attempt in found]
 
         def work(connection: Connection) -> int:
             with staged(connection, "incoming_raw", {**KEY_COLUMNS, "run_id": sa.Text()}, rows):
-                if connection.dialect.name == "postgresql":  # so that an act of authority and this wait for each other
+                if connection.dialect.name == "postgresql":  # serialises this with acts on authority
                     connection.execute(sa.text(_LOCK))
                 marked = connection.execute(_timed(_MARK, "before", "now"), {"before": before, "now": now}).rowcount
             record_audit(connection, entry, marked, "done", now)
@@ -70,7 +70,7 @@ class GarbageStore:
         return self._database.transact(work)
 
     def marked_since(self, since: datetime) -> list[AttemptKey]:
-        """Raw runs that were marked lately: their files are to be gone, whoever died before deleting them."""
+        """Return raw runs marked since a moment. Their files must be deleted, even if the marking process died."""
         with self._database.snapshot() as connection:
             return [_attempt(row) for row in connection.execute(_timed(_MARKED, "since"), {"since": since})]
 

@@ -1,4 +1,4 @@
-"""Which runs went into which: recorded when an attempt begins to read them, judged with its verdict."""
+"""Input runs of derived partitions: recorded when an attempt starts to read them, verified with its verdict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS: Columns = {
     "input_content_digest": sa.Text(),
 }
 _OF_THIS_ATTEMPT = f"{same_key('a', 'i')} AND a.run_id = i.run_id"
-# The first word of an attempt holds: if it is worked on twice, its payload may be that of the first time.
+# The first record of an attempt stays: if it is worked on twice, its payload may be that of the first time.
 _RECORD = f"""
 INSERT INTO attempt_input ({", ".join(_COLUMNS)})
 SELECT {", ".join(f"i.{name}" for name in _COLUMNS)} FROM incoming_input i
@@ -42,14 +42,14 @@ WHERE EXISTS (SELECT 1 FROM incoming_input i WHERE {_OF_THIS_ATTEMPT})
 
 
 class InputStore:
-    """For whoever begins a derivation."""
+    """Records the input runs of attempts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def record(self, consumed: Mapping[AttemptKey, Sequence[Consumed]]) -> set[AttemptKey]:
-        """Write down what goes into these open attempts, before anything is read. Says for which of them something else
-        was written down before: they must not be made from this."""
+        """Record the input runs of these open attempts, before anything is read. Returns the attempts for which other
+        inputs are on record: they must not be derived from these."""
         rows = [
             (*attempt.partition, attempt.run_id, *one.partition, one.run_id, one.content_digest)
             for attempt, inputs in consumed.items()
@@ -71,7 +71,7 @@ class InputStore:
 
 
 class Trusted(NamedTuple):
-    """What the trusted run of a derived slice was made from."""
+    """The inputs of the trusted run of a derived partition."""
 
     contract_fingerprint: str
     inputs: dict[PartitionKey, str]  # content digests, comparable with each other
@@ -82,10 +82,10 @@ class InputReader:
         self._database = database
 
     def of(self, finished: Sequence[Fact]) -> pa.Table:
-        """The consumed runs of these finished tasks: one question for each run, not for each task."""
+        """Return the input runs of these finished tasks, with one query per run."""
         import pyarrow as pa
 
-        from penstock.projections.consumed import CONSUMED
+        from penstock.projections.input_runs import CONSUMED
 
         table = schema.attempt_input
         wanted = {(fact.payload["partition_key"], fact.run_id) for fact in finished}
@@ -101,7 +101,7 @@ class InputReader:
         )
 
     def of_trusted(self, asset: str, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Trusted]:
-        """What the trusted runs of these slices of one model were made from."""
+        """Return the inputs of the trusted runs of these partitions of one model."""
         state, attempt, inputs = schema.partition_state, schema.partition_attempt, schema.attempt_input
         source, _, query_name = asset.partition(".")
         days = [key.logical_date for key in keys]

@@ -1,7 +1,7 @@
-"""The marks of operators on partitions: given up for good, that taken back, paused. Each is in the audit log.
+"""Operators' marks on partitions: terminal, terminal cleared, paused. Each act has an audit entry.
 
-A mark lives beside the state, never in it: a partition that is given up is still `failed`, one that is paused keeps
-the status it has. Pauses by filters are selectors (`pauses.py`), where both kinds are taken back.
+Marks are stored beside the state, not in it: a terminal partition is still `failed`, and a paused one keeps its
+status. Pauses by filters are selectors (`pauses.py`), whose `resume` also clears pauses of single partitions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged, timed
 from penstock.db.engine import Database
 from penstock.partition import PartitionKey
 from penstock.state.audited import refuse_blank
-from penstock.state.control import NOTHING_TO_DECIDE, AuditEntry, record_audit
+from penstock.state.control import DELETE_RETRY_DUE, AuditEntry, record_audit
 
 _ROWS = """
 INSERT INTO partition_control (source, customer_id, query_name, logical_date)
@@ -32,7 +32,7 @@ FROM incoming_key k WHERE {same_key("c", "k")} AND c.terminal_at IS NULL
 AND EXISTS (SELECT 1 FROM partition_state s WHERE {same_key("s", "k")} AND s.status = 'failed')
 """
 
-# Clearing forgives what was: failures count anew from here, however the partition had become terminal.
+# Clearing resets the failure count, whichever way the partition became terminal.
 _CLEAR_TERMINAL = f"""
 UPDATE partition_control AS c SET terminal_at = NULL, terminal_by = NULL, terminal_reason = NULL, failures = 0,
     failing_since = NULL, next_run_at = NULL, strategy = NULL,
@@ -47,14 +47,14 @@ FROM incoming_key k WHERE {same_key("c", "k")} AND c.paused_at IS NULL
 
 
 class MarkStore:
-    """Sets marks and clears terminal ones. Repeating a call changes nothing; each says how many partitions changed."""
+    """Sets marks and clears terminal ones. Repeating a call changes nothing; each call returns how many changed."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     def mark_terminal(self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry) -> int:
-        """Give up failed partitions for good; others among `keys` are left alone."""
+        """Mark failed partitions as terminal; partitions of another status among `keys` are not changed."""
         refuse_blank(reason)
         return self._act(_MARK_TERMINAL, keys, reason, entry, creates=True)
 
@@ -64,8 +64,8 @@ class MarkStore:
     def pause(
         self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry, *, audited: bool = True
     ) -> int:
-        """Nothing attempts these partitions until they are resumed. Without `audited`, this is a page of an act that is
-        in the log as begun."""
+        """Pause these partitions: no attempt is issued until they are resumed. Without `audited`, the call is one page
+        of an act whose audit entry exists."""
         refuse_blank(reason)
         return self._act(_PAUSE, keys, reason, entry, creates=True, audited=audited)
 
@@ -93,7 +93,7 @@ class MarkStore:
                 text = timed(statement) if "now" in wanted else sa.text(statement)
                 changed = connection.execute(text, wanted).rowcount
                 if forgives:
-                    connection.execute(sa.text(NOTHING_TO_DECIDE))
+                    connection.execute(sa.text(DELETE_RETRY_DUE))
             if audited:
                 record_audit(connection, entry, changed, "done", now)
             return changed

@@ -1,10 +1,10 @@
-"""Pauses by selector, as values: which partitions a selector names, and which selector decides about a day.
+"""Pauses by selector, as values: the partitions that a selector matches, and the selector that applies to a day.
 
-The newest selector that names a partition decides: it pauses the partition, or takes an older pause back. A partition
-that no selector names is not paused. Pauses therefore cost one row each, however many partitions they stop.
+The newest selector that matches a partition applies: it pauses the partition, or resumes it from an older pause. A
+partition that no selector matches is not paused. A pause costs one row, however many partitions it matches.
 
-Selectors are found by their owner (source, customer, query), and the days of an owner are divided once among the
-selectors that decide about them. The costs grow with the number of selectors and scopes, never with their product.
+Selectors are indexed by owner (source, customer, query), and the days of an owner are divided once among the selectors
+that apply to them. The cost grows with the number of selectors plus the number of scopes, not with their product.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Owner = tuple[str | None, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Partitions by what they have in common. None stands for every source, customer, query or day."""
+    """A set of partitions, by their common fields. None matches every source, customer, query or day."""
 
     source: str | None = None
     customer_id: str | None = None
@@ -39,7 +39,7 @@ class Scope:
 
     @property
     def days(self) -> tuple[int, int]:
-        """The first and the last day as numbers."""
+        """The first and the last day as ordinals."""
         first, last = self.first or date.min, self.last or date.max
         return first.toordinal(), last.toordinal()
 
@@ -48,15 +48,15 @@ class Scope:
         (first, last), (others_first, others_last) = self.days, other.days
         return _covers(self.owner, other.owner) and first <= others_first and others_last <= last
 
-    def meets(self, other: Scope) -> bool:
-        """Whether a partition can be in both."""
+    def overlaps(self, other: Scope) -> bool:
+        """Whether the two scopes overlap."""
         (first, last), (others_first, others_last) = self.days, other.days
-        return _meets(self.owner, other.owner) and first <= others_last and others_first <= last
+        return _overlaps(self.owner, other.owner) and first <= others_last and others_first <= last
 
 
 @dataclass(frozen=True, slots=True)
 class PauseSelector:
-    """One row: a pause, or a part of older pauses that was resumed."""
+    """One row: a pause, or a resumed part of older pauses."""
 
     selector_no: int
     scope: Scope
@@ -64,7 +64,7 @@ class PauseSelector:
 
 
 class PauseSelectors:
-    """All selectors, ready to be asked about ranges and partitions."""
+    """All selectors, indexed for queries about ranges and partitions."""
 
     def __init__(self, selectors: Iterable[PauseSelector]) -> None:
         self._by_owner: dict[Owner, list[PauseSelector]] = {}
@@ -81,31 +81,31 @@ class PauseSelectors:
         return [(date.fromordinal(first), date.fromordinal(last), _pause_no(by)) for first, last, by in pieces]
 
     def pauses(self, key: PartitionKey) -> bool:
-        """Whether the newest selector that names this partition is a pause."""
+        """Whether the newest selector that matches this partition is a pause."""
         day = key.logical_date.toordinal()
         found = self._timeline((key.source, key.customer_id, key.query_name))
         return any(_pause_no(by) is not None for _, _, by in found.pieces(day, day))
 
-    def meeting(self, owner: Owner) -> list[PauseSelector]:
-        """The selectors whose customer and query can be those of this owner, oldest first."""
+    def matching(self, owner: Owner) -> list[PauseSelector]:
+        """The selectors whose customer and query can match this owner, oldest first."""
         source, customer_id, query_name = owner
         owners: Iterable[Owner] = product((source, None), (customer_id, None), (query_name, None))
         if None in owner:
-            owners = [other for other in self._by_owner if _meets(other, owner)]
+            owners = [other for other in self._by_owner if _overlaps(other, owner)]
         found = [selector for other in owners for selector in self._by_owner.get(other, ())]
         return sorted(found, key=lambda selector: selector.selector_no)
 
     def _timeline(self, owner: Owner) -> _Timeline:
         if owner not in self._timelines:
-            self._timelines[owner] = _Timeline(self.meeting(owner))
+            self._timelines[owner] = _Timeline(self.matching(owner))
         return self._timelines[owner]
 
 
 class _Timeline:
-    """All days, divided by the selector that decides about them."""
+    """All days, divided by the selector that applies to them."""
 
     def __init__(self, selectors: Sequence[PauseSelector]) -> None:
-        """Of these selectors, which are given oldest first, the last one that names a day decides."""
+        """`selectors` are ordered oldest first; the last one that matches a day applies."""
         days = [selector.scope.days for selector in selectors]
         bounds = sorted({_FIRST, _END, *(first for first, _ in days), *(last + 1 for _, last in days)})
         place = {day: number for number, day in enumerate(bounds)}
@@ -116,7 +116,7 @@ class _Timeline:
         self._bounds, self._by = bounds, by
 
     def pieces(self, first: int, last: int) -> Iterator[tuple[int, int, PauseSelector | None]]:
-        """The days from `first` to `last` in order, each piece with the selector that decides about it."""
+        """The days from `first` to `last` in order, each piece with the selector that applies to it."""
         place = bisect_right(self._bounds, first) - 1
         while first <= last:
             until = min(last, self._bounds[place + 1] - 1)
@@ -124,13 +124,13 @@ class _Timeline:
             first, place = until + 1, place + 1
 
     def pauses(self, scope: Scope) -> Iterator[bool]:
-        """For each piece of the days of a scope, whether a pause decides about it."""
+        """For each piece of the days of a scope, whether a pause applies to it."""
         return (_pause_no(by) is not None for _, _, by in self.pieces(*scope.days))
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has to be written so that scopes are paused or resumed: rows that end, and the scopes of new ones."""
+    """The rows to write so that scopes are paused or resumed: rows to delete, and the scopes of new rows."""
 
     obsolete: Sequence[int] = ()
     inserts: Sequence[Scope] = ()
@@ -140,13 +140,13 @@ class Change:
 
 
 def paused_by(selectors: Sequence[PauseSelector], scopes: Iterable[Scope]) -> Change:
-    """The change that pauses scopes that do not overlap; none for a scope that is paused as a whole."""
+    """Return the change that pauses non-overlapping scopes; it is empty for a scope that is paused as a whole."""
     existing = PauseSelectors(selectors)
     gone: set[int] = set()
     inserts: list[Scope] = []
     for owner, mine in _by_owner(scopes).items():
-        near = existing.meeting(owner)
-        # A pause of a part of the owner says nothing about the whole; a resume of a part does.
+        near = existing.matching(owner)
+        # A pause of a part of the owner does not pause the whole; a resumed part means that the whole is not paused.
         about = _Timeline([one for one in near if not one.paused or _covers(one.scope.owner, owner)])
         needed = [scope for scope in mine if not all(about.pauses(scope))]
         gone |= _covered(near, needed)
@@ -155,13 +155,13 @@ def paused_by(selectors: Sequence[PauseSelector], scopes: Iterable[Scope]) -> Ch
 
 
 def resumed_by(selectors: Sequence[PauseSelector], scopes: Iterable[Scope]) -> Change:
-    """The change that resumes scopes that do not overlap; none for a scope in which no selector pauses anything."""
+    """Return the change that resumes non-overlapping scopes; it is empty for a scope without a pause."""
     existing = PauseSelectors(selectors)
     gone: set[int] = set()
     inserts: list[Scope] = []
     for owner, mine in _by_owner(scopes).items():
-        near = existing.meeting(owner)
-        # A resume of a part of the owner says nothing about the whole; a pause of a part does.
+        near = existing.matching(owner)
+        # A resume of a part of the owner does not resume the whole; a paused part means that the whole is not resumed.
         about = [one for one in near if one.paused or _covers(one.scope.owner, owner)]
         before = _Timeline(about)
         needed = [scope for scope in mine if any(before.pauses(scope))]
@@ -180,7 +180,7 @@ def _by_owner(scopes: Iterable[Scope]) -> dict[Owner, list[Scope]]:
 
 
 def _covered(selectors: Iterable[PauseSelector], scopes: Iterable[Scope]) -> set[int]:
-    """The selectors that one of these scopes covers, which have the same owner and do not overlap."""
+    """The selectors that these non-overlapping scopes of the same owner cover."""
     ordered = sorted(scopes, key=lambda scope: scope.days)
     starts = [scope.days[0] for scope in ordered]
     found = set()
@@ -192,7 +192,7 @@ def _covered(selectors: Iterable[PauseSelector], scopes: Iterable[Scope]) -> set
 
 
 def _without_pause(selectors: Sequence[PauseSelector], gone: set[int]) -> set[int]:
-    """The resumed parts of pauses that are gone: they mean nothing any more."""
+    """The resumed parts of deleted pauses: they have no effect any more."""
     if not any(selector.paused for selector in selectors if selector.selector_no in gone):
         return set()
     kept = [selector for selector in selectors if selector.selector_no not in gone]
@@ -203,7 +203,7 @@ def _without_pause(selectors: Sequence[PauseSelector], gone: set[int]) -> set[in
             resumed.setdefault(selector.scope.owner, []).append(selector)
     found = set()
     for owner, mine in resumed.items():
-        oldest = _Timeline(pauses.meeting(owner)[::-1])
+        oldest = _Timeline(pauses.matching(owner)[::-1])
         for selector in mine:
             below = (by for _, _, by in oldest.pieces(*selector.scope.days) if by is not None)
             if not any(by.selector_no < selector.selector_no for by in below):
@@ -215,7 +215,7 @@ def _covers(owner: Owner, other: Owner) -> bool:
     return all(mine in (None, theirs) for mine, theirs in zip(owner, other, strict=True))
 
 
-def _meets(owner: Owner, other: Owner) -> bool:
+def _overlaps(owner: Owner, other: Owner) -> bool:
     return all(a is None or b is None or a == b for a, b in zip(owner, other, strict=True))
 
 

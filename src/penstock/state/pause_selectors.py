@@ -1,4 +1,4 @@
-"""Reads the pauses by selector inside a transaction or snapshot of somebody else."""
+"""Reads the pause selectors inside the caller's transaction or snapshot."""
 
 from __future__ import annotations
 

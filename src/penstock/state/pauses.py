@@ -1,4 +1,4 @@
-"""Pauses by selector on record: one row each, written together with the line in the audit log."""
+"""Stored pause selectors: one row each, written in one transaction with the audit entry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_MARKS = (
     """paused_at = NULL, paused_by = NULL, paused_reason = NULL, held_at = NULL, held_by = NULL, held_reason = NULL"""
 )
 
-# Few scopes, with whatever they leave open.
+# For a few scopes with open fields.
 _NAMED = """EXISTS (SELECT 1 FROM incoming_scope i
     WHERE (i.source IS NULL OR i.source = c.source) AND (i.customer_id IS NULL OR i.customer_id = c.customer_id)
     AND (i.query_name IS NULL OR i.query_name = c.query_name)
@@ -43,7 +43,7 @@ _NAMED = """EXISTS (SELECT 1 FROM incoming_scope i
 _LOCK = f"SELECT 1 FROM partition_control c WHERE {_MARKED} AND {_NAMED} ORDER BY {_KEY_ORDER} FOR UPDATE OF c"
 _CLEAR = f"UPDATE partition_control AS c SET {_NO_MARKS} WHERE {_MARKED} AND {_NAMED}"
 
-# Thousands of scopes that leave nothing open: each finds its rows by their key.
+# For thousands of scopes with all fields set: each finds its rows by key.
 _INSIDE = """i.source = c.source AND i.customer_id = c.customer_id AND i.query_name = c.query_name
     AND c.logical_date BETWEEN i.first_date AND i.last_date
 """
@@ -61,18 +61,18 @@ Count = Callable[[Connection], int]
 
 
 class PauseStore:
-    """Pauses and resumes scopes. Each says how many of the partitions that are expected now changed, which `count`
-    answers inside the transaction. A call that changes nothing returns None and leaves no line in the audit log."""
+    """Pauses and resumes scopes. Each call returns how many of the expected partitions changed, which `count` computes
+    inside the transaction. A call that changes nothing returns None and writes no audit entry."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     def pause(self, scopes: Sequence[Scope], reason: str | None, entry: AuditEntry, count: Count) -> int | None:
-        """Nothing attempts the partitions of these scopes until they are resumed; days that come later included."""
+        """Pause the partitions of these scopes, future days included: no attempt is issued until they are resumed."""
 
         def work(connection: Connection) -> int | None:
-            _one_at_a_time(connection)
+            _lock_selectors(connection)
             affected, now = count(connection), self._clock()
             if not _apply(connection, paused_by, scopes, {"paused": True, "since": now, "actor": entry.actor}, reason):
                 return None
@@ -82,11 +82,11 @@ class PauseStore:
         return self._database.transact(work)
 
     def resume(self, scopes: Sequence[Scope], entry: AuditEntry, count: Count, *, audited: bool = True) -> int | None:
-        """Takes back pauses as far as they lie in these scopes, and the holds that rollback and approve leave. Without
-        `audited`, this is a page of an act that is in the log as begun."""
+        """Resume the partitions of these scopes: ends pauses, and the holds that rollback and approve leave. Without
+        `audited`, the call is one page of an act whose audit entry exists."""
 
         def work(connection: Connection) -> int | None:
-            _one_at_a_time(connection)
+            _lock_selectors(connection)
             affected, now = count(connection), self._clock()
             cut = _apply(connection, resumed_by, scopes, {"paused": False, "since": now, "actor": entry.actor}, None)
             if not _clear_marks(connection, scopes) and not cut:
@@ -105,7 +105,7 @@ def _apply(
     mark: Mapping[str, Any],
     reason: str | None,
 ) -> bool:
-    """Write what is needed; False if nothing is."""
+    """Write the change; False if it is empty."""
     change = change_for(read_selectors(connection), scopes)
     if change.obsolete:
         ended = [(number,) for number in change.obsolete]
@@ -119,8 +119,8 @@ def _apply(
     return bool(change)
 
 
-def _one_at_a_time(connection: Connection) -> None:
-    """The order of selectors is the order in which they were written: two writers never overtake each other."""
+def _lock_selectors(connection: Connection) -> None:
+    """Serialise writers: the order of selectors is the order of their numbers."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("LOCK TABLE pause_selector IN SHARE ROW EXCLUSIVE MODE"))
 

@@ -1,4 +1,4 @@
-"""Demotion by re-check: runs that are trusted now and no longer satisfy their contract, withdrawn in bulk."""
+"""Demotion by re-check: withdraws trusted runs that no longer satisfy their contract, in bulk."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from penstock.partition import AttemptKey, PartitionKey, RunId
 
 @dataclass(frozen=True, slots=True)
 class FailedRecheck:
-    """A trusted run that was examined again and is not what the contract says."""
+    """A trusted run that was checked again and does not satisfy its contract."""
 
     attempt: AttemptKey
     error_message: str
 
 
-# Only what is still trusted: if authority moved while we looked, there is nothing to withdraw.
+# Only runs that are still trusted: if authority moved during the re-check, there is nothing to withdraw.
 _STILL_TRUSTED = f"{same_key('s', 'i')} AND s.status = 'success' AND s.current_run_id = i.run_id"
 
 _LOCK = f"""
@@ -58,7 +58,7 @@ FROM incoming_recheck i JOIN partition_state s ON {same_key("s", "i")} WHERE i.a
 
 
 def demote_rejected(connection: Connection, found: Sequence[FailedRecheck], now: datetime) -> list[PartitionKey]:
-    """Withdraw these runs where they are still trusted; each counts as one attempt. Says which were."""
+    """Demote these runs where they are still trusted, and return the demoted partitions. Each counts as one attempt."""
     columns = {**KEY_COLUMNS, "run_id": sa.Text(), "error_message": sa.Text(), "applies": sa.Integer()}
     rows = [(*key_values(f.attempt.partition), f.attempt.run_id, f.error_message, 0) for f in found]
     with staged(connection, "incoming_recheck", columns, rows):

@@ -1,4 +1,4 @@
-"""What the state database says about partitions and attempts, and the verdicts that change it."""
+"""Records of partitions and attempts as the state database holds them, and the verdicts that change them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One partition in one run, as the attempt table keeps it."""
+    """One partition in one run, as stored in `partition_attempt`."""
 
     key: PartitionKey
     run_id: RunId
@@ -57,7 +57,7 @@ class Attempt:
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
-        """The complaints that did not reject it."""
+        """The complaints that did not reject the attempt."""
         return [complaint for complaint in self.complaints or [] if complaint.get("severity") == "warn"]
 
     @property
@@ -66,7 +66,7 @@ class Attempt:
 
 
 class RetryLimits(Protocol):
-    """When a retry policy ends: after so many rejected verdicts in a row, or so long after the day was due."""
+    """The limits of a retry policy: rejected verdicts in a row, and the age of the day."""
 
     @property
     def max_attempts(self) -> int: ...
@@ -77,7 +77,7 @@ class RetryLimits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartitionControl:
-    """What the control plane keeps beside a partition's state: retries, and the marks of operators."""
+    """Control metadata of a partition, stored beside its state: retries, and operators' marks."""
 
     failures: int = 0  # rejected verdicts in a row, since the last acceptance or an operator's act
     failing_since: datetime | None = None
@@ -96,8 +96,8 @@ class PartitionControl:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition as a person asks about it: state, last attempt and control metadata side by side. How it is displayed
-    follows from the projections (`projections.board`), by one rule for everybody."""
+    """State, last attempt and control metadata of a partition. Its displayed status follows from the projections
+    (`projections.status_board`), by the same rule everywhere."""
 
     state: PartitionState
     explicit: bool
@@ -109,7 +109,7 @@ class PartitionView:
     last_attempt_at: datetime | None
     open_run_id: RunId | None
     control: PartitionControl = PartitionControl()
-    expires_at: datetime | None = None  # from then on its retry policy retries it no more, because of its age
+    expires_at: datetime | None = None  # when its age ends the retries of its policy
     last_backfill_id: str | None = None  # the backfill that the last attempt was issued for
 
     @property
@@ -119,16 +119,16 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class FailedPartition:
-    """A failed partition, as a retry by hand sees it."""
+    """A failed partition, with the facts that a manual retry depends on."""
 
     key: PartitionKey
-    marked: bool  # given up by an operator
+    marked: bool  # marked as terminal by an operator
     left_nothing: bool  # none of its attempts left a sealed run or a recorded extraction error
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A partition that could be attempted now, and why."""
+    """A partition that could be attempted now, and the reason."""
 
     key: PartitionKey
     status: PartitionStatus
@@ -141,7 +141,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A partition that should be attempted, and the last attempt number that the planner saw."""
+    """A partition to be attempted, and the last attempt number at planning."""
 
     key: PartitionKey
     seen_attempt_no: int
@@ -155,7 +155,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """An attempt that is ours to work on."""
+    """An attempt that this worker holds."""
 
     attempt: AttemptKey
     attempt_no: int
@@ -166,7 +166,7 @@ class Issued:
 
 
 class Consumed(NamedTuple):
-    """A run of another partition that went into this one."""
+    """An input run of a derived partition."""
 
     partition: PartitionKey
     run_id: RunId
@@ -191,7 +191,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The validator does not vouch for the run of this attempt, and says why."""
+    """The validator does not vouch for the run of this attempt, for the given reason."""
 
     attempt: AttemptKey
     worker_token: str
@@ -209,7 +209,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Nobody judged this attempt: it does not count against the partition."""
+    """The attempt ends without a verdict: it does not count against the partition."""
 
     attempt: AttemptKey
     worker_token: str
@@ -225,15 +225,15 @@ Verdict = Accepted | Rejected
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A closing that changed nothing, and why."""
+    """A closing that changed nothing, and the reason."""
 
     attempt: AttemptKey
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """What became of a batch of closings: refused ones never fail the others."""
+class ClosingResult:
+    """The result of a batch of closings. Refused closings never fail the others."""
 
     applied: Sequence[AttemptKey] = field(default_factory=tuple)
     repeated: Sequence[AttemptKey] = field(default_factory=tuple)
@@ -243,7 +243,7 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """What is known about the trouble of a source. Without `opened_at` the breaker is closed."""
+    """The circuit breaker of a source. It is closed while `opened_at` is None."""
 
     source: str
     confirmations: int = 0
@@ -257,7 +257,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """How a source answered a round of requests."""
+    """How a source responded to the requests of one round."""
 
     succeeded: int = 0
     refused: int = 0  # different requests that were refused for the source's own reasons

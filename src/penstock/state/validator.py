@@ -1,4 +1,4 @@
-"""The validator's object: it can judge issued attempts and withdraw what it vouched for, and nothing else."""
+"""The validator's store: judges issued attempts and demotes runs that fail a re-check, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ from penstock.partition import PartitionKey
 from penstock.state.closing import close
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recheck import FailedRecheck, demote_rejected
-from penstock.state.records import Accepted, Rejected, Ruling, Verdict
+from penstock.state.records import ClosingResult, Rejected, Verdict
 
 
 class ValidatorStore:
-    """Verdicts in bulk. Delivering the same verdict again changes nothing; refused ones do not fail the others."""
+    """Writes verdicts in bulk. Repeating a verdict changes nothing; refused verdicts do not fail the others."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    def judge(self, verdicts: Sequence[Verdict]) -> Ruling:
-        """Accept and reject in one transaction: verdict, authority and events together."""
+    def judge(self, verdicts: Sequence[Verdict]) -> ClosingResult:
+        """Accept and reject in one transaction: verdicts, authority and events."""
         if not verdicts:
-            return Ruling()
+            return ClosingResult()
         return self._database.transact(lambda connection: close(connection, verdicts, "validator", self._clock()))
 
-    def accept(self, verdicts: Sequence[Accepted]) -> Ruling:
-        return self.judge(verdicts)
-
     def withdraw(self, found: Sequence[FailedRecheck], entry: AuditEntry | None = None) -> list[PartitionKey]:
-        """The re-check of trusted runs found these wanting: demote those that are still trusted. If a person asked for
-        the re-check, its line in the audit log is written with the demotions."""
+        """Demote the runs that failed the re-check and are still trusted. If an operator asked for the re-check, its
+        audit entry is written with the demotions."""
 
         def work(connection: Connection) -> list[PartitionKey]:
             now = self._clock()
@@ -44,5 +41,5 @@ class ValidatorStore:
 
         return self._database.transact(work) if found else []
 
-    def reject(self, verdicts: Sequence[Rejected]) -> Ruling:
+    def reject(self, verdicts: Sequence[Rejected]) -> ClosingResult:
         return self.judge(verdicts)

@@ -1,4 +1,4 @@
-"""Who is working: one row per process, a heartbeat by the database's clock, and what the dead left open."""
+"""Workers: one row per process with a heartbeat by the database's clock, and the open attempts of dead workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEARTBEAT_SECONDS = 15
 
 @dataclass(frozen=True, slots=True)
 class OpenAttempt:
-    """An attempt that nobody will finish, because its worker is gone."""
+    """An open attempt and the worker that holds it."""
 
     attempt: AttemptKey
     worker_token: str
@@ -29,14 +29,14 @@ class OpenAttempt:
 
 
 class WorkerStore:
-    """Registers this process and finds the attempts of processes that are gone."""
+    """Registers this process, and finds the attempts of dead processes."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     def register(self) -> str:
-        """A token for this process. Attempts name it, and verdicts must carry it."""
+        """Return a new token for this process. Attempts store it, and verdicts must carry it."""
         token = new_ulid()
         row = {
             "token": token,
@@ -49,8 +49,8 @@ class WorkerStore:
         self._database.transact(lambda connection: connection.execute(statement, row))
         return token
 
-    def beat(self, token: str) -> None:
-        """One update renews everything that this worker holds."""
+    def heartbeat(self, token: str) -> None:
+        """Renew the leases of everything that this worker holds, with one update."""
         worker = schema.worker
         statement = sa.update(worker).where(worker.c.token == token).values(heartbeat_at=self._now())
         self._database.transact(lambda connection: connection.execute(statement))
@@ -74,11 +74,11 @@ class WorkerStore:
         """Open attempts of workers that stopped or whose lease ran out."""
         return self._open(schema.partition_attempt.c.worker_token.in_(self._gone()))
 
-    def left_by(self, token: str) -> list[OpenAttempt]:
+    def open_attempts_of(self, token: str) -> list[OpenAttempt]:
         """Open attempts of one worker."""
         return self._open(schema.partition_attempt.c.worker_token == token)
 
-    def left_in(self, run_id: RunId) -> list[OpenAttempt]:
+    def abandoned_in(self, run_id: RunId) -> list[OpenAttempt]:
         """Open attempts of one run whose worker is gone."""
         attempt = schema.partition_attempt
         return self._open(sa.and_(attempt.c.run_id == run_id, attempt.c.worker_token.in_(self._gone())))
@@ -97,11 +97,11 @@ class WorkerStore:
         ]
 
     def abandoned_runs(self) -> list[tuple[RunId, str]]:
-        """Runs that are not over and whose workers are gone, with the tokens of those workers."""
+        """Unfinished runs whose workers are gone, with the tokens of those workers."""
         return self._unfinished(schema.run.c.worker_token.in_(self._gone()))
 
     def runs_of(self, token: str) -> list[tuple[RunId, str]]:
-        """Runs of one worker that are not over."""
+        """Unfinished runs of one worker."""
         return self._unfinished(schema.run.c.worker_token == token)
 
     def _unfinished(self, condition: sa.ColumnElement[bool]) -> list[tuple[RunId, str]]:
@@ -126,7 +126,7 @@ class WorkerStore:
 
 
 def machine() -> str:
-    """This boot of this machine, and this process namespace: only inside it can a process id be looked up."""
+    """Identify this boot of this machine and this PID namespace: a process id is valid only inside it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -135,7 +135,7 @@ def machine() -> str:
 
 
 def process(pid: int) -> str | None:
-    """A process of this machine with its start time, so that a reused number is not taken for it; None if gone."""
+    """A process of this machine with its start time, so that a reused process id is not mistaken; None if gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

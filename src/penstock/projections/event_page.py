@@ -1,5 +1,5 @@
-"""A page of events: what is folded together and written once. It is taken in by pieces, so that few events are in
-memory at a time, however many there are."""
+"""A page of events: folded together and written once. It is read in pieces, so that few events are in memory at a
+time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.projections.graph import Ints
 from penstock.projections.runs import FoldedRun
 from penstock.projections.status import partials
 
-PIECE = 20_000  # events that are in memory at a time
+PIECE = 20_000  # events in memory at a time
 
-FoldRun = Callable[[], FoldedRun]  # a run folded from everything that was told of it until the moment of asking
+FoldRun = Callable[[], FoldedRun]  # folds a run from all its events up to now
 PrefoldedRuns = Mapping[str, FoldRun]
 
 
@@ -31,44 +31,46 @@ class Events(Protocol):
 
 
 @dataclass(slots=True)
-class Page:
-    """What the events of a page say, as far as they were taken in."""
+class EventPage:
+    """The folded events of a page, as far as they were read."""
 
     events: Events
-    inputs: Callable[[Sequence[Fact]], pa.Table]  # the consumed runs of these finished tasks
-    runs: dict[str, FoldedRun]  # in memory: those that were before, and those that are told of here
-    written: Collection[str]  # runs that earlier pages told of
-    forgets: Callable[[str], bool]  # whether retention took the tasks of a run: a late word about it changes nothing
+    inputs: Callable[[Sequence[Fact]], pa.Table]  # the input runs of these finished tasks
+    runs: dict[str, FoldedRun]  # in memory: from earlier pages, and with events in this page
+    written: Collection[str]  # runs with events in earlier pages
+    is_expired: Callable[
+        [str], bool
+    ]  # whether retention deleted the tasks of a run: later events about it change nothing
     prefolded: PrefoldedRuns
     cursor: Cursor
     size: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
-    said: list[pa.Table] = field(default_factory=list)  # about partitions
+    status_rows: list[pa.Table] = field(default_factory=list)  # rows about partitions
     consumed: list[pa.Table] = field(default_factory=list)
-    changed: dict[str, Ints | None] = field(default_factory=dict)  # which tasks of a run; None for all that it has
-    _over: set[str] = field(default_factory=set)  # prefolded runs that were told to the end
+    changed: dict[str, Ints | None] = field(default_factory=dict)  # changed tasks by run; None means all of them
+    _over: set[str] = field(default_factory=set)  # prefolded runs whose last event is in this page
 
-    def take(self, facts: Sequence[Fact], cursor: Cursor) -> None:
-        """Take a piece in."""
+    def add(self, facts: Sequence[Fact], cursor: Cursor) -> None:
+        """Fold a piece of the page."""
         self.size += len(facts)
         self.cursor = cursor
         self.unknown += count_unknown_events(facts)
-        self.said.append(partials(facts))
+        self.status_rows.append(partials(facts))
         finished = [fact for fact in facts if fact.type == "TaskFinished" and fact.payload.get("consumed")]
         if finished:
             self.consumed.append(self.inputs(finished))
-        told: dict[str, list[Fact]] = {}
+        by_run: dict[str, list[Fact]] = {}
         for fact in facts:
             if fact.run_id is not None and fact.type in OF_A_RUN and understood(fact):
-                told.setdefault(fact.run_id, []).append(fact)
-        for run_id, some in told.items():
-            if not self.forgets(run_id):
-                self._hear(run_id, some)
+                by_run.setdefault(fact.run_id, []).append(fact)
+        for run_id, some in by_run.items():
+            if not self.is_expired(run_id):
+                self._fold_run(run_id, some)
 
-    def _hear(self, run_id: str, facts: Sequence[Fact]) -> None:
+    def _fold_run(self, run_id: str, facts: Sequence[Fact]) -> None:
         run = self.runs.get(run_id)
         if run is not None:
-            more, known = run.take(facts), self.changed.get(run_id, np.empty(0, np.int64))
+            more, known = run.add(facts), self.changed.get(run_id, np.empty(0, np.int64))
             self.changed[run_id] = None if known is None else np.union1d(known, more)
             return
         self.changed[run_id] = None
@@ -77,12 +79,12 @@ class Page:
                 self._over.add(run_id)
         elif run_id in self.written:
             self.runs[run_id] = FoldedRun.of(self.events.of_run(run_id, self.cursor))
-        else:  # heard of for the first time: this is all there is
+        else:  # the first events of the run
             self.runs[run_id] = FoldedRun.of(facts)
 
     def folded(self, run_id: str) -> FoldedRun:
-        """A run that has events in this page, folded from all its events up to the end of the page. A prefolded run is
-        used if the page has its last event, so that no event of it lies beyond the page."""
+        """Return a run with events in this page, folded from all its events up to the end of the page. A prefolded run
+        is used if its last event is in the page, so that no event of it lies beyond."""
         run = self.runs.get(run_id)
         if run is None:
             known = self.prefolded[run_id]() if run_id in self._over else None
@@ -91,5 +93,5 @@ class Page:
 
 
 def count_unknown_events(facts: Iterable[Fact]) -> Counter[str]:
-    """Events of types and versions that nothing here understands, counted."""
+    """Count the events of types and versions that the folds do not understand."""
     return Counter(f"{fact.type}/{fact.version}" for fact in facts if not understood(fact))

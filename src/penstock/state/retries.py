@@ -1,4 +1,4 @@
-"""Retries on record: what the policy decided about each failed attempt, kept beside the state and not in it."""
+"""Stored retry decisions: what the policy decided about each failed attempt, kept beside the state and not in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ORDER BY d.source, d.customer_id, d.query_name, d.logical_date
 LIMIT :limit
 """
 
-# Somebody else was faster, or a newer attempt failed: then this decision is about the past.
+# If another process was faster, or a newer attempt failed, the decision is obsolete.
 _LEAVE_OUT = f"""
 DELETE FROM incoming_decision AS i WHERE NOT EXISTS (SELECT 1 FROM retry_due d
     WHERE {same_key("d", "i")} AND d.attempt_no = i.attempt_no)
@@ -72,7 +72,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A failed attempt about which the policy has not spoken yet."""
+    """A failed attempt that waits for a decision of the retry policy."""
 
     key: PartitionKey
     attempt_no: int
@@ -84,7 +84,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the policy said about it."""
+    """The decision of the retry policy about a failed attempt."""
 
     about: Undecided
     next_run_at: datetime | None
@@ -92,7 +92,7 @@ class Decided:
 
 
 class RetryStore:
-    """Reads what waits for a decision, and keeps decisions. A decision that is lost in a crash is simply made again."""
+    """Reads failed attempts without a decision, and stores decisions. A decision lost in a crash is made again."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -118,7 +118,7 @@ class RetryStore:
         ]
 
     def decide(self, decisions: Sequence[Decided]) -> None:
-        """Keep the decisions, as far as they are still about the last attempt."""
+        """Store the decisions that are about the last attempt of their partition."""
         if decisions:
             self._database.transact(lambda connection: self._decide(connection, decisions))
 
@@ -131,7 +131,7 @@ class RetryStore:
             for d in decisions
         ]  # fmt: skip
         with staged(connection, "incoming_decision", _COLUMNS, rows):
-            if connection.dialect.name == "postgresql":  # an acceptance that comes now waits for us, or we for it
+            if connection.dialect.name == "postgresql":  # serialises this with an acceptance
                 connection.execute(sa.text(_LOCK))
             connection.execute(sa.text(_LEAVE_OUT))
             connection.execute(sa.text(_DECIDE))

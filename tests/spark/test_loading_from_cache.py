@@ -1,4 +1,4 @@
-"""Loads take the rows that validation has parsed, if they are still there; if not, nothing is different."""
+"""Loads read the rows that validation has cached, if they are still there; the result is the same without them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.app import Workspace
 from penstock.flow import runner, stages
 from penstock.flow.summary import RunSummary
 from penstock.pipeline import load
-from penstock.pipeline.extract import extract_here
+from penstock.pipeline.extract import extract_locally
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
 from support.workspaces import customer_id, key, open_at, rows_by_partition, run, write_workspace
@@ -23,14 +23,14 @@ from support.workspaces import customer_id, key, open_at, rows_by_partition, run
 
 @pytest.fixture(params=["by workers", "here"])
 def staged(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who stages: Spark's workers, or the driver."""
-    monkeypatch.setattr(load, "_HERE_BYTES", -1 if request.param == "by workers" else 2**20)
+    """The stager: Spark's workers, or the driver."""
+    monkeypatch.setattr(load, "_LOCAL_BYTES", -1 if request.param == "by workers" else 2**20)
     return str(request.param)
 
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of our own: other tests set rows aside at the same time."""
+    """A separate folder: other tests cache rows at the same time."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "scratch"))
 
 
@@ -70,7 +70,7 @@ def without_run(workspace: Workspace) -> dict[Any, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("spoilt", ["payloads", "what was set aside", "nothing"])
-def test_rows_come_from_where_they_were_set_aside_or_else_from_the_payloads(
+def test_rows_come_from_the_cache_or_else_from_the_payloads(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, staged: str, spoilt: str
 ) -> None:
     twin = open_at(write_workspace(tmp_path / "twin", customers=3))
@@ -89,7 +89,7 @@ def test_rows_come_from_where_they_were_set_aside_or_else_from_the_payloads(
     assert [*files_set_aside()] == []
 
 
-def test_when_both_are_spoilt_nothing_is_published_and_it_is_said(
+def test_when_cache_and_payload_are_damaged_nothing_is_published_and_an_error_is_shown(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, staged: str
 ) -> None:
     ws = open_at(write_workspace(tmp_path, customers=2))
@@ -111,7 +111,7 @@ def test_when_both_are_spoilt_nothing_is_published_and_it_is_said(
     assert {partition.customer_id for partition in rows_by_partition(ws)} == {customer_id(2)}
 
 
-def test_rows_set_aside_and_rows_of_an_earlier_run_are_published_together_in_order(
+def test_cached_rows_and_rows_of_an_earlier_run_are_published_together_in_order(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, staged: str
 ) -> None:
     twin = open_at(write_workspace(tmp_path / "twin", customers=5))
@@ -134,7 +134,7 @@ def _breaks_down(*_: Any) -> Any:
 
 
 def _break_workers(workspace: Workspace, spark: Any, keys: list[Any], patch: pytest.MonkeyPatch) -> None:
-    """Workers do not see what is patched here; the job is broken before it begins."""
+    """Workers do not see patches of this process; the job fails before it begins."""
     patch.setattr(load, "spread", _breaks_down)
     run(workspace, spark, *keys)
 
@@ -198,7 +198,7 @@ def test_odd_values_are_the_same_either_way(tmp_path: Path, spark: Any, monkeypa
 
 
 def _fetch_here(patch: pytest.MonkeyPatch, rows: Any) -> None:
-    """Fetch in this process, where the source can be given other rows."""
+    """Fetch in this process, where the source can return other rows."""
 
     def fetch(_spark: Any, extraction: Any, customers: Any, attempts: Any, _report: Any = None) -> list[Any]:
         patch.setattr(DemoSource, "_rows", rows)
@@ -206,7 +206,7 @@ def _fetch_here(patch: pytest.MonkeyPatch, rows: Any) -> None:
         return [
             outcome
             for attempt in attempts
-            for outcome in extract_here(
+            for outcome in extract_locally(
                 extraction,
                 source,
                 extraction.queries[attempt.partition.query_name],

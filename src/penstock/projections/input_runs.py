@@ -1,4 +1,4 @@
-"""Which runs went into which: kept beside the attempt, not in events."""
+"""Input runs of finished tasks: stored beside the attempt, not in events."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _KEY = "source, customer_id, query_name, logical_date"
 
 @dataclass(frozen=True, slots=True)
 class SystemTable:
-    """Parts of one table, put together by DuckDB when it is read."""
+    """Parts of one table; DuckDB concatenates them when it is read."""
 
     name: str
     parts: Sequence[ds.Dataset | pa.Table]
@@ -35,7 +35,7 @@ class SystemTable:
 
 
 def _partition_status(current: Current) -> Sequence[ds.Dataset | pa.Table]:
-    """Whole rows: untouched ones as the files have them, the others joined with what was told since."""
+    """Complete rows: unchanged ones from the files, the others joined with newer events."""
     news, base = current.status_news(), current.whole_status_base()
     if base is None:
         return [with_spec_columns(news, current.owner)]

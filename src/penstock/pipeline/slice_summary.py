@@ -1,7 +1,7 @@
-"""From checked rows to one summary per slice, in a worker, without a shuffle.
+"""Reduces checked rows to one summary per slice, in a worker, without a shuffle.
 
-All rows of a slice leave the parsing step one after the other in one task. So it is enough to walk along them: counts
-and digests are sums over runs of equal item numbers, and whatever a batch cuts in two is added up at the next one.
+All rows of a slice leave the parsing step consecutively in one task. So one pass is enough: counts and digests are sums
+over runs of equal item numbers, and slices that span two batches are continued in the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.pipeline.work import Work
+from penstock.pipeline.spark_jobs import Work
 
 _NEVER = np.iinfo(np.int32).max
 
@@ -36,12 +36,12 @@ SUMMARY_DDL = (
     "item int, header string, rows long, hash_xor long, hash_sum long, broken array<long>, first_lines array<int>,"
     " figures array<double>"
 )
-_NO_FIGURES = (0.0, 0.0, math.inf, -math.inf)  # count, sum, least and most of nothing
+_NO_FIGURES = (0.0, 0.0, math.inf, -math.inf)  # count, sum, minimum and maximum of no values
 
 
 @dataclass(slots=True)
 class SliceSummary:
-    """What is known about one slice so far: for each check, how many rows break it and the first line that does."""
+    """The running summary of one slice: for each check, the number of failing rows and the first failing line."""
 
     checks: int
     measured: int = 0
@@ -81,10 +81,10 @@ class SliceSummary:
 
 
 def summariser(row_checks: int, uniques: Sequence[Sequence[str]], measured: int = 0) -> Work:
-    """A worker for batches with the columns _item, _line, _header, _hash, _broken0, _broken1, ..., _figure0, ..., and
-    the unique keys.
+    """Return a worker function for batches with the columns _item, _line, _header, _hash, _broken0, _broken1, ...,
+    _figure0, ..., and the unique keys.
 
-    Uniqueness is exact: the keys of a slice (only those) are held until all of them have come.
+    Uniqueness is exact: the keys of a slice (only those) are kept until all of them are read.
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -107,7 +107,7 @@ def summariser(row_checks: int, uniques: Sequence[Sequence[str]], measured: int 
 def _headers_taken(
     batch: pa.RecordBatch, tallies: dict[int, SliceSummary], fresh: Callable[[], SliceSummary]
 ) -> pa.RecordBatch:
-    """Note the headers of the batch; what remains are rows."""
+    """Record the headers of the batch, and return its rows without them."""
     header = batch.column("_header")
     if header.null_count == batch.num_rows:
         return batch
@@ -157,7 +157,7 @@ def _add_figures(column: pa.Array, starts: Any, found: Sequence[SliceSummary], n
 
 
 class _Keys:
-    """Rows whose keys must not repeat. Holds back the last slice of a batch: the next batch may go on with it."""
+    """Rows whose keys must be unique. Keeps the last slice of a batch: the next batch may continue it."""
 
     def __init__(self, fields: Sequence[str]) -> None:
         self._fields = list(fields)
@@ -183,7 +183,7 @@ class _Keys:
         self._held = []
 
     def _count(self, rows: pa.Table, tallies: dict[int, SliceSummary], check: int) -> None:
-        """As in SQL, keys with a null are not compared."""
+        """Count repeated keys. As in SQL, keys with a null are not compared."""
         for name in self._fields:
             if rows.column(name).null_count:
                 rows = rows.filter(rows.column(name).is_valid())

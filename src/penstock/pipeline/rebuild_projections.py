@@ -1,6 +1,6 @@
 """Rebuilding the projections of a long ledger on Spark.
 
-Partitions are joined by Spark's engine, each run is folded by one worker, with the same pure folds as everywhere.
+Spark's engine joins the partitions; each run is folded by one worker, with the same pure folds as elsewhere.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from penstock.lake import open_lake
 from penstock.ledger.segments import EVENTS, from_table, to_table
 from penstock.partition import new_ulid
-from penstock.pipeline.work import Work, collected, evenly, mapped, spread
+from penstock.pipeline.spark_jobs import Work, collected, evenly, mapped, spread
 from penstock.projections import files
+from penstock.projections.event_page import count_unknown_events
 from penstock.projections.fact import OF_A_RUN, Fact
 from penstock.projections.manifest import FOLDER, Manifest, RowsFile, edges_path, new_path, tasks_path
-from penstock.projections.page import count_unknown_events
 from penstock.projections.projector import Maker, Pieces, Projector, added
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
@@ -48,7 +48,7 @@ def _ddl(schema: pa.Schema) -> str:
 
 
 def spark_maker(spark: SparkSession, lake: str) -> Maker:
-    """A maker of projections for `Projector.rebuild`."""
+    """Return the function that makes projections on Spark, for `Projector.rebuild`."""
 
     def make(projector: Projector, pages: Pieces) -> tuple[Manifest, int]:
         folder, done = f"{FOLDER}/rebuild/{new_ulid()}", 0
@@ -64,7 +64,7 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
                 finished += [f for f in page if f.type == "TaskFinished" and f.payload.get("consumed")]
                 manifest = replace(manifest, cursor=cursor, unknown=added(manifest.unknown, count_unknown_events(page)))
             if paths:
-                manifest = _made(spark, lake, projector, paths, manifest)
+                manifest = _build(spark, lake, projector, paths, manifest)
         finally:
             projector.lake.delete(paths)
         consumed = [projector.inputs(finished)] if finished else []
@@ -73,7 +73,7 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
     return make
 
 
-def _made(spark: SparkSession, lake: str, projector: Projector, paths: list[str], manifest: Manifest) -> Manifest:
+def _build(spark: SparkSession, lake: str, projector: Projector, paths: list[str], manifest: Manifest) -> Manifest:
     named = spread(spark, pa.table({"path": pa.array(paths)}), evenly(len(paths), len(paths)))
     status = _status(spark, mapped(named, _partial_reader(lake), _ddl(PARTIAL)))
     if len(status):
@@ -94,9 +94,9 @@ def _made(spark: SparkSession, lake: str, projector: Projector, paths: list[str]
     return replace(manifest, runs=(RowsFile(path, len(table)),), parts=parts)
 
 
-def _status(spark: SparkSession, said: DataFrame) -> pa.Table:
-    view = f"said_{new_ulid().lower()}"
-    said.createOrReplaceTempView(view)
+def _status(spark: SparkSession, status_rows: DataFrame) -> pa.Table:
+    view = f"status_rows_{new_ulid().lower()}"
+    status_rows.createOrReplaceTempView(view)
     try:
         found = collected(spark.sql(f"{join_sql(view)} ORDER BY {ORDER}"))
     finally:
@@ -120,7 +120,7 @@ def _partial_reader(lake: str) -> Work:
 
 
 def _event_reader(lake: str) -> Work:
-    """The events that speak of a run."""
+    """Read the events about runs."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in _read(lake, batches):
@@ -132,7 +132,7 @@ def _event_reader(lake: str) -> Work:
 
 
 def _folder(lake: str, owner: tuple[str, str]) -> Callable[[pa.Table], pa.Table]:
-    """Fold one run and write its files; what goes back is one row."""
+    """Fold one run, write its files, and return one row."""
 
     def work(events: pa.Table) -> pa.Table:
         facts = from_table(events.select(EVENTS.names))
@@ -147,5 +147,5 @@ def _folder(lake: str, owner: tuple[str, str]) -> Callable[[pa.Table], pa.Table]
 
 
 def _typed(row: dict[str, object]) -> dict[str, object]:
-    """A row of `runs` as it was before it travelled as JSON."""
+    """Restore the types of a row of `runs` after its way through JSON."""
     return {name: datetime.fromisoformat(str(v)) if name.endswith("_at") and v else v for name, v in row.items()}

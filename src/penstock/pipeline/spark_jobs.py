@@ -1,4 +1,4 @@
-"""Sending work items to Spark and getting outcomes back: always one job for many items, never the reverse."""
+"""Runs work items on Spark and collects the results: always one job for many items."""
 
 from __future__ import annotations
 
@@ -17,71 +17,71 @@ from penstock.pipeline.memory import freeze_imports
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]  # what a Python worker does with its share
-Report = Callable[[float], None]  # told the finished share of a stage, 0 to 1
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]  # the function of a Python worker
+Report = Callable[[float], None]  # called with the finished share of a stage, 0 to 1
 
 _POLL_SECONDS = 0.3
 
 
 def tasks_for(spark: SparkSession, items: int, per_task: int) -> int:
-    """Enough tasks to keep every core busy and the progress moving, few enough that their start costs nothing; as many
-    for each core, or some would wait for the last."""
+    """The number of tasks: enough to keep every core busy and the progress moving, few enough that their start is
+    cheap, and a multiple of the cores, so that no core waits for the last task."""
     cores = parallelism(spark)
     rounds = -(-items // (per_task * cores))
     return max(1, min(items, rounds * cores))
 
 
 def spread(spark: SparkSession, items: pa.Table, tasks: Sequence[int]) -> DataFrame:
-    """Items as a DataFrame in which task number `tasks[i]` gets item i, in the order given."""
+    """Return the items as a DataFrame in which task number `tasks[i]` gets item i, in the given order."""
     numbered = items.append_column("_task", pa.array(tasks, pa.int32()))
     return spark.createDataFrame(numbered).repartitionById(max(tasks) + 1, "_task").drop("_task")
 
 
 def evenly(items: int, tasks: int) -> list[int]:
-    """Task numbers that cut a list of items into `tasks` neighbouring parts of the same length."""
+    """Task numbers that split a list of items into `tasks` neighbouring parts of equal length."""
     return [index * tasks // items for index in range(items)]
 
 
 def mapped(frame: DataFrame, work: Work, ddl: str) -> DataFrame:
-    """What Python workers make of the frame."""
+    """Map the frame through Python workers."""
 
-    def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def with_frozen_imports(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
         return work(batches)
 
-    return frame.mapInArrow(settled, ddl)
+    return frame.mapInArrow(with_frozen_imports, ddl)
 
 
 def collected(frame: DataFrame) -> pa.Table:
-    """The outcomes of a job. One slice's error is an outcome. Raises LakeRefused or LakeUnavailable when the lake
-    stopped a worker, and SparkFailed when the job itself broke."""
+    """Return the results of a job. An error of one slice is a result. Raises LakeRefused or LakeUnavailable if the lake
+    failed a worker, and SparkFailed if the job itself failed."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         return frame.toArrow()
     except (PySparkException, Py4JError) as error:
-        if "cancellation of all jobs" in str(error):  # somebody pressed Ctrl-C, and Spark's answer overtook the signal
+        if "cancellation of all jobs" in str(error):  # after Ctrl-C, Spark's error may arrive before the signal
             raise KeyboardInterrupt from error
-        raise _translated(_gist(str(error))) from error
+        raise _translated(_first_message(str(error))) from error
 
 
-def _translated(gist: str) -> PenstockError:
-    """The error of a worker by its class: what the lake refuses is terminal, and neither says anything about slices."""
-    name, _, message = gist.partition(": ")
+def _translated(message: str) -> PenstockError:
+    """Convert the error of a worker to its class: a refusal of the lake is terminal. Neither concerns single slices."""
+    name, _, message = message.partition(": ")
     for kind in (LakeRefused, LakeUnavailable):
         if name == f"{kind.__module__}.{kind.__qualname__}":
             return kind(message)
-    return SparkFailed(f"a Spark job broke: {gist}")
+    return SparkFailed(f"a Spark job broke: {message}")
 
 
 def refusal(error: Exception) -> str:
-    """What Spark has against a piece of SQL, in one line: its first words, which a syntax error puts on the second."""
+    """Spark's error message about SQL in one line: its first sentence, which a syntax error has on the second line."""
     return str(error).strip().partition("\n")[0].partition(" SQLSTATE")[0]
 
 
-def _gist(text: str) -> str:
-    """What happened, without the stack: the last word of a Python traceback, or the JVM's first."""
+def _first_message(text: str) -> str:
+    """The message without the stack: the last line of a Python traceback, or the JVM's first."""
     text = text.partition("JVM stacktrace")[0]
     lines = [
         line.strip() for line in text.splitlines() if line[:1].strip() and not line.startswith(("at ", "Traceback"))
@@ -91,7 +91,7 @@ def _gist(text: str) -> str:
 
 @contextmanager
 def progress(spark: SparkSession, report: Report | None) -> Iterator[None]:
-    """Tells `report` how far the Spark jobs of this block are, by finished tasks."""
+    """Call `report` with the progress of the Spark jobs of this block, by finished tasks."""
     context = getattr(spark, "_sc", None)
     if report is None or context is None:  # Spark Connect has no status tracker
         yield
@@ -101,7 +101,7 @@ def progress(spark: SparkSession, report: Report | None) -> Iterator[None]:
 
     def watch() -> None:
         while not done.wait(_POLL_SECONDS):
-            report(min(_share_done(context.statusTracker(), group), 0.99))  # finished is for the caller to say
+            report(min(_share_done(context.statusTracker(), group), 0.99))  # the caller reports the end
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -124,7 +124,7 @@ def _share_done(tracker: object, group: str) -> float:
 
 
 def cancel_jobs(spark: SparkSession) -> None:
-    """End every job of the session; whoever waits for one is told that it was interrupted."""
+    """Cancel every job of the session; threads that wait for one get an interrupt error."""
     context = getattr(spark, "_sc", None)
     if context is None:
         spark.interruptAll()

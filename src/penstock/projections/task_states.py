@@ -1,4 +1,4 @@
-"""What a task can be and how an edge can end, as words for people and as numbers for arrays."""
+"""States of tasks and resolutions of edges, as names for people and as numbers for arrays."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from penstock.lifecycle import Outcome
 
 class TaskState(StrEnum):
     BLOCKED = "BLOCKED"  # waits for edges
-    READY = "READY"  # every edge is resolved, every group holds
-    RUNNING = "RUNNING"  # handed out
+    READY = "READY"  # every edge is resolved, every group is complete
+    RUNNING = "RUNNING"  # dispatched
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    SKIPPED = "SKIPPED"  # an upstream failed, or was skipped
-    CANCELLED = "CANCELLED"  # an upstream was cancelled, or the run ended first
+    SKIPPED = "SKIPPED"  # an upstream task failed or was skipped
+    CANCELLED = "CANCELLED"  # an upstream task was cancelled, or the run ended first
 
 
 class Resolution(StrEnum):
@@ -34,6 +34,6 @@ OUTCOME_CODE = {Outcome.SUCCEEDED: SUCCEEDED, Outcome.FAILED: FAILED, Outcome.CA
 
 UNRESOLVED = -1
 RESOLUTIONS = list(Resolution)
-# How the state of the upstream resolves its edges: the table of ADR-022.
+# Resolution of an edge by the state of its upstream task: the table of ADR-022.
 RESOLVED_BY = np.array([UNRESOLVED, UNRESOLVED, UNRESOLVED, 0, 1, 2, 3], np.int8)
 SUCCESS_EDGE, FAILED_EDGE, SKIPPED_EDGE, CANCELLED_EDGE = range(len(RESOLUTIONS))
