@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import LISTED, cut, draw_keys, draw_more, key_fields, listing, page, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, run_id
 from penstock.plural import counted

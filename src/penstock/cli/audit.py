@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import cut, draw_more, page, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 
 if TYPE_CHECKING:
     from rich.console import Console

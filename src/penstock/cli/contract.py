@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import note, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, UsageError
 from penstock.plural import counted
 

@@ -17,7 +17,7 @@ from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import listing, note, show, show_line
 from penstock.cli.run import waiting_lines
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
 

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import cut, draw_more, listing, page, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli import diagnosis
+from penstock.cli import health_checks
 from penstock.cli import options as opt
 from penstock.cli.render import show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, PenstockError
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
     if ws is not None:
         checks = {
             "database": _database,
-            "roles": diagnosis.roles,
+            "roles": health_checks.roles,
             "lake": _lake,
             "agreement": _agreement,
-            "sources": diagnosis.source_kinds,
-            "places": diagnosis.source_places,
-            "checks": diagnosis.check_expressions,
+            "sources": health_checks.source_kinds,
+            "places": health_checks.source_places,
+            "checks": health_checks.check_expressions,
             "breakers": _breakers,
         }
         if ws.settings.models:
@@ -134,7 +134,7 @@ def _models(ws: Workspace) -> str:
     if unreadable := ws.unreadable_models:
         raise PenstockError("; ".join(unreadable.values()))
     in_sql = {name: model for name, model in ws.settings.models.items() if model.python is None}
-    diagnosis.together(
+    health_checks.together(
         lambda name=name, model=model: checked_sql(model, str(ws.contracts[name].options["code"]))  # type: ignore[misc]
         for name, model in in_sql.items()
     )

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import key_fields, listing, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.plural import counted
 
 if TYPE_CHECKING:

@@ -140,7 +140,7 @@ def snapshot(
     out even then."""
     from penstock.app import open_workspace
     from penstock.cli.render import listing, show
-    from penstock.cli.tables import table
+    from penstock.cli.text_tables import table
     from penstock.config.values import duration
 
     ws = open_workspace(workspace)
@@ -374,7 +374,7 @@ def _encode_json(reader: pa.RecordBatchReader, target: BinaryIO, facts: Mapping[
 
 def _draw(reader: pa.RecordBatchReader, limit: int) -> None:
     from penstock.cli.render import console, note
-    from penstock.cli.tables import table
+    from penstock.cli.text_tables import table
 
     rows: list[list[Any]] = []
     more = False

@@ -10,7 +10,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, UsageError
 from penstock.plural import counted
 

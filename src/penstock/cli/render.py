@@ -102,7 +102,7 @@ def console() -> Console:
     from rich.console import Console
     from rich.text import Text
 
-    from penstock.cli.tables import longest_word
+    from penstock.cli.text_tables import longest_word
 
     class WholeWords(Console):
         def print(self, *objects: Any, **options: Any) -> None:

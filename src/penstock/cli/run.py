@@ -12,7 +12,7 @@ from penstock import interrupts
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import key_fields, listing, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
 

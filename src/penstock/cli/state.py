@@ -12,7 +12,7 @@ from penstock.cli import acts, pauses
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
-from penstock.cli.tables import shown, table
+from penstock.cli.text_tables import shown, table
 from penstock.errors import ExitCode
 from penstock.lifecycle import PartitionStatus
 from penstock.plural import counted

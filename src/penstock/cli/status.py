@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import cut, draw_mismatches, draw_more, key_fields, listing, mismatch_items, page, show
-from penstock.cli.tables import shown, table
+from penstock.cli.text_tables import shown, table
 from penstock.errors import UsageError
 from penstock.plural import counted
 

@@ -9,7 +9,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import draw_keys, key_fields, listing, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
 

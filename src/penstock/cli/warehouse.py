@@ -10,7 +10,7 @@ from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import cut, draw_mismatches, draw_more, key_fields, listing, mismatch_items, page, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
 
