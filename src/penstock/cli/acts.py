@@ -50,15 +50,9 @@ def register(state: typer.Typer) -> None:
         state.command(name)(command)
 
 
+@opt.option_groups
 def terminal(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -69,7 +63,7 @@ def terminal(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     found = ws.terminal(chosen, after=opt.after_key(after), limit=limit + 1)
     shown, following = cut(found, limit, lambda item: item[0].key)
     total = ws.terminal_count(chosen)
@@ -90,15 +84,9 @@ def terminal(
     )
 
 
+@opt.option_groups
 def mark_terminal(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     reason: Reason = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
@@ -109,7 +97,7 @@ def mark_terminal(
     debug: opt.Debug = False,
 ) -> None:
     """Give failed partitions up for good: no retry, by policy or by hand, until `clear-terminal`."""
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     _mark(
         _Act("mark-terminal", "marking", "given up for good", chosen, {"reason": reason}),
         workspace,
@@ -119,15 +107,9 @@ def mark_terminal(
     )
 
 
+@opt.option_groups
 def clear_terminal(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -141,7 +123,7 @@ def clear_terminal(
     A partition that is terminal only because its day is older than `retry.max_age` has nothing to clear: `state retry`
     tries it once.
     """
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     _mark(
         _Act("clear-terminal", "clearing", "no longer terminal: `penstock state retry` tries them again", chosen, {}),
         workspace,
@@ -151,15 +133,9 @@ def clear_terminal(
     )
 
 
+@opt.option_groups
 def pause(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     reason: Reason = None,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
@@ -174,7 +150,7 @@ def pause(
     A pause by filters also covers days and customers that are added later. --until limits it. `state pauses` lists the
     pauses that are in force.
     """
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     is_lasting = not chosen.keys and chosen.status is None
     done = "paused; customers and days that are added later, too" if is_lasting and chosen.until is None else "paused"
     _mark(
@@ -186,15 +162,9 @@ def pause(
     )
 
 
+@opt.option_groups
 def resume(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
     force: opt.Force = False,
@@ -207,7 +177,7 @@ def resume(
 
     It can end a part of a pause: the rest stays paused.
     """
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     _mark(
         _Act("resume", "resuming", "resumed", chosen, {}, "nothing that matches is paused or held"),
         workspace,
@@ -343,7 +313,7 @@ def _one(
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    chosen = opt.selection([key])
+    chosen = opt.select_key(key)
     [one] = chosen.keys
     ws.ranges(chosen)
     would = carry_out(ws, one, AuditEntry(actor or os_user(), AuditedAct(f"state {name}"), chosen.as_dict(), flags))

@@ -31,14 +31,9 @@ def register(app: typer.Typer) -> None:
 
 
 @backfill.command()
+@opt.option_groups
 def create(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
+    filters: opt.PartitionFilters,
     reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
     schema_version: Annotated[
         str | None,
@@ -71,7 +66,7 @@ def create(
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    chosen = replace(opt.selection(keys, source, customer, query, date, since, until), schema_version=schema_version)
+    chosen = replace(filters.selection(), schema_version=schema_version)
     moved = ws.of_version(chosen) if schema_version else None
     reprocess = reprocess or moved is not None
     who = actor or os_user()

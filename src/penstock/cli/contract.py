@@ -13,6 +13,7 @@ from penstock.cli import options as opt
 from penstock.cli.render import note, show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, UsageError
+from penstock.partition import PartitionKey
 from penstock.plural import counted
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def infer(
         from penstock.app import open_workspace
         from penstock.partition import run_id
 
-        partition = opt.selection([str(key)]).keys[0]
+        partition = PartitionKey.parse(str(key))
         ws = open_workspace(workspace)
         proposal = propose(ws.raw_lines_of(partition, run_id(run), actor) if run else ws.raw_lines(partition))
         called, from_ = partition.query_name, partition.source

@@ -1,8 +1,12 @@
-"""Options that many commands share, declared once."""
+"""Options that many commands share, each declared once, and groups of options that a command takes as one value."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -72,17 +76,120 @@ AfterPosition = Annotated[
 ]
 
 
-def selection(
-    keys: list[str] | None = None,
-    source: str | None = None,
-    customers: list[str] | None = None,
-    queries: list[str] | None = None,
-    date: str | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    status: str | None = None,
+@dataclass(frozen=True)
+class OptionGroup:
+    """Options that a command takes as one parameter; each field is the declaration of one option or argument."""
+
+
+@dataclass(frozen=True)
+class TableFilters(OptionGroup):
+    """The filters of commands that name a table: customers and days."""
+
+    customers: Customers = None
+    date: OnDate = None
+    since: Since = None
+    until: Until = None
+
+    def selection(self) -> Selection:
+        """Return the filters as a value. Raises UsageError for empty or contradictory ones."""
+        return _selection(None, None, self.customers, None, self.date, self.since, self.until, None)
+
+
+@dataclass(frozen=True)
+class PartitionFilters(OptionGroup):
+    """Partitions, by key or by source, customer, query and days."""
+
+    keys: Keys = None
+    source: SourceName = None
+    customers: Customers = None
+    queries: Queries = None
+    date: OnDate = None
+    since: Since = None
+    until: Until = None
+
+    def selection(self) -> Selection:
+        """Return the filters as a value. Raises UsageError for empty or contradictory ones."""
+        return self._selection_of(None)
+
+    def _selection_of(self, status: str | None) -> Selection:
+        return _selection(
+            self.keys, self.source, self.customers, self.queries, self.date, self.since, self.until, status
+        )
+
+
+@dataclass(frozen=True)
+class Filters(PartitionFilters):
+    """Partitions, by key or by source, customer, query, days and status."""
+
+    status: Status = None
+
+    def selection(self) -> Selection:
+        """Return the filters as a value. Raises UsageError for empty or contradictory ones."""
+        return self._selection_of(self.status)
+
+
+@dataclass(frozen=True)
+class ChangeOptions(OptionGroup):
+    """The options of commands that change many partitions: preview, confirmation and actor."""
+
+    dry_run: DryRun = False
+    yes: Yes = False
+    force: Force = False
+    actor: ActorName = None
+
+
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return `command` with the fields of its option groups as parameters, which is what Typer expects.
+
+    The command itself receives each group as one value. A group in the signature must have no default.
+    """
+    groups: dict[str, type[OptionGroup]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, OptionGroup):
+            groups[name] = kind
+            parameters += _parameters(kind)
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def expanded(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return expanded
+
+
+def _parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in fields(group)
+    ]
+
+
+def select_key(text: str) -> Selection:
+    """Return the selection of one partition by its key."""
+    from penstock.control.select import Selection
+
+    return Selection((PartitionKey.parse(text),))
+
+
+def _selection(
+    keys: list[str] | None,
+    source: str | None,
+    customers: list[str] | None,
+    queries: list[str] | None,
+    date: str | None,
+    since: str | None,
+    until: str | None,
+    status: str | None,
 ) -> Selection:
-    """The filters of a command as a value. Keys and filters exclude each other."""
     from penstock.control.filters import customer_ids, day_range
     from penstock.control.select import Selection
 

@@ -10,12 +10,12 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import key_fields, listing, show
 from penstock.cli.text_tables import table
+from penstock.partition import PartitionKey
 from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.partition import PartitionKey
     from penstock.raw.reader import RawRun
 
 raw = typer.Typer(no_args_is_help=True, help="What was received, run by run.")
@@ -33,7 +33,7 @@ def list_runs(
     from penstock.app import open_reader
 
     ws = open_reader(workspace)
-    chosen = opt.selection([key]).keys[0]
+    chosen = PartitionKey.parse(key)
     found, trusted = ws.raw_runs(chosen)
     items = [_item(chosen, run, trusted) for run in found]
 
@@ -76,7 +76,7 @@ def read(
     from penstock.app import open_reader, open_workspace
     from penstock.partition import run_id
 
-    chosen = opt.selection([key]).keys[0]
+    chosen = PartitionKey.parse(key)
     if run:
         lines = open_workspace(workspace).raw_lines_of(chosen, run_id(run), actor)
     else:

@@ -41,12 +41,10 @@ def register(app: typer.Typer) -> None:
     app.command("snapshot")(snapshot)
 
 
+@opt.option_groups
 def read(
     name: Annotated[str, typer.Argument(metavar="TABLE", help="source.query_name", autocompletion=completion.tables)],
-    customer: opt.Customers = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
+    filters: opt.TableFilters,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     limit: opt.RowLimit = None,
     kind: Format = "table",
@@ -68,7 +66,7 @@ def read(
     from penstock.app import open_reader
 
     ws = open_reader(workspace)
-    chosen = opt.selection(None, None, customer, None, date, since, until)
+    chosen = filters.selection()
     ws.check(chosen)  # refuses unknown customers
     names = tuple(part.strip() for part in columns.split(",")) if columns is not None else ()
     vouched = ws.vouched(

@@ -26,18 +26,16 @@ def register(app: typer.Typer) -> None:
     app.command("ready")(ready)
 
 
+@opt.option_groups
 def ready(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="source.query_name; several are all asked.")],
+    filters: opt.TableFilters,
     require: Annotated[
         str, typer.Option("--require", help="How much of each day: all, any, a number, or a share such as 95%.")
     ] = "all",
     wait: Annotated[
         str | None, typer.Option("--wait", metavar="D", help="Wait so long for it, for example 10m.")
     ] = None,
-    customer: opt.Customers = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -56,10 +54,10 @@ def ready(
 
     ws = open_reader(workspace)
     rule = Rule(require)
-    chosen = opt.selection(None, None, customer, None, date, since, until)
+    chosen = filters.selection()
     patience = duration(wait) if wait is not None else timedelta(0)
     asked: dict[str, Any] = {"customers": chosen.customers}
-    asked |= {"date": chosen.since} if date else {"since": chosen.since, "until": chosen.until}
+    asked |= {"date": chosen.since} if filters.date else {"since": chosen.since, "until": chosen.until}
     names = list(dict.fromkeys(tables))
     days = ws.wait_for(names, require=require, patience=patience, **asked)
     found = {name: [day for day in days if day.table == name] for name in names}

@@ -29,15 +29,9 @@ def register(app: typer.Typer) -> None:
     app.command("run")(run)
 
 
+@opt.option_groups
 def run(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     reprocess: Annotated[bool, typer.Option("--reprocess", help="Also fetch again what is success already.")] = False,
     plan: opt.Plan = False,
     limit: opt.Limit = 50,
@@ -63,7 +57,7 @@ def run(
     from penstock.cli.confirm import confirm
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     expected = sum(len(span) for span in ws.ranges(chosen))
     if plan:
         with RunProgress() as progress:

@@ -36,15 +36,9 @@ def register(app: typer.Typer) -> None:
 
 
 @state.command()
+@opt.option_groups
 def inspect(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -55,7 +49,7 @@ def inspect(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     ranges = ws.ranges(chosen)
     implicit = bool(chosen.keys) or chosen.status is not None
     found = ws.reader.views(
@@ -82,7 +76,7 @@ def history(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    chosen = opt.selection([key])
+    chosen = opt.select_key(key)
     [view] = ws.reader.views(ws.ranges(chosen))
     attempts = ws.reader.attempts(chosen.keys[0])
     trusted = view.state.status is PartitionStatus.SUCCESS  # a demoted run holds no authority
@@ -98,15 +92,9 @@ def history(
 
 
 @state.command()
+@opt.option_groups
 def retry(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     without_raw: opt.WithoutRaw = False,
     dry_run: opt.DryRun = False,
     yes: opt.Yes = False,
@@ -124,7 +112,7 @@ def retry(
     from penstock.state.control import AuditEntry
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     found = ws.retry_candidates(chosen, without_raw=without_raw)
     moved = 0
     if not dry_run and found.total:

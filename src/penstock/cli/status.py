@@ -12,6 +12,7 @@ from penstock.cli import options as opt
 from penstock.cli.render import cut, draw_mismatches, draw_more, key_fields, listing, mismatch_items, page, show
 from penstock.cli.text_tables import shown, table
 from penstock.errors import UsageError
+from penstock.partition import PartitionKey
 from penstock.plural import counted
 
 if TYPE_CHECKING:
@@ -44,19 +45,13 @@ def register(app: typer.Typer) -> None:
     app.command("why")(why)
 
 
+@opt.option_groups
 def status(
-    keys: opt.Keys = None,
+    filters: opt.Filters,
     by: Annotated[
         str, typer.Option("--by", metavar="A,B", help="Group by query, customer, date, month, source.")
     ] = "query",
     grid: Annotated[bool, typer.Option("--grid", help="Draw customers x dates, one mark for each partition.")] = False,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    state: opt.Status = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -68,7 +63,7 @@ def status(
     groups = [name.strip() for name in by.split(",") if name.strip()]
     if unknown := [name for name in groups if name not in _GROUPS]:
         raise UsageError(f"cannot group by {', '.join(unknown)}: use {', '.join(_GROUPS)}")
-    chosen = opt.selection(keys, source, customer, query, date, since, until, state)
+    chosen = filters.selection()
     board = ws.board(chosen)
     if grid:
         total = sum(len(r) for r in ws.ranges(chosen))
@@ -118,15 +113,9 @@ def status(
     show(document, as_json, draw)
 
 
+@opt.option_groups
 def missing(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    state: opt.Status = None,
+    filters: opt.Filters,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -137,7 +126,7 @@ def missing(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
+    board = ws.board(filters.selection())
     gaps, ranges = board.gaps(limit)
     found, following = cut(board.missing_page(after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.missing()
@@ -164,15 +153,9 @@ def missing(
     show(document, as_json, draw)
 
 
+@opt.option_groups
 def failed(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    state: opt.Status = None,
+    filters: opt.Filters,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -184,7 +167,7 @@ def failed(
     from penstock.projections.status_board import FAILED
 
     ws = open_workspace(workspace)
-    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state), requeued=False)
+    board = ws.board(filters.selection(), requeued=False)
     found, following = cut(board.page(FAILED, after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.total(FAILED)
     views = ws.views([standing.key for standing in found])
@@ -204,19 +187,13 @@ def failed(
     show(page(items, total, following), as_json, draw)
 
 
+@opt.option_groups
 def stale(
-    keys: opt.Keys = None,
+    filters: opt.Filters,
     reasons: Annotated[bool, typer.Option("--reasons", help="Only count, by reason.")] = False,
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Also write what is stale into the table partition_status, for other tools.")
     ] = False,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    state: opt.Status = None,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -233,7 +210,7 @@ def stale(
     from penstock.projections.status_board import STALE
 
     ws = open_workspace(workspace)
-    board = ws.board(opt.selection(keys, source, customer, query, date, since, until, state))
+    board = ws.board(filters.selection())
     by_reason, total = board.stale_reasons(), board.total(STALE)
     stale_ones = [] if reasons else board.page(STALE, after=opt.after_key(after), limit=limit + 1)
     found, following = cut(stale_ones, limit, lambda s: s.key)
@@ -264,7 +241,7 @@ def why(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    found = ws.why(opt.selection([key]).keys[0])
+    found = ws.why(PartitionKey.parse(key))
     show(_why_document(found), as_json, lambda console: _draw_why(console, found))
 
 

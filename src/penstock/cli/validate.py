@@ -24,15 +24,9 @@ def register(app: typer.Typer) -> None:
     app.command("validate")(validate)
 
 
+@opt.option_groups
 def validate(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     yes: opt.Yes = False,
     force: opt.Force = False,
     dry_run: opt.DryRun = False,
@@ -51,7 +45,7 @@ def validate(
     from penstock.cli.confirm import confirm
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     trusted = ws.to_recheck(chosen)
     if dry_run:
         items = [key_fields(attempt.partition) for attempt, _ in trusted]

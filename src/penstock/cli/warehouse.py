@@ -32,15 +32,9 @@ def _group() -> None:
 
 
 @warehouse.command()
+@opt.option_groups
 def pointers(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     limit: opt.Limit = 100,
     after: opt.After = None,
     workspace: opt.WorkspaceDir = ".",
@@ -51,7 +45,7 @@ def pointers(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     ws.ranges(chosen)  # refuses unknown names
     pointers, total = ws.pointers.find(**_asked(chosen), after=opt.after_key(after), limit=limit + 1)
     found, following = cut(pointers, limit, lambda pointer: pointer.key)
@@ -69,15 +63,9 @@ def pointers(
 
 
 @warehouse.command()
+@opt.option_groups
 def loads(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
+    filters: opt.Filters,
     limit: opt.Limit = 100,
     after: opt.AfterLoad = None,
     workspace: opt.WorkspaceDir = ".",
@@ -88,7 +76,7 @@ def loads(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
+    chosen = filters.selection()
     ws.ranges(chosen)  # refuses unknown names
     begin, begin_run = _after_load(after)
     loads, total = ws.pointers.loads(**_asked(chosen), after=begin, after_run=begin_run, limit=limit + 1)
