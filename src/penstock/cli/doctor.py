@@ -1,10 +1,9 @@
-"""`penstock doctor`: is everything there that a run needs?"""
+"""`penstock doctor`: checks of everything that a run needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,16 +12,12 @@ from penstock.cli import options as opt
 from penstock.cli.render import show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, PenstockError
+from penstock.views.installation import Finding, doctor_document
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.app import Workspace
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    check: str
-    ok: bool
-    detail: str
 
 
 def register(app: typer.Typer) -> None:
@@ -32,8 +27,8 @@ def register(app: typer.Typer) -> None:
 def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
     """Check the workspace file, Java, Spark, the database with its roles, the lake, sources, checks and models.
 
-    Each finding says how to repair it. Starts no Spark and fetches nothing; folders and addresses of sources are only
-    tried. Exit code 1 if something is broken.
+    Each finding states the repair. Starts no Spark and fetches no data; it only tests whether the folders and addresses
+    of sources can be reached. Exit code 1 if a check fails.
     """
     from penstock.app import load_workspace
 
@@ -62,9 +57,9 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
             checks["lineage"] = _lineage
         for name, check in checks.items():
             findings.append(_found(name, lambda check=check, ws=ws: check(ws)))  # type: ignore[misc]
-    document = {"items": findings, "total": len(findings), "ok": all(finding.ok for finding in findings)}
+    document = doctor_document(findings)
 
-    def draw(console: Any) -> None:
+    def draw(console: Console) -> None:
         from rich.text import Text
 
         marks = {True: Text("ok", "green"), False: Text("broken", "red")}
@@ -95,7 +90,7 @@ def _spark() -> str:
 
     try:
         archive = archive_of_classes()
-    except PenstockError:  # no Java: that has a line of its own
+    except PenstockError:  # no Java, which is a check of its own
         archive = None
     wanted = archive is not None and not archive.is_there and archive.obstacle is None
     hint = "; `penstock spark prepare` makes it start seconds earlier" if wanted else ""
@@ -127,14 +122,14 @@ def _agreement(ws: Workspace) -> str:
 
 
 def _models(ws: Workspace) -> str:
-    """The SQL of models is parsed; whether Spark knows its columns shows in the next run."""
+    """Parse the SQL of models. Only a run can check the columns against Spark."""
     from penstock.pipeline.model import checked_sql
 
     ws.require_schema()
     if unreadable := ws.unreadable_models:
         raise PenstockError("; ".join(unreadable.values()))
     in_sql = {name: model for name, model in ws.settings.models.items() if model.python is None}
-    health_checks.together(
+    health_checks.run_all(
         lambda name=name, model=model: checked_sql(model, str(ws.contracts[name].options["code"]))  # type: ignore[misc]
         for name, model in in_sql.items()
     )
@@ -145,11 +140,12 @@ def _lineage(ws: Workspace) -> str:
     from penstock.control.lineage import require_openlineage
 
     require_openlineage()
-    return f"runs are told to {ws.settings.lineage.where}" if ws.settings.lineage else ""
+    return f"runs send events to {ws.settings.lineage.where}" if ws.settings.lineage else ""
 
 
 def _breakers(ws: Workspace) -> str:
     ws.require_schema()
-    if troubles := ws.troubles():
-        raise PenstockError("; ".join(troubles) + "; mend it, then `penstock run` or `penstock control close-breaker`")
-    return "every source may be asked"
+    if source_errors := ws.troubles():
+        repair = "repair it, then `penstock run` or `penstock control close-breaker`"
+        raise PenstockError(f"{'; '.join(source_errors)}; {repair}")
+    return "no source is blocked"

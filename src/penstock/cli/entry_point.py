@@ -1,4 +1,4 @@
-"""The entry point of the program: answers signals and reserves standard output before it imports the commands."""
+"""The entry point of the program: installs signal handlers and reserves stdout before it imports the commands."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from penstock.errors import ExitCode
 
 def main() -> None:
     interrupts.install()
-    ending = _Ending()
-    atexit.register(ending.end)  # the first one registered is the last one called
+    process_exit = _ProcessExit()
+    atexit.register(process_exit.exit)  # the first registered handler runs last
     try:
         reserve_stdout()
         from penstock.cli.main import main as command
 
         command()
-        ending.code = ExitCode.DONE
-    except KeyboardInterrupt:  # while modules were imported; a command answers by itself
+        process_exit.code = ExitCode.DONE
+    except KeyboardInterrupt:  # during the imports; a command handles its own interrupts
         interrupts.ignore()
         interrupts.say("interrupted")
-        ending.code = ExitCode.INTERRUPTED
+        process_exit.code = ExitCode.INTERRUPTED
         sys.exit(ExitCode.INTERRUPTED)
     except SystemExit as ended:
-        ending.code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        process_exit.code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         raise
     finally:
         interrupts.ignore()
 
 
-class _Ending:
-    """Ends the process when all exit handlers have run, before Python takes itself down: a thread of pyarrow or DuckDB
-    that asks for the interpreter after that moment aborts the process, and a command that succeeded exits with 134."""
+class _ProcessExit:
+    """Ends the process after the exit handlers, before Python finalizes the interpreter: a thread of pyarrow or DuckDB
+    that takes the GIL after that aborts the process, so that a command that succeeded would exit with 134."""
 
-    code: int = ExitCode.FAILED  # an exception that nothing answers; Python shows its traceback
+    code: int = ExitCode.FAILED  # of an unhandled exception, for which Python prints the traceback
 
-    def end(self) -> None:
+    def exit(self) -> None:
         try:
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
         except BrokenPipeError:
-            pass  # whoever read the answer has seen enough
+            pass  # the reader of the pipe has closed it
         except (OSError, ValueError) as error:  # a full disk, or a closed stream
             self.code = self.code or ExitCode.FAILED
             os.write(2, f"penstock: standard output can't be written: {error}\n".encode())

@@ -1,4 +1,4 @@
-"""`penstock init`: a workspace that runs at once."""
+"""`penstock init`: a new workspace with the demo source."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import show
 from penstock.errors import UsageError
+from penstock.views.installation import workspace_document
 
 if TYPE_CHECKING:
     from penstock.app import Workspace
@@ -21,17 +22,17 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make it.")] = Path(),
-    customers: Annotated[int, typer.Option(min=1, max=10_000, help="How many demo customers.")] = 5,
-    days: Annotated[int, typer.Option(min=1, max=3_650, help="How many days of history.")] = 10,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the new workspace.")] = Path(),
+    customers: Annotated[int, typer.Option(min=1, max=10_000, help="Number of demo customers.")] = 5,
+    days: Annotated[int, typer.Option(min=1, max=3_650, help="Days of history.")] = 10,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Make a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
+    """Create a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
     ws = write_workspace(folder, customers, days)
     target = folder / "penstock.yaml"
     where = folder if str(folder) != "." else Path.cwd()
-    document = {"workspace": str(where.resolve()), "file": str(target.resolve()), "database": str(ws.database)}
+    document = workspace_document(where.resolve(), target.resolve(), str(ws.database))
 
     def draw(console: object) -> None:
         go = f"cd {folder} && " if str(folder) != "." else ""
@@ -41,7 +42,7 @@ def init(
 
 
 def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
-    """A workspace with the demo source and an empty state database."""
+    """Create a workspace with the demo source and an empty state database. Raises UsageError if the folder has one."""
     from penstock.app import load_workspace
     from penstock.clock import utc_now
 

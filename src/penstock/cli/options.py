@@ -22,14 +22,14 @@ MOST_LINES = 1_000_000_000
 LAST_ID = 2**63 - 1  # the largest number that the database holds
 
 WorkspaceDir = Annotated[
-    str, typer.Option("--workspace", metavar="DIR", help="Where the workspace is (default: here or above).")
+    str, typer.Option("--workspace", metavar="DIR", help="The folder of the workspace (default: this one or a parent).")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would change.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the changes.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 Force = Annotated[bool, typer.Option("--force", help="Allow more than 10,000 partitions at once.")]
-ActorName = Annotated[str | None, typer.Option("--actor", help="Who acts, for the audit log (default: the OS user).")]
+ActorName = Annotated[str | None, typer.Option("--actor", help="The actor, for the audit log (default: the OS user).")]
 
 Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")]
 OneKey = Annotated[str, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")]
@@ -47,33 +47,49 @@ Queries = Annotated[
     typer.Option("--query", metavar="NAME", help="Only this query; repeatable.", autocompletion=completion.queries),
 ]
 OnDate = Annotated[str | None, typer.Option("--date", metavar="D", help="Only this day.")]
-Since = Annotated[str | None, typer.Option("--since", metavar="D", help="From this day on.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="D", help="From this day.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="D", help="Up to and including this day.")]
 Status = Annotated[
     str | None,
     typer.Option("--status", metavar="S", help="pending, success or failed.", autocompletion=completion.statuses),
 ]
-Plan = Annotated[bool, typer.Option("--dry-run", "--plan", help="Only show what would be attempted, by reason.")]
+Plan = Annotated[bool, typer.Option("--dry-run", "--plan", help="Only show the plan, by reason.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MOST_LINES, help="At most this many lines.")]
 RowLimit = Annotated[int | None, typer.Option("--limit", min=0, max=MOST_LINES, help="At most this many rows.")]
 LineLimit = Annotated[int | None, typer.Option("--limit", min=0, max=MOST_LINES, help="At most this many lines.")]
 After = Annotated[str | None, typer.Option("--after", metavar="KEY", help="Continue after this partition key.")]
+Reprocess = Annotated[bool, typer.Option("--reprocess", help="Also fetch success partitions again.")]
 WithoutRaw = Annotated[
-    bool, typer.Option("--without-raw", help="Also partitions whose attempts left nothing in the raw sink.")
+    bool, typer.Option("--without-raw", help="Include partitions whose attempts left nothing in the raw sink.")
 ]
-AfterRun = Annotated[str | None, typer.Option("--after", metavar="RUN", help="Continue after this run: older ones.")]
+AfterRun = Annotated[str | None, typer.Option("--after", metavar="RUN", help="Continue with runs older than this one.")]
 AfterLoad = Annotated[
-    str | None, typer.Option("--after", metavar="KEY[/RUN]", help="Continue after this partition, or this run of it.")
+    str | None,
+    typer.Option("--after", metavar="KEY[/RUN]", help="Continue after this partition, or this run of it."),
 ]
-AfterId = Annotated[str | None, typer.Option("--after", metavar="ID", help="Continue after this one.")]
+AfterId = Annotated[str | None, typer.Option("--after", metavar="ID", help="Continue after this id.")]
 AfterEntry = Annotated[
     int | None,
-    typer.Option("--after", metavar="ID", min=1, max=LAST_ID, help="Continue after this entry: older ones."),
+    typer.Option("--after", metavar="ID", min=1, max=LAST_ID, help="Continue with entries older than this one."),
 ]
 AfterPosition = Annotated[
     int | None,
-    typer.Option("--after", metavar="POSITION", min=0, max=LAST_ID, help="The next events after this one."),
+    typer.Option("--after", metavar="POSITION", min=0, max=LAST_ID, help="Only events after this position."),
 ]
+
+
+def _not_blank(text: str | None) -> str | None:
+    from penstock.state.audited import refuse_blank
+
+    refuse_blank(text)
+    return text
+
+
+_REASON = typer.Option(
+    "--reason", metavar="TEXT", help="The reason, for the audit log and for `why`.", callback=_not_blank
+)
+Reason = Annotated[str | None, _REASON]
+RequiredReason = Annotated[str, _REASON]
 
 
 @dataclass(frozen=True)
@@ -211,6 +227,7 @@ def _selection(
 
 
 def after_key(text: str | None) -> PartitionKey | None:
+    """Return the key of `--after`. Raises UsageError if it is not a key."""
     return None if text is None else PartitionKey.parse(text)
 
 
