@@ -165,10 +165,10 @@ def created_documents(tree: ast.AST) -> Iterator[int]:
 
 def json_imports(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        if {"json", "orjson"} & {name.partition(".")[0] for name in names}:
-            yield node.lineno
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if {"json", "orjson"} & {name.partition(".")[0] for name in names}:
+                yield node.lineno
 
 
 def test_commands_create_no_json_documents() -> None:

@@ -9,11 +9,10 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show
-from penstock.partition import PartitionKey, run_id
-from penstock.views.operations import authority_document
 
 if TYPE_CHECKING:
     from penstock.app import Workspace
+    from penstock.partition import PartitionKey
     from penstock.state.control import AuditEntry
 
 
@@ -55,6 +54,8 @@ def rollback(
     Readers no longer see the rows of the present run, at once; the next `run` or control round publishes the earlier
     run. Restatement skips the partition until `state resume`.
     """
+    from penstock.partition import run_id
+
     _change_authority(
         "rollback", key, {"to": to, "reason": reason},
         lambda ws, one, entry: ws.rollback(one, run_id(to), entry, reason=reason, rehearsal=dry_run), workspace,
@@ -76,6 +77,8 @@ def approve(
 
     Restatement skips the partition until `state resume`.
     """
+    from penstock.partition import run_id
+
     _change_authority(
         "approve", key, {"run": run, "reason": reason},
         lambda ws, one, entry: ws.approve(one, run_id(run), reason, entry, rehearsal=dry_run), workspace, actor,
@@ -98,6 +101,7 @@ def _change_authority(
     from penstock.app import open_workspace, os_user
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.operations import authority_document
 
     ws = open_workspace(workspace)
     chosen = opt.select_key(key)

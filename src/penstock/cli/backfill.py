@@ -15,14 +15,7 @@ from penstock.cli.render import draw_keys, draw_more, show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, UsageError
 from penstock.plural import counted
-from penstock.views.backfills import (
-    backfill_change_document,
-    backfill_document,
-    backfill_item,
-    new_backfill_document,
-)
 from penstock.views.document import page, paginate
-from penstock.views.operations import retry_failed_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,6 +67,7 @@ def create(
     from penstock.cli.confirm import confirm
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.backfills import new_backfill_document
 
     ws = open_workspace(workspace)
     chosen = replace(filters.selection(), schema_version=schema_version)
@@ -133,6 +127,7 @@ def show_one(
 ) -> None:
     """Show one backfill: its progress, its failed partitions and its expected end."""
     from penstock.app import open_workspace
+    from penstock.views.backfills import backfill_document
 
     ws = open_workspace(workspace)
     failed = ws.backfills.failed(backfill_id)
@@ -204,6 +199,7 @@ def retry_failed(
     from penstock.app import open_workspace, os_user
     from penstock.cli.confirm import confirm
     from penstock.cli.retry import draw_refused
+    from penstock.views.operations import retry_failed_document
 
     ws = open_workspace(workspace)
     found = ws.backfill_failures(backfill_id, without_raw=without_raw)
@@ -239,6 +235,7 @@ def _change_status(
     from penstock.app import open_workspace, os_user
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.backfills import backfill_change_document
 
     ws = open_workspace(workspace)
     entry = AuditEntry(actor or os_user(), AuditedAct(f"backfill {verb}"), {"backfill_id": backfill_id}, {})
@@ -254,6 +251,8 @@ def _change_status(
 
 
 def _item(ws: Workspace, found: Backfill, *, is_saved: bool = True) -> dict[str, Any]:
+    from penstock.views.backfills import backfill_item
+
     return backfill_item(found, ws.backfills.progress(found.backfill_id), ws.now(), is_saved=is_saved)
 
 

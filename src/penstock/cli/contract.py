@@ -13,15 +13,7 @@ from penstock.cli import options as opt
 from penstock.cli.render import note, show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, UsageError
-from penstock.partition import PartitionKey
 from penstock.plural import counted
-from penstock.views.contracts import (
-    contract_document,
-    import_document,
-    odcs_document,
-    proposal_document,
-    trial_document,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,6 +53,7 @@ def check(
     from penstock.contract.contract import Contract
     from penstock.partition import day
     from penstock.pipeline.contract_trial import needs_spark, try_contract
+    from penstock.views.contracts import trial_document
 
     name, chosen = _one(_queries(file)[0], query, file)
     tried = Contract.of(chosen)
@@ -117,6 +110,8 @@ def infer(
     from penstock.config.settings import name_after
     from penstock.contract.documents import as_yaml, checked_query
     from penstock.contract.infer import infer as propose
+    from penstock.partition import PartitionKey
+    from penstock.views.contracts import proposal_document
 
     if (key is None) == (payload is None):
         raise UsageError("name either a partition or a --payload file")
@@ -147,6 +142,7 @@ def show_contract(
     from penstock.config.assets import query_to_mapping
     from penstock.contract.contract import Contract
     from penstock.contract.documents import as_yaml
+    from penstock.views.contracts import contract_document
 
     query = _query(workspace, name)
     found = Contract.of(query)
@@ -167,6 +163,7 @@ def export(
     """Export the contract of a query as a data contract for other tools."""
     from penstock.contract.documents import dumped
     from penstock.contract.odcs import to_odcs
+    from penstock.views.contracts import odcs_document
 
     if kind != "odcs":
         raise UsageError(f"--format {kind!r} is unknown: use odcs")
@@ -183,6 +180,7 @@ def import_(
     """Import a data contract as queries for a workspace. Comments list the parts without a counterpart."""
     from penstock.config.assets import query_to_mapping
     from penstock.contract.documents import as_yaml
+    from penstock.views.contracts import import_document
 
     queries, notes = _queries(file)
     written = {name: query_to_mapping(query) for name, query in queries.items()}

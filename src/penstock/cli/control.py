@@ -19,8 +19,6 @@ from penstock.cli.run_summary import waiting_lines
 from penstock.cli.text_tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
-from penstock.views.operations import breakers_document, close_breaker_document
-from penstock.views.runs import round_document
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,6 +45,7 @@ def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: 
     from penstock.control.select import Selection
     from penstock.flow.heartbeat import Heartbeat
     from penstock.state.worker import WorkerStore
+    from penstock.views.runs import round_document
 
     ws = open_workspace(workspace)
     stop = _stop_on_signals()
@@ -78,6 +77,7 @@ def serve(
     from penstock.control.serve import serve as loop
     from penstock.flow.heartbeat import Heartbeat
     from penstock.state.worker import WorkerStore
+    from penstock.views.runs import round_document
 
     ws = open_workspace(workspace)
     stop = _stop_on_signals()
@@ -99,6 +99,7 @@ def serve(
 def breakers(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
     """List the circuit breakers of sources. An open breaker allows only probes of its source."""
     from penstock.app import open_workspace
+    from penstock.views.operations import breakers_document
 
     ws = open_workspace(workspace)
     found = ws.breakers.all()
@@ -131,6 +132,7 @@ def close_breaker(
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
     from penstock.state.records import Breaker
+    from penstock.views.operations import close_breaker_document
 
     ws = open_workspace(workspace)
     if source not in ws.settings.sources:

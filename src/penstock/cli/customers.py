@@ -12,7 +12,6 @@ from penstock.cli.render import draw_more, show
 from penstock.cli.text_tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
-from penstock.views.customers import CUSTOMER_FIELDS, customers_document, sync_document
 from penstock.views.document import paginate
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ def list_(
 ) -> None:
     """List the customers of the workspace with their time zones and the days on which they are active."""
     from penstock.app import load_workspace
+    from penstock.views.customers import CUSTOMER_FIELDS, customers_document
 
     found = load_workspace(workspace).settings.customers
     at = 0 if after is None else 1 + _position(found, after)
@@ -82,6 +82,7 @@ def sync(
     from penstock.cli.confirm import confirm
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.customers import sync_document
 
     ws = open_workspace(workspace)
     wanted = [text.upper() for text in status or ["ENABLED"]]

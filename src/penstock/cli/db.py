@@ -8,7 +8,6 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show
-from penstock.views.installation import migration_document, roles_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +30,7 @@ def _group() -> None:
 def migrate(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
     """Create the schema or migrate it to the version of this release. Safe to repeat."""
     from penstock.app import load_workspace
+    from penstock.views.installation import migration_document
 
     ws = load_workspace(workspace)
     before, after = ws.migrate()
@@ -53,6 +53,7 @@ def roles(
     """Create the PostgreSQL roles and grant their rights. Safe to repeat; repeat it after a migration."""
     from penstock.app import load_workspace
     from penstock.db.roles import make_roles, plan_roles
+    from penstock.views.installation import roles_document
 
     ws = load_workspace(workspace)
     plan = plan_roles(ws.database, prefix if prefix is not None else f"penstock_{ws.settings.workspace}")

@@ -12,12 +12,12 @@ from penstock.cli import options as opt
 from penstock.cli.render import show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, PenstockError
-from penstock.views.installation import Finding, doctor_document
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.app import Workspace
+    from penstock.views.installation import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +31,7 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
     of sources can be reached. Exit code 1 if a check fails.
     """
     from penstock.app import load_workspace
+    from penstock.views.installation import Finding, doctor_document
 
     findings = []
     try:
@@ -71,6 +72,8 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
 
 
 def _found(name: str, check: Callable[[], str]) -> Finding:
+    from penstock.views.installation import Finding
+
     try:
         return Finding(name, True, check())
     except PenstockError as error:

@@ -11,7 +11,6 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import show
 from penstock.errors import UsageError
-from penstock.views.installation import workspace_document
 
 if TYPE_CHECKING:
     from penstock.app import Workspace
@@ -29,6 +28,8 @@ def init(
     debug: opt.Debug = False,
 ) -> None:
     """Create a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
+    from penstock.views.installation import workspace_document
+
     ws = write_workspace(folder, customers, days)
     target = folder / "penstock.yaml"
     where = folder if str(folder) != "." else Path.cwd()

@@ -13,7 +13,6 @@ from penstock.clock import LONGEST
 from penstock.errors import UsageError
 from penstock.plural import counted
 from penstock.views.document import page, paginate
-from penstock.views.ledger import export_document, rebuild_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,6 +62,7 @@ def rebuild(
 ) -> None:
     """Rebuild all projections from the ledger, and replace them atomically. Readers are not interrupted. *"""
     from penstock.app import open_workspace
+    from penstock.views.ledger import rebuild_document
 
     if engine not in ("embedded", "spark"):
         raise UsageError(f"--engine {engine!r} is unknown: use embedded or spark")
@@ -94,6 +94,7 @@ def export(
     from penstock.app import open_workspace, os_user
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.ledger import export_document
 
     ws = open_workspace(workspace)
     entry = AuditEntry(actor or os_user(), AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than}, {})

@@ -9,7 +9,6 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import show
 from penstock.plural import counted
-from penstock.views.runs import lineage_document
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +30,7 @@ def emit(
     """
     from penstock.app import open_workspace
     from penstock.partition import run_id
+    from penstock.views.runs import lineage_document
 
     ws = open_workspace(workspace)
     sent = ws.tell_lineage(run_id(run))

@@ -14,8 +14,6 @@ from penstock.cli.text_tables import table
 from penstock.lifecycle import PartitionStatus
 from penstock.plural import counted
 from penstock.views.document import paginate
-from penstock.views.operations import marks_document
-from penstock.views.partitions import terminal_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +44,7 @@ def terminal(
 ) -> None:
     """List failed partitions that are not retried automatically, with the reason."""
     from penstock.app import open_workspace
+    from penstock.views.partitions import terminal_document
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
@@ -183,6 +182,7 @@ def _change_marks(
     from penstock.cli.confirm import confirm
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.operations import marks_document
 
     ws = open_workspace(workspace)
     found, total = find(ws, chosen)

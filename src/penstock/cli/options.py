@@ -13,10 +13,10 @@ import typer
 from penstock.cli import completion
 from penstock.errors import UsageError
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import PartitionKey
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
+    from penstock.partition import PartitionKey
 
 MOST_LINES = 1_000_000_000
 LAST_ID = 2**63 - 1  # the largest number that the database holds
@@ -192,6 +192,7 @@ def _parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
 def select_key(text: str) -> Selection:
     """Return the selection of one partition by its key."""
     from penstock.control.select import Selection
+    from penstock.partition import PartitionKey
 
     return Selection((PartitionKey.parse(text),))
 
@@ -208,6 +209,7 @@ def _selection(
 ) -> Selection:
     from penstock.control.filters import customer_ids, day_range
     from penstock.control.select import Selection
+    from penstock.partition import PartitionKey
 
     named = {"--source": source, "--date": date, "--since": since, "--until": until, "--status": status}
     if empty := [option for option, value in named.items() if value == ""]:
@@ -228,6 +230,8 @@ def _selection(
 
 def after_key(text: str | None) -> PartitionKey | None:
     """Return the key of `--after`. Raises UsageError if it is not a key."""
+    from penstock.partition import PartitionKey
+
     return None if text is None else PartitionKey.parse(text)
 
 

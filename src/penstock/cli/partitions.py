@@ -11,7 +11,6 @@ from penstock.cli.render import draw_more, show
 from penstock.cli.text_tables import table
 from penstock.plural import counted
 from penstock.views.document import paginate
-from penstock.views.partitions import missing_document, partitions_document, stale_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +37,7 @@ def missing(
 ) -> None:
     """List expected partitions without an accepted run, as ranges of days and one by one, with the reason."""
     from penstock.app import open_workspace
+    from penstock.views.partitions import missing_document
 
     ws = open_workspace(workspace)
     board = ws.board(filters.selection())
@@ -80,6 +80,7 @@ def failed(
     """
     from penstock.app import open_workspace
     from penstock.projections.status_board import FAILED
+    from penstock.views.partitions import partitions_document
 
     ws = open_workspace(workspace)
     board = ws.board(filters.selection(), requeued=False)
@@ -122,6 +123,7 @@ def stale(
     """
     from penstock.app import open_workspace
     from penstock.projections.status_board import STALE
+    from penstock.views.partitions import stale_document
 
     ws = open_workspace(workspace)
     board = ws.board(filters.selection())

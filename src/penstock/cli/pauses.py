@@ -11,7 +11,6 @@ from penstock.cli.render import draw_more, show
 from penstock.cli.text_tables import table
 from penstock.plural import counted
 from penstock.views.document import paginate
-from penstock.views.pauses import pauses_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +34,7 @@ def pauses(
     """
     from penstock.app import open_workspace
     from penstock.control.select import Selection
+    from penstock.views.pauses import pauses_document
 
     ws = open_workspace(workspace)
     found, total = ws.reader.pauses(limit + 1, after=after)

@@ -10,9 +10,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import show
 from penstock.cli.text_tables import table
-from penstock.partition import PartitionKey
 from penstock.plural import counted
-from penstock.views.raw import deleted_runs_document, garbage_document, raw_rows_document, raw_runs_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +30,8 @@ def list_runs(
 ) -> None:
     """List the runs of a partition in the raw sink with their seals, and mark the authoritative run."""
     from penstock.app import open_reader
+    from penstock.partition import PartitionKey
+    from penstock.views.raw import raw_runs_document
 
     ws = open_reader(workspace)
     chosen = PartitionKey.parse(key)
@@ -75,7 +75,8 @@ def read(
     from itertools import islice
 
     from penstock.app import open_reader, open_workspace
-    from penstock.partition import run_id
+    from penstock.partition import PartitionKey, run_id
+    from penstock.views.raw import raw_rows_document
 
     chosen = PartitionKey.parse(key)
     if run:
@@ -111,6 +112,7 @@ def gc(
     from penstock.config.values import duration
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.raw import deleted_runs_document, garbage_document
 
     ws = open_workspace(workspace)
     age = duration(older_than)

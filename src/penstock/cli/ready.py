@@ -12,7 +12,6 @@ from penstock.cli.render import show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
-from penstock.views.readiness import ready_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +51,7 @@ def ready(
     """
     from penstock.app import open_reader
     from penstock.config.values import duration
+    from penstock.views.readiness import ready_document
     from penstock.warehouse.readiness import Rule
 
     ws = open_reader(workspace)

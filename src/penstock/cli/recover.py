@@ -13,13 +13,6 @@ from penstock.cli.render import draw_mismatches, show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, UsageError
 from penstock.plural import counted
-from penstock.views.recovery import (
-    NOT_IN_THE_LAKE,
-    backup_document,
-    database_recovery_document,
-    lake_recovery_document,
-)
-from penstock.views.warehouse import mismatches_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +47,7 @@ def backup(
     own tools. After a restore, `penstock recover --from lake` updates the database from the lake.
     """
     from penstock.app import open_workspace
+    from penstock.views.recovery import backup_document
 
     ws = open_workspace(workspace)
     found = ws.backup(folder)
@@ -113,6 +107,8 @@ def recover(
 
 
 def _report(ws: Workspace, as_json: bool) -> None:
+    from penstock.views.warehouse import mismatches_document
+
     found = ws.lost_database()
     if not found:
         ws.require_schema()
@@ -133,6 +129,7 @@ def _report(ws: Workspace, as_json: bool) -> None:
 
 def _from_lake(ws: Workspace, entry: AuditEntry, change: opt.ChangeOptions, as_json: bool) -> None:
     from penstock.cli.confirm import confirm
+    from penstock.views.recovery import lake_recovery_document
 
     with RunProgress() as progress:
         found = ws.recovery.preview_from_lake(progress.stage("read", 1))
@@ -145,6 +142,8 @@ def _from_lake(ws: Workspace, entry: AuditEntry, change: opt.ChangeOptions, as_j
 
 
 def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
+    from penstock.views.recovery import NOT_IN_THE_LAKE
+
     draw_mismatches(console, found.left_alone)
     if found.is_nothing:
         console.print("no table of the lake is ahead of the state database: nothing to restore")
@@ -189,6 +188,7 @@ def _from_database(
     ws: Workspace, entry: AuditEntry, tables: list[str], change: opt.ChangeOptions, as_json: bool
 ) -> None:
     from penstock.cli.confirm import confirm
+    from penstock.views.recovery import database_recovery_document
 
     ws.require_schema()
     with RunProgress() as progress:

@@ -12,7 +12,6 @@ from penstock.cli.progress import RunProgress
 from penstock.cli.render import draw_keys, show
 from penstock.errors import ExitCode
 from penstock.plural import counted
-from penstock.views.operations import retry_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +38,7 @@ def retry(
     from penstock.cli.confirm import confirm
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.operations import retry_document
 
     ws = open_workspace(workspace)
     chosen = filters.selection()

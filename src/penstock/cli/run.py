@@ -12,7 +12,6 @@ from penstock.cli.render import show
 from penstock.cli.run_summary import explain_interrupt, show_summary
 from penstock.cli.text_tables import table
 from penstock.plural import counted
-from penstock.views.plans import plan_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,6 +49,7 @@ def run(
     """
     from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
+    from penstock.views.plans import plan_document
 
     ws = open_workspace(workspace)
     chosen = filters.selection()

@@ -13,7 +13,6 @@ from penstock.cli.render import show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
-from penstock.views.runs import run_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +24,8 @@ _SHOWN_FAILURES = 20
 
 def show_summary(summary: RunSummary, as_json: bool) -> None:
     """Print the result of a run. Exits with 1 unless every planned partition is accepted and published."""
+    from penstock.views.runs import run_document
+
     show(run_document(summary), as_json, lambda console: _draw(console, summary))
     if summary.failures or summary.cancelled or summary.blocked or summary.troubles or summary.end != "done":
         raise typer.Exit(ExitCode.FAILED)

@@ -13,7 +13,6 @@ from penstock.cli.run_summary import explain_interrupt, show_summary
 from penstock.cli.text_tables import table
 from penstock.plural import counted
 from penstock.views.document import page, paginate
-from penstock.views.runs import cancel_document, run_tasks_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,6 +64,7 @@ def show_run(
     """Show one run: its tasks by stage and state, the failed tasks, and the edges that block others."""
     from penstock.app import open_workspace
     from penstock.partition import run_id
+    from penstock.views.runs import run_tasks_document
 
     found = open_workspace(workspace).run_page(run_id(run))
     show(run_tasks_document(found), as_json, lambda console: _draw_tasks(console, found))
@@ -107,6 +107,7 @@ def cancel(
     from penstock.partition import run_id
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.runs import cancel_document
 
     ws = open_workspace(workspace)
     named = run_id(run)

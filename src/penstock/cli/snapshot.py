@@ -11,7 +11,6 @@ from penstock.cli.render import show
 from penstock.cli.text_tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
-from penstock.views.warehouse import snapshot_document, snapshots_document
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +35,7 @@ def snapshot(
     """
     from penstock.app import open_workspace
     from penstock.config.values import duration
+    from penstock.views.warehouse import snapshot_document, snapshots_document
 
     ws = open_workspace(workspace)
     if drop and name is None:

@@ -12,7 +12,6 @@ from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import show
 from penstock.errors import ConfigError
-from penstock.views.installation import class_archive_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +41,7 @@ def prepare(
     """
     from penstock import interrupts
     from penstock.pipeline.session import archive_of_classes
+    from penstock.views.installation import class_archive_document
 
     interrupts.begin_work()
     archive = archive_of_classes()

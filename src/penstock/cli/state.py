@@ -13,7 +13,6 @@ from penstock.cli.render import draw_more, show
 from penstock.cli.text_tables import shown, table
 from penstock.lifecycle import PartitionStatus
 from penstock.views.document import page, paginate
-from penstock.views.state import attempts_document, state_item
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +43,7 @@ def inspect(
     A partition without a row is implicitly pending. With keys or --status the list includes such partitions.
     """
     from penstock.app import open_workspace
+    from penstock.views.state import state_item
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
@@ -77,6 +77,7 @@ def history(
 ) -> None:
     """List every attempt of one partition: run, stage, outcome, complaints, counts and times."""
     from penstock.app import open_workspace
+    from penstock.views.state import attempts_document
 
     ws = open_workspace(workspace)
     chosen = opt.select_key(key)

@@ -12,7 +12,6 @@ from penstock.cli.render import draw_mismatches, show
 from penstock.cli.text_tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
-from penstock.views.status import grid_document, status_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,6 +56,7 @@ def status(
     The configuration (customers, queries, start_date) determines which partitions are expected.
     """
     from penstock.app import open_workspace
+    from penstock.views.status import grid_document, status_document
 
     ws = open_workspace(workspace)
     groups = [name.strip() for name in by.split(",") if name.strip()]

@@ -12,7 +12,6 @@ from penstock.cli.render import draw_keys, show
 from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
-from penstock.views.operations import recheck_document, recheck_preview_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +40,7 @@ def validate(
     """
     from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
+    from penstock.views.operations import recheck_document, recheck_preview_document
 
     ws = open_workspace(workspace)
     chosen = filters.selection()

@@ -14,14 +14,6 @@ from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
 from penstock.views.document import paginate
-from penstock.views.warehouse import (
-    compact_document,
-    loads_document,
-    pointers_document,
-    reconcile_document,
-    vacuum_document,
-    verify_document,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,6 +45,7 @@ def pointers(
 ) -> None:
     """List the pointers: the run that the warehouse serves for each partition, its table and version."""
     from penstock.app import open_workspace
+    from penstock.views.warehouse import pointers_document
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
@@ -84,6 +77,7 @@ def loads(
 ) -> None:
     """List the load records: every run that was loaded, with its time, schema version and number of rows."""
     from penstock.app import open_workspace
+    from penstock.views.warehouse import loads_document
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
@@ -117,6 +111,7 @@ def reconcile(
     from penstock.app import open_workspace, os_user
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.warehouse import reconcile_document
 
     ws = open_workspace(workspace)
     found, counts = ws.differences(limit)
@@ -168,6 +163,7 @@ def compact(
 ) -> None:
     """Merge the small files of each month. Rows and runs do not change, and readers are not interrupted. *"""
     from penstock.app import open_workspace
+    from penstock.views.warehouse import compact_document
 
     ws = open_workspace(workspace)
     names = [head.name for _, head in ws.warehouse_tables(tables or ())]
@@ -207,6 +203,7 @@ def vacuum(
     from penstock.config.values import duration
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.warehouse import vacuum_document
 
     ws, age = open_workspace(workspace), duration(retention)
     ws.check_vacuum(tables or (), age)
@@ -240,6 +237,7 @@ def verify(
     recover --from database --table TABLE` rebuilds damaged tables.
     """
     from penstock.app import open_workspace
+    from penstock.views.warehouse import verify_document
     from penstock.warehouse.tables import rebuild_hint
 
     ws = open_workspace(workspace)

@@ -9,9 +9,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import show
 from penstock.cli.text_tables import shown
-from penstock.partition import PartitionKey
 from penstock.plural import counted
-from penstock.views.why import SHOWN_ATTEMPTS, why_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +26,8 @@ def why(
 ) -> None:
     """Explain one partition: authority, pointer, last attempts, what blocks it and what happens next."""
     from penstock.app import open_workspace
+    from penstock.partition import PartitionKey
+    from penstock.views.why import why_document
 
     ws = open_workspace(workspace)
     found = ws.why(PartitionKey.parse(key))
@@ -36,6 +36,8 @@ def why(
 
 def _draw(console: Console, found: Why) -> None:
     from rich.text import Text
+
+    from penstock.views.why import SHOWN_ATTEMPTS
 
     view, state, pointer = found.view, found.view.state, found.pointer
     console.print(Text.assemble((str(found.key), "bold"), f"  {found.display}"))
