@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.cli.start import main
+from penstock.cli.entry_point import main
 
 main()

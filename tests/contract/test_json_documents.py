@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.cli.run import document
 from penstock.errors import ErrorClass
 from penstock.flow.summary import Failure, RunSummary
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import new_run_id
 from penstock.state.records import Planned
+from penstock.views.runs import run_document
 from support import builders
 from support.builders import rejected
 from support.harness import Harness
@@ -148,7 +148,7 @@ def test_status_counts_by_display_status(house: Harness) -> None:
 def test_a_run_says_what_became_of_it() -> None:
     summary = RunSummary(new_run_id(), planned=9, accepted=4, rejected=2, loaded=4, skipped=1, cancelled=1, blocked=1)
     summary.fail([Failure(key(1), Stage.EXTRACT, ErrorClass.TRANSIENT, "no answer")])
-    found = document(summary)
+    found = run_document(summary)
     counts = {"planned": 9, "accepted": 4, "rejected": 2, "loaded": 4, "skipped": 2, "cancelled": 1, "seconds": 0.0}
     assert {name: found[name] for name in counts} == counts
     assert found["run_id"] == summary.run_id

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from penstock.app import load_workspace
-from penstock.cli import diagnosis
+from penstock.cli import health_checks
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current, migrate
@@ -736,15 +736,15 @@ def test_complete_roles_have_no_problems_and_each_change_is_found(estate: Estate
 def test_doctor_says_what_to_do_about_incomplete_roles(estate: Estate, tmp_path: Path) -> None:
     url = estate.owner.url.render_as_string(hide_password=False)
     ws = load_workspace(workspaces.write_workspace(tmp_path, state=url))
-    assert "complete" in diagnosis.roles(ws)
+    assert "complete" in health_checks.roles(ws)
     command(estate.admin, f"REVOKE INSERT ON public.load_record FROM {estate.prefix}_loader")
     with pytest.raises(
         ConfigError, match=f"lacks INSERT on load_record: run `penstock db roles --prefix {estate.prefix}`"
     ):
-        diagnosis.roles(ws)
+        health_checks.roles(ws)
     make_roles(estate.owner, plan_roles(estate.owner, estate.prefix))
-    assert "complete" in diagnosis.roles(ws)
-    ws.context.database.close()
+    assert "complete" in health_checks.roles(ws)
+    ws.database.close()
 
 
 def test_roles_note_acts_that_exist() -> None:

@@ -18,6 +18,7 @@ ROOT = Path(penstock.__file__).parent
 LAYERS = (
     "cli",
     "console",
+    "views",
     "app",
     "testing",
     "control",
@@ -55,6 +56,9 @@ FACES = {"__main__": "cli"}
 
 # (importing module, imported part): why this import may point upwards.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+# The one module of the command line that may encode JSON: it prints documents and log lines.
+JSON_OUTPUT = "penstock.cli.render"
 
 HEAVY = ("pyspark", "pyarrow", "deltalake", "duckdb", "pandas", "sqlalchemy")
 
@@ -148,3 +152,57 @@ def test_what_every_command_imports_is_light(module: str) -> None:
     probe = f"import sys, {module}; print(*sorted({set(HEAVY)!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+def created_documents(tree: ast.AST) -> Iterator[int]:
+    """The lines that create a JSON document themselves instead of calling a function of views/."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name == "Document":
+                yield node.lineno
+
+
+def json_imports(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if {"json", "orjson"} & {name.partition(".")[0] for name in names}:
+                yield node.lineno
+
+
+def test_commands_create_no_json_documents() -> None:
+    """`show` takes a Document, which mypy checks: a command can only print a document of views/."""
+    created = [
+        f"{module}:{line}"
+        for module, file in modules()
+        if part_of(module) in LAYERS[: LAYERS.index("views")]
+        for line in created_documents(ast.parse(file.read_text()))
+    ]
+    assert created == []
+
+
+def test_commands_encode_no_json() -> None:
+    encoded = [
+        f"{module}:{line}"
+        for module, file in modules()
+        if part_of(module) == "cli" and module != JSON_OUTPUT
+        for line in json_imports(ast.parse(file.read_text()))
+    ]
+    assert encoded == []
+
+
+@pytest.mark.parametrize(
+    ("source", "documents", "imports"),
+    [
+        ("x = Document({})", 1, 0),
+        ("import penstock.views.document as d\nx = d.Document({})", 1, 0),
+        ("from penstock.views.document import Document\ndef f(x: Document) -> None: ...", 0, 0),
+        ("import json", 0, 1),
+        ("def f():\n    from orjson import dumps", 0, 1),
+        ("from penstock.views.rows import json_text", 0, 0),
+    ],
+)
+def test_the_check_of_documents_sees_calls_and_imports(source: str, documents: int, imports: int) -> None:
+    tree = ast.parse(source)
+    assert (len(list(created_documents(tree))), len(list(json_imports(tree)))) == (documents, imports)

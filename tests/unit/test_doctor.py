@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from penstock.app import load_workspace
-from penstock.cli import diagnosis
+from penstock.cli import health_checks
 from penstock.cli.main import app
 from penstock.errors import SourceUnavailable
 from penstock.source.reach import connect, within
@@ -190,7 +190,7 @@ def test_a_place_that_hangs_is_given_up() -> None:
         within(0.1, hang, "the bucket")
     assert time.monotonic() - began < 30  # not the minute that it hangs
     stop.set()
-    assert diagnosis.SECONDS <= 5
+    assert health_checks.SECONDS <= 5
 
 
 def test_an_address_behind_a_proxy_is_left_to_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

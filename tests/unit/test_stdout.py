@@ -31,7 +31,7 @@ def test_a_command_without_standard_output_still_ends_as_it_should() -> None:
 _BUSY_THREAD = """
 import sys, time
 import pyarrow, pyarrow.csv
-from penstock.cli import start
+from penstock.cli import entry_point
 
 class Slow:
     closed = False
@@ -49,7 +49,7 @@ reading = pyarrow.csv.open_csv(
     pyarrow.PythonFile(Slow(), mode="r"), read_options=pyarrow.csv.ReadOptions(block_size=2000)
 )
 sys.argv = ["penstock", *sys.argv[1:]]
-start.main()
+entry_point.main()
 """
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.plural import counted
 from support import long_names
 from support.long_names import QUERY, LongNames

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from penstock.cli import read
+from penstock.cli import row_output
 from penstock.errors import UsageError
 from penstock.warehouse.sql import query
 
@@ -22,7 +22,7 @@ NOT_IN_PARQUET = {"interval", "empty_struct", "union"}
 
 def written(statement: str, kind: str) -> bytes:
     target = io.BytesIO()
-    read._encode(query(statement, {}), kind, target, None)
+    row_output.encode_rows(query(statement, {}), kind, target)
     return target.getvalue()
 
 
@@ -36,7 +36,7 @@ def test_every_type_is_written_in_every_format_or_refused_with_a_message(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     statement = f'SELECT "{name}" AS c FROM test_all_types()'
-    read._draw(query(statement, {}), 50)
+    row_output.draw_rows(query(statement, {}), 50)
     assert len(capsys.readouterr().out.splitlines()) >= 5
     rows = json.loads(written(statement, "json"))["items"]
     assert len(rows) == 3
@@ -96,7 +96,7 @@ def test_values_are_shown_as_they_are(expression: str, shown: Any) -> None:
 
 
 def test_columns_of_the_same_name_are_all_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    read._draw(query("SELECT 11 AS a, 22 AS a", {}), 5)
+    row_output.draw_rows(query("SELECT 11 AS a, 22 AS a", {}), 5)
     shown = capsys.readouterr().out
     assert "11" in shown
     assert "22" in shown

@@ -1,4 +1,4 @@
-"""`penstock audit list`."""
+"""`penstock audit list`: manual operations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import cut, draw_more, page, show
-from penstock.cli.tables import table
+from penstock.cli.render import draw_more, show
+from penstock.cli.text_tables import table
+from penstock.views.document import page, paginate
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-audit = typer.Typer(no_args_is_help=True, help="Manual acts: who, when, what, how many.")
+audit = typer.Typer(no_args_is_help=True, help="The audit log of manual operations.")
 
 
 def register(app: typer.Typer) -> None:
@@ -33,11 +34,11 @@ def list_(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """The manual acts, newest first."""
+    """List manual operations, newest first: actor, time, command, filters, flags, count and outcome."""
     from penstock.app import open_workspace
 
-    reader = open_workspace(workspace).context.state
-    entries, following = cut(reader.audit(limit + 1, after=after), limit, lambda entry: entry["audit_id"])
+    reader = open_workspace(workspace).reader
+    entries, following = paginate(reader.audit(limit + 1, after=after), limit, lambda entry: entry["audit_id"])
     total = reader.audit_count()
     names = ("audit_id", "at", "actor", "command", "filters", "flags", "affected", "outcome")
 

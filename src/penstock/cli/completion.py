@@ -1,4 +1,4 @@
-"""What a shell offers for an option, from the workspace file. Never fails: without a workspace it offers nothing."""
+"""Shell completion of option values from the workspace file. Without a readable workspace it offers nothing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 def sources(context: typer.Context, incomplete: str) -> list[str]:
     found = _settings(context)
-    return _beginning(found.sources, incomplete) if found else []
+    return _starting_with(found.sources, incomplete) if found else []
 
 
 def queries(context: typer.Context, incomplete: str) -> list[str]:
     found = _settings(context)
-    return _beginning([*found.queries, *found.models], incomplete) if found else []
+    return _starting_with([*found.queries, *found.models], incomplete) if found else []
 
 
 def customers(context: typer.Context, incomplete: str) -> list[str]:
     found = _settings(context)
-    return _beginning((customer.id for customer in found.customers), incomplete) if found else []
+    return _starting_with((customer.id for customer in found.customers), incomplete) if found else []
 
 
 def tables(context: typer.Context, incomplete: str) -> list[str]:
@@ -34,11 +34,11 @@ def tables(context: typer.Context, incomplete: str) -> list[str]:
     if found is None:
         return []
     fetched = (f"{query.source}.{name}" for name, query in found.queries.items())
-    return _beginning([*fetched, *(f"models.{name}" for name in found.models)], incomplete)
+    return _starting_with([*fetched, *(f"models.{name}" for name in found.models)], incomplete)
 
 
 def statuses(incomplete: str) -> list[str]:
-    return _beginning(PartitionStatus, incomplete)
+    return _starting_with(PartitionStatus, incomplete)
 
 
 def _settings(context: typer.Context) -> Settings | None:
@@ -50,5 +50,5 @@ def _settings(context: typer.Context) -> Settings | None:
         return None
 
 
-def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+def _starting_with(names: Iterable[str], incomplete: str) -> list[str]:
     return [str(name) for name in names if name.startswith(incomplete)]

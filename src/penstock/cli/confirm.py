@@ -1,4 +1,4 @@
-"""The rails around changes: preview, confirmation above 20 partitions, --force above 10,000."""
+"""Confirmation of changes: above 20 partitions --yes or a prompt, above 10,000 also --force."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FORCE_ABOVE = 10_000
 
 
 def confirm(what: str, count: int, *, yes: bool, force: bool, noun: str = "partition") -> None:
-    """Return if the change may go on; refuse or ask otherwise."""
-    act = f"{what} {counted(count, noun)}"
+    """Return if the change is confirmed. Prompts on a terminal; raises UsageError if an option is missing."""
+    change = f"{what} {counted(count, noun)}"
     if count > FORCE_ABOVE and not force:
-        raise UsageError(f"{act} is more than {FORCE_ABOVE:,}: narrow the filters or add --force")
+        raise UsageError(f"{change} is more than {FORCE_ABOVE:,}: narrow the filters or add --force")
     if count <= ASK_ABOVE or yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{act} needs a confirmation: add --yes (or look first with --dry-run)")
-    if not typer.confirm(f"{act}?", err=True):
+        raise UsageError(f"{change} needs a confirmation: add --yes (or look first with --dry-run)")
+    if not typer.confirm(f"{change}?", err=True):
         raise typer.Abort

@@ -1,4 +1,4 @@
-"""`penstock contract`: what queries promise; tried on files, proposed from rows, exchanged with others."""
+"""`penstock contract`: contracts of queries: show, check, infer, export and import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import note, show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, UsageError
 from penstock.plural import counted
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from penstock.config.assets import Query
     from penstock.pipeline.contract_trial import Trial
 
-contract = typer.Typer(no_args_is_help=True, help="What queries promise: show, try, propose, export and import it.")
+contract = typer.Typer(no_args_is_help=True, help="Contracts of queries: show, check, infer, export and import.")
 
 QueryName = Annotated[str, typer.Argument(metavar="NAME", help="A query of the workspace.")]
-Payload = Annotated[Path | None, typer.Option("--payload", metavar="F", help="A file with one JSON object a line.")]
+Payload = Annotated[Path | None, typer.Option("--payload", metavar="F", help="A file with one JSON object per line.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -34,43 +34,36 @@ def register(app: typer.Typer) -> None:
 @contract.command("check")
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A workspace file, a file with queries, or ODCS.")],
-    payload: Annotated[Path, typer.Option("--payload", metavar="F", help="A file with one JSON object a line.")],
+    payload: Annotated[Path, typer.Option("--payload", metavar="F", help="A file with one JSON object per line.")],
     query: Annotated[
-        str | None, typer.Option("--query", metavar="NAME", help="Which query, if there are many.")
+        str | None, typer.Option("--query", metavar="NAME", help="The query, if the file has several.")
     ] = None,
-    date: Annotated[str | None, typer.Option("--date", metavar="D", help="The day that the rows are of.")] = None,
+    date: Annotated[str | None, typer.Option("--date", metavar="D", help="The day of the rows.")] = None,
     no_expressions: Annotated[
-        bool, typer.Option("--no-expressions", help="Leave out checks that need Spark, and answer at once.")
+        bool, typer.Option("--no-expressions", help="Skip checks that need Spark, such as expressions.")
     ] = False,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Try a contract on a file with rows, without a workspace. *
+    """Check a file with rows against a contract, without a workspace. *
 
-    Spark is started only for checks that need it, such as expressions. Checks against other runs and tables are named
-    and left out. Exit code 1 if the rows would be rejected.
+    Starts Spark only for checks that need it, such as expressions. Checks against other runs and tables are listed as
+    skipped. Exit code 1 if the rows would be rejected.
     """
     from penstock.contract.contract import Contract
     from penstock.partition import day
     from penstock.pipeline.contract_trial import needs_spark, try_contract
+    from penstock.views.contracts import trial_document
 
     name, chosen = _one(_queries(file)[0], query, file)
     tried = Contract.of(chosen)
     if not payload.is_file():
         raise UsageError(f"there is no file {payload}")
-    asking = needs_spark(tried)
-    if asking and not no_expressions:
-        note(f"starting Spark for {', '.join(asking)}; --no-expressions leaves that out")
+    spark_checks = needs_spark(tried)
+    if spark_checks and not no_expressions:
+        note(f"starting Spark for {', '.join(spark_checks)}; --no-expressions skips them")
     trial = try_contract(tried, payload, day(date) if date else None, None if no_expressions else _session)
-    document = {
-        "query": name,
-        "fingerprint": tried.fingerprint,
-        "accepted": trial.is_acceptable,
-        "rows": trial.rows,
-        "complaints": [complaint.as_dict() for complaint in trial.complaints],
-        "skipped": list(trial.skipped),
-    }
-    show(document, as_json, lambda console: _draw_trial(console, name, trial))
+    show(trial_document(name, tried, trial), as_json, lambda console: _draw_trial(console, name, trial))
     if not trial.is_acceptable:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -88,8 +81,8 @@ def _draw_trial(console: Console, name: str, trial: Trial) -> None:
     if trial.complaints:
         rows = [(c.check, c.severity, c.count, c.line, c.message, c.example) for c in trial.complaints]
         console.print(table(None, ("check", "severity", "rows", "line", "what is wrong", "example"), rows))
-    for words in trial.skipped:
-        console.print(f"not tried: {words}")
+    for check in trial.skipped:
+        console.print(f"not tried: {check}")
     verdict = ("would be accepted", "green") if trial.is_acceptable else ("would be rejected", "red")
     console.print(Text.assemble(f"{counted(trial.rows, 'row')} of {name} ", verdict))
 
@@ -97,20 +90,28 @@ def _draw_trial(console: Console, name: str, trial: Trial) -> None:
 @contract.command("infer")
 def infer(
     key: Annotated[str | None, typer.Argument(metavar="KEY", help="source/customer_id/query_name/YYYY-MM-DD")] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Another run than the trusted one.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="This run instead of the authoritative one.")
+    ] = None,
     payload: Payload = None,
-    name: Annotated[str | None, typer.Option("--name", help="How to call the query (default: by key or file).")] = None,
-    source: Annotated[str | None, typer.Option("--source", help="Its source (default: that of the key).")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name of the query (default: from the key or file).")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="The source of the query (default: from the key).")
+    ] = None,
     actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Propose fields and checks from the rows of a raw run, or of a file; the answer can be included in a workspace."""
+    """Infer fields and checks from the rows of a raw run or a file, as YAML that a workspace can include."""
     from penstock.config.assets import query_to_mapping
     from penstock.config.settings import name_after
     from penstock.contract.documents import as_yaml, checked_query
     from penstock.contract.infer import infer as propose
+    from penstock.partition import PartitionKey
+    from penstock.views.contracts import proposal_document
 
     if (key is None) == (payload is None):
         raise UsageError("name either a partition or a --payload file")
@@ -121,7 +122,7 @@ def infer(
         from penstock.app import open_workspace
         from penstock.partition import run_id
 
-        partition = opt.selection([str(key)]).keys[0]
+        partition = PartitionKey.parse(str(key))
         ws = open_workspace(workspace)
         proposal = propose(ws.raw.lines_of(partition, run_id(run), actor) if run else ws.raw.lines(partition))
         called, from_ = partition.query_name, partition.source
@@ -129,7 +130,7 @@ def infer(
     query = query_to_mapping(checked_query(called, proposal.as_query(source or from_), "the proposal"))
     notes = [f"proposed from {counted(proposal.rows, 'row')}", *proposal.notes]
     text = as_yaml({called: query}, notes)
-    document = {"queries": {called: query}, "rows": proposal.rows, "notes": list(proposal.notes), "yaml": text}
+    document = proposal_document(called, query, proposal.rows, proposal.notes, text)
     show(document, as_json, lambda _console: typer.echo(text, nl=False))
 
 
@@ -137,17 +138,18 @@ def infer(
 def show_contract(
     name: QueryName, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
 ) -> None:
-    """One query as it is in force, with its table and code version; what has its default is left out."""
+    """Show the contract of a query with its table and code version. Values that equal their default are left out."""
     from penstock.config.assets import query_to_mapping
     from penstock.contract.contract import Contract
     from penstock.contract.documents import as_yaml
+    from penstock.views.contracts import contract_document
 
     query = _query(workspace, name)
     found = Contract.of(query)
     written = query_to_mapping(query)
     notes = [f"table {found.table}, code version {found.fingerprint}"]
-    document = {"query": name, "table": found.table, "fingerprint": found.fingerprint, "contract": found.body()}
-    show(document, as_json, lambda _console: typer.echo(as_yaml({name: written}, notes), nl=False))
+    text = as_yaml({name: written}, notes)
+    show(contract_document(name, found), as_json, lambda _console: typer.echo(text, nl=False))
 
 
 @contract.command("export")
@@ -158,14 +160,15 @@ def export(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """A query as a data contract that other tools read."""
+    """Export the contract of a query as a data contract for other tools."""
     from penstock.contract.documents import dumped
     from penstock.contract.odcs import to_odcs
+    from penstock.views.contracts import odcs_document
 
     if kind != "odcs":
         raise UsageError(f"--format {kind!r} is unknown: use odcs")
-    document = to_odcs(_query(workspace, name))
-    show(document, as_json, lambda _console: typer.echo(dumped(document), nl=False))
+    exported = to_odcs(_query(workspace, name))
+    show(odcs_document(exported), as_json, lambda _console: typer.echo(dumped(exported), nl=False))
 
 
 @contract.command("import")
@@ -174,15 +177,15 @@ def import_(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """A data contract as queries, to be included in a workspace; what has no counterpart is said in comments."""
+    """Import a data contract as queries for a workspace. Comments list the parts without a counterpart."""
     from penstock.config.assets import query_to_mapping
     from penstock.contract.documents import as_yaml
+    from penstock.views.contracts import import_document
 
     queries, notes = _queries(file)
     written = {name: query_to_mapping(query) for name, query in queries.items()}
     text = as_yaml(written, notes)
-    document = {"queries": written, "notes": notes, "yaml": text}
-    show(document, as_json, lambda _console: typer.echo(text, nl=False))
+    show(import_document(written, notes, text), as_json, lambda _console: typer.echo(text, nl=False))
 
 
 def _query(workspace: str, name: str) -> Query:
@@ -202,7 +205,7 @@ def _queries(file: Path) -> tuple[dict[str, Query], list[str]]:
 def _one(queries: dict[str, Query], name: str | None, file: Path) -> tuple[str, Query]:
     known = ", ".join(queries) or "none"
     if name is None and len(queries) != 1:
-        raise UsageError(f"{file} has {counted(len(queries), 'query', 'queries')}: say which with --query ({known})")
+        raise UsageError(f"{file} has {counted(len(queries), 'query', 'queries')}: choose one with --query ({known})")
     if name is not None and name not in queries:
         raise UsageError(f"{file} has no query {name!r} (queries: {known})")
     return next((n, q) for n, q in queries.items() if name in (None, n))

@@ -1,4 +1,4 @@
-"""`penstock db ...`: the state database itself."""
+"""`penstock db ...`: schema and roles of the state database."""
 
 from __future__ import annotations
 
@@ -28,42 +28,44 @@ def _group() -> None:
 
 @db.command()
 def migrate(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
-    """Create the schema, or bring it up to date. Safe to repeat."""
+    """Create the schema or migrate it to the version of this release. Safe to repeat."""
     from penstock.app import load_workspace
+    from penstock.views.installation import migration_document
 
     ws = load_workspace(workspace)
-    before, after = ws.maintenance.migrate()
-    words = f"schema {after} was already there" if before == after else f"schema {before or 'none'} -> {after}"
-    document = {"database": str(ws.context.database), "before": before, "after": after}
-    show(document, as_json, lambda console: console.print(f"{ws.context.database}: {words}"))
+    before, after = ws.migrate()
+    result = f"schema {after} was already there" if before == after else f"schema {before or 'none'} -> {after}"
+    document = migration_document(str(ws.database), before, after)
+    show(document, as_json, lambda console: console.print(f"{ws.database}: {result}"))
 
 
 @db.command()
 def roles(
     prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="NAME", help="Begins the roles' names (penstock_<workspace>).")
+        str | None,
+        typer.Option("--prefix", metavar="NAME", help="Prefix of the roles (default: penstock_<workspace>)."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the SQL, for an administrator.")] = False,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Create the PostgreSQL roles, and give each exactly its rights. Safe to repeat; needed again after a migration."""
+    """Create the PostgreSQL roles and grant their rights. Safe to repeat; repeat it after a migration."""
     from penstock.app import load_workspace
     from penstock.db.roles import make_roles, plan_roles
+    from penstock.views.installation import roles_document
 
     ws = load_workspace(workspace)
-    plan = plan_roles(ws.context.database, prefix if prefix is not None else f"penstock_{ws.settings.workspace}")
-    ws.context.require_schema()
+    plan = plan_roles(ws.database, prefix if prefix is not None else f"penstock_{ws.settings.workspace}")
+    ws.require_schema()
     if not dry_run:
-        make_roles(ws.context.database, plan)
-    document = {"roles": list(plan.names.values()), "statements": len(plan.statements), "dry_run": dry_run}
+        make_roles(ws.database, plan)
     draw = _draw_script if dry_run else _draw_roles
-    show(document, as_json, lambda console: draw(console, plan))
+    show(roles_document(plan, dry_run=dry_run), as_json, lambda console: draw(console, plan))
 
 
 def _draw_script(console: Console, plan: RolePlan) -> None:
-    """Nothing but SQL, so that it can be piped into psql."""
+    """Print only SQL, so that the output can be piped into psql."""
     for statement in ("BEGIN", *plan.statements, "COMMIT"):
         console.out(f"{statement};", highlight=False)
     console.out(f"-- then, for each login: {_usage(plan)}", highlight=False)

@@ -1,28 +1,23 @@
-"""`penstock doctor`: is everything there that a run needs?"""
+"""`penstock doctor`: checks of everything that a run needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from penstock.cli import diagnosis
+from penstock.cli import health_checks
 from penstock.cli import options as opt
 from penstock.cli.render import show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, PenstockError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.app import Workspace
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    check: str
-    ok: bool
-    detail: str
+    from penstock.views.installation import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -32,10 +27,11 @@ def register(app: typer.Typer) -> None:
 def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
     """Check the workspace file, Java, Spark, the database with its roles, the lake, sources, checks and models.
 
-    Each finding says how to repair it. Starts no Spark and fetches nothing; folders and addresses of sources are only
-    tried. Exit code 1 if something is broken.
+    Each finding states the repair. Starts no Spark and fetches no data; it only tests whether the folders and addresses
+    of sources can be reached. Exit code 1 if a check fails.
     """
     from penstock.app import load_workspace
+    from penstock.views.installation import Finding, doctor_document
 
     findings = []
     try:
@@ -48,12 +44,12 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
     if ws is not None:
         checks = {
             "database": _database,
-            "roles": diagnosis.roles,
+            "roles": health_checks.roles,
             "lake": _lake,
             "agreement": _agreement,
-            "sources": diagnosis.source_kinds,
-            "places": diagnosis.source_places,
-            "checks": diagnosis.check_expressions,
+            "sources": health_checks.source_kinds,
+            "places": health_checks.source_places,
+            "checks": health_checks.check_expressions,
             "breakers": _breakers,
         }
         if ws.settings.models:
@@ -62,9 +58,9 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
             checks["lineage"] = _lineage
         for name, check in checks.items():
             findings.append(_found(name, lambda check=check, ws=ws: check(ws)))  # type: ignore[misc]
-    document = {"items": findings, "total": len(findings), "ok": all(finding.ok for finding in findings)}
+    document = doctor_document(findings)
 
-    def draw(console: Any) -> None:
+    def draw(console: Console) -> None:
         from rich.text import Text
 
         marks = {True: Text("ok", "green"), False: Text("broken", "red")}
@@ -76,6 +72,8 @@ def doctor(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug
 
 
 def _found(name: str, check: Callable[[], str]) -> Finding:
+    from penstock.views.installation import Finding
+
     try:
         return Finding(name, True, check())
     except PenstockError as error:
@@ -95,49 +93,47 @@ def _spark() -> str:
 
     try:
         archive = archive_of_classes()
-    except PenstockError:  # no Java: that has a line of its own
+    except PenstockError:  # no Java, which is a check of its own
         archive = None
-    wanted = archive is not None and not archive.exists and archive.obstacle is None
+    wanted = archive is not None and not archive.is_there and archive.obstacle is None
     hint = "; `penstock spark prepare` makes it start seconds earlier" if wanted else ""
     return f"pyspark {version('pyspark')}{hint}"
 
 
 def _database(ws: Workspace) -> str:
-    ws.context.require_schema()
-    return str(ws.context.database)
+    ws.require_schema()
+    return str(ws.database)
 
 
 def _lake(ws: Workspace) -> str:
     from penstock.partition import new_ulid
 
     probe = f"doctor/{new_ulid()}"
-    if not ws.context.lake.create(probe, b"penstock doctor") or ws.context.lake.create(probe, b"again"):
-        raise PenstockError(
-            f"{ws.context.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely"
-        )
-    ws.context.lake.delete([probe])
-    return f"{ws.context.lake.url}: can write, read and create-if-absent"
+    if not ws.lake.create(probe, b"penstock doctor") or ws.lake.create(probe, b"again"):
+        raise PenstockError(f"{ws.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely")
+    ws.lake.delete([probe])
+    return f"{ws.lake.url}: can write, read and create-if-absent"
 
 
 def _agreement(ws: Workspace) -> str:
     from penstock.warehouse.consistency import messages
 
-    ws.context.require_schema()
-    if found := ws.context.mismatches(everything=True):
+    ws.require_schema()
+    if found := ws.mismatches(everything=True):
         raise PenstockError("; ".join(messages(found)))
     return "the lake and the state database belong together, and every table is at its recorded version"
 
 
 def _models(ws: Workspace) -> str:
-    """The SQL of models is parsed; whether Spark knows its columns shows in the next run."""
+    """Parse the SQL of models. Only a run can check the columns against Spark."""
     from penstock.pipeline.model import checked_sql
 
-    ws.context.require_schema()
-    if unreadable := ws.context.unreadable_models:
+    ws.require_schema()
+    if unreadable := ws.unreadable_models:
         raise PenstockError("; ".join(unreadable.values()))
     in_sql = {name: model for name, model in ws.settings.models.items() if model.python is None}
-    diagnosis.together(
-        lambda name=name, model=model: checked_sql(model, str(ws.context.contracts[name].options["code"]))  # type: ignore[misc]
+    health_checks.run_all(
+        lambda name=name, model=model: checked_sql(model, str(ws.contracts[name].options["code"]))  # type: ignore[misc]
         for name, model in in_sql.items()
     )
     return ", ".join(ws.settings.models)
@@ -147,11 +143,12 @@ def _lineage(ws: Workspace) -> str:
     from penstock.control.lineage import require_openlineage
 
     require_openlineage()
-    return f"runs are told to {ws.settings.lineage.where}" if ws.settings.lineage else ""
+    return f"runs send events to {ws.settings.lineage.where}" if ws.settings.lineage else ""
 
 
 def _breakers(ws: Workspace) -> str:
-    ws.context.require_schema()
-    if troubles := ws.partitions.source_errors():
-        raise PenstockError("; ".join(troubles) + "; mend it, then `penstock run` or `penstock control close-breaker`")
-    return "every source may be asked"
+    ws.require_schema()
+    if source_errors := ws.troubles():
+        repair = "repair it, then `penstock run` or `penstock control close-breaker`"
+        raise PenstockError(f"{'; '.join(source_errors)}; {repair}")
+    return "no source is blocked"

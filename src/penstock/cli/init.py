@@ -1,4 +1,4 @@
-"""`penstock init`: a workspace that runs at once."""
+"""`penstock init`: a new workspace with the demo source."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make it.")] = Path(),
-    customers: Annotated[int, typer.Option(min=1, max=10_000, help="How many demo customers.")] = 5,
-    days: Annotated[int, typer.Option(min=1, max=3_650, help="How many days of history.")] = 10,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the new workspace.")] = Path(),
+    customers: Annotated[int, typer.Option(min=1, max=10_000, help="Number of demo customers.")] = 5,
+    days: Annotated[int, typer.Option(min=1, max=3_650, help="Days of history.")] = 10,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Make a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
+    """Create a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
+    from penstock.views.installation import workspace_document
+
     ws = write_workspace(folder, customers, days)
     target = folder / "penstock.yaml"
     where = folder if str(folder) != "." else Path.cwd()
-    document = {"workspace": str(where.resolve()), "file": str(target.resolve()), "database": str(ws.context.database)}
+    document = workspace_document(where.resolve(), target.resolve(), str(ws.database))
 
     def draw(console: object) -> None:
         go = f"cd {folder} && " if str(folder) != "." else ""
@@ -41,7 +43,7 @@ def init(
 
 
 def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
-    """A workspace with the demo source and an empty state database."""
+    """Create a workspace with the demo source and an empty state database. Raises UsageError if the folder has one."""
     from penstock.app import load_workspace
     from penstock.clock import utc_now
 
@@ -63,7 +65,7 @@ def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
     except OSError as error:
         raise UsageError(f"cannot make a workspace in {folder}: {error.strerror}") from error
     ws = load_workspace(folder)
-    ws.maintenance.migrate()
+    ws.migrate()
     return ws
 
 

@@ -1,4 +1,4 @@
-"""`penstock ledger`: what happened, event by event, and the tables made from it."""
+"""`penstock ledger`: events, the projections that are folded from them, and their export."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import cut, draw_more, note, page, show
-from penstock.cli.tables import table
-from penstock.clock import MAX_DURATION
+from penstock.cli.render import draw_more, note, show
+from penstock.cli.text_tables import table
+from penstock.clock import LONGEST
 from penstock.errors import UsageError
 from penstock.plural import counted
+from penstock.views.document import page, paginate
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="What happened, event by event, and the tables made from it.")
+    group = typer.Typer(no_args_is_help=True, help="The event ledger and its projections.")
     group.command("tail")(tail)
     group.command("rebuild")(rebuild)
     group.command("export")(export)
@@ -34,16 +35,16 @@ def tail(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """The newest events, or those after a position, in order."""
+    """List the newest events, or the events after a position, in order."""
     from penstock.app import open_workspace
     from penstock.partition import run_id
 
     ws = open_workspace(workspace)
-    asked = limit if after is None else limit + 1  # the newest ones are the last: nothing follows them
+    asked = limit if after is None else limit + 1  # no event follows the newest ones
     named = run_id(run) if run else None
-    events = ws.context.ledger.tail(asked, after=after, run_id=named, kind=kind)
-    found, following = cut(events, limit, lambda event: event["position"])
-    total = ws.context.ledger.count(run_id=named, kind=kind)
+    events = ws.ledger.tail(asked, after=after, run_id=named, kind=kind)
+    found, following = paginate(events, limit, lambda event: event["position"])
+    total = ws.ledger.count(run_id=named, kind=kind)
 
     def draw(console: Console) -> None:
         rows = [(str(e["position"]), e["occurred_at"], e["type"], e["run_id"], _about(e["payload"])) for e in found]
@@ -59,14 +60,16 @@ def rebuild(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Rebuild all projections from the ledger alone, and replace them at once. Readers are not disturbed. *"""
+    """Rebuild all projections from the ledger, and replace them atomically. Readers are not interrupted. *"""
     from penstock.app import open_workspace
+    from penstock.views.ledger import rebuild_document
 
     if engine not in ("embedded", "spark"):
         raise UsageError(f"--engine {engine!r} is unknown: use embedded or spark")
     note("rebuilding the projections from the ledger")
-    done = open_workspace(workspace).ledger.rebuild(engine)
-    show({"events": done, "engine": engine}, as_json, lambda console: console.print(f"{counted(done, 'event')} folded"))
+    done = open_workspace(workspace).rebuild_projections(engine)
+    message = f"{counted(done, 'event')} folded"
+    show(rebuild_document(done, engine), as_json, lambda console: console.print(message))
 
 
 def export(
@@ -75,9 +78,9 @@ def export(
         typer.Option(
             "--older-than",
             min=1,
-            max=MAX_DURATION.days,
+            max=LONGEST.days,
             metavar="DAYS",
-            help="Only events of runs that are over and this old.",
+            help="Only events of finished runs that are this old.",
         ),
     ] = 90,
     dry_run: opt.DryRun = False,
@@ -87,23 +90,24 @@ def export(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Move old events from the database into files of the lake, with their digest. Audited; `rebuild` reads both."""
+    """Move old events from the database to files in the lake, with their digest. `rebuild` reads both."""
     from penstock.app import open_workspace, os_user
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.ledger import export_document
 
     ws = open_workspace(workspace)
     entry = AuditEntry(actor or os_user(), AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than}, {})
     if not dry_run and not yes:
-        raise UsageError("this takes events out of the database: look at --dry-run first, then say --yes")
-    facts = {**ws.ledger.export(older_than, entry, rehearsal=dry_run), "dry_run": dry_run}
-    words = "would be exported" if dry_run else "exported"
-    show(facts, as_json, lambda console: console.print(f"{counted(facts['events'], 'event')} {words}"))
+        raise UsageError("this removes events from the database: look at --dry-run first, then add --yes")
+    exported = ws.export_ledger(older_than, entry, rehearsal=dry_run)
+    message = f"{counted(exported['events'], 'event')} {'would be exported' if dry_run else 'exported'}"
+    show(export_document(exported, dry_run=dry_run), as_json, lambda console: console.print(message))
 
 
 def _about(payload: dict[str, Any]) -> str:
-    shown = {name: value for name, value in payload.items() if name in _TOLD and value is not None}
+    shown = {name: value for name, value in payload.items() if name in _SHOWN and value is not None}
     return ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
-_TOLD = ("partition_key", "stage", "outcome", "act", "error_class", "why", "end", "reasons", "actor")
+_SHOWN = ("partition_key", "stage", "outcome", "act", "error_class", "why", "end", "reasons", "actor")

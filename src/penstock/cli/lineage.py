@@ -1,4 +1,4 @@
-"""`penstock lineage`: what runs read and wrote, told to others."""
+"""`penstock lineage`: OpenLineage events of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.plural import counted
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Tell others what runs read and wrote (OpenLineage).")
+    group = typer.Typer(no_args_is_help=True, help="OpenLineage events: the inputs and outputs of runs.")
     group.command("emit")(emit)
     app.add_typer(group, name="lineage")
 
@@ -23,16 +23,17 @@ def emit(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Send the OpenLineage events of a run, one for each asset, to the place that the workspace file names.
+    """Send the OpenLineage events of a run, one for each asset, to the endpoint in the workspace file.
 
-    Every run does so at its end; this is for one whose events did not arrive. Events have the same names each time, so
-    sending them again does no harm.
+    Every run sends its events at its end; use this command if they did not arrive. Events have the same ids each time,
+    so sending them again is safe.
     """
     from penstock.app import open_workspace
     from penstock.partition import run_id
+    from penstock.views.runs import lineage_document
 
     ws = open_workspace(workspace)
-    told = ws.lineage.emit(run_id(run))
+    sent = ws.tell_lineage(run_id(run))
     where = ws.settings.lineage.where if ws.settings.lineage else ""
-    document = {"run_id": run, "events": told, "where": where}
-    show(document, as_json, lambda console: console.print(f"{counted(told, 'event')} of run {run} sent to {where}"))
+    message = f"{counted(sent, 'event')} of run {run} sent to {where}"
+    show(lineage_document(run, sent, where), as_json, lambda console: console.print(message))

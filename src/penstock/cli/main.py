@@ -1,4 +1,4 @@
-"""The `penstock` command: its sub-commands, and the one place where errors become words and exit codes."""
+"""The `penstock` command: its sub-commands, and the conversion of errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from penstock.cli import (
     init,
     ledger,
     lineage,
+    partitions,
     raw,
     read,
     ready,
     recover,
     run,
     runs,
+    snapshot,
     spark,
     state,
     status,
     validate,
     warehouse,
+    why,
 )
 from penstock.errors import ExitCode, PenstockError, TransientError, UsageError
 
@@ -40,9 +43,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    help="""Partition authority for Spark pipelines: which slice of data is safe to read, which run it is, and why.
+    help="""Partition authority for Spark pipelines: which partition is safe to read, from which run, and why.
 
-Start with `penstock init my-workspace`, then `penstock run`. Commands marked * start Spark; the others answer at once.
+Start with `penstock init my-workspace`, then `penstock run`. Commands marked * start Spark; no other command does.
 
 Exit codes:
 
@@ -66,14 +69,14 @@ def root(
     pass
 
 
-_WORK = (init, doctor, customers, run, runs, validate, state, status, backfill, control)
-_DATA = (warehouse, recover, read, ready, raw, contract)
+_WORK = (init, doctor, customers, run, runs, validate, state, status, partitions, why, backfill, control)
+_DATA = (warehouse, recover, read, snapshot, ready, raw, contract)
 for _module in (*_WORK, *_DATA, ledger, lineage, audit, db, spark):
     _module.register(app)
 
 
 def main() -> None:
-    """Run the command line; each error becomes one line on stderr and one of the ExitCodes."""
+    """Run the command line. Converts each error to one line on stderr and an ExitCode; `--debug` re-raises it."""
     try:
         _refuse_undecodable(sys.argv[1:])
         app()  # ends in SystemExit; usage errors are shown by Typer itself, with exit code 2
@@ -86,7 +89,7 @@ def main() -> None:
         typer.echo(f"penstock: {error}{later}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
     except OSError as error:
         if interrupts.was_raised():
             _interrupted()
@@ -97,7 +100,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as ended:
-        if ended.code == ExitCode.INTERRUPTED:  # Typer's answer to KeyboardInterrupt, without a word
+        if ended.code == ExitCode.INTERRUPTED:  # Typer converts KeyboardInterrupt without a message
             _interrupted()
         raise
     except Exception:
@@ -107,7 +110,7 @@ def main() -> None:
 
 
 def _refuse_undecodable(arguments: Sequence[str]) -> None:
-    """Bytes that are no UTF-8 could neither be stored nor shown."""
+    """Raise UsageError for bytes that are not UTF-8: they can be neither stored nor shown."""
     for argument in arguments:
         try:
             argument.encode()
@@ -117,7 +120,7 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
 
 
 def _interrupted() -> NoReturn:
-    """One line, no JVM left behind, ExitCode.INTERRUPTED."""
+    """End the JVM, print one line, and exit with ExitCode.INTERRUPTED."""
     interrupts.ignore()
     if session := sys.modules.get("penstock.pipeline.session"):
         session.end_jvm()

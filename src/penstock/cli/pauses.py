@@ -1,4 +1,4 @@
-"""`penstock state pauses`: the pauses in force, also of days and customers that do not exist yet."""
+"""`penstock state pauses`: the pauses by filters that are in force."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.cli import options as opt
-from penstock.cli.render import cut, draw_more, page, show
-from penstock.cli.tables import table
+from penstock.cli.render import draw_more, show
+from penstock.cli.text_tables import table
 from penstock.plural import counted
+from penstock.views.document import paginate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,18 +27,19 @@ def pauses(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """The pauses by filters that are in force, newest first, and how many partitions are paused now.
+    """List the pauses by filters that are in force, newest first, and count the paused partitions.
 
-    For a partition that several entries name, the newest one decides. "resumed" is a part of an older pause that was
-    ended. `state resume` with the same filters ends a pause.
+    If several entries match a partition, the newest one decides. "resumed" is a part of an older pause that was ended.
+    `state resume` with the same filters ends a pause.
     """
     from penstock.app import open_workspace
     from penstock.control.select import Selection
+    from penstock.views.pauses import pauses_document
 
     ws = open_workspace(workspace)
-    found, total = ws.context.state.pauses(limit + 1, after=after)
-    entries, following = cut(found, limit, lambda entry: entry["pause_id"])
-    paused = ws.context.state.count(ws.context.ranges(Selection()), paused=True)
+    found, total = ws.reader.pauses(limit + 1, after=after)
+    entries, following = paginate(found, limit, lambda entry: entry["pause_id"])
+    paused = ws.reader.count(ws.ranges(Selection()), paused=True)
 
     def draw(console: Console) -> None:
         columns = ("pause", "acts as", "source", "customer", "query", "from", "until", "since", "by", "reason")
@@ -48,7 +50,7 @@ def pauses(
             console.print("no pause by filters is in force")
         console.print(f"{counted(paused, 'partition is', 'partitions are')} paused now")
 
-    show({**page(entries, total, following), "paused": paused}, as_json, draw)
+    show(pauses_document(entries, total, following, paused=paused), as_json, draw)
 
 
 def _row(entry: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines otherwise; always on stderr."""
+"""Progress of long-running work on stderr: bars on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from penstock.plural import counted
 
-LARGE_PLAN = 10_000  # expected partitions; smaller plans are there at once
+LARGE_PLAN = 10_000  # expected partitions; smaller plans take no noticeable time
 
 
 class RunProgress:
@@ -52,14 +52,14 @@ class RunProgress:
             typer.echo(message, err=True)
 
     def plan(self, expected: int) -> None:
-        """Planning begins, and ends with the first stage. Nobody can tell how long it takes, so the bar only moves."""
+        """Show that planning begins; the first stage ends it. Its length is unknown, so the bar shows no percentage."""
         if self._live is None or expected < LARGE_PLAN:
             self.say("planning")
             return
         self._planning = self._live.add_task("plan", total=None, count=f"{counted(expected)} expected")
 
     def planned(self) -> None:
-        """Planning is over."""
+        """Remove the bar of planning."""
         if self._planning is not None:
             self._live.remove_task(self._planning)
             self._planning = None
@@ -72,7 +72,7 @@ class RunProgress:
         return self._bar(name, partitions)
 
     def _bar(self, name: str, partitions: int) -> Callable[[float], None]:
-        """One bar for a stage, however many batches go through it."""
+        """Add the partitions of one batch to the bar of its stage."""
         if name not in self._bars:
             self._bars[name] = (self._live.add_task(name, total=0, count=""), 0)
         task, before = self._bars[name]
@@ -82,14 +82,14 @@ class RunProgress:
 
 
 def _lines(name: str) -> Callable[[float], None]:
-    """A line at each quarter, for logs."""
-    told = 0
+    """Report each quarter as a line, for logs."""
+    reported = 0
 
     def report(share: float) -> None:
-        nonlocal told
+        nonlocal reported
         quarter = int(share * 4)
-        if told < quarter < 4:
-            told = quarter
+        if reported < quarter < 4:
+            reported = quarter
             typer.echo(f"{name}: {quarter * 25} %", err=True)
 
     return report

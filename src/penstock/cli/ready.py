@@ -1,4 +1,4 @@
-"""`penstock ready`: whether a slice of a table can be read."""
+"""`penstock ready`: whether the expected partitions of tables are published."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show
-from penstock.cli.tables import table
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
 
@@ -26,80 +26,48 @@ def register(app: typer.Typer) -> None:
     app.command("ready")(ready)
 
 
+@opt.option_groups
 def ready(
-    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="source.query_name; several are all asked.")],
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="source.query_name; repeatable.")],
+    filters: opt.TableFilters,
     require: Annotated[
-        str, typer.Option("--require", help="How much of each day: all, any, a number, or a share such as 95%.")
+        str,
+        typer.Option("--require", help="Partitions required per day: all, any, a number, or a share such as 95%."),
     ] = "all",
     wait: Annotated[
-        str | None, typer.Option("--wait", metavar="D", help="Wait so long for it, for example 10m.")
+        str | None, typer.Option("--wait", metavar="D", help="Wait at most this long, for example 10m.")
     ] = None,
-    customer: opt.Customers = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Exit 0 when every day of the slice is ready, 1 when not; lists what is not.
+    """Exit with 0 if every day is ready and with 1 if not; list the partitions that are absent.
 
-    Only what is published counts, and of models only what no demoted run went into. Without dates: everything that is
-    due so far. A day that --date or --until names and that has not ended yet is not ready; --wait waits for it. Days on
-    which nothing is expected are reported; if nothing is expected on any of them, the command is refused (exit 2).
-    --wait is the time for all tables together. Put it before a job that reads:
+    Only published partitions count; a partition of a model counts only if no run that it was made from was demoted.
+    Without dates the command checks every day that is due so far. A day of --date or --until that is not over yet is
+    not ready; --wait waits for it, for all tables together. Days without expected partitions are reported; if no day
+    has any, the command fails with exit code 2. Use it before a job that reads the table:
     `penstock ready demo.campaign_daily --date 2024-06-01 --wait 30m && my-job`.
     """
     from penstock.app import open_reader
     from penstock.config.values import duration
+    from penstock.views.readiness import ready_document
     from penstock.warehouse.readiness import Rule
 
     ws = open_reader(workspace)
     rule = Rule(require)
-    chosen = opt.selection(None, None, customer, None, date, since, until)
+    chosen = filters.selection()
     patience = duration(wait) if wait is not None else timedelta(0)
     asked: dict[str, Any] = {"customers": chosen.customers}
-    asked |= {"date": chosen.since} if date else {"since": chosen.since, "until": chosen.until}
+    asked |= {"date": chosen.since} if filters.date else {"since": chosen.since, "until": chosen.until}
     names = list(dict.fromkeys(tables))
     days = ws.wait_for(names, require=require, patience=patience, **asked)
     found = {name: [day for day in days if day.table == name] for name in names}
     expected = {name: ws.asked_days(name, **asked) for name in names}
     absent = [day for day in days if not rule.holds(day)]
-    document = {
-        "ready": not absent,
-        "require": require,
-        "tables": [_table(expected[name], mine, rule) for name, mine in found.items()],
-    }
-    show(document, as_json, lambda console: _draw(console, found, expected, rule))
+    show(ready_document(require, rule, expected, found), as_json, lambda console: _draw(console, found, expected, rule))
     if absent:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _table(asked: AskedDays, days: list[Coverage], rule: Rule) -> dict[str, Any]:
-    return {
-        "table": asked.table,
-        "ready": all(rule.holds(day) for day in days),
-        "expected": sum(day.expected for day in days),
-        "available": sum(day.available for day in days),
-        "since": asked.since,
-        "until": asked.until,
-        "first_expected": asked.first,
-        "last_expected": asked.last,
-        "notes": asked.notes,
-        "days": [
-            {
-                "date": day.day,
-                "expected": day.expected,
-                "available": day.available,
-                "ready": rule.holds(day),
-                "absent": [str(key) for key in day.absent],
-                "withdrawn_inputs": [str(key) for key in day.withdrawn_inputs],
-                "not_over": day.not_over,
-            }
-            for day in days
-            if day.absent
-        ],
-    }
 
 
 def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, AskedDays], rule: Rule) -> None:

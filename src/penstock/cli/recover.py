@@ -1,16 +1,16 @@
-"""`penstock backup` and `penstock recover`: a copy of the state, and the way back after a loss."""
+"""`penstock backup` and `penstock recover`: a copy of the state database, and recovery after a loss."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import draw_mismatches, key_fields, listing, mismatch_items, show
-from penstock.cli.tables import table
+from penstock.cli.render import draw_mismatches, show
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode, UsageError
 from penstock.plural import counted
 
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from penstock.warehouse.rebuild import Rebuilt, TableDamage
 
 _LISTED = 20
-# What only the lost database knew. An operator decides about it again.
-NOT_IN_THE_LAKE = (
-    "demotions that were not published or exported yet",
-    "rejected attempts and their complaints (sealed runs without a known verdict are listed as cancelled)",
-    "marks: terminal, paused and held partitions, retries, breakers, backfills",
-    "accepted runs without rows, and accepted runs that were never published: they are fetched again",
-    "which runs went into models: the next run makes them again",
-    "runs, events and audit entries that were not exported",
-)
 
 
 class Side(StrEnum):
@@ -50,53 +41,52 @@ def backup(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Copy the state database, with the table versions that it belongs to, into a folder.
+    """Copy the state database and the table versions it refers to into a folder.
 
-    Others may work meanwhile: the copy is of one moment. The lake is not copied; copy or version it by its own means.
-    After a restore `penstock recover --from lake` brings the database forward to what the lake holds.
+    The copy is consistent while other processes work. It does not include the lake: copy or version the lake with its
+    own tools. After a restore, `penstock recover --from lake` updates the database from the lake.
     """
     from penstock.app import open_workspace
+    from penstock.views.recovery import backup_document
 
     ws = open_workspace(workspace)
-    found = ws.maintenance.backup(folder)
+    found = ws.backup(folder)
 
     def draw(console: Console) -> None:
         tables = found["tables"]
         held = f"{counted(found['partitions'])}, {counted(len(tables), 'table')}"
         console.print(f"{found['file']}: {held}")
 
-    show(found, as_json, draw)
+    show(backup_document(found), as_json, draw)
 
 
+@opt.option_groups
 def recover(
+    change: opt.ChangeOptions,
     side: Annotated[
         Side | None,
-        typer.Option("--from", help="Which side is right: the lake (the database is lost or older), or the database."),
+        typer.Option("--from", help="The side that is right: lake (the database is lost or older), or database."),
     ] = None,
     tables: Annotated[
         list[str] | None,
         typer.Option("--table", metavar="T", help="With --from database: only this source.query_name; repeatable."),
     ] = None,
-    dry_run: opt.DryRun = False,
-    yes: opt.Yes = False,
-    force: opt.Force = False,
-    actor: opt.ActorName = None,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
     """Repair a disagreement between the lake and the state database. *
 
-    Without --from it reports what disagrees, and changes nothing.
+    Without --from it reports the disagreements and changes nothing.
 
-    `--from lake` rebuilds the state of a lost or restored database from the rows in the tables, the seals in raw and
-    exported segments of the ledger, and lists what the lake cannot tell. It starts no Spark, except to separate rows of
-    two runs of one partition.
+    `--from lake` rebuilds the state of a lost or restored database from the rows in the tables, the seals in the raw
+    sink and the exported segments of the ledger, and lists what the lake does not hold. It starts Spark only to
+    separate rows of two runs of one partition.
 
-    `--from database` reads every row, and rebuilds from raw what is missing, damaged or unknown: data files,
-    statistics, tables, the whole warehouse. Readers see the recorded versions until it is done.
+    `--from database` reads every row, and rebuilds missing, damaged and unknown data files, statistics and tables from
+    the raw sink. Readers see the recorded versions until it is done.
 
-    Both can be repeated, and continue where an interrupted one stopped.
+    Both can be repeated, and continue an interrupted recovery.
     """
     from penstock.app import load_workspace, os_user
     from penstock.state.audited import AuditedAct
@@ -106,28 +96,30 @@ def recover(
         raise UsageError("--table goes with --from database")
     ws = load_workspace(workspace)
     flags = {"from": side, "tables": tables or []}
-    entry = AuditEntry(actor or os_user(), AuditedAct.RECOVER, {}, {k: v for k, v in flags.items() if v})
+    entry = AuditEntry(change.actor or os_user(), AuditedAct.RECOVER, {}, {k: v for k, v in flags.items() if v})
     match side:
         case None:
             _report(ws, as_json)
         case Side.LAKE:
-            _from_lake(ws, entry, dry_run=dry_run, yes=yes, force=force, as_json=as_json)
+            _from_lake(ws, entry, change, as_json)
         case Side.DATABASE:
-            _from_database(ws, entry, tables or [], dry_run=dry_run, yes=yes, force=force, as_json=as_json)
+            _from_database(ws, entry, tables or [], change, as_json)
 
 
 def _report(ws: Workspace, as_json: bool) -> None:
-    found = ws.maintenance.lost_database()
+    from penstock.views.warehouse import mismatches_document
+
+    found = ws.lost_database()
     if not found:
-        ws.context.require_schema()
-        found = ws.context.mismatches(everything=True)
+        ws.require_schema()
+        found = ws.mismatches(everything=True)
 
     def draw(console: Console) -> None:
         draw_mismatches(console, found)
         if not found:
             console.print("the lake and the state database agree; `warehouse verify` reads every row")
 
-    show(listing(mismatch_items(found), len(found)), as_json, draw)
+    show(mismatches_document(found), as_json, draw)
     if found:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -135,51 +127,23 @@ def _report(ws: Workspace, as_json: bool) -> None:
 # --- from the lake ----------------------------------------------------------------------------------------------------
 
 
-def _from_lake(ws: Workspace, entry: AuditEntry, *, dry_run: bool, yes: bool, force: bool, as_json: bool) -> None:
+def _from_lake(ws: Workspace, entry: AuditEntry, change: opt.ChangeOptions, as_json: bool) -> None:
     from penstock.cli.confirm import confirm
+    from penstock.views.recovery import lake_recovery_document
 
     with RunProgress() as progress:
-        found = ws.maintenance.recovery.preview_from_lake(progress.stage("read", 1))
-    if not dry_run and not found.is_nothing:
-        confirm("restoring", found.restored, yes=yes, force=force)
+        found = ws.recovery.preview_from_lake(progress.stage("read", 1))
+    if not change.dry_run and not found.is_nothing:
+        confirm("restoring", found.restored, yes=change.yes, force=change.force)
         with RunProgress() as progress:
-            found = ws.maintenance.recovery.from_lake(entry, progress.stage("restore", found.restored))
-    document = {**_lake_document(found), "dry_run": dry_run}
-    show(document, as_json, lambda console: _draw_lake(console, found, dry_run))
-
-
-def _lake_document(found: LakeRecovery) -> dict[str, Any]:
-    items = [
-        {
-            "table": one.asset,
-            "partitions": len(one.decisions),
-            "restored": len(one.restored),
-            "conflicts": len(one.conflicts),
-            "withdrawn": [str(key) for key in one.withdrawn],
-            "demoted": [str(key) for key in (*one.demoted, *one.overtaken)],
-            "raw_deleted": len(one.raw_gone),
-            "sealed_without_verdict": sum(run.outcome == "CANCELLED" for run, _ in one.sealed),
-            "ambiguous": [str(key) for key in one.ambiguous],
-        }
-        for one in found.assets
-    ]
-    return {
-        **listing(items, len(items)),
-        "database_is_new": found.database_is_new,
-        "restored": found.restored,
-        "unusable": [
-            {**key_fields(attempt.partition), "run_id": attempt.run_id, "reason": reason}
-            for attempt, reason in sorted(found.unusable.items())
-        ],
-        "damaged_files": dict(found.damaged_files),
-        "left_alone": mismatch_items(found.left_alone),
-        "exported_events": found.exported_events,
-        "damaged_segments": dict(found.damaged_segments),
-        "not_in_the_lake": list(NOT_IN_THE_LAKE),
-    }
+            found = ws.recovery.from_lake(entry, progress.stage("restore", found.restored))
+    document = lake_recovery_document(found, dry_run=change.dry_run)
+    show(document, as_json, lambda console: _draw_lake(console, found, change.dry_run))
 
 
 def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
+    from penstock.views.recovery import NOT_IN_THE_LAKE
+
     draw_mismatches(console, found.left_alone)
     if found.is_nothing:
         console.print("no table of the lake is ahead of the state database: nothing to restore")
@@ -207,10 +171,10 @@ def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
         console.print(f"hidden: {attempt.partition} run {attempt.run_id}: {reason}", style="yellow")
     withdrawn = [key for one in found.assets for key in (*one.withdrawn, *one.demoted, *one.overtaken)]
     for key in withdrawn[:_LISTED]:
-        console.print(f"withdrawn: {key}: its rows are not vouched for any more; `penstock state retry {key}`")
+        console.print(f"withdrawn: {key}: its run is no longer authoritative; `penstock state retry {key}`")
     if len(withdrawn) > _LISTED:
         console.print(f"... and {len(withdrawn) - _LISTED:,} more: penstock failed")
-    console.print("\nThe lake cannot tell:")
+    console.print("\nThe lake does not hold:")
     for line in NOT_IN_THE_LAKE:
         console.print(f"  - {line}")
     if not dry_run:
@@ -221,55 +185,34 @@ def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
 
 
 def _from_database(
-    ws: Workspace, entry: AuditEntry, tables: list[str], *, dry_run: bool, yes: bool, force: bool, as_json: bool
+    ws: Workspace, entry: AuditEntry, tables: list[str], change: opt.ChangeOptions, as_json: bool
 ) -> None:
     from penstock.cli.confirm import confirm
+    from penstock.views.recovery import database_recovery_document
 
-    ws.context.require_schema()
+    ws.require_schema()
     with RunProgress() as progress:
-        damage = ws.maintenance.recovery.preview_from_database(tables, progress.stage("examine", 1))
+        damage = ws.recovery.preview_from_database(tables, progress.stage("examine", 1))
     wanted = {name.rpartition(".")[0] for name, found in damage.items() if not found.is_none}
     known = {name.rpartition(".")[0] for name in damage}
-    wanted |= {mismatch.asset for mismatch in ws.context.mismatches() if mismatch.asset} & known
+    wanted |= {mismatch.asset for mismatch in ws.mismatches() if mismatch.asset} & known
     done: list[Rebuilt] = []
-    if wanted and not dry_run:
-        confirm("rebuilding", sum(len(found.partitions) for found in damage.values()), yes=yes, force=force)
+    if wanted and not change.dry_run:
+        partitions = sum(len(found.partitions) for found in damage.values())
+        confirm("rebuilding", partitions, yes=change.yes, force=change.force)
         with RunProgress() as progress:
-            done = ws.maintenance.recovery.from_database(sorted(wanted), entry, progress.stage("rebuild", len(wanted)))
-    document = _database_document(damage, sorted(wanted), done, dry_run)
-    show(document, as_json, lambda console: _draw_database(console, damage, sorted(wanted), done, dry_run))
+            done = ws.recovery.from_database(sorted(wanted), entry, progress.stage("rebuild", len(wanted)))
+    document = database_recovery_document(damage, sorted(wanted), done, dry_run=change.dry_run)
+    show(document, as_json, lambda console: _draw_database(console, damage, sorted(wanted), done, change.dry_run))
     if document["broken"]:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _database_document(
-    damage: dict[str, TableDamage], wanted: list[str], done: list[Rebuilt], dry_run: bool
-) -> dict[str, Any]:
-    items = [
-        {
-            "table": name,
-            "created_again": found.created,
-            "files": [{"path": path, "reason": reason} for path, reason in sorted(found.files.items())],
-            "partitions": [{**key_fields(key), "reason": reason} for key, reason in sorted(found.partitions.items())],
-        }
-        for name, found in sorted(damage.items())
-    ]
-    broken = {str(key): reason for one in done for key, reason in one.broken.items()}
-    return {
-        **listing(items, len(items)),
-        "rebuilt": wanted,
-        "loaded": sum(one.loaded for one in done),
-        "hidden": sum(one.hidden for one in done),
-        "broken": broken,
-        "dry_run": dry_run,
-    }
 
 
 def _draw_database(
     console: Console, damage: dict[str, TableDamage], wanted: list[str], done: list[Rebuilt], dry_run: bool
 ) -> None:
     if not wanted:
-        console.print("every table holds exactly what the state database says: nothing to rebuild")
+        console.print("every table agrees with the state database: nothing to rebuild")
         return
     rows = [
         (name, found.created or "-", len(found.files), len(found.partitions)) for name, found in sorted(damage.items())

@@ -8,10 +8,11 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import cut, draw_keys, draw_more, key_fields, listing, page, show
-from penstock.cli.run import finish, stopped
-from penstock.cli.tables import table
+from penstock.cli.render import draw_keys, draw_more, show
+from penstock.cli.run_summary import explain_interrupt, show_summary
+from penstock.cli.text_tables import table
 from penstock.plural import counted
+from penstock.views.document import page, paginate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,16 +38,16 @@ def list_runs(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Runs, newest first, with their tasks counted by state."""
+    """List runs, newest first, with the number of tasks by state."""
     from penstock.app import open_workspace
     from penstock.partition import run_id
 
-    older, total = open_workspace(workspace).status.current().runs_before(run_id(after) if after else None, limit + 1)
-    rows, following = cut(older, limit, lambda row: row["run_id"])
+    older, total = open_workspace(workspace).current().runs_before(run_id(after) if after else None, limit + 1)
+    rows, following = paginate(older, limit, lambda row: row["run_id"])
 
     def text(console: Console) -> None:
         if not total:
-            console.print("nothing ran yet: `penstock run` starts")
+            console.print("no run yet: start one with `penstock run`")
             return
         counted = ("total", "succeeded", "failed", "skipped", "cancelled", "running", "ready", "blocked")
         named = ("run_id", "state", "planned_at", "finished_at", *(f"tasks_{name}" for name in counted))
@@ -60,13 +61,13 @@ def list_runs(
 def show_run(
     run: RunArgument, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
 ) -> None:
-    """One run: its tasks by stage and state, what failed, and which edges block the others."""
+    """Show one run: its tasks by stage and state, the failed tasks, and the edges that block others."""
     from penstock.app import open_workspace
     from penstock.partition import run_id
+    from penstock.views.runs import run_tasks_document
 
-    page = open_workspace(workspace).status.run_page(run_id(run))
-    facts = {**page.run, "stages": page.stages, "failed": page.failed, "blocked": page.blocked, "kept": page.kept}
-    show(facts, as_json, lambda console: _draw_page(console, page))
+    found = open_workspace(workspace).run_page(run_id(run))
+    show(run_tasks_document(found), as_json, lambda console: _draw_tasks(console, found))
 
 
 def resume(
@@ -78,16 +79,16 @@ def resume(
 ) -> None:
     """Continue a run that was killed, without repeating its finished work. *
 
-    Refused while a process works on the run. `penstock run` also closes a dead run and plans its missing partitions
-    again; but only this command continues a dead `run --reprocess`, in a new run.
+    Refused while a process works on the run. `penstock run` also closes a run whose process died and plans its missing
+    partitions again, but only this command continues a `run --reprocess`. The rest is done in a new run.
     """
     from penstock.app import open_workspace
     from penstock.partition import run_id
 
     ws = open_workspace(workspace)
-    with stopped("`penstock run` takes it back"), RunProgress() as progress:
-        summary = ws.runs.resume(run_id(run), watcher=progress, actor=actor)
-    finish(summary, as_json)
+    with explain_interrupt("`penstock run` continues"), RunProgress() as progress:
+        summary = ws.resume(run_id(run), watcher=progress, actor=actor)
+    show_summary(summary, as_json)
 
 
 def cancel(
@@ -98,53 +99,54 @@ def cancel(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Ask a run to stop: it issues nothing more, closes open attempts without a verdict and publishes what is accepted.
+    """Cancel a run: it issues no more attempts, closes open ones without a verdict and publishes accepted partitions.
 
-    The process that works on it stops within seconds. Partitions that are not done stay due.
+    The process of the run stops within seconds. Unfinished partitions stay due.
     """
     from penstock.app import open_workspace, os_user
     from penstock.partition import run_id
     from penstock.state.audited import AuditedAct
     from penstock.state.control import AuditEntry
+    from penstock.views.runs import cancel_document
 
     ws = open_workspace(workspace)
     named = run_id(run)
     entry = AuditEntry(actor or os_user(), AuditedAct.RUNS_CANCEL, {"run_id": named}, {})
-    asked = ws.runs.cancel(named, entry, rehearsal=dry_run)
-    words = "it would stop" if dry_run else "it stops within seconds"
-    if not asked:
-        words = "it ended before: there is nothing to cancel (see `penstock runs list`)"
-    open_keys = ws.context.state.open_attempts(named) if dry_run else []
-    document = {"run_id": named, "requested": asked and not dry_run, "dry_run": dry_run}
-    if dry_run:
-        document |= {"would_cancel": asked, **listing([key_fields(key) for key in open_keys], len(open_keys))}
+    is_running = ws.cancel_run(named, entry, rehearsal=dry_run)
+    message = "it would stop" if dry_run else "it stops within seconds"
+    if not is_running:
+        message = "it ended before: there is nothing to cancel (see `penstock runs list`)"
+    open_keys = ws.reader.open_attempts(named) if dry_run else []
 
     def draw(console: Console) -> None:
-        console.print(f"run {named}: {words}")
+        console.print(f"run {named}: {message}")
         if open_keys:
             console.print(f"{counted(len(open_keys), 'open attempt')} would be closed without a verdict:")
             draw_keys(console, open_keys)
 
+    document = cancel_document(named, is_running=is_running, dry_run=dry_run, open_keys=open_keys)
     show(document, as_json, draw)
 
 
-def _draw_page(console: Console, page: RunPage) -> None:
+def _draw_tasks(console: Console, found: RunPage) -> None:
     from rich.text import Text
 
-    run = page.run
+    run = found.run
     console.print(Text.assemble((f"run {run['run_id']}", "bold"), f"  {run.get('state', 'unknown')}"))
-    if not page.kept:
+    if not found.kept:
         console.print(
             "its tasks are no longer kept (ledger.keep_runs)" if run.get("tasks_total") else "it has no tasks"
         )
         return
-    console.print(table(None, ("stage", "state", "tasks"), [(s["stage"], s["state"], s["tasks"]) for s in page.stages]))
-    if page.failed:
-        rows = [(t["task_key"], t["attempt"], t["error_class"], t["finished_at"]) for t in page.failed]
+    console.print(
+        table(None, ("stage", "state", "tasks"), [(s["stage"], s["state"], s["tasks"]) for s in found.stages])
+    )
+    if found.failed:
+        rows = [(t["task_key"], t["attempt"], t["error_class"], t["finished_at"]) for t in found.failed]
         console.print(table("Failed", ("task", "try", "class", "finished"), rows))
-    if page.blocked:
+    if found.blocked:
         blocked = [
             (e["downstream_task_key"], e["state"], e["upstream_task_key"], e["resolution"] or e["upstream_state"])
-            for e in page.blocked[:20]
+            for e in found.blocked[:20]
         ]
         console.print(table("Held up", ("task", "is", "because of", "which is"), blocked))

@@ -1,10 +1,10 @@
-"""`penstock spark`: how fast Spark starts."""
+"""`penstock spark`: the class archive that shortens the start of Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,11 @@ from penstock.cli.render import show
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.pipeline.class_data_sharing import ClassArchive
 
-spark = typer.Typer(no_args_is_help=True, help="How fast Spark starts on this machine.")
+spark = typer.Typer(no_args_is_help=True, help="The start of Spark on this machine.")
 
 _ASSET = "demo.campaign_daily"
 
@@ -27,37 +29,40 @@ def register(app: typer.Typer) -> None:
 
 @spark.command()
 def prepare(
-    again: Annotated[bool, typer.Option("--again", help="Create the file again, even if it exists.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Create the archive again, even if it exists.")] = False,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Keep Spark's classes ready in a file, so that every command that needs Spark starts seconds earlier. *
+    """Create a class archive (class data sharing), so that commands that need Spark start seconds earlier. *
 
-    Takes about half a minute and 200 MB, once for each Java and each Spark; nothing else changes. The file lies in the
-    virtual environment, or without one in ~/.cache/penstock, and may be deleted at any time. Only drivers on this
-    machine use it (spark.master: local); those of a cluster start as they always do.
+    Takes about half a minute and 200 MB, once for each version of Java and Spark; nothing else changes. The archive is
+    in the virtual environment, or without one in ~/.cache/penstock, and may be deleted at any time. Only drivers on
+    this machine use it (spark.master: local), not the drivers of a cluster.
     """
     from penstock import interrupts
     from penstock.pipeline.session import archive_of_classes
+    from penstock.views.installation import class_archive_document
 
     interrupts.begin_work()
     archive = archive_of_classes()
     if archive is None:
-        raise ConfigError("this Java and this Spark cannot keep classes ready: it takes a whole OpenJDK, 17 or newer")
-    made = again or not archive.exists
-    if made:
-        _make(archive)
-    document: dict[str, Any] = {"file": str(archive.path), "bytes": archive.path.stat().st_size, "made": made}
+        raise ConfigError(
+            "Spark cannot create a class archive with this Java: it needs a complete OpenJDK, 17 or newer"
+        )
+    is_new = again or not archive.is_there
+    if is_new:
+        _create(archive)
+    document = class_archive_document(archive.path, is_new=is_new)
 
-    def draw(console: Any) -> None:
-        told = "keeps Spark's classes ready" if made else "exists already (--again creates it again)"
-        console.print(f"{archive.path}, {document['bytes'] / 1e6:,.0f} MB, {told}", soft_wrap=True)
+    def draw(console: Console) -> None:
+        result = "keeps Spark's classes ready" if is_new else "exists already (--again creates it again)"
+        console.print(f"{archive.path}, {document['bytes'] / 1e6:,.0f} MB, {result}", soft_wrap=True)
 
     show(document, as_json, draw)
 
 
-def _make(archive: ClassArchive) -> None:
-    """Do once what a JVM is going to do later, and let it write down at its end what it needed for that."""
+def _create(archive: ClassArchive) -> None:
+    """Run a small pipeline in a JVM that writes the classes it loaded to the archive at its end."""
     from pyspark import SparkContext
 
     from penstock.cli.init import write_workspace
@@ -67,15 +72,15 @@ def _make(archive: ClassArchive) -> None:
 
     with TemporaryDirectory(prefix="penstock-") as folder, RunProgress() as watcher:
         ws = write_workspace(Path(folder), customers=2, days=3)
-        session = start_session(SparkSettings(config={JVM_OPTIONS: archive.write_options()}))
+        session = start_session(SparkSettings(config={JVM_OPTIONS: archive.making()}))
         gateway = SparkContext._gateway
         assert gateway is not None  # it was started right now
         try:
-            ws.runs.start(Selection(), watcher=watcher, spark=session)
-            ws.data.vouched(_ASSET).spark(session).collect()
+            ws.run(Selection(), watcher=watcher, spark=session)
+            ws.vouched(_ASSET).spark(session).collect()
             session.stop()
-            watcher.say("the JVM writes down its classes")
+            watcher.say("the JVM writes the class archive")
             archive.keep(gateway.proc)
         finally:
-            archive.discard(gateway.proc)
+            archive.give_up(gateway.proc)
             ws.database.close()

@@ -1,4 +1,4 @@
-"""Standard output belongs to the answer of the command."""
+"""Reserves standard output for the result of the command."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 
 
 def reserve_stdout() -> None:
-    """Lets only Python's `sys.stdout` write to standard output. Libraries in C and child processes that write to file
-    descriptor 1 (the AWS SDK inside pyarrow, the JVM) write to standard error from now on."""
+    """Let only Python's `sys.stdout` write to standard output. Native libraries and child processes that write to file
+    descriptor 1 (the AWS SDK inside pyarrow, the JVM) write to standard error after this call."""
     try:
         answer = os.dup(1)
     except OSError:  # standard output is closed

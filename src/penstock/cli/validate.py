@@ -1,4 +1,4 @@
-"""`penstock validate`: are the runs that consumers read still what the contract says?"""
+"""`penstock validate`: authoritative runs against today's contract."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import draw_keys, key_fields, listing, show
-from penstock.cli.tables import table
+from penstock.cli.render import draw_keys, show
+from penstock.cli.text_tables import table
 from penstock.errors import ExitCode
 from penstock.plural import counted
 
@@ -24,54 +24,34 @@ def register(app: typer.Typer) -> None:
     app.command("validate")(validate)
 
 
+@opt.option_groups
 def validate(
-    keys: opt.Keys = None,
-    source: opt.SourceName = None,
-    customer: opt.Customers = None,
-    query: opt.Queries = None,
-    date: opt.OnDate = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    status: opt.Status = None,
-    yes: opt.Yes = False,
-    force: opt.Force = False,
-    dry_run: opt.DryRun = False,
-    actor: opt.ActorName = None,
+    filters: opt.Filters,
+    change: opt.ChangeOptions,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Re-check the trusted runs of success partitions against today's contract; what fails is demoted. *
+    """Check the authoritative runs of success partitions against today's contract; demote those that fail. *
 
-    Runs of another schema version than today's are left alone. Demoted partitions are `failed`, and their rows are gone
-    from readers; `penstock state retry` fetches them again. Runs whose raw data cannot be read are listed and not
-    judged. Exit code 1 if something was demoted or could not be read.
+    Runs of another schema version are skipped. A demoted partition is `failed`, and readers no longer see its rows;
+    `penstock state retry` fetches it again. Runs whose raw data cannot be read are listed without a verdict. Exit code
+    1 if a run was demoted or could not be read.
     """
     from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
+    from penstock.views.operations import recheck_document, recheck_preview_document
 
     ws = open_workspace(workspace)
-    chosen = opt.selection(keys, source, customer, query, date, since, until, status)
-    trusted = ws.rechecks.candidates(chosen)
-    if dry_run:
-        items = [key_fields(attempt.partition) for attempt, _ in trusted]
-        document = {**listing(items, len(items)), "examined": 0, "dry_run": True}
-        show(document, as_json, lambda console: _draw_preview(console, [attempt.partition for attempt, _ in trusted]))
+    chosen = filters.selection()
+    keys = [attempt.partition for attempt, _ in ws.to_recheck(chosen)]
+    if change.dry_run:
+        show(recheck_preview_document(keys), as_json, lambda console: _draw_preview(console, keys))
         return
-    confirm("re-checking", len(trusted), yes=yes, force=force)
+    confirm("re-checking", len(keys), yes=change.yes, force=change.force)
     with RunProgress() as progress:
-        found = ws.rechecks.run(chosen, watcher=progress, actor=actor)
-    items = [{**key_fields(key), "message": why} for key, why in found.demoted.items()]
-    show(
-        {
-            **listing(items, len(items)),
-            "examined": found.examined,
-            "unreadable": [{**key_fields(key), "message": why} for key, why in found.unreadable.items()],
-            "dry_run": False,
-        },
-        as_json,
-        lambda console: _draw(console, found),
-    )
+        found = ws.recheck(chosen, watcher=progress, actor=change.actor)
+    show(recheck_document(found), as_json, lambda console: _draw(console, found))
     if found.demoted or found.unreadable:
         raise typer.Exit(ExitCode.FAILED)
 

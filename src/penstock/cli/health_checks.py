@@ -1,4 +1,4 @@
-"""What `doctor` finds out about sources, checks and roles, without Spark. Every check raises the error to show."""
+"""Checks of `penstock doctor` on sources, expressions and roles, without Spark. Each raises the error to show."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from penstock.config.settings import SourceSettings
     from penstock.source.protocol import Source
 
-SECONDS = 3.0  # how long an address may take to answer
+SECONDS = 3.0  # timeout of a connection to a source
 _NAMED = 5
 
 
 def source_kinds(ws: Workspace) -> str:
-    """Kinds, options and queries of all sources; names every mistake, not only the first."""
-    together(lambda settings=settings: _refuse(ws, settings) for settings in ws.settings.sources.values())  # type: ignore[misc]
+    """Check the kinds, options and queries of all sources. Raises ConfigError with every mistake."""
+    run_all(lambda settings=settings: _refuse(ws, settings) for settings in ws.settings.sources.values())  # type: ignore[misc]
     return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
 
 
 def source_places(ws: Workspace) -> str:
-    """Folders exist, and addresses answer. Names sources and queries that cannot be tried because of their settings."""
+    """Check that folders exist and addresses answer. Raises ConfigError, also for sources whose settings are wrong."""
     from penstock.source.protocol import Probed
     from penstock.source.registry import reads_places
 
@@ -54,8 +54,8 @@ def source_places(ws: Workspace) -> str:
 
 
 def check_expressions(ws: Workspace) -> str:
-    """Expressions can be parsed, name fields of their query, and can be boolean. Whether Spark takes the types inside
-    them shows in the next run; so do the columns of models."""
+    """Check that expressions can be parsed, name fields of their query, and can be boolean. Only a run can check the
+    types inside them and the columns of models."""
     from penstock.contract.contract import Contract
 
     problems = []
@@ -70,24 +70,24 @@ def check_expressions(ws: Workspace) -> str:
 
 
 def roles(ws: Workspace) -> str:
-    """On PostgreSQL: the roles of `db roles` are complete, with the rights of this release."""
-    if ws.context.database.dialect != "postgresql":
-        return "not applicable: SQLite has no roles, and whoever may open the file may do everything"
+    """Check on PostgreSQL that the roles of `db roles` are complete, with the rights of this release."""
+    if ws.database.dialect != "postgresql":
+        return "not applicable: SQLite has no roles; every user who can open the file has all rights"
     from penstock.db.role_check import role_prefixes, role_problems
 
-    ws.context.require_schema()
-    prefixes = role_prefixes(ws.context.database)
+    ws.require_schema()
+    prefixes = role_prefixes(ws.database)
     if not prefixes:
-        return "none: every login uses the rights of its own; `penstock db roles` makes a role for each actor"
+        return "none: every login uses its own rights; `penstock db roles` creates a role for each actor"
     for prefix in prefixes:
-        if problems := role_problems(ws.context.database, prefix):
+        if problems := role_problems(ws.database, prefix):
             few = "; ".join(problems[:_NAMED]) + (f"; and {len(problems) - _NAMED} more" if problems[_NAMED:] else "")
             raise ConfigError(f"{few}: run `penstock db roles --prefix {prefix}` as the owner of the tables")
     return f"{', '.join(f'{prefix}_*' for prefix in prefixes)}: complete, with the rights of this release"
 
 
-def together(checks: Iterator[Callable[[], object]]) -> None:
-    """Run all checks, and raise their mistakes as one."""
+def run_all(checks: Iterator[Callable[[], object]]) -> None:
+    """Run all checks. Raises one ConfigError with the mistakes of all."""
     mistakes = []
     for check in checks:
         try:
@@ -112,7 +112,7 @@ def _made(settings: SourceSettings) -> Source:
 
 
 def _refused(source: Source, queries: Sequence[Query]) -> dict[str, str]:
-    """The queries that the source cannot answer, and why."""
+    """Return the queries that the source cannot answer, with the reason."""
     from penstock.source.registry import refuse_queries
 
     found = {}

@@ -1,4 +1,4 @@
-"""Tables for terminals of any width. A word is never cut or broken: keys and run ids can be copied from the output."""
+"""Text tables for terminals of any width. No word is cut or broken: keys and run ids can be copied from the output."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NARROWEST = 20  # text beside a name in a block
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """Rows under their column names, as a table; or as one block for each row when the words of a row do not fit in
-    one line side by side."""
+class TextTable:
+    """Rows under column names. Drawn as a table, or as one block per row if the longest words of the columns do not fit
+    on one line."""
 
     title: str | None
     columns: Sequence[str]
@@ -38,17 +38,17 @@ class Listing:
             yield self._table(widths)
 
     def _widths(self, most: int) -> list[int] | None:
-        """The width of each column: at least its longest word, and more as far as there is room. None if the longest
-        words are too wide together."""
+        """Return the width of each column: at least its longest word, and more if there is room. None if the longest
+        words do not fit on one line."""
         cells = [[name, *(row[at].plain for row in self.rows)] for at, name in enumerate(self.columns)]
         widths = [max(longest_word(text) for text in column) for column in cells]
         room = most - sum(widths) - _GAP * (len(widths) - 1)
         if room < 0:
             return None
         lacking = [max(_longest_line(text) for text in column) - w for column, w in zip(cells, widths, strict=True)]
-        hungry = sorted(range(len(widths)), key=lambda at: lacking[at])
-        for served, at in enumerate(hungry):
-            share = min(lacking[at], room // (len(hungry) - served))
+        narrowest_first = sorted(range(len(widths)), key=lambda at: lacking[at])
+        for served, at in enumerate(narrowest_first):
+            share = min(lacking[at], room // (len(narrowest_first) - served))
             widths[at] += share
             room -= share
         return widths
@@ -80,15 +80,15 @@ class Listing:
                     yield Text(f"{f'  {name}' if at == 0 else '':<{indent}}{line}", cell.style, overflow="ignore")
 
 
-def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Listing:
+def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> TextTable:
     from rich.text import Text
 
     cells = [[cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row] for row in rows]
-    return Listing(title, columns, cells)
+    return TextTable(title, columns, cells)
 
 
 def shown(value: Any) -> str:
-    """A value as people read it."""
+    """Return a value as text for people."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -101,7 +101,7 @@ def shown(value: Any) -> str:
 
 
 def longest_word(text: str) -> int:
-    """The width of the longest word of a text, with the indent that belongs to a line's first word."""
+    """Return the width of the longest word of a text, including the indent of the text."""
     from rich.cells import cell_len
 
     return len(text) - len(text.lstrip()) + max(map(cell_len, text.split()), default=0)

@@ -1,0 +1,52 @@
+"""The entry point of the program: installs signal handlers and reserves stdout before it imports the commands."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+from penstock import interrupts
+from penstock.cli.stdout import reserve_stdout
+from penstock.errors import ExitCode
+
+
+def main() -> None:
+    interrupts.install()
+    process_exit = _ProcessExit()
+    atexit.register(process_exit.exit)  # the first registered handler runs last
+    try:
+        reserve_stdout()
+        from penstock.cli.main import main as command
+
+        command()
+        process_exit.code = ExitCode.DONE
+    except KeyboardInterrupt:  # during the imports; a command handles its own interrupts
+        interrupts.ignore()
+        interrupts.say("interrupted")
+        process_exit.code = ExitCode.INTERRUPTED
+        sys.exit(ExitCode.INTERRUPTED)
+    except SystemExit as ended:
+        process_exit.code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+    finally:
+        interrupts.ignore()
+
+
+class _ProcessExit:
+    """Ends the process after the exit handlers, before Python finalizes the interpreter: a thread of pyarrow or DuckDB
+    that takes the GIL after that aborts the process, so that a command that succeeded would exit with 134."""
+
+    code: int = ExitCode.FAILED  # of an unhandled exception, for which Python prints the traceback
+
+    def exit(self) -> None:
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+        except BrokenPipeError:
+            pass  # the reader of the pipe has closed it
+        except (OSError, ValueError) as error:  # a full disk, or a closed stream
+            self.code = self.code or ExitCode.FAILED
+            os.write(2, f"penstock: standard output can't be written: {error}\n".encode())
+        finally:
+            os._exit(self.code)

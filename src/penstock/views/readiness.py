@@ -1,0 +1,52 @@
+"""Document of `penstock ready`: whether the expected partitions of tables are published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.views.document import Document
+
+if TYPE_CHECKING:
+    from penstock.control.asked_days import AskedDays
+    from penstock.warehouse.readiness import Coverage, Rule
+
+
+def ready_document(
+    require: str, rule: Rule, asked: Mapping[str, AskedDays], found: Mapping[str, Sequence[Coverage]]
+) -> Document:
+    """Each table with its expected and available partitions, and the days that lack some."""
+    return Document(
+        {
+            "ready": all(rule.holds(day) for days in found.values() for day in days),
+            "require": require,
+            "tables": [_table(asked[name], days, rule) for name, days in found.items()],
+        }
+    )
+
+
+def _table(asked: AskedDays, days: Sequence[Coverage], rule: Rule) -> dict[str, Any]:
+    return {
+        "table": asked.table,
+        "ready": all(rule.holds(day) for day in days),
+        "expected": sum(day.expected for day in days),
+        "available": sum(day.available for day in days),
+        "since": asked.since,
+        "until": asked.until,
+        "first_expected": asked.first,
+        "last_expected": asked.last,
+        "notes": asked.notes,
+        "days": [
+            {
+                "date": day.day,
+                "expected": day.expected,
+                "available": day.available,
+                "ready": rule.holds(day),
+                "absent": [str(key) for key in day.absent],
+                "withdrawn_inputs": [str(key) for key in day.withdrawn_inputs],
+                "not_over": day.not_over,
+            }
+            for day in days
+            if day.absent
+        ],
+    }
