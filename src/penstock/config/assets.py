@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from penstock import partition
-from penstock.config.checks import Check, Field, check_to_mapping, fits_the_fields, safe_to_run
+from penstock.config.checks import Check, Field, check_to_mapping, refuse_unfit_check, refuse_unsafe_expression
 from penstock.config.values import LIST, Day, Declared, Duration, Name, Names, distinct, filled
 
 
@@ -66,7 +66,7 @@ class Query(Declared):
     schema_version: Name = "v1"
     start_date: Day | None = None
     fields: Annotated[tuple[Field, ...], LIST, AfterValidator(_distinct_fields)]
-    checks: Annotated[tuple[Annotated[Check, AfterValidator(fits_the_fields)], ...], LIST] = ()
+    checks: Annotated[tuple[Annotated[Check, AfterValidator(refuse_unfit_check)], ...], LIST] = ()
     unknown_fields: Literal["reject", "ignore", "keep"] = "reject"
     missing_fields: Literal["reject", "ignore"] = "ignore"
     freshness: Freshness | None = None
@@ -130,7 +130,7 @@ class Model(Declared):
     require: Annotated[str, BeforeValidator(_completeness)] = "all"  # how much of each input must be there
     refresh: bool = True  # made again when its inputs or its code changed
     on_demotion: Literal["stale", "hide"] = "stale"  # whether rows made from a run that was demoted since can be read
-    checks: Annotated[tuple[Annotated[Check, AfterValidator(safe_to_run)], ...], LIST] = ()
+    checks: Annotated[tuple[Annotated[Check, AfterValidator(refuse_unsafe_expression)], ...], LIST] = ()
     freshness: Freshness | None = None
     retry: Retry = Retry()
 

@@ -25,7 +25,7 @@ from penstock.config.checks import (
     References,
 )
 from penstock.config.file import MERGED_MAPS, Document, Trail, read_workspace_file
-from penstock.config.values import Day, Declared, Duration, Kept, Name, Rate, did_you_mean, in_words
+from penstock.config.values import Day, Declared, Duration, Kept, Name, Rate, describe_problem, did_you_mean
 from penstock.errors import ConfigError, UsageError
 
 WORKSPACE_FILE = "penstock.yaml"
@@ -321,7 +321,7 @@ def load_queries(path: Path, environ: Mapping[str, str]) -> dict[str, Query]:
             found[name] = Query.model_validate({"source": "local", **body, **stored, "name": name}, context=context)
         except pydantic.ValidationError as error:
             for problem in error.errors(include_url=False):
-                document.refuse(_as_written(document, (*where, *problem["loc"])), in_words(problem))
+                document.refuse(_as_written(document, (*where, *problem["loc"])), describe_problem(problem))
     document.raise_if_refused()
     return found
 
@@ -337,7 +337,7 @@ def _validated(document: Document) -> Settings | None:
         return Settings.model_validate(_shaped(document), context={"field_names": names})
     except pydantic.ValidationError as error:
         for problem in error.errors(include_url=False):
-            document.refuse(_as_written(document, problem["loc"]), in_words(problem))
+            document.refuse(_as_written(document, problem["loc"]), describe_problem(problem))
     return None
 
 
@@ -516,7 +516,7 @@ def _refuse_broken_references(document: Document, queries: Mapping[str, Query]) 
 def _mismatches(check: References, query: Query, other: Query) -> Iterator[str]:
     ours = {field.name: field.type for field in query.fields}
     theirs = {field.name: field.type for field in other.fields}
-    for mine, name in zip(check.fields, check.their_fields, strict=True):
+    for mine, name in zip(check.fields, check.referenced_fields, strict=True):
         if name not in theirs:
             yield f"{name!r} is not a field of {check.to} (fields: {', '.join(theirs)}){did_you_mean(name, theirs)}"
         elif ours[mine] != theirs[name]:

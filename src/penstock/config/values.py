@@ -47,7 +47,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def in_words(problem: ErrorDetails, known_keys: Iterable[str] = ()) -> str:
+def describe_problem(problem: ErrorDetails, known_keys: Iterable[str] = ()) -> str:
     """One problem that pydantic found, in the words of the workspace file. Never the value itself."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "missing":
@@ -92,13 +92,15 @@ class Declared(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="wrap")
     @classmethod
-    def _in_words(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _describe_errors(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
             return handler(value)
         except pydantic.ValidationError as error:
             # only here is it known which keys this map may have
             known = cls.keys_in_yaml()
-            raise refusal((item["loc"], in_words(item, known)) for item in error.errors(include_url=False)) from None
+            raise refusal(
+                (item["loc"], describe_problem(item, known)) for item in error.errors(include_url=False)
+            ) from None
 
 
 def named(text: str) -> str:

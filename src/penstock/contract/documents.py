@@ -12,7 +12,7 @@ import yaml
 from penstock.config.assets import Query
 from penstock.config.file import too_large
 from penstock.config.settings import load_queries
-from penstock.config.values import in_words
+from penstock.config.values import describe_problem
 from penstock.contract.odcs import from_odcs, is_odcs
 from penstock.errors import ConfigError
 
@@ -31,7 +31,7 @@ def checked_query(name: str, body: Mapping[str, Any], where: str) -> Query:
     try:
         return Query.model_validate({**body, "name": name})
     except pydantic.ValidationError as error:
-        problems = [f"{'.'.join(map(str, p['loc']))}: {in_words(p)}" for p in error.errors(include_url=False)]
+        problems = [f"{'.'.join(map(str, p['loc']))}: {describe_problem(p)}" for p in error.errors(include_url=False)]
         raise ConfigError("\n".join(f"{where}: {name}.{problem}" for problem in problems)) from None
 
 

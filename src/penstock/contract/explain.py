@@ -12,7 +12,7 @@ from typing import Any
 from penstock.contract.complaint import Complaint, shortened
 from penstock.contract.contract import Contract
 from penstock.contract.extra import extra_text
-from penstock.contract.schema import in_words
+from penstock.contract.schema import describe_type
 from penstock.field_types import ArrayOf, Fraction, Kind, StructOf, reader
 
 _MOST = 100  # different complaints about one payload; who has more reads the first of them first
@@ -108,7 +108,7 @@ class _RowExaminer:
             case StructOf(members) if isinstance(value, dict):
                 self._members(dict(members), value, f"{path}.")
             case _ if isinstance(kind, ArrayOf | StructOf) or not reader(kind)(value):
-                self._add("type", f"{path} is not {in_words(kind)}")
+                self._add("type", f"{path} is not {describe_type(kind)}")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.explain import explain, read_row
 from penstock.contract.extra import EXTRA, as_written, extra_text
-from penstock.contract.meaning import meant
 from penstock.contract.schema import arrow_schema, is_text_in_json, json_type
+from penstock.contract.temporal import parse_temporal
 from penstock.field_types import ArrayOf, Kind, Simple, StructOf, kind_of, moment
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -261,7 +261,7 @@ def _typed(table: pa.Table, contract: Contract) -> pa.Table:
     for field in contract.fields:
         column = table.column(field.name)
         if is_text_in_json(field.type):
-            column = meant(column.combine_chunks(), kind_of(field.type))
+            column = parse_temporal(column.combine_chunks(), kind_of(field.type))
         columns.append(column)
     if contract.missing_fields == "reject" and any(
         _has_nulls(chunk) for column in columns for chunk in _chunks(column)

@@ -28,7 +28,7 @@ _SPARK = {
     "date": "date",
     "timestamp": "timestamp",
 }
-_IN_WORDS = {
+_DESCRIPTIONS = {
     "long": "a whole number of at most 64 bits",
     "double": "a number",
     "string": "a string",
@@ -82,11 +82,11 @@ def _spark(kind: Kind) -> str:
             return str(kind)
 
 
-def in_words(kind: Kind) -> str:
+def describe_type(kind: Kind) -> str:
     """What the contract expects, for a person who reads a complaint."""
     match kind:
         case Simple(name):
-            return _IN_WORDS[name]
+            return _DESCRIPTIONS[name]
         case DecimalOf():
             return f"a {kind} as number or string"
         case ArrayOf():

@@ -13,14 +13,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.config.checks import Compare, Recent, References, Shrink
 from penstock.contract.complaint import Complaint, merged, rejections, shortened
 from penstock.contract.contract import Contract
-from penstock.contract.figures import Worked, figure_name, figured_fields, gathered
+from penstock.contract.evaluation import missing_inputs, stats_fields
 from penstock.contract.parse import parse_many
+from penstock.contract.slice_stats import SliceStats, stats_by_field
 from penstock.errors import UsageError
 from penstock.pipeline.parse_slices import Examiner, header
-from penstock.pipeline.references import reference_name
 from penstock.pipeline.slices import BLOCK_BYTES
 from penstock.pipeline.validate import adder, all_rules, check_expressions, complaints_of
 from penstock.spark_frames import frame_of
@@ -51,10 +50,10 @@ def try_contract(
     contract: Contract, payload: Path, day: date | None, session: Callable[[], SparkSession] | None
 ) -> Trial:
     """Judge the rows of a file. Without a session the checks that need Spark are left out."""
-    skipped = list(_not_for_a_file(contract, day))
+    skipped = missing_inputs(contract, day)
     left = Examiner("", contract).for_spark if session is None else []
     skipped += [f"{rule.name}: needs Spark" for rule in left]
-    out = [id(rule.condition) for rule in left]
+    out = [id(rule.declared) for rule in left]
     contract = replace(contract, checks=tuple(check for check in contract.checks if id(check) not in out))
     examine = Examiner("", contract)
     batches: list[pa.RecordBatch] = []
@@ -70,23 +69,10 @@ def try_contract(
         batches = _answered(session(), contract, examine, batches)
     [row] = next(adder(contract)(iter(batches))).to_pylist()
     shown = sorted({line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count})
-    worked = Worked(day, row["rows"], gathered(figured_fields(contract), row["figures"]))
+    stats = SliceStats(day, row["rows"], stats_by_field(stats_fields(contract), row["figures"]))
     said = orjson.loads(row["header"])
-    found = complaints_of(contract, all_rules(contract), row, said, worked, None, _examples(payload, shown))
+    found = complaints_of(contract, all_rules(contract), row, said, stats, None, _examples(payload, shown))
     return Trial(lines, found, skipped)
-
-
-def _not_for_a_file(contract: Contract, day: date | None) -> Iterator[str]:
-    for check in contract.checks:
-        match check:
-            case References():
-                yield f"{reference_name(check)}: needs the rows of {check.to}"
-            case Shrink():
-                yield f"{check.name or 'shrink'}: needs a trusted run to compare with"
-            case Compare():
-                yield f"{check.name or figure_name(check)}: needs a trusted run to compare with"
-            case Recent() if day is None:
-                yield f"{check.name or figure_name(check)}: needs the day that the rows are of (--date)"
 
 
 def _answered(

@@ -14,7 +14,7 @@ from penstock.field_types import ArrayOf, Kind, Simple, StructOf
 _FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
-def meant(column: pa.Array, kind: Kind) -> pa.Array:
+def parse_temporal(column: pa.Array, kind: Kind) -> pa.Array:
     """The column with its dates and times read, wherever they stand inside; ArrowInvalid if one cannot be."""
     match kind:
         case Simple("date"):
@@ -27,12 +27,12 @@ def meant(column: pa.Array, kind: Kind) -> pa.Array:
         case ArrayOf(element):
             lengths = np.asarray(pc.list_value_length(column).fill_null(0))
             offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
-            values = meant(column.flatten(), element)
+            values = parse_temporal(column.flatten(), element)
             return pa.ListArray.from_arrays(offsets, values, mask=column.is_null()).cast(
                 pa.list_(pa.field("element", values.type))
             )
         case StructOf(members):
-            parts = [meant(part, kind) for part, (_, kind) in zip(column.flatten(), members, strict=True)]
+            parts = [parse_temporal(part, kind) for part, (_, kind) in zip(column.flatten(), members, strict=True)]
             return pa.StructArray.from_arrays(parts, [name for name, _ in members], mask=column.is_null())
         case _:
             return column
