@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.config.checks import Recent
-from penstock.config.values import spelled
+from penstock.config.values import format_duration
 from penstock.contract.checks.base import StatsCheck
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class FreshnessCheck(StatsCheck[Recent]):
         if end - found > check.max_lag:
             yield (
                 stats.rows,
-                f"the newest {check.field} is {found:%Y-%m-%d %H:%M:%S} UTC, older than {spelled(check.max_lag)} at the"
-                f" end of {stats.day}",
+                f"the newest {check.field} is {found:%Y-%m-%d %H:%M:%S} UTC, older than"
+                f" {format_duration(check.max_lag)} at the end of {stats.day}",
             )
 
     def missing_input(self, day: date | None) -> str | None:
