@@ -1,4 +1,4 @@
-"""Checks that look at what the values of a slice come to."""
+"""Checks on statistics of the fields of a partition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def moment(text: str) -> FieldStats:
         ("0001-01-01T00:00:00+00:00", "999999999d", True),
     ],
 )
-def test_a_slice_is_fresh_by_its_newest_time_whatever_that_is(newest: str, lag: str, fresh: bool) -> None:
+def test_freshness_depends_on_the_newest_time_alone(newest: str, lag: str, fresh: bool) -> None:
     check = {"freshness": {"field": "at", "max_lag": lag}}
     assert (complaints(check, moment(newest)) == []) is fresh
     assert "has no value in any row" in complaints(check, FieldStats())[0]
@@ -70,7 +70,7 @@ def test_a_change_is_measured_against_the_trusted_run(now: float, before: float 
     assert found == [] if words is None else words in found[0]
 
 
-def test_what_cannot_be_said_is_no_number() -> None:
+def test_an_aggregate_without_a_finite_result_is_none() -> None:
     huge = FieldStats(2, float("inf"), 1.0, 2.0)
     assert "has no value where the trusted run has 5" in complaints(SUM, huge, {"sum(n)": 5.0})[0]
     judged = contract(fields=FIELDS, checks=(check_from_mapping(SUM),))
@@ -97,7 +97,7 @@ def test_a_share_is_enough_or_not(there: int, more: int, percent: int) -> None:
     assert stats_complaints(judged, SliceStats(DAY, 0, {"n": FieldStats()})) == []
 
 
-def test_of_what_is_no_number_only_the_presence_counts() -> None:
+def test_values_that_are_not_numbers_are_only_counted() -> None:
     words = pa.chunked_array([pa.array(["a", None]), pa.array(["b"])])
     assert as_numbers(words).to_pylist() == [1.0, None, 1.0]
     assert as_numbers(pa.chunked_array([pa.array([[1], None, []])])).to_pylist() == [1.0, None, 1.0]

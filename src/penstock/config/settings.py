@@ -161,7 +161,7 @@ class SourceSettings(Declared):
     kind: Annotated[str, pydantic.Field(min_length=1)]
     parallelism: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = None  # requests at a time, over all workers
     rate: Rate | None = None  # requests per second, over all workers
-    keeps: Kept | None = None  # for how long it can be asked for a day; older ones are frozen (default: by its kind)
+    keeps: Kept | None = None  # how long it keeps a day; older days are frozen (default: by its kind)
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
 
 

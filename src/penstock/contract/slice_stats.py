@@ -1,4 +1,4 @@
-"""Statistics of the fields of a partition, for the checks that judge a partition as a whole."""
+"""Statistics of the fields of a partition, for the checks that evaluate a partition as a whole."""
 
 from __future__ import annotations
 
