@@ -15,10 +15,8 @@ from penstock.config.assets import Query
 from penstock.config.settings import Customer, SourceSettings
 from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
-from penstock.contract.counts import count_complaints
+from penstock.contract.evaluation import count_complaints, row_rules
 from penstock.contract.parse import Parsed, parse_many
-from penstock.contract.plain import plain
-from penstock.contract.rules import row_rules
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import new_run_id
@@ -194,6 +192,6 @@ def _expect_no_complaints(day: date, contract: Contract, parsed: Parsed, count: 
     complaints = [*parsed.complaints.get(0, ()), *count_complaints(contract, count, previous=None)]
     assert not complaints, f"{day} does not satisfy the contract: {summary(complaints)}"
     for rule in row_rules(contract):
-        if (broken := plain(rule, contract)) is not None:
+        if (broken := rule.arrow_rule(contract)) is not None:
             rows = broken(parsed.table).to_pylist()
             assert not any(rows), f"{day}: {rule.message} (line {rows.index(True) + 1 if any(rows) else 0})"

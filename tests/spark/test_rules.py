@@ -10,9 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config.checks import Field, check_from_mapping
-from penstock.contract.checks import broken
-from penstock.contract.plain import plain, spark_fields
-from penstock.contract.rules import row_rules
+from penstock.contract.evaluation import row_rules
 from penstock.contract.schema import arrow_schema, spark_ddl
 from penstock.errors import ConfigError
 from penstock.pipeline.validate import check_expressions
@@ -78,9 +76,9 @@ def test_a_plain_rule_finds_the_rows_that_spark_finds(spark: Any, found: list[di
     table = pa.Table.from_pylist(found, schema=arrow_schema(FIELDS))
     frame = spark.createDataFrame([tuple(row[field.name] for field in FIELDS) for row in found], spark_ddl(FIELDS))
     rules = row_rules(checked)
-    columns = [broken(rule, checked).alias(f"_{number}") for number, rule in enumerate(rules)]
+    columns = [rule.spark_rule(checked).alias(f"_{number}") for number, rule in enumerate(rules)]
     by_spark = [list(row) for row in frame.select(*columns).collect()]
-    by_worker = [evaluate(table).to_pylist() for rule in rules if (evaluate := plain(rule, checked))]
+    by_worker = [evaluate(table).to_pylist() for rule in rules if (evaluate := rule.arrow_rule(checked))]
     assert [list(row) for row in zip(*by_worker, strict=True)] == by_spark
 
 
@@ -88,12 +86,12 @@ def test_a_plain_rule_finds_the_rows_that_spark_finds(spark: Any, found: list[di
 def test_what_is_not_surely_the_same_is_left_to_spark(check: dict[str, Any]) -> None:
     checked = of(check)
     [_required, rule] = row_rules(checked)
-    assert plain(rule, checked) is None
+    assert rule.arrow_rule(checked) is None
 
 
 def test_spark_gets_every_field_that_an_expression_may_name() -> None:
     checked = of({"expression": "`A` + WORD > length(share)"})
-    assert set(spark_fields(row_rules(checked)[-1], checked)) >= {"a", "word", "share"}
+    assert set(row_rules(checked)[-1].spark_fields(checked)) >= {"a", "word", "share"}
 
 
 # Expressions that Spark takes and other dialects do not, and expressions that Spark refuses.

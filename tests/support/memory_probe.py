@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.contract.content import content_digest
-from penstock.contract.rules import row_rules, unique_rules
+from penstock.contract.evaluation import row_rules, unique_checks
 from penstock.partition import AttemptKey
 from penstock.pipeline.parse_slices import SliceParser
 from penstock.pipeline.slice_summary import summariser
@@ -23,7 +23,7 @@ def examine(house: Harness) -> str:
     contract = house.workspace.context.contracts["campaign_daily"]
     [attempt, *_] = house.workspace.context.state.attempts(key())
     item = ToValidate(AttemptKey(key(), attempt.run_id), attempt.payload_bytes or 0, None)
-    add_up = summariser(len(row_rules(contract)), [rule.fields for rule in unique_rules(contract)])
+    add_up = summariser(len(row_rules(contract)), [check.fields for check in unique_checks(contract)])
     batches = iter(_item_table([item]).to_batches())
     [found] = pa.Table.from_batches(add_up(SliceParser(house.workspace.lake.url, contract)(batches))).to_pylist()
     return content_digest(contract.schema_version, found["rows"], found["hash_xor"], found["hash_sum"] % 2**64)

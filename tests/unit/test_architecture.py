@@ -147,7 +147,9 @@ def test_the_check_itself_sees_every_way_to_import(
     assert [name for name, _ in imported(ast.parse(source), module, is_package)] == found
 
 
-@pytest.mark.parametrize("module", ["penstock", "penstock.config.settings", "penstock.cli.main"])
+@pytest.mark.parametrize(
+    "module", ["penstock", "penstock.config.settings", "penstock.contract.checks.registry", "penstock.cli.main"]
+)
 def test_what_every_command_imports_is_light(module: str) -> None:
     probe = f"import sys, {module}; print(*sorted({set(HEAVY)!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)

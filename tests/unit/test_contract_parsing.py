@@ -1,4 +1,4 @@
-"""Payloads become typed rows, or complaints that name the line; one payload never spoils another."""
+"""Payloads become typed rows, or complaints with the line; an invalid payload does not affect the others."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_words_that_look_dangerous_inside_text_are_just_text() -> None:
     assert parse_many([b' {"id": 4}\n'], contract()).table.column("id").to_pylist() == [4]
 
 
-def test_numbers_read_patiently_keep_every_digit() -> None:
+def test_numbers_parsed_line_by_line_keep_every_digit() -> None:
     """A payload takes the slow path for a word in a text; its numbers must be those that load will read."""
     row = b'{"label": "NaN", "share": 123456789012345678901234567890, "price": 12345678.90}'
     [slow] = parse_many([row + b"\n"], contract()).table.to_pylist()
@@ -286,8 +286,8 @@ POLICIES: list[dict[str, Any]] = [
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(anything, surprises), min_size=1, max_size=4), st.sampled_from(POLICIES))
-def test_the_fast_and_the_patient_reading_agree(found: list[tuple[Any, Any]], policies: dict[str, Any]) -> None:
-    """Text that looks like a number Arrow must not see sends a payload to the slow parser."""
+def test_arrow_and_line_by_line_parsing_agree(found: list[tuple[Any, Any]], policies: dict[str, Any]) -> None:
+    """A word that looks like a number Arrow should not see sends a payload to the patient reading."""
     keeps = policies.get("unknown_fields") == "keep"
     word = Field(name="word", type="string")
     judged = contract(**{**policies, "fields": (*policies.get("fields", FIELDS), word)})
@@ -320,7 +320,7 @@ def test_a_default_stands_in_for_a_field_that_is_missing_and_not_for_null() -> N
     assert [c.message for c in parse_many([lines({})], strict).complaints[0]] == ["field 'id' is missing"]
 
 
-def test_what_the_contract_does_not_name_is_kept_where_it_stands() -> None:
+def test_unknown_fields_are_kept_under_their_path() -> None:
     payload = lines(
         b'{"id": 1, "z": 123456789012345678901234567890, "a": 1.10, "geo": {"zone": 1, "n": [1]}}',
         {"id": 2},
@@ -352,15 +352,15 @@ def test_policies_hold_inside_structs() -> None:
     assert complaint.message == "field 'geo.day' is missing"
 
 
-def test_a_payload_full_of_different_faults_is_not_retold_in_full() -> None:
+def test_the_number_of_different_complaints_is_limited() -> None:
     payload = lines(*({f"field{n}": 1} for n in range(5_000)))
     complaints = parse_many([payload], contract()).complaints[0]
     assert len(complaints) == 101
     assert (complaints[-1].check, complaints[-1].count) == ("more", 4_900)
 
 
-def test_the_fingerprint_of_a_contract_that_says_nothing_new_stays_what_it_was() -> None:
-    """Attempts refer to contracts by fingerprint: a release must not make every partition look outdated."""
+def test_the_fingerprint_of_a_known_contract_stays_the_same() -> None:
+    """Attempts name contracts by their fingerprints: a release must not make every slice look outdated."""
     old = Contract.of(
         Query(
             name="campaign_daily",

@@ -1,4 +1,4 @@
-"""A proposed contract accepts the rows that it was inferred from."""
+"""Rows satisfy the contract that is inferred from them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_fields_that_are_always_there_are_required_and_ids_are_unique() -> None:
     assert pairs.checks[0] == {"unique": ["day", "network"]}
 
 
-def test_a_field_that_cannot_be_described_is_kept_and_noted() -> None:
+def test_fields_without_a_type_are_kept_and_noted() -> None:
     proposal = infer(
         lines({"id": 1, "Name": "x", "mixed": 1, "customer_id": "7", "geo": {"x": 1, "y.z": 2}, "empty": {}},
               {"id": 2, "mixed": "a"}, b"[1]", b"{")

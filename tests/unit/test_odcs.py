@@ -1,4 +1,4 @@
-"""Contracts convert to the Open Data Contract Standard and back without loss."""
+"""Contracts survive export to the Open Data Contract Standard and import from it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def queries(draw: st.DrawFn) -> Query:
 
 @settings(max_examples=40, deadline=None)
 @given(query=queries())
-def test_a_query_survives_its_spellings(query: Query) -> None:
+def test_a_query_survives_export_and_import(query: Query) -> None:
     assert checked_query("q", yaml.safe_load(dumped(query_to_mapping(query))), "test") == query
     assert Contract.from_body(Contract.of(query).body()) == Contract.of(query)
     document = yaml.safe_load(dumped(to_odcs(query)))
@@ -147,7 +147,7 @@ def test_a_contract_of_others_becomes_a_query(tmp_path: Path) -> None:
     assert as_yaml({name: written}, notes).startswith("# orders.shape: the type vector")
 
 
-def test_a_contract_without_a_valid_query_is_refused_with_a_message(tmp_path: Path) -> None:
+def test_a_document_without_a_valid_query_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("apiVersion: v3.0.2\nkind: DataContract\nid: x\nversion: 1.0.0\n")
     with pytest.raises(ConfigError, match="has no schema"):

@@ -11,9 +11,8 @@ import pytest
 from penstock.config.assets import Model
 from penstock.config.checks import check_from_mapping
 from penstock.config.settings import load_queries
-from penstock.contract.checks import broken
 from penstock.contract.contract import Contract
-from penstock.contract.rules import row_rules
+from penstock.contract.evaluation import row_rules
 from penstock.errors import ConfigError, UsageError
 from penstock.pipeline.model import checked_sql
 from penstock.sql_guard import SqlRefused, check_spark_expression, expression_problems, spark_statement
@@ -171,7 +170,7 @@ def test_an_expression_that_an_older_release_kept_stays_readable_and_is_not_run(
     kept = Contract("demo", "daily", "v1", (), (check,), "reject", "reject", {})
     assert Contract.from_body(kept.body()) == kept
     with pytest.raises(ConfigError, match=r"queries\.daily: the check old is not valid: the function reflect"):
-        broken(row_rules(kept)[0], kept)
+        row_rules(kept)[0].spark_rule(kept)
 
 
 def test_a_model_in_sql_reads_only_its_declared_inputs() -> None:

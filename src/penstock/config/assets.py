@@ -1,4 +1,4 @@
-"""What a query and a model promise: fields, checks, freshness, retry. A promise that cannot hold is refused at once."""
+"""Declarations of queries and models: fields, checks, freshness, restatement and retry."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pydantic import (
 )
 
 from penstock import partition
-from penstock.config.checks import Check, Field, check_to_mapping, fits_the_fields, safe_to_run
-from penstock.config.values import LIST, Day, Declared, Duration, Name, Names, distinct, filled
+from penstock.config.checks import Check, Field, check_to_mapping, refuse_unfit_check, refuse_unsafe_expression
+from penstock.config.values import LIST, Day, Declared, Duration, Name, Names, distinct, not_empty
 
 
 class Freshness(Declared):
-    """How old the newest good slice may be before it reads as stale."""
+    """How old the newest successful partition may be before it counts as stale."""
 
     max_lag: Duration
 
 
 class Restate(Declared):
-    """How many past days are fetched again, because the source still changes them."""
+    """How many past days are extracted again, because the source still changes them."""
 
     days: Annotated[int, pydantic.Field(ge=1)]
-    # at which ages (days after the day's end) it is fetched again; by default daily at first, then ever more rarely
+    # ages in days at which a day is extracted again; by default daily at first, then less and less often
     ages: Annotated[tuple[Annotated[int, pydantic.Field(ge=1)], ...], LIST, AfterValidator(distinct)] | None = None
 
     @pydantic.model_validator(mode="after")
-    def _inside_the_horizon(self) -> Self:
+    def _ages_within_days(self) -> Self:
         if self.ages is not None and max(self.ages) > self.days:
             raise ValueError(f"ages go up to {max(self.ages)}, but days is {self.days}: after that the day is settled")
         return self
@@ -41,13 +41,13 @@ _BACKOFF = (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
 
 
 class Retry(Declared):
-    """When a failed partition is tried again, and when it no longer is."""
+    """When a failed partition is retried, and when it becomes terminal."""
 
     max_attempts: Annotated[int, pydantic.Field(ge=1)] = 5
-    backoff: Annotated[tuple[Duration, ...], LIST, AfterValidator(filled)] = _BACKOFF
+    backoff: Annotated[tuple[Duration, ...], LIST, AfterValidator(not_empty)] = _BACKOFF
     jitter: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.2
     max_age: Duration = timedelta(days=30)
-    # which failures are retried without being asked; quota and credentials never count as failures of a partition
+    # error classes that are retried automatically; quota and credential errors do not count against a partition
     errors: Annotated[tuple[Literal["transient", "config", "data", "internal"], ...], LIST] = ("transient", "internal")
 
 
@@ -57,7 +57,7 @@ def _distinct_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
 
 
 class Query(Declared):
-    """One report of one source: what is fetched per customer and day, and what it must look like."""
+    """One report of one source, extracted per customer and day, with its contract."""
 
     not_in_yaml = frozenset({"name", "stored_options"})
 
@@ -66,14 +66,14 @@ class Query(Declared):
     schema_version: Name = "v1"
     start_date: Day | None = None
     fields: Annotated[tuple[Field, ...], LIST, AfterValidator(_distinct_fields)]
-    checks: Annotated[tuple[Annotated[Check, AfterValidator(fits_the_fields)], ...], LIST] = ()
+    checks: Annotated[tuple[Annotated[Check, AfterValidator(refuse_unfit_check)], ...], LIST] = ()
     unknown_fields: Literal["reject", "ignore", "keep"] = "reject"
     missing_fields: Literal["reject", "ignore"] = "ignore"
     freshness: Freshness | None = None
     restate: Restate | None = None
     retry: Retry = Retry()
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
-    # the options with ${NAME} as they are written, if they have variables: what is stored and shown
+    # the options with ${NAME} unexpanded, for storage and display; None if they contain no variables
     stored_options: dict[str, Any] | None = pydantic.Field(default=None, repr=False, exclude=True)
     customers: Names | None = None
 
@@ -84,7 +84,7 @@ class Query(Declared):
 
 
 def query_to_mapping(query: Query) -> dict[str, Any]:
-    """What a workspace file says under the name of the query; what has its default is left out."""
+    """Return the query as a workspace file declares it under its name, without default values."""
     written: dict[str, Any] = query.model_dump(mode="json", exclude_defaults=True, exclude={"name", "checks"})
     if query.stored_options is not None:
         written["options"] = query.stored_options
@@ -98,7 +98,7 @@ def _joined(value: object) -> object:
 
 
 def _window(value: object) -> object:
-    """How many days are read for one: `7 days`, `7d` or 7."""
+    """Parse the number of input days of a model: `7 days`, `7d` or 7."""
     found = re.fullmatch(r"(\d+)(?: days?|d)", value) if isinstance(value, str) else None
     days = int(found[1]) if found else value
     if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= 3_660:
@@ -107,7 +107,7 @@ def _window(value: object) -> object:
 
 
 def _completeness(value: object) -> str:
-    """`all`, `any`, a number of partitions, or a share such as `95%`."""
+    """Parse a completeness rule: `all`, `any`, a number of partitions, or a share such as `95%`."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not re.fullmatch(r"all|any|[1-9]\d*|(100|[1-9]\d?)%", text):
         raise ValueError(f"{value!r} is not a rule: write all, any, a number, or a share such as 95%")
@@ -115,7 +115,7 @@ def _completeness(value: object) -> str:
 
 
 class Model(Declared):
-    """A table made from other tables, per date or per customer and date."""
+    """A table derived from other tables, per date or per customer and date."""
 
     not_in_yaml = frozenset({"name"})
 
@@ -124,18 +124,18 @@ class Model(Declared):
     python: str | None = None  # a file that defines model(inputs, partitions)
     schema_version: Name = "v1"
     depends_on: Names
-    # in a `{ }` map a comma ends the value, so a list says the same
+    # inside { } a comma ends the value, so a list is accepted as well
     per: Annotated[Literal["date", "customer,date"], BeforeValidator(_joined)] = "date"
-    needs: Annotated[int, BeforeValidator(_window)] = 1  # days that are read for one, the day itself among them
-    require: Annotated[str, BeforeValidator(_completeness)] = "all"  # how much of each input must be there
-    refresh: bool = True  # made again when its inputs or its code changed
-    on_demotion: Literal["stale", "hide"] = "stale"  # whether rows made from a run that was demoted since can be read
-    checks: Annotated[tuple[Annotated[Check, AfterValidator(safe_to_run)], ...], LIST] = ()
+    needs: Annotated[int, BeforeValidator(_window)] = 1  # input days of one partition, including the day itself
+    require: Annotated[str, BeforeValidator(_completeness)] = "all"  # share of each input that must be readable
+    refresh: bool = True  # derived again when its inputs or its code change
+    on_demotion: Literal["stale", "hide"] = "stale"  # whether rows stay readable after the demotion of an input run
+    checks: Annotated[tuple[Annotated[Check, AfterValidator(refuse_unsafe_expression)], ...], LIST] = ()
     freshness: Freshness | None = None
     retry: Retry = Retry()
 
     source: ClassVar[str] = partition.MODELS
-    restate: ClassVar[None] = None  # what is derived follows its inputs
+    restate: ClassVar[None] = None  # models follow their inputs
 
     @pydantic.model_validator(mode="after")
     def _one_definition(self) -> Self:
@@ -145,7 +145,7 @@ class Model(Declared):
 
     @property
     def definition(self) -> str:
-        """The file that says how it is made."""
+        """The file with the code of the model."""
         return self.python or self.sql or f"models/{self.name}.sql"
 
     @property

@@ -1,4 +1,7 @@
-"""What a slice is held against: the fields of a table, and the checks on them. One that cannot hold is refused."""
+"""Declarations of fields and checks as penstock.yaml and stored contracts write them.
+
+How a check is evaluated stands in `penstock.contract.checks`, one module per kind.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, Literal, Self, get_args
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal, Self, assert_never
 
 import pydantic
 from pydantic import (
@@ -17,13 +21,13 @@ from pydantic import (
 )
 
 from penstock import field_types
-from penstock.config.values import LIST, Declared, Duration, Names, did_you_mean, distinct, in_words, named
+from penstock.config.values import LIST, Declared, Duration, Names, describe_problem, did_you_mean, distinct, named
 from penstock.errors import ConfigError
 from penstock.sql_guard import check_spark_expression
 
 RESERVED_FIELDS = ("customer_id", "logical_date", "schema_version")
 FIELD_TYPES = field_types.WRITTEN
-_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}([T ].+)?")
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ].+)?")
 
 
 def _field_name(text: str) -> str:
@@ -34,7 +38,7 @@ def _field_name(text: str) -> str:
 
 
 def _field_type(text: str) -> str:
-    """The type in its one spelling."""
+    """Return the canonical spelling of the type."""
     try:
         return str(field_types.kind_of(text))
     except ValueError as error:
@@ -46,7 +50,7 @@ def _field_type(text: str) -> str:
 
 
 def _as_json(value: object) -> object:
-    """A value of the workspace file as JSON has it: dates and times are text."""
+    """Return a value of the workspace file as JSON stores it, with dates and times as text."""
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list | tuple):
@@ -60,12 +64,12 @@ class Field(Declared):
     name: Annotated[str, AfterValidator(_field_name)]
     type: Annotated[str, AfterValidator(_field_type)]
     required: bool = False
-    # stands in where a row does not have the field at all; a null that was sent stays null
+    # the value of rows without the field; an explicit null stays null
     default: Annotated[Any, BeforeValidator(_as_json)] = None
 
     @pydantic.field_validator("default")
     @classmethod
-    def _of_its_type(cls, value: Any, info: ValidationInfo) -> Any:
+    def _has_the_type_of_the_field(cls, value: Any, info: ValidationInfo) -> Any:
         type_ = info.data.get("type")
         if value is not None and type_ is not None and not field_types.reader(field_types.kind_of(type_))(value):
             raise ValueError(f"{value!r} is not a value of the type {type_}")
@@ -73,7 +77,7 @@ class Field(Declared):
 
 
 def _scalar(value: object) -> object:
-    """A value that JSON can hold and that compares with a column; dates become text."""
+    """Return a value that JSON can store and a column can be compared with; dates become text."""
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
@@ -83,14 +87,15 @@ def _scalar(value: object) -> object:
 
 def _bound(value: object) -> object:
     value = None if value is None else _scalar(value)
-    if isinstance(value, bool) or (isinstance(value, str) and _moment(value) is None):
+    if isinstance(value, bool) or (isinstance(value, str) and _parse_time(value) is None):
         raise ValueError(f"{value!r} is no bound: write a number, or a date as YYYY-MM-DD")
     return value
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
+    """Return the date or time in the text, in UTC if it has no offset; None if it is neither."""
     try:
-        moment = datetime.fromisoformat(text) if _MOMENT.fullmatch(text) else None
+        moment = datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
     except ValueError:
         return None
     return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
@@ -101,16 +106,42 @@ Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 Bound = Annotated[int | float | str | None, BeforeValidator(_bound)]
 
 
+class CheckKind(StrEnum):
+    """The kinds of checks, by the names that penstock.yaml and stored contracts use."""
+
+    REQUIRED = "required"
+    UNIQUE = "unique"
+    EXPRESSION = "expression"
+    ROWS = "rows"
+    SHRINK = "shrink"
+    RANGE = "range"
+    ALLOWED = "allowed"
+    NOT_NULL_SHARE = "not_null_share"
+    FRESHNESS = "freshness"
+    REFERENCES = "references"
+    COMPARE = "compare"
+
+
 class _Check(Declared):
     not_in_yaml = frozenset({"kind", "name", "severity"})
+    # the only key of the check, whose value YAML writes directly under the kind; None if the kind takes a map
+    single_key: ClassVar[str | None] = None
 
+    kind: CheckKind
     name: Annotated[str, pydantic.Field(min_length=1)] | None = None
     severity: Severity = "reject"
 
     @property
     def named_fields(self) -> tuple[str, ...]:
-        """The fields that must exist for this check to make sense."""
+        """The fields that the check names; each must be a field of the query."""
         return ()
+
+    def type_problems(self, field: str, type_: str) -> list[str]:
+        """Return the reasons why the check cannot be applied to this field of this type."""
+        return [f"{self._unfit(field, type_)}; use expression"] if field_types.is_nested(type_) else []
+
+    def _unfit(self, field: str, type_: str) -> str:
+        return f"{self.kind} does not suit {field}, which is a {type_}"
 
 
 class _FieldsCheck(_Check):
@@ -130,21 +161,30 @@ class _FieldCheck(_Check):
 
 
 class Required(_FieldsCheck):
-    """No row leaves one of these fields empty."""
+    """The fields have a value in every row."""
 
-    kind: Literal["required"] = "required"
+    single_key = "fields"
+
+    kind: Literal[CheckKind.REQUIRED] = CheckKind.REQUIRED
+
+    def type_problems(self, field: str, type_: str) -> list[str]:
+        return []
 
 
 class Unique(_FieldsCheck):
-    """No two rows of the slice agree in all of these fields."""
+    """The combination of these fields does not repeat inside a partition."""
 
-    kind: Literal["unique"] = "unique"
+    single_key = "fields"
+
+    kind: Literal[CheckKind.UNIQUE] = CheckKind.UNIQUE
 
 
 class Expression(_Check):
-    """A Spark SQL predicate that holds for every row."""
+    """A Spark SQL predicate is not false for any row."""
 
-    kind: Literal["expression"] = "expression"
+    single_key = "expression"
+
+    kind: Literal[CheckKind.EXPRESSION] = CheckKind.EXPRESSION
     expression: str
 
     @pydantic.field_validator("expression")
@@ -165,62 +205,86 @@ class _Bounded(_Check):
             return self
         if isinstance(lowest, str) != isinstance(highest, str):
             raise ValueError("min and max must both be numbers or both be dates")
-        low, high = (_moment(bound) if isinstance(bound, str) else bound for bound in (lowest, highest))
+        low, high = (_parse_time(bound) if isinstance(bound, str) else bound for bound in (lowest, highest))
         if low is not None and high is not None and high < low:
             raise ValueError(f"max {highest!r} is below min {lowest!r}")
         return self
 
 
 class Rows(_Bounded):
-    """The slice has at least min and at most max rows."""
+    """The partition has at least min and at most max rows."""
 
-    kind: Literal["rows"] = "rows"
+    kind: Literal[CheckKind.ROWS] = CheckKind.ROWS
     min: Annotated[int, pydantic.Field(ge=0)] | None = None
     max: Annotated[int, pydantic.Field(ge=0)] | None = None
 
 
 class Shrink(_Check):
-    """The slice has not lost more than this share of the rows of the run it would replace."""
+    """The partition has lost at most this share of the rows of the trusted run."""
 
-    kind: Literal["shrink"] = "shrink"
+    kind: Literal[CheckKind.SHRINK] = CheckKind.SHRINK
     max_drop: Annotated[float, pydantic.Field(gt=0, le=1)]
 
 
 class Range(_FieldCheck, _Bounded):
     """Every value of the field lies between min and max, both included."""
 
-    kind: Literal["range"] = "range"
+    kind: Literal[CheckKind.RANGE] = CheckKind.RANGE
     min: Bound = None
     max: Bound = None
+
+    def type_problems(self, field: str, type_: str) -> list[str]:
+        if field_types.is_nested(type_):
+            return super().type_problems(field, type_)
+        if type_ in ("string", "boolean"):
+            return [f"{self._unfit(field, type_)}; use allowed or expression"]
+        # a whole number may have a fraction as its bound
+        compared = "double" if type_ == "long" else type_
+        bounds = [bound for bound in (self.min, self.max) if bound is not None and not _is_comparable(compared, bound)]
+        return [f"{bound!r} cannot be a bound of {field}, which is a {type_}" for bound in bounds]
 
 
 class Allowed(_FieldCheck):
     """Every value of the field is one of these."""
 
-    kind: Literal["allowed"] = "allowed"
+    kind: Literal[CheckKind.ALLOWED] = CheckKind.ALLOWED
     values: Annotated[tuple[Scalar, ...], LIST, AfterValidator(distinct)]
+
+    def type_problems(self, field: str, type_: str) -> list[str]:
+        if field_types.is_nested(type_):
+            return super().type_problems(field, type_)
+        wrong = [value for value in self.values if not _is_comparable(type_, value)]
+        return [f"{value!r} cannot be a value of {field}, which is a {type_}" for value in wrong]
 
 
 class NotNullShare(_FieldCheck):
     """At least this share of the rows has a value in the field."""
 
-    kind: Literal["not_null_share"] = "not_null_share"
+    kind: Literal[CheckKind.NOT_NULL_SHARE] = CheckKind.NOT_NULL_SHARE
     min: Annotated[float, pydantic.Field(gt=0, le=1)]
+
+    def type_problems(self, field: str, type_: str) -> list[str]:
+        return []
 
 
 class Recent(_FieldCheck):
-    """The newest time in the field is not older than max_lag at the end of the logical date, in UTC."""
+    """The newest time in the field is at most max_lag before the end of the logical date in UTC."""
 
-    kind: Literal["freshness"] = "freshness"
+    kind: Literal[CheckKind.FRESHNESS] = CheckKind.FRESHNESS
     max_lag: Duration
+
+    def type_problems(self, field: str, type_: str) -> list[str]:
+        if field_types.is_nested(type_) or type_ == "timestamp":
+            return super().type_problems(field, type_)
+        return [f"{self._unfit(field, type_)}; it needs a timestamp"]
 
 
 class References(_Check):
-    """Every value exists in the vouched slice of another table, of the same customer and day."""
+    """Every value exists in the vouched partition of another table, of the same customer and day."""
 
     also_in_yaml = ("field", "to_field")
 
-    kind: Literal["references"] = "references"
+    kind: Literal[CheckKind.REFERENCES] = CheckKind.REFERENCES
     fields: Names
     to: str
     to_fields: Names | None = None
@@ -247,44 +311,79 @@ class References(_Check):
         return self.fields
 
     @property
-    def their_fields(self) -> tuple[str, ...]:
+    def referenced_fields(self) -> tuple[str, ...]:
         return self.to_fields or self.fields
 
 
 class Compare(_Check):
-    """A figure of the slice differs from that of the trusted run by at most this share."""
+    """An aggregate of the partition differs from that of the trusted run by at most this share."""
 
-    kind: Literal["compare"] = "compare"
+    kind: Literal[CheckKind.COMPARE] = CheckKind.COMPARE
     field: str | None = None
     function: Literal["sum", "count", "avg", "min", "max"]
     max_change: Annotated[float, pydantic.Field(gt=0)]
 
     @pydantic.model_validator(mode="after")
-    def _of_something(self) -> Self:
+    def _field_or_count(self) -> Self:
         if self.field is None and self.function != "count":
             raise ValueError(f"{self.function} needs a field; only count can do without one, it counts rows then")
         return self
+
+    def type_problems(self, field: str, type_: str) -> list[str]:
+        if field_types.is_nested(type_) or self.function == "count" or _is_numeric(type_):
+            return super().type_problems(field, type_)
+        return [f"{self._unfit(field, type_)}; {self.function} needs numbers"]
 
     @property
     def named_fields(self) -> tuple[str, ...]:
         return () if self.field is None else (self.field,)
 
     @property
-    def figure(self) -> str:
+    def measure(self) -> str:
+        """The name under which the aggregate is stored with an attempt, for example sum(clicks)."""
         return f"{self.function}({self.field or '*'})"
 
 
-_AnyCheck = (
+AnyCheck = (
     Required | Unique | Expression | Rows | Shrink | Range | Allowed | NotNullShare | Recent | References | Compare
 )
-_KINDS: dict[str, type[_Check]] = {kind.model_fields["kind"].default: kind for kind in get_args(_AnyCheck)}
-# these hold one thing, so their value in YAML is that thing and not a map
-_SINGLE = {"required": "fields", "unique": "fields", "expression": "expression"}
-_BESIDE = ("name", "severity")  # said of a check, not by it
 
 
-def _spread(written: object) -> object:
-    """`{unique: [a], name: x}` as the fields of its model: `{kind: unique, fields: [a], name: x}`."""
+def declaration(kind: CheckKind) -> type[AnyCheck]:
+    """Return the class that declares checks of this kind."""
+    match kind:
+        case CheckKind.REQUIRED:
+            return Required
+        case CheckKind.UNIQUE:
+            return Unique
+        case CheckKind.EXPRESSION:
+            return Expression
+        case CheckKind.ROWS:
+            return Rows
+        case CheckKind.SHRINK:
+            return Shrink
+        case CheckKind.RANGE:
+            return Range
+        case CheckKind.ALLOWED:
+            return Allowed
+        case CheckKind.NOT_NULL_SHARE:
+            return NotNullShare
+        case CheckKind.FRESHNESS:
+            return Recent
+        case CheckKind.REFERENCES:
+            return References
+        case CheckKind.COMPARE:
+            return Compare
+        case _:
+            assert_never(kind)
+
+
+_KINDS = [kind.value for kind in CheckKind]
+_BESIDE = ("name", "severity")  # keys beside the kind, not inside its map
+
+
+def _model_fields(written: object) -> object:
+    """Turn `{unique: [a], name: x}` into the fields of its model: `{kind: unique, fields: [a], name: x}`."""
     if isinstance(written, _Check):
         return written
     kinds = ", ".join(_KINDS)
@@ -293,69 +392,72 @@ def _spread(written: object) -> object:
     for key in written:
         if key not in _KINDS and key not in _BESIDE:
             raise ValueError(f"{key!r} is not a check (checks: {kinds}){did_you_mean(key, [*_KINDS, *_BESIDE])}")
-    kind, *more = [key for key in written if key not in _BESIDE] or [None]
-    if kind is None or more:
+    found, *more = [key for key in written if key not in _BESIDE] or [None]
+    if found is None or more:
         raise ValueError(f"a check has exactly one of the keys {kinds}")
-    body = written[kind]
-    if kind in _SINGLE:
-        body = {_SINGLE[kind]: body}
+    kind, body = CheckKind(found), written[found]
+    declared = declaration(kind)
+    if declared.single_key is not None:
+        body = {declared.single_key: body}
     elif not isinstance(body, Mapping):
-        raise ValueError(f"{kind} takes a map of {', '.join(_KINDS[kind].keys_in_yaml())}")
+        raise ValueError(f"{kind} takes a map of {', '.join(declared.keys_in_yaml())}")
     elif misplaced := [key for key in body if key in _Check.not_in_yaml]:
         raise ValueError(f"{misplaced[0]!r} does not belong inside {kind}; name and severity stand beside it")
     return {**body, "kind": kind} | {key: written[key] for key in _BESIDE if key in written}
 
 
-Check = Annotated[_AnyCheck, pydantic.Field(discriminator="kind"), BeforeValidator(_spread)]
-_CHECK: TypeAdapter[_AnyCheck] = TypeAdapter(Check)
+Check = Annotated[AnyCheck, pydantic.Field(discriminator="kind"), BeforeValidator(_model_fields)]
+_CHECK: TypeAdapter[AnyCheck] = TypeAdapter(Check)
 
 
-def check_from_mapping(mapping: Mapping[str, Any]) -> _AnyCheck:
-    """The check that YAML or a stored contract spells as `{unique: [campaign_id]}`."""
+def check_from_mapping(mapping: Mapping[str, Any]) -> AnyCheck:
+    """Parse a check from its form in YAML and stored contracts, `{unique: [campaign_id]}`; ConfigError if invalid."""
     try:
         return _CHECK.validate_python(mapping)
     except pydantic.ValidationError as error:
-        raise ConfigError("\n".join(in_words(problem) for problem in error.errors(include_url=False))) from None
+        raise ConfigError("\n".join(describe_problem(problem) for problem in error.errors(include_url=False))) from None
 
 
-def check_to_mapping(check: _AnyCheck) -> dict[str, Any]:
-    """The spelling of a check that JSON can hold and `check_from_mapping` reads back."""
+def check_to_mapping(check: AnyCheck) -> dict[str, Any]:
+    """Return the check as JSON, in the form that `check_from_mapping` parses."""
     body: Any = check.model_dump(mode="json", exclude={"kind", *_BESIDE}, exclude_none=True)
-    if check.kind in _SINGLE:
-        body = body[_SINGLE[check.kind]]
+    if check.single_key is not None:
+        body = body[check.single_key]
     beside = check.model_dump(include=set(_BESIDE), exclude_defaults=True)
-    return {check.kind: body} | {key: beside[key] for key in _BESIDE if key in beside}
+    return {check.kind.value: body} | {key: beside[key] for key in _BESIDE if key in beside}
 
 
-def _suits(type_: str, value: object) -> bool:
-    """True when the value may be compared with a column of this type."""
+def _is_comparable(type_: str, value: object) -> bool:
+    """Return whether the value may be compared with a column of this type."""
     if isinstance(value, bool):
         return type_ == "boolean"
     if isinstance(value, int):
         return _is_numeric(type_)
     if isinstance(value, float):
         return type_ == "double" or type_.startswith("decimal")
-    moment = _moment(value) if isinstance(value, str) else None
+    moment = _parse_time(value) if isinstance(value, str) else None
     if type_ == "date":
         return moment is not None and len(str(value)) == len("2024-06-01")
     return type_ == "string" or (type_ == "timestamp" and moment is not None)
 
 
-def safe_to_run(check: _AnyCheck) -> _AnyCheck:
-    """Refuses an expression that calls functions beyond the list of `sql_guard`. Contracts that are already stored are
-    checked when they are used, because they must stay readable."""
+def refuse_unsafe_expression(check: AnyCheck) -> AnyCheck:
+    """Refuse an expression that calls a function outside the list of `sql_guard`. Stored contracts are not refused
+    when they are parsed, because they must stay readable; their expressions are checked again before Spark evaluates
+    them."""
     if isinstance(check, Expression):
         check_spark_expression(check.expression)
     return check
 
 
-def fits_the_fields(check: _AnyCheck, info: ValidationInfo) -> _AnyCheck:
-    """Refuses a check on a field that the query does not have, or of a type that the check cannot judge."""
-    safe_to_run(check)
+def refuse_unfit_check(check: AnyCheck, info: ValidationInfo) -> AnyCheck:
+    """Refuse an unsafe expression, a check on an unknown field, and a check on a field of a type that it does not
+    support."""
+    refuse_unsafe_expression(check)
     owner: str = info.data.get("name", "this query")
     fields: tuple[Field, ...] | None = info.data.get("fields")
     if fields is None:
-        # some field was refused; its siblings' names still tell whether this check is wrong as well
+        # some field was refused; the names of all fields are still known, so unknown names can be reported as well
         names = list((info.context or {}).get("field_names", {}).get(owner, ()))
     else:
         names = [field.name for field in fields]
@@ -368,35 +470,11 @@ def fits_the_fields(check: _AnyCheck, info: ValidationInfo) -> _AnyCheck:
     ]
     types = {field.name: field.type for field in fields or ()}
     problems += [
-        text for name in check.named_fields if name in types for text in _type_problems(check, name, types[name])
+        text for name in check.named_fields if name in types for text in check.type_problems(name, types[name])
     ]
     if problems:
         raise ValueError("; ".join(problems))
     return check
-
-
-def _type_problems(check: _AnyCheck, name: str, type_: str) -> list[str]:
-    if isinstance(check, Required | NotNullShare):
-        return []
-    unfit = f"{check.kind} does not suit {name}, which is a {type_}"
-    if field_types.is_nested(type_):
-        return [f"{unfit}; use expression"]
-    match check:
-        case Allowed():
-            wrong = [value for value in check.values if not _suits(type_, value)]
-            return [f"{value!r} cannot be a value of {name}, which is a {type_}" for value in wrong]
-        case Range() if type_ in ("string", "boolean"):
-            return [f"{unfit}; use allowed or expression"]
-        case Range():
-            # a fraction is a fair bound for whole numbers
-            compared = "double" if type_ == "long" else type_
-            bounds = [bound for bound in (check.min, check.max) if bound is not None and not _suits(compared, bound)]
-            return [f"{bound!r} cannot be a bound of {name}, which is a {type_}" for bound in bounds]
-        case Recent() if type_ != "timestamp":
-            return [f"{unfit}; it needs a timestamp"]
-        case Compare() if check.function != "count" and not _is_numeric(type_):
-            return [f"{unfit}; {check.function} needs numbers"]
-    return []
 
 
 def _is_numeric(type_: str) -> bool:

@@ -1,6 +1,6 @@
-"""Reads the workspace file and the files it names into plain values, and remembers where each value was written.
+"""Reads the workspace file and the files it includes into plain values, and records the file and line of each value.
 
-Nothing is judged here but the writing itself: syntax, repeated keys, unset variables, names defined twice.
+It reports errors of syntax only: invalid YAML, repeated keys, unset variables, names that are defined twice.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from penstock.errors import ConfigError
 
 Trail = tuple[str | int, ...]
 
-DEEPEST = 64  # maps and lists inside each other
-MOST_ALIASED = 200_000  # values that aliases may add to those that are written
+MAX_DEPTH = 64  # levels of nested maps and lists
+MAX_ALIASED = 200_000  # values that aliases may add to the values in the text
 
 MERGED_MAPS = ("sources", "queries", "models")
 MERGED = (*MERGED_MAPS, "customers")
@@ -28,20 +28,21 @@ CUSTOMER_COLUMNS = ("id", "name", "time_zone", "active_from", "active_to")
 
 # The loader in C reads a list of ten thousand customers about ten times faster; its nodes carry the same marks.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Only asked what a single word means, so one is enough; PyYAML's own types do not describe it.
+# Resolves and constructs single scalars, so one instance is enough; PyYAML's type hints do not cover this use.
 _PLAIN: Any = yaml.SafeLoader("")
 _VARIABLE = re.compile(r"(?P<literal>\$\$\{)|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|(?P<broken>\$\{)")
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = {f"{_TAG}str", f"{_TAG}value", f"{_TAG}merge"}
 _TYPED_TAGS = {f"{_TAG}{kind}" for kind in ("int", "float", "bool", "null", "timestamp")}
 
-# A variable's value at least this long may be a secret: it is hidden in every text, not only in those about its place.
+# A value of a variable with at least this length may be a secret: it is hidden in every message, not only in messages
+# about its own place.
 _SECRET_LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was written."""
+    """File and line of a value."""
 
     file: str
     line: int
@@ -58,32 +59,32 @@ class _Expanded:
 
 
 def dotted(trail: Trail) -> str:
-    """`('queries', 'daily', 'checks', 1)` as a person writes it: `queries.daily.checks[1]`."""
+    """Format `('queries', 'daily', 'checks', 1)` as `queries.daily.checks[1]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in trail).removeprefix(".")
 
 
 def _related(one: Trail, other: Trail) -> bool:
-    """True within the same named thing: a query, a source, a customer, a top-level key."""
+    """Return whether both lie in the same query, source, customer or top-level key."""
     return all(a == b for a, b in zip(one[:2], other[:2], strict=False))
 
 
 class Document:
-    """Plain values, where each was written, and everything that was found wrong with them so far."""
+    """The values of the workspace file, the place of each value, and the problems found so far."""
 
     def __init__(self, file: Path) -> None:
         self.file = file.absolute()
         self.values: dict[str, Any] = {}
         self.places: dict[Trail, Place] = {(): Place(file.name, 1)}
         self.customer_files: list[Path] = []
-        self.incomplete = False  # a whole file could not be read, so "unknown name" would be a guess
-        # texts with variables, as they are written: what may be stored where the environment's values must not be
+        self.incomplete = False  # a whole file could not be read, so unknown names cannot be reported
+        # texts with unexpanded variables; they may be stored, unlike the values of the environment
         self._with_variables: dict[Trail, str] = {}
         self._refused: dict[tuple[str, int, str], None] = {}
         self._unreadable: set[Trail] = set()
         self._expanded: list[_Expanded] = []
 
     def written(self, trail: Trail) -> Trail:
-        """The part of the trail that exists in the file: steps that only the models know are left out."""
+        """Return the part of the trail that exists in the file; steps that pydantic adds are left out."""
         known: Trail = ()
         for part in trail:
             if (*known, part) in self.places:
@@ -94,13 +95,13 @@ class Document:
         return self.places[self.written(trail)]
 
     def refuse(self, trail: Trail, text: str, place: Place | None = None) -> None:
-        """Note a problem. What follows from a value that could not even be read is not worth a second line."""
+        """Record a problem, unless it is about a value that was refused as unreadable."""
         shown = self.written(trail)
         if any(shown[:length] in self._unreadable for length in range(len(shown) + 1)):
             return
         at = place or self.places[shown]
         subject = f"{dotted(shown)}: " if shown else ""
-        # only these two keys name further files, so only their variables can be in a file's name
+        # only these two keys name further files, so only their variables can occur in a file name
         file = self.hide(self.hide(at.file, ("include",)), ("customers",))
         self._refused[(file, at.line, subject + self.hide(text, shown))] = None
 
@@ -114,14 +115,14 @@ class Document:
         self.incomplete = True
 
     def remember_expansion(self, trail: Trail, value: str, written: str) -> None:
-        # repr() as well, because texts quote values and quoting may escape characters
+        # repr() as well, because messages quote values and quoting may escape characters
         self._expanded += [_Expanded(trail, form, written) for form in {value, repr(value)[1:-1]} if form]
 
     def remember_variables(self, trail: Trail, written: str) -> None:
         self._with_variables[trail] = written
 
     def unexpanded(self, trail: Trail) -> Any:
-        """The value at this place with `${NAME}` as it is written; None if it contains no variable."""
+        """Return the value at this place with `${NAME}` unexpanded; None if it contains no variable."""
         if not any(place[: len(trail)] == trail for place in self._with_variables):
             return None
         value: Any = self.values
@@ -139,13 +140,13 @@ class Document:
         return value
 
     def hide(self, text: str, trail: Trail) -> str:
-        """The text with `${NAME}` in place of what the environment said."""
+        """Return the text with values from the environment replaced by `${NAME}`."""
         hidden = {
             item.value: item.written
             for item in self._expanded
             if len(item.value) >= _SECRET_LENGTH or _related(item.trail, trail)
         }
-        # a short value is hidden as a word only: `5` must not turn `2025` into `202${DAYS}`
+        # a short value is hidden only as a whole word: `5` must not turn `2025` into `202${DAYS}`
         forms = [
             re.escape(value) if len(value) >= _SECRET_LENGTH else rf"(?<!\w){re.escape(value)}(?!\w)"
             for value in sorted(hidden, key=len, reverse=True)
@@ -160,7 +161,7 @@ class Document:
 
 
 def read_workspace_file(file: Path, environ: Mapping[str, str]) -> Document:
-    """The workspace file with its included files and its customers.csv as one document."""
+    """Read the workspace file with its included files and its customers.csv into one document."""
     document = Document(file)
     _YamlFile(document, document.file, file.name, environ).read((), included=False)
     include = document.values.pop("include", None) or []
@@ -183,9 +184,9 @@ class _YamlFile:
     def __init__(self, document: Document, file: Path, name: str, environ: Mapping[str, str]) -> None:
         self._document = document
         self._file = file
-        self._name = name  # as it was written, so that a variable in it can be hidden again
+        self._name = name  # as written, so that a variable in it can be hidden
         self._environ = environ
-        self._open: set[int] = set()  # nodes being built, to notice an alias inside itself
+        self._open: set[int] = set()  # nodes being built, to detect an alias inside itself
         self._merging: set[int] = set()  # the same for maps whose keys are being collected
 
     def read(self, asked_at: Trail, included: bool) -> None:
@@ -210,7 +211,7 @@ class _YamlFile:
 
     def _refuse_syntax(self, error: yaml.YAMLError, text: str) -> None:
         mark = getattr(error, "problem_mark", None)
-        # a character that YAML does not allow comes without a mark, only with its position
+        # the error about a forbidden character has a position instead of a mark
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
         before = text.split("\n")[mark.line][: mark.column + 1] if mark and mark.line < text.count("\n") + 1 else ""
@@ -277,7 +278,7 @@ class _YamlFile:
         return built
 
     def _pairs(self, node: yaml.MappingNode, trail: Trail) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """The keys of a map with their nodes. A merged map (`<<: *base`) yields to what is written out."""
+        """Return the keys of a map with their nodes. Keys of the map override those of a merged map (`<<: *base`)."""
         written: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         self._merging.add(id(node))
@@ -313,7 +314,12 @@ class _YamlFile:
             return None
         try:
             value = _PLAIN.construct_object(yaml.ScalarNode(tag, text))
-        except (ValueError, KeyError, OverflowError, AttributeError):  # what PyYAML's constructors let through
+        except (
+            ValueError,
+            KeyError,
+            OverflowError,
+            AttributeError,
+        ):  # PyYAML does not translate these
             self._document.remember_expansion(trail, text, node.value)
             kind = {"timestamp": "date"}.get(tag.removeprefix(_TAG), tag.removeprefix(_TAG))
             self._document.refuse_unreadable(trail, f"{text!r} looks like a {kind} but is none")
@@ -323,7 +329,7 @@ class _YamlFile:
         return value
 
     def _expand(self, text: str, trail: Trail) -> str | None:
-        """The text with its variables filled in, or None when that was refused."""
+        """Return the text with its variables expanded, or None if that was refused."""
         if "${" not in text:
             return text
         refusals: list[str] = []
@@ -342,7 +348,7 @@ class _YamlFile:
             value = self._environ.get(name)
             if value is None and default is None:
                 refusals.append(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
-            # as in a shell, the default of `:-` also stands in for an empty value
+            # as in a shell, `:-` also replaces an empty value
             if not value and default is not None:
                 return str(default)
             from_environment = True
@@ -362,16 +368,16 @@ class _YamlFile:
 
 
 def too_large(text: str) -> tuple[int, str] | None:
-    """The line and the reason if a YAML text is nested too deeply, or if its aliases make too much of it. Composing a
-    text that is nested deeper than this takes the stack of the process, so the parser's events are counted first."""
+    """Return the line and the reason if a YAML text is nested too deeply or its aliases expand to too many values.
+    Composing deeper text overflows the stack of the process, so the events of the parser are counted first."""
     depth = 0
     has_aliases = False
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > DEEPEST:
+            if depth > MAX_DEPTH:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                return line, f"is nested too deeply: at most {DEEPEST} maps and lists in each other"
+                return line, f"is nested too deeply: at most {MAX_DEPTH} maps and lists in each other"
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.AliasEvent):
@@ -380,7 +386,7 @@ def too_large(text: str) -> tuple[int, str] | None:
 
 
 def _too_many_aliases(root: yaml.Node) -> tuple[int, str] | None:
-    """Counts the values of every node with its aliases followed, each node once."""
+    """Count the values below every node with aliases expanded; each node is visited once."""
     values: dict[int, int] = {}
     nested: dict[int, int] = {}
     waiting = [(root, False)]
@@ -390,16 +396,16 @@ def _too_many_aliases(root: yaml.Node) -> tuple[int, str] | None:
         children = [part for item in items for part in (item if isinstance(item, tuple) else (item,))]
         if not counted:
             if id(node) not in values:
-                values[id(node)] = nested[id(node)] = 0  # an alias inside itself counts for nothing here
+                values[id(node)] = nested[id(node)] = 0  # an alias inside itself is not counted here
                 waiting += [(node, True), *((child, False) for child in children)]
             continue
         values[id(node)] = 1 + sum(values[id(child)] for child in children)
         nested[id(node)] = 1 + max((nested[id(child)] for child in children), default=0)
         line = node.start_mark.line + 1
-        if values[id(node)] > len(values) + MOST_ALIASED:
-            return line, f"its aliases make more than {MOST_ALIASED:,} values: write less with *aliases"
-        if nested[id(node)] > DEEPEST + 1:
-            return line, f"is nested too deeply by its aliases: at most {DEEPEST} maps and lists in each other"
+        if values[id(node)] > len(values) + MAX_ALIASED:
+            return line, f"its aliases make more than {MAX_ALIASED:,} values: write less with *aliases"
+        if nested[id(node)] > MAX_DEPTH + 1:
+            return line, f"is nested too deeply by its aliases: at most {MAX_DEPTH} maps and lists in each other"
     return None
 
 
@@ -415,7 +421,7 @@ def _text_of(document: Document, file: Path, name: str, asked_at: Trail) -> str 
 
 
 def _read_customers_csv(document: Document, file: Path, name: str) -> None:
-    """Appends one customer per row; an empty cell means that the column was left out."""
+    """Append one customer per row; an empty cell means that the value is not set."""
     text = _text_of(document, file, name, ("customers",))
     if text is None:
         return
@@ -440,7 +446,7 @@ def _read_customers_csv(document: Document, file: Path, name: str) -> None:
 
 
 def _csv_rows(document: Document, name: str, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, each with the line on which it starts."""
+    """Yield the rows that are not blank, each with the line on which it starts."""
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
     line = 1
     try:

@@ -1,6 +1,6 @@
-"""The settings of a workspace: `penstock.yaml` as frozen values, or one error that lists everything wrong with it.
+"""The settings of a workspace: `penstock.yaml` as frozen values, or one error that lists every problem.
 
-Importing this module starts nothing: no Spark, no database driver, no Arrow.
+Importing this module loads no Spark, no database driver and no Arrow.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from penstock.config.checks import (
     References,
 )
 from penstock.config.file import MERGED_MAPS, Document, Trail, read_workspace_file
-from penstock.config.values import Day, Declared, Duration, Kept, Name, Rate, did_you_mean, in_words
+from penstock.config.values import Day, Declared, Duration, Kept, Name, Rate, describe_problem, did_you_mean
 from penstock.errors import ConfigError, UsageError
 
 WORKSPACE_FILE = "penstock.yaml"
 
-# Tables of models are called models.name, projections system.name: a source of that name could not be told apart.
+# Tables of models are named models.<name>, projections system.<name>: a source of that name would be ambiguous.
 _RESERVED_SOURCES = ("models", "system")
 _POSTGRES = "postgresql+psycopg://"
 _SQLITE = "sqlite:///"
@@ -38,7 +38,7 @@ _MASKED = "***"
 
 
 def _mask(url: str) -> str:
-    # up to the last @, because a password that was not percent-encoded may hold one
+    # up to the last @, because a password that is not percent-encoded may contain one
     masked = re.sub(r"(://[^:/@]*):.*@", rf"\1:{_MASKED}@", url)
     return re.sub(r"(?i)((?:password|sslpassword)=)[^&]*", rf"\1{_MASKED}", masked)
 
@@ -56,7 +56,7 @@ def _state_url(url: str) -> str:
     if not url.startswith(_POSTGRES):
         raise ValueError(f"must start with {_SQLITE} or {_POSTGRES}")
     try:
-        _ = urlsplit(url).port  # reading it is what checks it
+        _ = urlsplit(url).port  # reading the property validates the port
     except ValueError:
         hint = "check the port, and percent-encode special characters in the user and the password"
         raise ValueError(f"is not a database URL: {hint}") from None
@@ -64,7 +64,7 @@ def _state_url(url: str) -> str:
 
 
 class StateSettings(Declared):
-    """Where the state database is. Its repr never shows the password."""
+    """The address of the state database. Its repr never shows the password."""
 
     url: Annotated[str, AfterValidator(_state_url)]
     schema_name: Annotated[Name | None, pydantic.Field(validation_alias="schema")] = None
@@ -86,14 +86,14 @@ class StateSettings(Declared):
 
 
 def _spark_text(value: object) -> object:
-    """Spark's settings are text; YAML has read `8` and `true` as something else."""
+    """Convert `8` and `true`, which YAML parses, back to text, because Spark's settings are text."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
 class SparkSettings(Declared):
-    """The session that work on data asks for."""
+    """The Spark session of data processing."""
 
     master: str = "local[*]"
     remote: str | None = None
@@ -122,14 +122,14 @@ def _quoted(value: object) -> object:
 def _time_zone(text: str) -> str:
     try:
         ZoneInfo(text)
-    except (KeyError, ValueError, OSError):  # unknown, not a plain name, a folder of zones
+    except (KeyError, ValueError, OSError):  # unknown, an invalid name, a folder of zones
         hint = did_you_mean(text, available_timezones()) or ": write a name such as Europe/Berlin"
         raise ValueError(f"{text!r} is not a known time zone{hint}") from None
     return text
 
 
 class Customer(Declared):
-    """An account whose slices are fetched, and the days on which there is anything to fetch."""
+    """An account whose partitions are extracted, and the days on which it is active."""
 
     id: Annotated[str, AfterValidator(_customer_id), BeforeValidator(_quoted)]
     name: str = ""
@@ -153,7 +153,7 @@ def _source_name(text: str) -> str:
 
 
 class SourceSettings(Declared):
-    """A source by name; what is in its options only the class of its kind can judge."""
+    """A source by name. Its options are validated by the class of its kind."""
 
     not_in_yaml = frozenset({"name", "options"})
 
@@ -161,7 +161,7 @@ class SourceSettings(Declared):
     kind: Annotated[str, pydantic.Field(min_length=1)]
     parallelism: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = None  # requests at a time, over all workers
     rate: Rate | None = None  # requests per second, over all workers
-    keeps: Kept | None = None  # for how long it can be asked for a day; older ones are frozen (default: by its kind)
+    keeps: Kept | None = None  # how long it keeps a day; older days are frozen (default: by its kind)
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
 
 
@@ -177,23 +177,23 @@ def _lake(text: str) -> str:
 
 
 class ControlSettings(Declared):
-    """How much is worked on at once, and how the control loop shares its rounds."""
+    """Limits of runs and rounds, and the shares of the control loop."""
 
-    largest_run: Annotated[int, pydantic.Field(ge=1, le=10_000_000)] = 50_000  # partitions that one run fetches at most
-    round: Annotated[int, pydantic.Field(ge=2)] = 10_000  # partitions that one round issues at most
-    backfill_share: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.3  # of a round, when both kinds of work wait
-    fresh_days: Annotated[int, pydantic.Field(ge=1)] = 7  # missing days younger than this are fresh, others history
-    every: Duration = timedelta(seconds=30)  # between the beginnings of two rounds
+    largest_run: Annotated[int, pydantic.Field(ge=1, le=10_000_000)] = 50_000  # maximum number of partitions of one run
+    round: Annotated[int, pydantic.Field(ge=2)] = 10_000  # maximum number of partitions of one round
+    backfill_share: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.3  # of a round, if both kinds are due
+    fresh_days: Annotated[int, pydantic.Field(ge=1)] = 7  # younger missing days count as fresh, older ones as history
+    every: Duration = timedelta(seconds=30)  # between the starts of two rounds
 
 
 class LedgerSettings(Declared):
-    """How long the tasks and edges of finished runs are kept as tables; partition status is kept for ever."""
+    """How long the tasks and edges of finished runs are kept; partition status is kept forever."""
 
     keep_runs: Duration = timedelta(days=90)
 
 
 class LineageSettings(Declared):
-    """To whom runs are told in the words of OpenLineage: a file that grows, or a service."""
+    """Where OpenLineage events of runs are sent: appended to a file, or posted to a service."""
 
     file: Annotated[str, pydantic.Field(min_length=1)] | None = None
     url: Annotated[str, pydantic.Field(pattern="https?://.+")] | None = None
@@ -213,7 +213,7 @@ class LineageSettings(Declared):
 
 
 class Settings(Declared):
-    """Everything the workspace file says, checked as a whole."""
+    """All settings of a workspace, validated as a whole."""
 
     not_in_yaml = frozenset({"root", "customer_files"})
     also_in_yaml = ("schema", "include")
@@ -251,7 +251,7 @@ class Settings(Declared):
 
     @cached_property
     def assets(self) -> dict[str, Asset]:
-        """Everything that has partitions, by name: queries first, then models."""
+        """Queries and models by name, queries first."""
         return {**self.queries, **self.models}
 
     def asset(self, name: str) -> Asset:
@@ -273,7 +273,7 @@ def _unknown(what: str, found: str, known: Iterable[str]) -> str:
 
 
 def find_workspace(start: Path) -> Path:
-    """The nearest folder, from `start` upwards, that holds a workspace file."""
+    """Return the nearest folder, from `start` upwards, that contains a workspace file; ConfigError if there is none."""
     folder = start.absolute()
     for candidate in (folder, *folder.parents):
         if (candidate / WORKSPACE_FILE).is_file():
@@ -284,7 +284,7 @@ def find_workspace(start: Path) -> Path:
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """The settings in a workspace file (or in the folder that holds one), or ConfigError with a line per problem."""
+    """Load a workspace file, or that of a folder. Raises ConfigError with one line per problem."""
     document = read_workspace_file(path / WORKSPACE_FILE if path.is_dir() else path, environ)
     if document.incomplete:
         document.raise_if_refused()
@@ -292,18 +292,18 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     settings = _validated(document)
     if settings is not None:
         _refuse_broken_references(document, settings.queries)
-    # These look at what is written, not at the models, so that one bad value does not hide the next problem.
+    # These inspect the document instead of the models, so that one bad value does not hide the next problem.
     _refuse_repeated_customers(document)
     _refuse_unknown_names(document)
     _refuse_ids_that_google_ads_would(document)
     _refuse_broken_models(document)
     document.raise_if_refused()
-    assert settings is not None  # whatever the models refused was raised in the line above
+    assert settings is not None  # otherwise the line above has raised
     return settings
 
 
 def load_queries(path: Path, environ: Mapping[str, str]) -> dict[str, Query]:
-    """The queries of a workspace file, of a file that it could include, or the single query that a file describes."""
+    """Load the queries of a workspace file, of a file that it could include, or of a file with a single query."""
     document = read_workspace_file(path, environ)
     if document.incomplete:
         document.raise_if_refused()
@@ -321,13 +321,13 @@ def load_queries(path: Path, environ: Mapping[str, str]) -> dict[str, Query]:
             found[name] = Query.model_validate({"source": "local", **body, **stored, "name": name}, context=context)
         except pydantic.ValidationError as error:
             for problem in error.errors(include_url=False):
-                document.refuse(_as_written(document, (*where, *problem["loc"])), in_words(problem))
+                document.refuse(_as_written(document, (*where, *problem["loc"])), describe_problem(problem))
     document.raise_if_refused()
     return found
 
 
 def name_after(file: Path) -> str:
-    """How a query is called that only a file describes."""
+    """Return the name of a query that a file describes without a name."""
     return re.sub(r"[^a-z0-9_]", "_", file.stem.lower())
 
 
@@ -337,12 +337,12 @@ def _validated(document: Document) -> Settings | None:
         return Settings.model_validate(_shaped(document), context={"field_names": names})
     except pydantic.ValidationError as error:
         for problem in error.errors(include_url=False):
-            document.refuse(_as_written(document, problem["loc"]), in_words(problem))
+            document.refuse(_as_written(document, problem["loc"]), describe_problem(problem))
     return None
 
 
 def _as_written(document: Document, trail: Trail) -> Trail:
-    """Where the file has what the models have elsewhere: a schema beside the state, a name beside the check."""
+    """Map a place in the models to the place in the file: a schema beside the state, a name beside the check."""
     if trail == ("state", "schema") and trail not in document.places:
         return ("schema",)
     if "checks" in trail and trail[-1] in ("name", "severity"):
@@ -351,7 +351,7 @@ def _as_written(document: Document, trail: Trail) -> Trail:
 
 
 def _shaped(document: Document) -> dict[str, Any]:
-    """What is written, in the shape of the models: names inside, short forms spelled out, paths made absolute."""
+    """Return the document in the shape of the models: with names, long forms and absolute paths."""
     written, root = document.values, document.file.parent
     shaped = {key: value for key, value in written.items() if key != "schema" and (key, value) != ("spark", None)}
     for key in sorted(Settings.not_in_yaml & set(written)):
@@ -384,7 +384,7 @@ def _shaped(document: Document) -> dict[str, Any]:
 
 
 def _stored_options(document: Document, trail: Trail, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a query as they are stored, if they have variables: with their names instead of their values."""
+    """Return the options with unexpanded variables as `stored_options`, if the options contain variables."""
     if "stored_options" in body:
         known = ", ".join(Query.keys_in_yaml())
         document.refuse((*trail, "stored_options"), f"unknown key 'stored_options' (known: {known})")
@@ -393,7 +393,7 @@ def _stored_options(document: Document, trail: Trail, body: Mapping[str, Any]) -
 
 
 def _from_the_root(kind: object, options: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Options that name a place on this machine, made absolute: a worker's own folder is another one."""
+    """Return options that name a local path as absolute paths: a worker has another working directory."""
     url, folder = options.get("url"), options.get("folder", ".")
     if kind == "sql" and isinstance(url, str):
         return {"url": _absolute_sqlite(url, root)}
@@ -429,7 +429,7 @@ def _maps(document: Document, section: str) -> Iterator[tuple[str, dict[str, Any
 
 
 def _strings(items: object, key: str | None = None) -> Iterator[str]:
-    """The strings in a list, or under a key of the maps in it; anything else is the models' to refuse."""
+    """Yield the strings in a list, or under a key of the maps in it; the models refuse anything else."""
     for _, text in _numbered_strings(items, key):
         yield text
 
@@ -494,7 +494,7 @@ def _of_google(document: Document) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _refuse_broken_references(document: Document, queries: Mapping[str, Query]) -> None:
-    """A value can be looked for only in another table that exists, in fields of the same type."""
+    """Refuse `references` to unknown tables or fields, to fields of another type, and in a cycle."""
     tables = {f"{query.source}.{query.name}": query for query in queries.values()}
     needs: dict[str, set[str]] = {name: set() for name in tables}
     for table, query in tables.items():
@@ -516,7 +516,7 @@ def _refuse_broken_references(document: Document, queries: Mapping[str, Query]) 
 def _mismatches(check: References, query: Query, other: Query) -> Iterator[str]:
     ours = {field.name: field.type for field in query.fields}
     theirs = {field.name: field.type for field in other.fields}
-    for mine, name in zip(check.fields, check.their_fields, strict=True):
+    for mine, name in zip(check.fields, check.referenced_fields, strict=True):
         if name not in theirs:
             yield f"{name!r} is not a field of {check.to} (fields: {', '.join(theirs)}){did_you_mean(name, theirs)}"
         elif ours[mine] != theirs[name]:
@@ -526,7 +526,7 @@ def _mismatches(check: References, query: Query, other: Query) -> Iterator[str]:
 def _refuse_broken_models(document: Document) -> None:
     tables = {f"{query.get('source')}.{name}" for name, query in _maps(document, "queries")}
     tables |= {f"models.{name}" for name in document.values.get("models", {})}
-    # an unknown source may be what a variable held, and has its own refusal
+    # an unknown source may come from a variable, and is refused elsewhere
     known = sorted(table for table in tables if table.split(".")[0] in (*document.values.get("sources", ()), "models"))
     needs: dict[str, set[str]] = {}
     for name, model in _maps(document, "models"):
@@ -557,12 +557,12 @@ def _is_per_customer(model: Mapping[str, Any]) -> bool:
 
 
 def _cycles(needs: dict[str, set[str]]) -> Iterator[list[str]]:
-    """Circles that share no member, each from its first name back to it."""
+    """Yield cycles that share no member, each from its first name back to it."""
     while True:
         try:
             TopologicalSorter(needs).prepare()
         except CycleError as error:
-            members: list[str] = error.args[1][:0:-1]  # the sorter lists what is needed first
+            members: list[str] = error.args[1][:0:-1]  # the sorter lists dependencies first
             start = members.index(min(members))
             yield [*members[start:], *members[: start + 1]]
             needs = {name: others for name, others in needs.items() if name not in members}

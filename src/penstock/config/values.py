@@ -1,4 +1,4 @@
-"""What is written in the workspace file, as values: names, days, lengths of time, and refusals in plain words."""
+"""Types of values in the workspace file: names, days, durations, rates; and error messages without pydantic terms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DURATION = re.compile(r"(\d+)([smhd])")
 _RATE = re.compile(r"(\d+)/([smhd])")
 _KEEPS = re.compile(r"(\d{1,5}) ?(d|days?|months?|years?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_WORDS = {
+_MESSAGES = {
     "string_type": "must be text; put a number, a date or a word like yes in quotes",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -47,8 +47,8 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def in_words(problem: ErrorDetails, known_keys: Iterable[str] = ()) -> str:
-    """One problem that pydantic found, in the words of the workspace file. Never the value itself."""
+def describe_problem(problem: ErrorDetails, known_keys: Iterable[str] = ()) -> str:
+    """Return a message for a problem that pydantic found. It never contains the value, which may be a secret."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "missing":
         return f"{problem['loc'][-1]!r} is missing"
@@ -63,11 +63,11 @@ def in_words(problem: ErrorDetails, known_keys: Iterable[str] = ()) -> str:
         return str(context["error"])
     if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
         return "must be " + problem["msg"].removeprefix("Input should be ")
-    return _WORDS.get(kind, problem["msg"])
+    return _MESSAGES.get(kind, problem["msg"])
 
 
 def refusal(problems: Iterable[tuple[tuple[int | str, ...], str]]) -> pydantic.ValidationError:
-    """Problems with their places, as pydantic passes them upwards; without the input, which may be a secret."""
+    """Return the problems with their places as a pydantic error, without the input, which may be a secret."""
     details = [
         InitErrorDetails(type=PydanticCustomError("explained", "{text}", {"text": text}), loc=where, input=None)
         for where, text in problems
@@ -76,7 +76,7 @@ def refusal(problems: Iterable[tuple[tuple[int | str, ...], str]]) -> pydantic.V
 
 
 class Declared(pydantic.BaseModel):
-    """Something that is written in the workspace file: unknown keys and wrong types are refused in plain words."""
+    """Base of everything that the workspace file declares. Refuses unknown keys and values of a wrong type."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, validate_by_name=True
@@ -92,13 +92,15 @@ class Declared(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="wrap")
     @classmethod
-    def _in_words(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _describe_errors(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
             return handler(value)
         except pydantic.ValidationError as error:
-            # only here is it known which keys this map may have
+            # only the model knows which keys its map may have
             known = cls.keys_in_yaml()
-            raise refusal((item["loc"], in_words(item, known)) for item in error.errors(include_url=False)) from None
+            raise refusal(
+                (item["loc"], describe_problem(item, known)) for item in error.errors(include_url=False)
+            ) from None
 
 
 def named(text: str) -> str:
@@ -109,7 +111,7 @@ def named(text: str) -> str:
 
 
 def _day(value: object) -> object:
-    """A date as YAML reads it, or as text. A date with a time is neither."""
+    """Parse a date that YAML has parsed already or left as text; refuse a date with a time."""
     if isinstance(value, datetime):
         raise ValueError("must be a date without a time: write YYYY-MM-DD")
     if value is None or isinstance(value, date):
@@ -134,26 +136,26 @@ def _duration(value: object) -> timedelta:
 
 
 def duration(text: str) -> timedelta:
-    """A length of time as people write it: 30s, 5m, 2h, 30d. At most MAX_DURATION, so that it can be added to the time
-    of today and subtracted from it."""
+    """Parse a duration such as 30s, 5m, 2h or 30d. Raises UsageError beyond MAX_DURATION, so that the result can be added to
+    and subtracted from the current time."""
     try:
         length = _duration(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if length > MAX_DURATION:
-        raise UsageError(f"{text!r} is too long: at most {spelled(MAX_DURATION)}")
+        raise UsageError(f"{text!r} is too long: at most {format_duration(MAX_DURATION)}")
     return length
 
 
-def spelled(length: timedelta) -> str:
-    """A length of time as `duration` reads it, in the largest unit that divides it."""
+def format_duration(length: timedelta) -> str:
+    """Format a duration in the largest unit that divides it; `duration` parses the result."""
     seconds = int(length.total_seconds())
     size, unit = next((n, u) for n, u in ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")) if seconds % n == 0)
     return f"{seconds // size}{unit}"
 
 
 def time_span(value: timedelta | float | str, name: str) -> timedelta:
-    """A length of time as Python programs write it: a timedelta, a number of seconds, or text that `duration` reads."""
+    """Convert a timedelta, a number of seconds, or text that `duration` parses; UsageError for anything else."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, str):
@@ -177,13 +179,13 @@ def _rate(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """For how long a source can be asked for a day: so many calendar months and days, or for ever if both are 0."""
+    """How long a source keeps a day, in calendar months and days; forever if both are 0."""
 
     months: int = 0
     days: int = 0
 
     def first_day(self, today: date) -> date | None:
-        """The oldest day that can still be asked for; None if every day can."""
+        """Return the oldest day that the source still has; None if it has every day."""
         if not self.months and not self.days:
             return None
         months = today.year * 12 + today.month - 1 - self.months
@@ -209,18 +211,18 @@ def _keeps(value: object) -> object:
     return Keeps(days=number) if unit == "d" else Keeps(months=number * (12 if unit == "y" else 1))
 
 
-def filled(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not values:
         raise ValueError("must not be empty")
     return values
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The list as it is, when it has something and nothing twice."""
-    filled(values)
+    """Return the list unchanged; refuse an empty list and repeated values."""
+    not_empty(values)
     first: dict[tuple[type, Any], int] = {}
     for index, value in enumerate(values):
-        # with the type, because 1 and True are equal in Python but not in a column
+        # compares types as well: 1 and True are equal in Python but not in a column
         first.setdefault((type(value), value), index)
     if repeated := set(range(len(values))) - set(first.values()):
         raise refusal(((index,), f"{values[index]!r} is listed twice") for index in sorted(repeated))
@@ -230,8 +232,8 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 Name = Annotated[str, AfterValidator(named)]
 Day = Annotated[date, BeforeValidator(_day)]
 Rate = Annotated[float, BeforeValidator(_rate)]  # requests per second
-Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(spelled, when_used="json")]
+Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration, when_used="json")]
 Kept = Annotated[Keeps, BeforeValidator(_keeps)]
-# YAML has lists only, and strict mode would refuse a list for a tuple; what is in the list stays strict
+# YAML has lists only, and strict mode refuses a list for a tuple; the items stay strict
 LIST = pydantic.Field(strict=False)
 Names = Annotated[tuple[str, ...], LIST, AfterValidator(distinct)]

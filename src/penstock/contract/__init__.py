@@ -1,1 +1,1 @@
-"""What a slice must look like: its schema and checks, and the complaints about a slice that does not."""
+"""Data contracts: the schema and checks of a partition, the parsing of payloads, and the complaints of validation."""

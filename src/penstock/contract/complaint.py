@@ -1,4 +1,4 @@
-"""What is wrong with a slice, said so that a person can find the row."""
+"""Complaints: violations of a contract, with the place of the first row that breaks it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_EXAMPLE = 500
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """One check that the slice does not pass: how many rows, the first of them, and what it looks like."""
+    """One check that a partition does not pass, with the number of rows, the line of the first row and its text."""
 
     check: str
     message: str
@@ -27,7 +27,7 @@ class Complaint:
         return self.severity == "reject"
 
     def as_dict(self) -> dict[str, Any]:
-        """As the state database keeps it; that a complaint rejects goes without saying."""
+        """Return the form that the state database stores, without the severity `reject`, which is the default."""
         body = asdict(self)
         if self.rejects:
             del body["severity"]
@@ -45,7 +45,7 @@ def shortened(text: str) -> str:
 
 
 def merged(complaints: Iterable[Complaint]) -> list[Complaint]:
-    """Complaints of several blocks of one payload as if it had been read at once."""
+    """Merge the complaints about several blocks of one payload: equal ones become one with the sum of the counts."""
     found: dict[tuple[str, str], Complaint] = {}
     for complaint in complaints:
         known = found.get((complaint.check, complaint.message))
@@ -56,10 +56,10 @@ def merged(complaints: Iterable[Complaint]) -> list[Complaint]:
 
 
 def rejections(complaints: Iterable[Complaint]) -> list[Complaint]:
-    """The complaints that stand in the way of acceptance; the others are warnings."""
+    """Return the complaints that prevent acceptance; the others are warnings."""
     return [complaint for complaint in complaints if complaint.rejects]
 
 
 def summary(complaints: Sequence[Complaint]) -> str:
-    """Complaints in one line, for the partition's error message."""
+    """Return the complaints as one line, for the error message of the partition."""
     return "; ".join(str(complaint) for complaint in complaints)

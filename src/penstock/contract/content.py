@@ -1,4 +1,4 @@
-"""Row hashes and content digests of slices: the same typed rows always have the same ones."""
+"""Row hashes and content digests of partitions. Equal typed rows have equal hashes on every machine."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _NULL = np.uint64(0x5851F42D4C957F2D)
 
 
 def row_hashes(rows: pa.Table) -> Hashes:
-    """One 64-bit hash per row, of all its values in the order of the columns; stored digests depend on it."""
+    """Return a 64-bit hash of each row over all values in column order. Stored digests depend on this function."""
     return _folded([column.combine_chunks() for column in rows.columns], rows.num_rows)
 
 
 def content_digest(schema_version: str, rows: int, xor: int, total: int) -> str:
-    """The same typed rows in any order, under the same schema version, have the same digest. `xor` is of the hashes as
-    signed numbers, `total` their sum modulo 2**64."""
+    """Return a digest that is equal for the same typed rows in any order under the same schema version. `xor` is the
+    exclusive or of the row hashes as signed numbers, `total` their sum modulo 2**64."""
     parts = (schema_version, rows, xor, total - 2**64 if total >= 2**63 else total)
     return versioned(_sha256(parts))
 
 
 @dataclass(slots=True)
 class FirstContent:
-    """The rows of one partition, added up as algorithm 1 did: from Spark's `xxhash64` of each row."""
+    """Accumulates the content digest of algorithm 1, of earlier releases, from Spark's `xxhash64` of each row."""
 
     rows: int = 0
     xor: int = 0
@@ -65,25 +65,25 @@ def _folded(columns: Sequence[pa.Array], rows: int) -> Hashes:
 
 
 def _list_numbers(column: pa.Array) -> Hashes:
-    """The sum of what the elements are worth at their places, and how many there are."""
+    """Combine the hashes of the elements, mixed with their positions, and the length of the list."""
     lengths = np.asarray(pc.list_value_length(column).fill_null(0)).astype(np.int64)
     ends = np.cumsum(lengths)
     places = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-    worth = _mixed(_values(column.flatten()) * _STEP + _mixed(places.astype(np.uint64) + _STEP))
-    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(worth, dtype=np.uint64)))  # modulo 2**64, on purpose
+    mixed = _mixed(_values(column.flatten()) * _STEP + _mixed(places.astype(np.uint64) + _STEP))
+    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)))  # wraps at 2**64
     found: Hashes = sums[ends] - sums[ends - lengths] + lengths.astype(np.uint64) * _STEP
     return found
 
 
 def _mixed(numbers: Hashes) -> Hashes:
-    """The finisher of SplitMix64: every bit of the input moves about half the bits of the output."""
+    """Apply the finalizer of SplitMix64: each input bit changes about half of the output bits."""
     numbers = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[0]
     numbers = (numbers ^ (numbers >> _SHIFTS[1])) * _FACTORS[1]
     return numbers ^ (numbers >> _SHIFTS[2])
 
 
 def _values(column: pa.Array) -> Hashes:
-    """A number for each value, its own for each different one; null has one, too."""
+    """Return a hash for each value, with a fixed one for null."""
     hashes = _mixed(_numbers(column) + _STEP)
     return np.where(np.asarray(column.is_null()), _NULL, hashes) if column.null_count else hashes
 
@@ -96,8 +96,8 @@ def _numbers(column: pa.Array) -> Any:
         return _list_numbers(column)
     if kinds.is_string(kind) or kinds.is_decimal(kind):
         coded = column.dictionary_encode()
-        words = [_digest(str(value)) for value in coded.dictionary.to_pylist()]
-        return np.array([*words, 0], np.uint64)[np.asarray(coded.indices.fill_null(len(words)))]
+        digests = [_digest(str(value)) for value in coded.dictionary.to_pylist()]
+        return np.array([*digests, 0], np.uint64)[np.asarray(coded.indices.fill_null(len(digests)))]
     if kinds.is_floating(kind):
         return _filled(column, 0.0, pa.float64(), np.float64).view(np.uint64)
     width = pa.int32() if kinds.is_date32(kind) else pa.int64()
@@ -105,7 +105,7 @@ def _numbers(column: pa.Array) -> Any:
 
 
 def _filled(column: pa.Array, filler: float, kind: pa.DataType, wanted: Any) -> Any:
-    """Without nulls, as numpy; adding nothing turns minus zero into zero."""
+    """Return the column as a numpy array with nulls filled; adding zero turns minus zero into zero."""
     return np.asarray(column.fill_null(pa.scalar(filler, kind))).astype(wanted) + wanted(0)
 
 

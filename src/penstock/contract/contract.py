@@ -1,4 +1,4 @@
-"""The contract of a query as a value. Its body is data: an attempt is judged by the body it was issued under."""
+"""The contract of a query as a value. Its body is stored; an attempt is validated under the body it was issued with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Policy = Literal["reject", "ignore", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Everything by which a run of one query is validated, loaded and verified."""
+    """Everything that validation, load and verification need to know about a query."""
 
     source: str
     query_name: str
@@ -74,19 +74,19 @@ class Contract:
 
     @property
     def fingerprint(self) -> str:
-        """The same contract has the same fingerprint on every machine."""
+        """A hash of the body, equal on every machine. It is the code version of attempts."""
         return hashlib.sha256(orjson.dumps(self.body(), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
     def same_as(self, bodies: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """The fingerprints, of stored bodies by fingerprint, under which earlier releases kept this same contract. A
-        fingerprint names a body as one release wrote it; two are compared by reading both bodies with today's code."""
+        """Return the fingerprints of those stored `bodies` that are equal to this contract. Earlier releases may have
+        written the same contract differently, so each body is parsed by this release and compared."""
         found = []
         for fingerprint, body in bodies.items():
             if (body["source"], body["query_name"]) != (self.source, self.query_name):
                 continue
             try:
                 then = type(self).from_body(body)
-            except (PenstockError, pydantic.ValidationError, KeyError, TypeError):  # nothing that today's code can mean
+            except (PenstockError, pydantic.ValidationError, KeyError, TypeError):  # this release cannot parse it
                 continue
             if then.fingerprint == self.fingerprint:
                 found.append(fingerprint)
@@ -94,7 +94,7 @@ class Contract:
 
     @property
     def columns(self) -> tuple[Field, ...]:
-        """The columns of its rows: the fields, and one for what is kept beside them."""
+        """The columns of the table: the fields, and `_extra` if unknown fields are kept."""
         if self.unknown_fields != "keep":
             return self.fields
         return (*self.fields, Field.model_construct(name=EXTRA, type="string", required=False, default=None))
@@ -105,7 +105,7 @@ class Contract:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What stands in for fields that a row does not have."""
+        """The default values of fields, for rows without the field."""
         return {field.name: field.default for field in self.fields if field.default is not None}
 
     def type_of(self, field_name: str) -> str:
@@ -117,16 +117,16 @@ class Contract:
 
     @property
     def place(self) -> str:
-        """Where the workspace file says it."""
+        """The path of the query or model in the workspace file, for messages."""
         return f"{'models' if self.source == MODELS else 'queries'}.{self.query_name}"
 
     @property
     def table(self) -> str:
-        """The warehouse table of this contract: two schema versions never share one."""
+        """The warehouse table of this contract. Each schema version has a table of its own."""
         return f"{self.asset}.{self.schema_version}"
 
 
 def _field(field: Field) -> dict[str, Any]:
-    """What came later is written only where it says something: the fingerprints of older contracts stay."""
+    """Newer keys are written only if they are set, so that the fingerprints of older contracts stay the same."""
     body = {"name": field.name, "type": field.type, "required": field.required}
     return body if field.default is None else {**body, "default": field.default}

@@ -1,4 +1,4 @@
-"""Contracts in files outside of a workspace: as queries, or as documents of the Open Data Contract Standard."""
+"""Reads and writes contracts in files outside of a workspace: queries in YAML, or the Open Data Contract Standard."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import yaml
 from penstock.config.assets import Query
 from penstock.config.file import too_large
 from penstock.config.settings import load_queries
-from penstock.config.values import in_words
+from penstock.config.values import describe_problem
 from penstock.contract.odcs import from_odcs, is_odcs
 from penstock.errors import ConfigError
 
 
 def queries_in(path: Path, environ: Mapping[str, str]) -> tuple[dict[str, Query], list[str]]:
-    """The queries that a file describes, and notes on what of it has no counterpart."""
-    document = _plain(path)
+    """Return the queries that a file describes, and notes on the parts that cannot be expressed as queries."""
+    document = _parse_yaml(path)
     if not is_odcs(document):
         return load_queries(path, environ), []
     found, notes = from_odcs(document)
@@ -27,16 +27,16 @@ def queries_in(path: Path, environ: Mapping[str, str]) -> tuple[dict[str, Query]
 
 
 def checked_query(name: str, body: Mapping[str, Any], where: str) -> Query:
-    """A query that was not read from a workspace file, refused in the same words."""
+    """Parse a query that does not come from a workspace file; ConfigError with one line per problem."""
     try:
         return Query.model_validate({**body, "name": name})
     except pydantic.ValidationError as error:
-        problems = [f"{'.'.join(map(str, p['loc']))}: {in_words(p)}" for p in error.errors(include_url=False)]
+        problems = [f"{'.'.join(map(str, p['loc']))}: {describe_problem(p)}" for p in error.errors(include_url=False)]
         raise ConfigError("\n".join(f"{where}: {name}.{problem}" for problem in problems)) from None
 
 
 def as_yaml(queries: Mapping[str, Mapping[str, Any]], notes: list[str]) -> str:
-    """A file that a workspace can include, with the notes as comments on top."""
+    """Return a YAML file that a workspace can include, with the notes as comments at the top."""
     comments = "".join(f"# {' '.join(note.split())}\n" for note in notes)
     return comments + dumped({"queries": {name: dict(body) for name, body in queries.items()}})
 
@@ -46,8 +46,8 @@ def dumped(document: Mapping[str, Any]) -> str:
     return text
 
 
-def _plain(path: Path) -> Any:
-    """The file as YAML has it; what cannot be read is refused by whoever reads it as a workspace file."""
+def _parse_yaml(path: Path) -> Any:
+    """Return the parsed YAML, or None if it cannot be read: `load_queries` then reports the error with its place."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         return None if too_large(text) else yaml.safe_load(text)

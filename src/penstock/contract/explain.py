@@ -1,6 +1,6 @@
-"""The slow, patient reading of a payload that did not parse: line by line, it says everything that is wrong.
+"""Explains why a payload does not parse: reads it line by line and returns every complaint.
 
-Python row by row on purpose: only payloads that the fast parser refused come here.
+It parses row by row in Python, which is slow. Only payloads that the Arrow parser refused are read here.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any
 from penstock.contract.complaint import Complaint, shortened
 from penstock.contract.contract import Contract
 from penstock.contract.extra import extra_text
-from penstock.contract.schema import in_words
+from penstock.contract.schema import describe_type
 from penstock.field_types import ArrayOf, Fraction, Kind, StructOf, reader
 
-_MOST = 100  # different complaints about one payload; who has more reads the first of them first
+_MAX_COMPLAINTS = 100  # different complaints about one payload; further ones are only counted
 
 
 class _Findings:
-    """Complaints by what they are about, each with its count and first example."""
+    """Complaints by check and message, each with its count and first example."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], list[Any]] = {}
 
     def add(self, check: str, message: str, line: int, example: bytes) -> None:
         about = (check, message)
-        if about not in self._found and len(self._found) >= _MOST:
-            about = ("more", f"more than {_MOST} different complaints, only the first are listed")
+        if about not in self._found and len(self._found) >= _MAX_COMPLAINTS:
+            about = ("more", f"more than {_MAX_COMPLAINTS} different complaints, only the first are listed")
         entry = self._found.setdefault(about, [0, line, example])
         entry[0] += 1
 
@@ -39,7 +39,7 @@ class _Findings:
 
 
 def explain(lines: Iterable[bytes], contract: Contract, first_line: int = 1) -> list[Complaint]:
-    """Every way in which these lines are not rows of the contract."""
+    """Return a complaint for each way in which the lines violate the schema of the contract."""
     findings = _Findings()
     examiner = _RowExaminer(contract, findings)
     for number, line in enumerate(lines, start=first_line):
@@ -55,7 +55,8 @@ def explain(lines: Iterable[bytes], contract: Contract, first_line: int = 1) -> 
 
 
 def read_row(line: bytes) -> Any:
-    """One line as strict JSON: UTF-8, no byte order mark, no field twice, no NaN; numbers as they are written."""
+    """Parse one line as strict JSON. Raises ValueError for text that is not UTF-8, a byte order mark, a repeated field
+    or NaN. Numbers keep their digits."""
     text = line.decode("utf-8")
     if text.startswith("\ufeff"):
         raise ValueError("Unexpected UTF-8 BOM")
@@ -63,7 +64,7 @@ def read_row(line: bytes) -> Any:
 
 
 class _RowExaminer:
-    """Holds rows against the contract. Its policies hold inside structs as they do outside."""
+    """Compares rows with the schema of the contract. Its policies apply inside structs as well."""
 
     def __init__(self, contract: Contract, findings: _Findings) -> None:
         self._contract = contract
@@ -79,7 +80,7 @@ class _RowExaminer:
             try:
                 extra_text(row, self._kinds)
             except ValueError as error:
-                self._add("unknown_fields", f"what is not in the contract cannot be kept: {error}")
+                self._add("unknown_fields", f"unknown fields cannot be kept: {error}")
 
     def _add(self, check: str, message: str) -> None:
         self._findings.add(check, message, *self._place)
@@ -98,7 +99,7 @@ class _RowExaminer:
                     self._add("missing_fields", f"field {path + name!r} is missing")
 
     def _value(self, kind: Kind, value: Any, path: str) -> None:
-        """The path says `items[]` for whichever element, so that a thousand wrong ones are one complaint."""
+        """The path of every element is `items[]`, so that a thousand wrong elements are one complaint."""
         match kind:
             case _ if value is None:
                 return
@@ -108,7 +109,7 @@ class _RowExaminer:
             case StructOf(members) if isinstance(value, dict):
                 self._members(dict(members), value, f"{path}.")
             case _ if isinstance(kind, ArrayOf | StructOf) or not reader(kind)(value):
-                self._add("type", f"{path} is not {in_words(kind)}")
+                self._add("type", f"{path} is not {describe_type(kind)}")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a row has and its contract does not name, as JSON text: for contracts that keep it."""
+"""Unknown fields of a row as JSON text, for contracts with `unknown_fields: keep`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import orjson
 
 from penstock.field_types import ArrayOf, Fraction, Kind, StructOf
 
-EXTRA = "_extra"  # the column that holds it
+EXTRA = "_extra"  # the column that stores them
 
 
 def extra_text(row: Mapping[str, Any], kinds: Mapping[str, Kind]) -> str | None:
-    """The fields of a row that are not in `kinds`, each where it stands: in a struct under the struct's name, in an
-    array under the number of the element. None if there are none; ValueError if they cannot be kept."""
-    left = _left_over(row, kinds)
+    """Return the fields of a row that are not in `kinds`, or None if there are none. Unknown fields of a struct stay
+    under its name, those of an array under the number of the element. Raises ValueError if they cannot be encoded."""
+    left = _unknown_fields(row, kinds)
     if not left:
         return None
     try:
@@ -25,7 +25,7 @@ def extra_text(row: Mapping[str, Any], kinds: Mapping[str, Kind]) -> str | None:
 
 
 def as_written(value: Any) -> Any:
-    """Numbers go through as their own digits: what is validated must be what load will read."""
+    """Keep the digits of numbers as they were received, so that validate and load read the same values."""
     if isinstance(value, Fraction) or type(value) is int:
         return orjson.Fragment(str(value).encode())
     if isinstance(value, dict):
@@ -33,7 +33,7 @@ def as_written(value: Any) -> Any:
     return [as_written(item) for item in value] if isinstance(value, list) else value
 
 
-def _left_over(row: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
+def _unknown_fields(row: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
     found = {name: value for name, value in row.items() if name not in kinds}
     for name, kind in kinds.items():
         if isinstance(kind, ArrayOf | StructOf) and (inside := _inside(row.get(name), kind)):
@@ -43,7 +43,7 @@ def _left_over(row: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, A
 
 def _inside(value: Any, kind: Kind) -> dict[str, Any]:
     if isinstance(kind, StructOf) and isinstance(value, dict):
-        return _left_over(value, dict(kind.members))
+        return _unknown_fields(value, dict(kind.members))
     if isinstance(kind, ArrayOf) and isinstance(value, list):
         found = {str(number): _inside(item, kind.element) for number, item in enumerate(value)}
         return {number: inside for number, inside in found.items() if inside}

@@ -1,6 +1,6 @@
-"""A contract proposed from rows that were received: the narrowest types that fit, and checks worth having.
+"""Infers a contract from rows: the narrowest types that fit, required fields, a key and bounds.
 
-Python row by row on purpose: it is asked for by hand, about one payload.
+It reads row by row in Python, which is fast enough for one payload on request.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from penstock.contract.explain import read_row
 from penstock.errors import DataError
 from penstock.field_types import ArrayOf, DecimalOf, Fraction, Kind, Simple, StructOf, reader
 
-MOST_ROWS = 100_000  # more of them would say nothing new
-_DEEPEST = 12
-_MOST_KEYS = 6  # fields that are tried in pairs
+MAX_ROWS = 100_000  # further rows rarely change the result
+_MAX_DEPTH = 12
+_MAX_KEY_FIELDS = 6  # fields that are tried in pairs
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a query could promise, in the words of the workspace file, and what had to be left out."""
+    """Fields and checks in the form of the workspace file, and notes on fields that were left out."""
 
     rows: int
     fields: Sequence[Mapping[str, Any]]
     checks: Sequence[Mapping[str, Any]]
     notes: Sequence[str]
-    keeps: bool  # some field could not be described, so that unknown fields are kept
+    keeps: bool  # some field has no type, so the query needs unknown_fields: keep
 
     def as_query(self, source: str) -> dict[str, Any]:
         kept = {"unknown_fields": "keep"} if self.keeps else {}
         return {"source": source, "fields": list(self.fields), "checks": list(self.checks), **kept}
 
 
-# Of each shape the narrowest first.
+# The types of each shape, narrowest first.
 _OF_SHAPE: dict[str, list[Kind]] = {
     "number": [Simple("long"), DecimalOf(38, 0), Simple("double")],
     "text": [Simple("date"), Simple("timestamp"), Simple("string")],
@@ -51,7 +51,7 @@ _NOUNS = {"number": "numbers", "text": "text", "truth": "true or false", "array"
 
 @dataclass(slots=True)
 class _Seen:
-    """Everything that stood in one place of the rows."""
+    """Statistics of the values at one path of the rows."""
 
     count: int = 0  # values that are not null
     shapes: set[str] = field(default_factory=set)
@@ -79,8 +79,9 @@ class _Seen:
 
 
 def infer(lines: Iterable[bytes]) -> Proposal:
-    """Fields and checks that the rows satisfy. Lines that are no rows are left out, and counted in the notes."""
-    rows, broken = _rows(islice(lines, MOST_ROWS))
+    """Return fields and checks that the rows satisfy. Lines that are not JSON objects are skipped and counted in the
+    notes. Raises DataError if no field can be inferred."""
+    rows, broken = _rows(islice(lines, MAX_ROWS))
     if not rows:
         raise DataError("there is no row to propose a contract from: name a run or a file that has some")
     seen = _Seen()
@@ -134,7 +135,7 @@ def _is_misnamed(name: str, path: str, notes: list[str], reserved: Sequence[str]
 
 
 def _described(seen: _Seen, path: str, notes: list[str], depth: int) -> Kind | None:
-    """The type of what was seen; None, and a note, where no type fits."""
+    """Return the type of the values; None, and a note, if no type fits."""
     if not seen.count:
         notes.append(f"{path} never has a value; string is a guess")
         return Simple("string")
@@ -153,7 +154,7 @@ def _described(seen: _Seen, path: str, notes: list[str], depth: int) -> Kind | N
 
 
 def _nested(seen: _Seen, path: str, notes: list[str], depth: int) -> Kind | None:
-    if depth >= _DEEPEST:
+    if depth >= _MAX_DEPTH:
         return None
     if seen.element is not None:
         element = _described(seen.element, f"{path}[]", notes, depth + 1) if seen.element.count else Simple("string")
@@ -183,19 +184,20 @@ def _checks(
 def _key(
     rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, Kind], seen: Mapping[str, _Seen]
 ) -> tuple[str, ...] | None:
-    """A field, or else two, whose values do not repeat; ids before others. One row proves nothing."""
+    """Return a field, else two fields, whose values do not repeat; ids are preferred. None for a single row, which
+    proves nothing."""
     if len(rows) < 2:
         return None
     full = [name for name, kind in kinds.items() if seen[name].count == len(rows) and _can_be_key(name, kind)]
     full.sort(key=lambda name: not _is_id(name))
-    for names in [*((name,) for name in full), *combinations(full[:_MOST_KEYS], 2)]:
+    for names in [*((name,) for name in full), *combinations(full[:_MAX_KEY_FIELDS], 2)]:
         if len({tuple(row[name] for name in names) for row in rows}) == len(rows):
             return names
     return None
 
 
 def _can_be_key(name: str, kind: Kind) -> bool:
-    """Numbers that are no ids differ by chance."""
+    """Numbers other than ids are excluded: their values may differ by chance."""
     return str(kind) in ("string", "date", "timestamp") or (str(kind) == "long" and _is_id(name))
 
 

@@ -1,22 +1,23 @@
-"""Contracts as documents of the Open Data Contract Standard, and back.
+"""Converts contracts to documents of the Open Data Contract Standard and back.
 
-What the standard has words for is said in them; the rest stands in custom properties, so that nothing gets lost on the
-way there and back.
+Export uses the standard's own terms where they exist and custom properties for the rest, so that a contract survives
+export and import unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.config.assets import Query, query_to_mapping
-from penstock.config.checks import Allowed, Check, Field, Required, Rows, Unique, check_to_mapping
+from penstock.config.checks import Check, CheckKind, Field
+from penstock.contract.checks.base import ENGINE
+from penstock.contract.checks.registry import bind, check_class
 from penstock.errors import ConfigError
 from penstock.field_types import ArrayOf, DecimalOf, Kind, Simple, StructOf, kind_of
 
 VERSION = "v3.1.0"
 KIND = "DataContract"
-_OURS = "penstock"
 
 _LOGICAL = {
     "long": "integer",
@@ -28,7 +29,7 @@ _LOGICAL = {
 }
 _FROM_LOGICAL = {name: kind for kind, name in _LOGICAL.items()}
 _SEVERITIES = {"reject": "error", "warn": "warning"}
-# Said in words of the standard; everything else that a query says is a custom property.
+# Keys of a query that the standard has terms for; the other keys become a custom property.
 _STANDARD = ("schema_version", "freshness", "fields", "checks")
 
 
@@ -37,7 +38,7 @@ def is_odcs(document: Any) -> bool:
 
 
 def to_odcs(query: Query) -> dict[str, Any]:
-    """The document that says what the query promises."""
+    """Return the contract of the query as a document of the standard."""
     written = query_to_mapping(query)
     table = {
         "name": query.name,
@@ -65,7 +66,7 @@ def to_odcs(query: Query) -> dict[str, Any]:
 
 
 def _custom(name: str, value: Any) -> dict[str, Any]:
-    return {"property": f"{_OURS}{name.capitalize()}", "value": value}
+    return {"property": f"{ENGINE}{name.capitalize()}", "value": value}
 
 
 def _property(field: Field) -> dict[str, Any]:
@@ -91,44 +92,18 @@ def _described(kind: Kind) -> dict[str, Any]:
 
 
 def _quality(check: Check) -> dict[str, Any]:
-    body = _rule(check)
+    body = bind(check).to_odcs()
     if check.name is not None:
         body["name"] = check.name
     return {**body, "severity": _SEVERITIES[check.severity]}
 
 
-def _rule(check: Check) -> dict[str, Any]:
-    match check:
-        case Unique():
-            return {**_library("duplicateValues", properties=list(check.fields)), "mustBe": 0}
-        case Required():
-            return {**_library("nullValues", properties=list(check.fields)), "mustBe": 0}
-        case Allowed():
-            return {**_library("invalidValues", property=check.field, validValues=list(check.values)), "mustBe": 0}
-        case Rows():
-            return {"type": "library", "metric": "rowCount", **_bounds(check)}
-        case _:
-            spelled = {kind: body for kind, body in check_to_mapping(check).items() if kind == check.kind}
-            return {"type": "custom", "engine": _OURS, "implementation": spelled}
-
-
-def _library(metric: str, **arguments: Any) -> dict[str, Any]:
-    return {"type": "library", "metric": metric, "arguments": arguments}
-
-
-def _bounds(check: Rows) -> dict[str, Any]:
-    if check.min is None:
-        return {"mustBeLessOrEqualTo": check.max}
-    if check.max is None:
-        return {"mustBeGreaterOrEqualTo": check.min}
-    return {"mustBe": check.min} if check.min == check.max else {"mustBeBetween": [check.min, check.max]}
-
-
 def from_odcs(document: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What a workspace file would say under `queries`, and notes on what has no counterpart here."""
+    """Return the `queries` section that the document describes, and notes on what cannot be expressed in it. Raises
+    ConfigError if the document has no tables."""
     tables = document.get("schema")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, Mapping) for table in tables):
-        raise ConfigError("the data contract has no schema: there is nothing to make queries of")
+        raise ConfigError("the data contract has no schema, so there are no queries to import")
     notes: list[str] = []
     ours = _map(_ours(document, "query"))
     latency = [sla for sla in _maps(document.get("slaProperties")) if sla.get("property") == "latency"]
@@ -140,7 +115,7 @@ def from_odcs(document: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], l
         if "version" in document:
             body["schema_version"] = _version(str(document["version"]))
         body["fields"] = [reading.field(item) for item in _maps(table.get("properties"))]
-        checks = [*reading.promises(table), *reading.checks(table.get("quality"))]
+        checks = [*reading.property_checks(table), *reading.checks(table.get("quality"))]
         if checks:
             body["checks"] = checks
         if latency and (lag := _lag(latency[0])):
@@ -150,7 +125,7 @@ def from_odcs(document: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], l
 
 
 def _ours(owner: Mapping[str, Any], name: str) -> Any:
-    """What we once wrote into a custom property."""
+    """Return the value of a custom property that `to_odcs` wrote."""
     wanted = _custom(name, None)["property"]
     return next(
         (item.get("value") for item in _maps(owner.get("customProperties")) if item.get("property") == wanted), None
@@ -170,7 +145,7 @@ def _source(table: Mapping[str, Any]) -> str:
 
 
 def _version(text: str) -> str:
-    """A version such as 1.0.0 as a name: v1_0_0."""
+    """Turn a version such as 1.0.0 into a valid name: v1_0_0."""
     plain = text.lower().replace(".", "_").replace("-", "_")
     return plain if plain[:1].isalpha() else f"v{plain}"
 
@@ -181,7 +156,7 @@ def _lag(sla: Mapping[str, Any]) -> str | None:
 
 
 class _Table:
-    """One table of a document, read into the words of a query."""
+    """Converts one table of a document into the keys of a query."""
 
     def __init__(self, name: str, notes: list[str]) -> None:
         self._name = name
@@ -199,7 +174,7 @@ class _Table:
         try:
             return str(kind_of(str(item.get("physicalType", "")).lower()))
         except ValueError:
-            pass  # the type of some other system; its logical type must do
+            pass  # the type of another system: fall back to the logical type
         logical = item.get("logicalType")
         if logical == "array":
             return f"array<{self._type(_map(item.get('items')), f'{path}[]')}>"
@@ -210,33 +185,25 @@ class _Table:
             self._notes.append(f"{self._name}.{path}: the type {logical} has no counterpart, string is a guess")
         return _FROM_LOGICAL.get(str(logical), "string")
 
-    def promises(self, table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What properties say about themselves."""
+    def property_checks(self, table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the checks that follow from attributes of properties."""
         items = _maps(table.get("properties"))
         keys = sorted(
             (item for item in items if item.get("primaryKey")), key=lambda item: item.get("primaryKeyPosition") or 0
         )
         if keys:
-            yield {"unique": [item.get("name") for item in keys]}
+            yield {CheckKind.UNIQUE.value: [item.get("name") for item in keys]}
         for item in items:
-            name, options = item.get("name"), _map(item.get("logicalTypeOptions"))
-            if item.get("unique"):
-                yield {"unique": [name]}
-            bounds = {
-                ours: options[theirs] for ours, theirs in (("min", "minimum"), ("max", "maximum")) if theirs in options
-            }
-            if bounds:
-                yield {"range": {"field": name, **bounds}}
-            if values := [value["value"] for value in _maps(item.get("enum")) if "value" in value]:
-                yield {"allowed": {"field": name, "values": values}}
-            yield from self.checks(item.get("quality"), str(name))
+            found = (check_class(kind).from_odcs_property(item) for kind in CheckKind)
+            yield from (check for check in found if check is not None)
+            yield from self.checks(item.get("quality"), str(item.get("name")))
 
     def checks(self, rules: Any, field: str | None = None) -> Iterator[dict[str, Any]]:
         for rule in _maps(rules):
             check = _check(rule, field)
             if check is None:
-                said = rule.get("name") or rule.get("description") or rule.get("metric") or rule.get("type")
-                self._notes.append(f"{self._name}: the quality rule {said!r} has no counterpart and was left out")
+                label = rule.get("name") or rule.get("description") or rule.get("metric") or rule.get("type")
+                self._notes.append(f"{self._name}: the quality rule {label!r} has no counterpart and was left out")
                 continue
             if rule.get("name"):
                 check["name"] = rule["name"]
@@ -247,40 +214,7 @@ class _Table:
 
 def _check(rule: Mapping[str, Any], field: str | None) -> dict[str, Any] | None:
     implementation = rule.get("implementation")
-    if rule.get("engine") == _OURS and isinstance(implementation, Mapping):
+    if rule.get("engine") == ENGINE and isinstance(implementation, Mapping):
         return dict(implementation)
-    metric, arguments = rule.get("metric") or rule.get("rule"), _map(rule.get("arguments"))
-    if metric == "rowCount":
-        return _row_count(rule)
-    if rule.get("mustBe") != 0:  # shares and other limits of such rules are not what our checks say
-        return None
-    fields = arguments.get("properties") or ([field] if field else None)
-    valid = arguments.get("validValues")
-    match metric:
-        case "duplicateValues" if fields:
-            return {"unique": list(fields)}
-        case "nullValues" if fields:
-            return {"required": list(fields)}
-        case "invalidValues" if valid and (field or arguments.get("property")):
-            return {"allowed": {"field": arguments.get("property") or field, "values": list(valid)}}
-    return None
-
-
-def _row_count(rule: Mapping[str, Any]) -> dict[str, Any] | None:
-    bounds: dict[str, Any] = {}
-    for word, ours, change in _ROW_BOUNDS:
-        if isinstance(rule.get(word), int):
-            bounds |= dict.fromkeys(ours, rule[word] + change)
-    between = rule.get("mustBeBetween")
-    if isinstance(between, list):
-        bounds = dict(zip(("min", "max"), between, strict=False))
-    return {"rows": bounds} if bounds else None
-
-
-_ROW_BOUNDS: Iterable[tuple[str, tuple[str, ...], int]] = (
-    ("mustBe", ("min", "max"), 0),
-    ("mustBeGreaterOrEqualTo", ("min",), 0),
-    ("mustBeGreaterThan", ("min",), 1),
-    ("mustBeLessOrEqualTo", ("max",), 0),
-    ("mustBeLessThan", ("max",), -1),
-)
+    found = (check_class(kind).from_odcs(rule, field) for kind in CheckKind)
+    return next((check for check in found if check is not None), None)

@@ -1,8 +1,8 @@
-"""The fast reading of payloads: many at once into one typed Arrow table, with exact attribution of every row.
+"""Parses many JSON payloads at once into one typed Arrow table and attributes every row to its payload.
 
-Payloads are concatenated with a marker line before each, and parsed in one call: the fixed cost of a call is paid per
-batch, not per partition. The markers come back as rows and delimit the payloads, so no payload can shift another's
-rows. If a batch does not parse it is halved until the culprits stand alone; those are read again by `explain`.
+Payloads are concatenated with a marker line before each and parsed in one call, so that the fixed cost of a call is
+paid per batch, not per partition. The markers come back as rows and delimit the payloads, so no payload can shift the
+rows of another. A batch that does not parse is halved until the invalid payloads are isolated; `explain` reads those.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
 from penstock.contract.explain import explain, read_row
 from penstock.contract.extra import EXTRA, as_written, extra_text
-from penstock.contract.meaning import meant
 from penstock.contract.schema import arrow_schema, is_text_in_json, json_type
+from penstock.contract.temporal import parse_temporal
 from penstock.field_types import ArrayOf, Kind, Simple, StructOf, kind_of, moment
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -31,7 +31,7 @@ _MARKER = "_payload"
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Rows of several payloads in payload order: row i belongs to payload `owner[i]`, as its line `line[i]`."""
+    """Rows of several payloads in payload order: row i is line `line[i]` of payload `owner[i]`."""
 
     table: pa.Table
     owner: Numbers
@@ -47,10 +47,10 @@ def parse_many(
     counts: Sequence[int] | None = None,
     accepted_before: bool = False,
 ) -> Parsed:
-    """Typed rows of all payloads that are what the contract says, and complaints about the others.
+    """Return the typed rows of all payloads that match the schema of the contract, and complaints about the others.
 
-    `counts` are the line counts, where the caller knows them. Payloads that were accepted before, byte for byte, need
-    not be looked at for what upsets Arrow's parser.
+    `counts` are the line counts, if the caller knows them. `accepted_before` skips the search for input that Arrow's
+    parser does not handle; it is for payloads that were accepted before, byte for byte.
     """
     counts = [_line_count(payload) for payload in payloads] if counts is None else counts
     reading = _Reading(payloads, counts, contract, first_line)
@@ -59,7 +59,7 @@ def parse_many(
         if accepted_before or _is_safe_to_parse(payload, counts[index]):
             safe.append(index)
         else:
-            reading.read_patiently(index)
+            reading.explain_or_parse(index)
     reading.read(safe)
     return reading.result()
 
@@ -69,12 +69,12 @@ def _line_count(payload: bytes) -> int:
 
 
 def _is_safe_to_parse(payload: bytes, count: int) -> bool:
-    """Arrow's parser is fast because it trusts: it crashes on a top-level null and lets bad UTF-8 and NaN through."""
+    """Arrow's parser crashes on a top-level null and accepts invalid UTF-8 and NaN; such payloads go to `explain`."""
     if not payload:
         return True
     if not payload.startswith(b"{") or payload.count(b"\n{") != count - 1:
         return False
-    if (b"N" in payload and b"NaN" in payload) or (b"I" in payload and b"Infinity" in payload):  # one letter is quick
+    if (b"N" in payload and b"NaN" in payload) or (b"I" in payload and b"Infinity" in payload):  # one letter is faster
         return False
     try:
         return payload.isascii() or bool(payload.decode("utf-8"))
@@ -83,7 +83,7 @@ def _is_safe_to_parse(payload: bytes, count: int) -> bool:
 
 
 class _Reading:
-    """The payloads of one call, and what has been made of them so far."""
+    """The payloads of one call, with the rows and complaints found so far."""
 
     def __init__(self, payloads: Sequence[bytes], counts: Sequence[int], contract: Contract, first_line: int) -> None:
         self._payloads = payloads
@@ -94,7 +94,7 @@ class _Reading:
         self._complaints: dict[int, list[Complaint]] = {}
 
     def read(self, indexes: Sequence[int]) -> None:
-        """All of them in one call; if that fails, each half; a single one that fails is read patiently."""
+        """Parse the payloads in one call; if that fails, parse each half; explain a single payload that fails."""
         if not indexes:
             return
         try:
@@ -103,14 +103,14 @@ class _Reading:
             self._pieces.append(_parse_whole(payloads, counts, indexes, self._contract))
         except pa.ArrowInvalid:
             if len(indexes) == 1:
-                self.read_patiently(indexes[0])
+                self.explain_or_parse(indexes[0])
                 return
             half = len(indexes) // 2
             self.read(indexes[:half])
             self.read(indexes[half:])
 
-    def read_patiently(self, index: int) -> None:
-        """Complaints, or if there is nothing to complain about, the rows: a payload never just disappears."""
+    def explain_or_parse(self, index: int) -> None:
+        """Read a payload line by line, and keep its complaints or else its rows: no payload is dropped."""
         lines = self._payloads[index].removesuffix(b"\n").split(b"\n")
         complaints = explain(lines, self._contract, self._first_line)
         if not complaints:
@@ -127,7 +127,7 @@ class _Reading:
             return Parsed(arrow_schema(self._contract.columns).empty_table(), empty, empty, self._complaints)
         table = pa.concat_tables([piece for piece, _ in self._pieces])
         owner = np.concatenate([owner for _, owner in self._pieces])
-        if np.any(owner[1:] < owner[:-1]):  # payloads that were read patiently go back to their places
+        if np.any(owner[1:] < owner[:-1]):  # restore the order: explained payloads were added last
             order = np.argsort(owner, kind="stable")
             table, owner = table.take(pa.array(order)), owner[order]
         return Parsed(table, owner, _line_numbers(owner, self._first_line), self._complaints)
@@ -136,7 +136,7 @@ class _Reading:
 def _parse_whole(
     payloads: Sequence[bytes], counts: Sequence[int], indexes: Sequence[int], contract: Contract
 ) -> tuple[pa.Table, Numbers]:
-    """All columns of the contract. Only where fields are missing or unknown are lines looked at one by one."""
+    """Return all columns of the contract. Lines are read one by one only for defaults and unknown fields."""
     strict = replace(contract, unknown_fields="reject") if contract.unknown_fields == "keep" else contract
     extras: list[str | None] | None = None
     try:
@@ -152,10 +152,11 @@ def _parse_whole(
 
 
 def _parse_rows(rows: Sequence[dict[str, Any]], index: int, contract: Contract) -> tuple[pa.Table, Numbers]:
-    """Rows that were read one by one, once more in the plainest JSON there is, only with the fields of the contract."""
+    """Parse rows that `read_row` returned: writes them as simple JSON with the fields of the contract only."""
     kinds, defaults = contract.kinds, contract.defaults
     text = b"".join(
-        orjson.dumps({n: as_written(_plain(row.get(n, defaults.get(n)), kind)) for n, kind in kinds.items()}) + b"\n"
+        orjson.dumps({n: as_written(_known_part(row.get(n, defaults.get(n)), kind)) for n, kind in kinds.items()})
+        + b"\n"
         for row in rows
     )
     lenient = replace(contract, unknown_fields="ignore", missing_fields="ignore")
@@ -164,15 +165,15 @@ def _parse_rows(rows: Sequence[dict[str, Any]], index: int, contract: Contract) 
     return _with_extras(table, extras, contract), owner
 
 
-def _plain(value: Any, kind: Kind) -> Any:
-    """The value without what its type does not know, times in UTC."""
+def _known_part(value: Any, kind: Kind) -> Any:
+    """Return the value without members that its type does not have, with times in UTC."""
     match kind:
         case _ if value is None:
             return None
         case ArrayOf(element):
-            return [_plain(item, element) for item in value]
+            return [_known_part(item, element) for item in value]
         case StructOf(members):
-            return {name: _plain(value.get(name), member) for name, member in members}
+            return {name: _known_part(value.get(name), member) for name, member in members}
         case Simple("timestamp"):
             return moment(value).isoformat()
         case _:
@@ -180,7 +181,7 @@ def _plain(value: Any, kind: Kind) -> Any:
 
 
 def _lines(payloads: Sequence[bytes]) -> list[bytes]:
-    """The lines of all payloads: each is one row."""
+    """Return the lines of all payloads; each line is one row."""
     return [line for payload in payloads if payload for line in payload.removesuffix(b"\n").split(b"\n")]
 
 
@@ -188,7 +189,7 @@ def _extras(lines: Sequence[bytes], kinds: dict[str, Kind]) -> list[str | None]:
     try:
         return [extra_text(read_row(line), kinds) for line in lines]
     except (ValueError, RecursionError) as error:
-        raise pa.ArrowInvalid(f"what is not in the contract cannot be kept: {error}") from error
+        raise pa.ArrowInvalid(f"unknown fields cannot be kept: {error}") from error
 
 
 def _with_extras(table: pa.Table, extras: list[str | None] | None, contract: Contract) -> pa.Table:
@@ -199,14 +200,14 @@ def _with_extras(table: pa.Table, extras: list[str | None] | None, contract: Con
 
 
 def _with_defaults(table: pa.Table, lines: Sequence[bytes], contract: Contract) -> pa.Table:
-    """A field that a row does not have gets its default; one that is there and null stays null."""
+    """Fill fields that a row does not have with their default; an explicit null stays null."""
     stand_in, _ = _parse_rows([{}], 0, replace(contract, unknown_fields="ignore"))
     for name in contract.defaults:
         column = table.column(name)
         empty = np.flatnonzero(np.asarray(column.is_null()))
         try:
             absent = [row for row in empty.tolist() if _lacks(lines[row], name)]
-        except (ValueError, RecursionError) as error:  # what Arrow was told to ignore may be no JSON to anybody else
+        except (ValueError, RecursionError) as error:  # a part that Arrow ignored is not valid JSON
             raise pa.ArrowInvalid(f"some rows need a closer look: {error}") from error
         if absent:
             order = np.arange(table.num_rows)
@@ -217,7 +218,7 @@ def _with_defaults(table: pa.Table, lines: Sequence[bytes], contract: Contract) 
 
 
 def _lacks(line: bytes, name: str) -> bool:
-    """Whether a row has no such field. It is read in full only if the name stands somewhere in it, or may be hidden."""
+    """Return whether a row has no such field. The line is parsed only if it contains the name or an escape."""
     if b'"%s"' % name.encode() not in line and b"\\" not in line:
         return True
     return name not in read_row(line)
@@ -226,7 +227,7 @@ def _lacks(line: bytes, name: str) -> bool:
 def _parse_at_once(
     payloads: Sequence[bytes], counts: Sequence[int], indexes: Sequence[int], contract: Contract
 ) -> tuple[pa.Table, Numbers]:
-    """The fields of the contract, without defaults and without what is kept beside them."""
+    """Return the fields of the contract, without defaults and without `_extra`."""
     text = b"".join(
         part
         for index, payload in zip(indexes, payloads, strict=True)
@@ -250,7 +251,7 @@ def _parse_at_once(
 
 
 def _check_counts(counts: Sequence[int], indexes: Sequence[int], owner: Numbers) -> None:
-    """Each line must have become exactly one row; the marker is one more."""
+    """Raise ArrowInvalid unless each line became exactly one row; the marker is one more."""
     found = np.bincount(owner, minlength=indexes[-1] + 1)[np.asarray(indexes)]
     if not np.array_equal(np.asarray(counts) + 1, found):
         raise pa.ArrowInvalid("some lines hold more or less than one JSON object")
@@ -261,12 +262,12 @@ def _typed(table: pa.Table, contract: Contract) -> pa.Table:
     for field in contract.fields:
         column = table.column(field.name)
         if is_text_in_json(field.type):
-            column = meant(column.combine_chunks(), kind_of(field.type))
+            column = parse_temporal(column.combine_chunks(), kind_of(field.type))
         columns.append(column)
     if contract.missing_fields == "reject" and any(
         _has_nulls(chunk) for column in columns for chunk in _chunks(column)
     ):
-        # A null and an absent field look alike here; the slow reading tells them apart.
+        # Arrow does not distinguish a null from an absent field; `explain` does.
         raise pa.ArrowInvalid("some fields are missing or null")
     return pa.table(columns, schema=arrow_schema(contract.fields))
 
@@ -276,7 +277,7 @@ def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _has_nulls(column: pa.Array) -> bool:
-    """Whether anything is null, in the column or inside its values."""
+    """Return whether the column or anything inside its values is null."""
     if column.null_count:
         return True
     if pa.types.is_struct(column.type):
@@ -285,7 +286,7 @@ def _has_nulls(column: pa.Array) -> bool:
 
 
 def _line_numbers(owner: Numbers, first_line: int) -> Numbers:
-    """1, 2, 3, ... starting anew with each payload."""
+    """Return 1, 2, 3, ... restarting with each payload."""
     if not len(owner):
         return owner
     position = np.arange(len(owner), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Reading what models made: rows that are typed already, checked against the contract that they were made for."""
+"""Reads the Parquet payloads of models and compares their columns with the contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.contract.schema import arrow_schema
 
 
 def read_many(payloads: Sequence[bytes], contract: Contract) -> Parsed:
-    """The rows of several Parquet payloads, and complaints about those that are not what the contract says."""
+    """Return the rows of several Parquet payloads, and complaints about payloads that do not match the contract."""
     wanted = arrow_schema(contract.fields)
     tables: list[pa.Table] = []
     complaints: dict[int, list[Complaint]] = {}
@@ -37,7 +37,7 @@ def read_many(payloads: Sequence[bytes], contract: Contract) -> Parsed:
 
 
 def read_piece(rows: pa.RecordBatch, contract: Contract, first_line: int) -> Parsed:
-    """A piece of a payload that is too large to be read at once."""
+    """Return the rows of one batch of a payload that is too large for memory."""
     wanted = arrow_schema(contract.fields)
     owner = np.zeros(rows.num_rows, np.int32)
     lines = np.arange(first_line, first_line + rows.num_rows, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""One field type, four spellings: the contract's, Arrow's, Spark's, and what a JSON value of it looks like."""
+"""Maps the field types of contracts to Arrow types, Spark types, and descriptions of their JSON values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ARROW = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-# What JSON writes as strings is read as such, and becomes what it means afterwards.
-_IN_JSON = {**_ARROW, "date": pa.string(), "timestamp": pa.string()}
+# JSON writes dates and times as strings: they are read as strings and converted by `parse_temporal`.
+_JSON = {**_ARROW, "date": pa.string(), "timestamp": pa.string()}
 _SPARK = {
     "long": "bigint",
     "double": "double",
@@ -28,7 +28,7 @@ _SPARK = {
     "date": "date",
     "timestamp": "timestamp",
 }
-_IN_WORDS = {
+_DESCRIPTIONS = {
     "long": "a whole number of at most 64 bits",
     "double": "a number",
     "string": "a string",
@@ -45,12 +45,12 @@ def arrow_type(text: str) -> pa.DataType:
 
 @cache
 def json_type(text: str) -> pa.DataType:
-    """The type by which Arrow's JSON parser reads values of this one."""
-    return _arrow(kind_of(text), _IN_JSON)
+    """Return the type with which Arrow's JSON parser reads values of this type."""
+    return _arrow(kind_of(text), _JSON)
 
 
 def is_text_in_json(text: str) -> bool:
-    """Whether the type is, or has inside, what JSON writes as strings."""
+    """Return whether the type is, or contains, a date or timestamp."""
     return bool(arrow_type(text) != json_type(text))
 
 
@@ -61,7 +61,7 @@ def _arrow(kind: Kind, simple: Mapping[str, pa.DataType]) -> pa.DataType:
         case DecimalOf(precision, scale):
             return pa.decimal128(precision, scale)
         case ArrayOf(element):
-            return pa.list_(pa.field("element", _arrow(element, simple)))  # as Delta and Spark call it
+            return pa.list_(pa.field("element", _arrow(element, simple)))  # the name that Delta and Spark use
         case StructOf(members):
             return pa.struct([pa.field(name, _arrow(member, simple)) for name, member in members])
 
@@ -82,11 +82,11 @@ def _spark(kind: Kind) -> str:
             return str(kind)
 
 
-def in_words(kind: Kind) -> str:
-    """What the contract expects, for a person who reads a complaint."""
+def describe_type(kind: Kind) -> str:
+    """Describe the expected JSON value, for complaints."""
     match kind:
         case Simple(name):
-            return _IN_WORDS[name]
+            return _DESCRIPTIONS[name]
         case DecimalOf():
             return f"a {kind} as number or string"
         case ArrayOf():
@@ -104,7 +104,7 @@ def spark_ddl(fields: Sequence[Field]) -> str:
 
 
 def field_type(kind: pa.DataType) -> str:
-    """The type as contracts write it, of a column of one of our tables."""
+    """Return the contract type of a column of a warehouse table; ValueError if there is none."""
     for name, known in _ARROW.items():
         if kind == known or (pa.types.is_timestamp(kind) and name == "timestamp"):
             return name

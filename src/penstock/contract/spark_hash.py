@@ -1,4 +1,4 @@
-"""Spark's `xxhash64` on Arrow columns, without Spark. Content digests of the first releases were made with it."""
+"""Computes Spark's `xxhash64` on Arrow columns without Spark, for content digests that the first releases stored."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _P1, _P2, _P3, _P4, _P5 = (
     )
 )
 _SEED = 42
-_LONG_DIGITS = 18  # a decimal of at most so many digits is hashed as a long
+_LONG_DIGITS = 18  # Spark hashes a decimal with at most this many digits as a long
 
 
 def nullable_row_hashes(rows: pa.Table) -> Hashes:
-    """The hash of each row: for each column a flag that says whether it is null, then its value."""
+    """Return the hash of each row: for each column, of a null flag and then of its value."""
     found = np.full(rows.num_rows, _SEED, np.uint64)
     for column in rows.columns:
         whole = column.combine_chunks()
@@ -66,7 +66,7 @@ def _hash_decimals(column: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _hash_texts(column: pa.Array, seeds: Hashes) -> Hashes:
-    """Texts of one length are hashed together."""
+    """Hash strings of the same length together."""
     binary = column.cast(pa.binary()).fill_null(b"")
     lengths = np.asarray(pc.binary_length(binary)).astype(np.int64)
     found = seeds.copy()
@@ -103,20 +103,20 @@ def _hash_bytes(texts: Any, seeds: Hashes) -> Hashes:
     while at < length:
         found = _rotated(found ^ (texts[:, at].astype(np.uint64) * _P5), 11) * _P1
         at += 1
-    return _finished(found)
+    return _finalized(found)
 
 
 def _hash_int(numbers: Hashes, seeds: Hashes) -> Hashes:
-    return _finished(_rotated((seeds + _P5 + np.uint64(4)) ^ (numbers * _P1), 23) * _P2 + _P3)
+    return _finalized(_rotated((seeds + _P5 + np.uint64(4)) ^ (numbers * _P1), 23) * _P2 + _P3)
 
 
 def _hash_long(numbers: Hashes, seeds: Hashes) -> Hashes:
     word = _rotated(numbers * _P2, 31) * _P1
-    return _finished(_rotated((seeds + _P5 + np.uint64(8)) ^ word, 27) * _P1 + _P4)
+    return _finalized(_rotated((seeds + _P5 + np.uint64(8)) ^ word, 27) * _P1 + _P4)
 
 
 def _words(texts: Any, at: int, size: int) -> Hashes:
-    """The `size` bytes at a place, as one little-endian number for each row."""
+    """Return the `size` bytes at a position as one little-endian number for each row."""
     found = np.zeros(len(texts), np.uint64)
     for number in range(size):
         found |= texts[:, at + number].astype(np.uint64) << np.uint64(8 * number)
@@ -127,7 +127,7 @@ def _rotated(numbers: Hashes, bits: int) -> Hashes:
     return (numbers << np.uint64(bits)) | (numbers >> np.uint64(64 - bits))
 
 
-def _finished(numbers: Hashes) -> Hashes:
+def _finalized(numbers: Hashes) -> Hashes:
     numbers = (numbers ^ (numbers >> np.uint64(33))) * _P2
     numbers = (numbers ^ (numbers >> np.uint64(29))) * _P3
     return numbers ^ (numbers >> np.uint64(32))

@@ -1,4 +1,4 @@
-"""Contracts in the lake, beside the rows that they describe: the state database can be lost, and still be rebuilt."""
+"""Stores contracts in the lake, so that a lost state database can be rebuilt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def store_contracts(lake: Lake, contracts: Iterable[Contract]) -> None:
 
 
 def stored_contracts(lake: Lake) -> dict[str, Contract]:
-    """The contracts in the lake by fingerprint. Files that are not contracts are left out."""
+    """Return the contracts in the lake by fingerprint. Files that are not valid contracts are skipped."""
     paths = sorted(entry.path for entry in lake.list(FOLDER))
     found: dict[str, Contract] = {}
     for path, data in zip(paths, lake.read_many(paths), strict=True):

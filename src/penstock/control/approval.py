@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.config.checks import Compare, Shrink
 from penstock.contract.contract import Contract
-from penstock.contract.figures import figure_name
+from penstock.contract.evaluation import guard_names
 from penstock.errors import ActRefused
 from penstock.partition import AttemptKey
 from penstock.raw.reader import RawReader
@@ -37,13 +36,8 @@ def held_back_by_guards(attempt: Attempt, contract: Contract) -> bool:
 
 def _rejecting(attempt: Attempt, contract: Contract) -> tuple[set[str], list[str]]:
     """The checks that rejected the run, and those of them that are no guards."""
-    guards = {_guard_name(check) for check in contract.checks if isinstance(check, Shrink | Compare)}
     rejecting = {str(c["check"]) for c in attempt.complaints or [] if c.get("severity", "reject") == "reject"}
-    return rejecting, sorted(rejecting - guards)
-
-
-def _guard_name(check: Shrink | Compare) -> str:
-    return check.name or (figure_name(check) if isinstance(check, Compare) else "shrink")
+    return rejecting, sorted(rejecting - guard_names(contract))
 
 
 def _key(attempt: Attempt) -> AttemptKey:

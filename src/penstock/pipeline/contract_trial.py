@@ -13,14 +13,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.config.checks import Compare, Recent, References, Shrink
 from penstock.contract.complaint import Complaint, merged, rejections, shortened
 from penstock.contract.contract import Contract
-from penstock.contract.figures import Worked, figure_name, figured_fields, gathered
+from penstock.contract.evaluation import missing_inputs, stats_fields
 from penstock.contract.parse import parse_many
+from penstock.contract.slice_stats import SliceStats, stats_by_field
 from penstock.errors import UsageError
 from penstock.pipeline.parse_slices import SliceParser, header
-from penstock.pipeline.references import reference_name
 from penstock.pipeline.slices import BLOCK_BYTES
 from penstock.pipeline.validate import all_rules, check_expressions, complaints_of, summary_worker
 from penstock.spark_frames import frame_of
@@ -50,11 +49,11 @@ def needs_spark(contract: Contract) -> list[str]:
 def try_contract(
     contract: Contract, payload: Path, day: date | None, session: Callable[[], SparkSession] | None
 ) -> Trial:
-    """Validate the rows of a file. Without a session the checks that need Spark are skipped."""
-    skipped = list(_not_for_a_file(contract, day))
+    """Validate the rows of a file. Without a session, the checks that need Spark are skipped."""
+    skipped = missing_inputs(contract, day)
     left = SliceParser("", contract).for_spark if session is None else []
     skipped += [f"{rule.name}: needs Spark" for rule in left]
-    out = [id(rule.condition) for rule in left]
+    out = [id(rule.declared) for rule in left]
     contract = replace(contract, checks=tuple(check for check in contract.checks if id(check) not in out))
     examine = SliceParser("", contract)
     batches: list[pa.RecordBatch] = []
@@ -70,23 +69,10 @@ def try_contract(
         batches = _with_spark_results(session(), contract, examine, batches)
     [row] = next(summary_worker(contract)(iter(batches))).to_pylist()
     shown = sorted({line for line, count in zip(row["first_lines"], row["broken"], strict=True) if count})
-    worked = Worked(day, row["rows"], gathered(figured_fields(contract), row["figures"]))
+    stats = SliceStats(day, row["rows"], stats_by_field(stats_fields(contract), row["figures"]))
     slice_header = orjson.loads(row["header"])
-    found = complaints_of(contract, all_rules(contract), row, slice_header, worked, None, _examples(payload, shown))
+    found = complaints_of(contract, all_rules(contract), row, slice_header, stats, None, _examples(payload, shown))
     return Trial(lines, found, skipped)
-
-
-def _not_for_a_file(contract: Contract, day: date | None) -> Iterator[str]:
-    for check in contract.checks:
-        match check:
-            case References():
-                yield f"{reference_name(check)}: needs the rows of {check.to}"
-            case Shrink():
-                yield f"{check.name or 'shrink'}: needs a trusted run to compare with"
-            case Compare():
-                yield f"{check.name or figure_name(check)}: needs a trusted run to compare with"
-            case Recent() if day is None:
-                yield f"{check.name or figure_name(check)}: needs the day that the rows are of (--date)"
 
 
 def _with_spark_results(

@@ -15,11 +15,10 @@ import pyarrow as pa
 from penstock.contract.complaint import Complaint, merged
 from penstock.contract.content import row_hashes
 from penstock.contract.contract import Contract
-from penstock.contract.figures import as_numbers, figured_fields
+from penstock.contract.evaluation import row_rules, stats_fields, unique_checks
 from penstock.contract.parse import Parsed
-from penstock.contract.plain import plain, spark_fields
-from penstock.contract.rules import row_rules, unique_rules
 from penstock.contract.schema import arrow_type, spark_type
+from penstock.contract.slice_stats import as_numbers
 from penstock.errors import RawError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
@@ -46,11 +45,11 @@ class SliceParser:
         self._contract = contract
         self._cache = cache
         rules = row_rules(contract)
-        self.for_spark = [rule for rule in rules if plain(rule, contract) is None]
-        self.keys = sorted({name for rule in unique_rules(contract) for name in rule.fields})
-        self.figures = [f"_figure{number}" for number in range(len(figured_fields(contract)))]
+        self.for_spark = [rule for rule in rules if rule.arrow_rule(contract) is None]
+        self.keys = sorted({name for check in unique_checks(contract) for name in check.fields})
+        self.figures = [f"_figure{number}" for number in range(len(stats_fields(contract)))]
         self._plain = [number for number, rule in enumerate(rules) if rule not in self.for_spark]
-        wanted = {name for rule in self.for_spark for name in spark_fields(rule, contract)} | {*self.keys, *also}
+        wanted = {name for rule in self.for_spark for name in rule.spark_fields(contract)} | {*self.keys, *also}
         self._fields = [field for field in contract.columns if field.name in wanted]
 
     @property
@@ -72,10 +71,8 @@ class SliceParser:
         """The input columns of the summaries: Spark evaluates its own rules, the other columns pass through."""
         from pyspark.sql import functions as F
 
-        from penstock.contract.checks import broken
-
         flags = [
-            (broken(rule, self._contract) if rule in self.for_spark else F.col(f"_broken{number}")).alias(
+            (rule.spark_rule(self._contract) if rule in self.for_spark else F.col(f"_broken{number}")).alias(
                 f"_broken{number}"
             )
             for number, rule in enumerate(row_rules(self._contract))
@@ -147,9 +144,9 @@ class SliceParser:
             "_hash": pa.array(row_hashes(table).view(np.int64)),
         }
         for number, rule in enumerate(row_rules(self._contract)):
-            if (evaluate := plain(rule, self._contract)) is not None:
+            if (evaluate := rule.arrow_rule(self._contract)) is not None:
                 columns[f"_broken{number}"] = evaluate(table)
-        for column, field in zip(self.figures, figured_fields(self._contract), strict=True):
+        for column, field in zip(self.figures, stats_fields(self._contract), strict=True):
             columns[column] = as_numbers(table.column(field))
         columns |= {field.name: table.column(field.name) for field in self._fields}
         yield from pa.table(columns, schema=self.schema).combine_chunks().to_batches()

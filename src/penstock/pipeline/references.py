@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
-from penstock.config.checks import References
+from penstock.contract.checks.references import ReferencesCheck
 from penstock.contract.complaint import Complaint
 from penstock.contract.contract import Contract
-from penstock.contract.rules import said
+from penstock.contract.evaluation import reference_checks
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.parse_slices import SliceParser
 from penstock.pipeline.spark_jobs import collected, mapped
@@ -41,16 +41,13 @@ OpenReference = Callable[[str, date, date, Sequence[str]], Referenced]  # table,
 class MissingReferences:
     """Rows of one slice with missing references: their number, and the first line."""
 
-    check: References
+    check: ReferencesCheck
     count: int
     line: int
 
     def complaint(self, example: str | None) -> Complaint:
         check = self.check
-        message = (
-            f"{said(check.fields)} is not in {check.to} ({', '.join(check.their_fields)}) of this customer and day"
-        )
-        return Complaint(reference_name(check), message, self.count, self.line, example, check.severity)
+        return Complaint(check.name, check.message, self.count, self.line, example, check.severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +56,6 @@ class ReferenceResults:
 
     dangling: Mapping[int, Sequence[MissingReferences]]
     waiting: Mapping[int, Sequence[Complaint]]
-
-
-def reference_name(check: References) -> str:
-    return check.name or f"references({', '.join(check.fields)})"
 
 
 def look_up(
@@ -78,8 +71,10 @@ def look_up(
     waiting: dict[int, list[Complaint]] = {}
     keys = [attempt.partition for attempt in attempts]
     days, customers = [key.logical_date for key in keys], sorted({key.customer_id for key in keys})
-    for check in (check for check in contract.checks if isinstance(check, References)):
-        other = open_reference(check.to, min(days), max(days), customers if len(customers) <= _MOST_CUSTOMERS else ())
+    for check in reference_checks(contract):
+        other = open_reference(
+            check.declared.to, min(days), max(days), customers if len(customers) <= _MOST_CUSTOMERS else ()
+        )
         absent = {n for n, key in enumerate(keys) if (key.logical_date, key.customer_id) not in other.slices}
         for item in absent:
             waiting.setdefault(item, []).append(_waits(check, keys[item]))
@@ -91,39 +86,30 @@ def look_up(
     return ReferenceResults(dangling, waiting)
 
 
-def _waits(check: References, key: PartitionKey) -> Complaint:
-    source, _, query = check.to.partition(".")
+def _waits(check: ReferencesCheck, key: PartitionKey) -> Complaint:
+    source, _, query = check.declared.to.partition(".")
     other = PartitionKey(source, key.customer_id, query, key.logical_date)
-    message = f"{reference_name(check)} cannot be judged: {other} is not vouched for yet"
+    message = f"{check.name} cannot be judged: {other} is not vouched for yet"
     return Complaint(NOT_VOUCHED, message, 1, severity=check.severity)
 
 
 def _missing(
-    spark: SparkSession, lake: str, contract: Contract, slices: DataFrame, check: References, other: Referenced
+    spark: SparkSession, lake: str, contract: Contract, slices: DataFrame, check: ReferencesCheck, other: Referenced
 ) -> DataFrame:
     """Return item, number of rows and first line for each slice with values that the other table does not have."""
     from pyspark.sql import functions as F
 
-    examine = SliceParser(lake, contract, also=check.fields)
-    names = [f"_key{number}" for number in range(len(check.fields))]
-    rows = mapped(slices, examine, examine.ddl).where("_header IS NULL").dropna(subset=list(check.fields))
-    mine = rows.select("_item", "_line", *(F.col(f).alias(n) for f, n in zip(check.fields, names, strict=True)))
-    placed = mine.join(F.broadcast(slices.select(F.col("item").alias("_item"), "customer_id", "logical_date")), "_item")
-    tables = _known(spark, check, other)
-    if len(tables) > 1:  # the schema versions have incompatible types: compare all as text
-        placed = placed.withColumns({name: F.col(name).cast("string") for name in names})
-    for rows in tables:
-        theirs = [F.col(f).alias(n) for f, n in zip(check.their_fields, names, strict=True)]
-        if len(tables) > 1:
-            theirs = [column.cast("string").alias(n) for column, n in zip(theirs, names, strict=True)]
-        known = rows.select("customer_id", "logical_date", *theirs)
-        placed = placed.join(known, ["customer_id", "logical_date", *names], "left_anti")
-    return placed.groupBy("_item").agg(F.count("*").alias("count"), F.min("_line").alias("line"))
+    examine = SliceParser(lake, contract, also=check.declared.fields)
+    rows = mapped(slices, examine, examine.ddl).where("_header IS NULL")
+    items = slices.select(F.col("item").alias("_item"), "customer_id", "logical_date")
+    placed = rows.select("_item", "_line", *check.declared.fields).join(F.broadcast(items), "_item")
+    missing = check.spark_missing(placed, _known(spark, check, other))
+    return missing.groupBy("_item").agg(F.count("*").alias("count"), F.min("_line").alias("line"))
 
 
-def _known(spark: SparkSession, check: References, other: Referenced) -> list[DataFrame]:
+def _known(spark: SparkSession, check: ReferencesCheck, other: Referenced) -> list[DataFrame]:
     """The referenced rows of a check; one frame for each schema version if their types are incompatible."""
-    rows = other.rows.only("customer_id", "logical_date", *check.their_fields)
+    rows = other.rows.only("customer_id", "logical_date", *check.declared.referenced_fields)
     try:
         return [rows.spark(spark)]
     except VersionsConflict:

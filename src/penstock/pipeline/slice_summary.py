@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.contract.checks.unique import repeated_keys
 from penstock.pipeline.spark_jobs import Work
 
 _NEVER = np.iinfo(np.int32).max
@@ -183,18 +183,8 @@ class _Keys:
         self._held = []
 
     def _count(self, rows: pa.Table, tallies: dict[int, SliceSummary], check: int) -> None:
-        """Count repeated keys. As in SQL, keys with a null are not compared."""
-        for name in self._fields:
-            if rows.column(name).null_count:
-                rows = rows.filter(rows.column(name).is_valid())
-        grouped = rows.group_by(["_item", *self._fields], use_threads=False).aggregate(
-            [("_line", "count"), ("_line", "max")]
-        )
-        again = grouped.filter(pc.greater(grouped.column("_line_count"), 1))
-        if again.num_rows:
-            columns = (again.column(name).to_pylist() for name in ("_item", "_line_count", "_line_max"))
-            for item, count, line in zip(*columns, strict=True):
-                tallies[item].add(check, count - 1, line)
+        for item, count, line in repeated_keys(rows, self._fields):
+            tallies[item].add(check, count, line)
 
 
 def _signed(number: int) -> int:

@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from penstock.config.checks import References
+from penstock.contract.checks.base import RowCheck
+from penstock.contract.checks.unique import UniqueCheck
 from penstock.contract.complaint import Complaint, rejections, shortened
 from penstock.contract.content import content_digest
 from penstock.contract.contract import Contract
-from penstock.contract.counts import count_complaints
-from penstock.contract.figures import Measures, Worked, figure_complaints, figured_fields, gathered, measures
-from penstock.contract.rules import Rule, UniqueRule, row_rules, unique_rules
+from penstock.contract.evaluation import (
+    count_complaints,
+    measures,
+    reference_checks,
+    row_rules,
+    stats_complaints,
+    stats_fields,
+    unique_checks,
+)
 from penstock.contract.schema import spark_ddl
+from penstock.contract.slice_stats import Measures, SliceStats, stats_by_field
 from penstock.errors import ConfigError, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey
@@ -36,6 +44,8 @@ from penstock.raw.reader import RawReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+CountedRule = RowCheck[Any] | UniqueCheck  # a summary counts the rows that break it
 
 _ITEMS_PER_TASK = 1000
 _LINES = pa.schema([("item", pa.int32()), ("line", pa.int32()), ("text", pa.string())])
@@ -95,28 +105,28 @@ def validate(
     to. `cache` is the disk budget for parsed rows, which the load reads instead of the payloads."""
     if not items:
         return []
-    rules, figured = all_rules(contract), figured_fields(contract)
+    rules, fields = all_rules(contract), stats_fields(contract)
     with progress(spark, report):
         tasks = _task_numbers(spark, len(items))
         slices = spread(spark, _item_table(items), tasks)
         share = None if cache is None else DiskBudget(cache.folder, cache.left // (tasks[-1] + 1))
         summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, share)).to_pylist()}
         found = ReferenceResults({}, {})
-        if any(isinstance(check, References) for check in contract.checks):
+        if reference_checks(contract):
             if open_reference is None:
                 raise PenstockError(f"{contract.asset} refers to other tables, and there is no way to look into them")
             found = look_up(spark, lake, contract, slices, [item.attempt for item in items], open_reference)
         wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
         examples = _examples(spark, lake, contract, items, wanted)
     return [
-        _validated(index, item, contract, rules, figured, summaries[index], found, examples.get(index, {}))
+        _validated(index, item, contract, rules, fields, summaries[index], found, examples.get(index, {}))
         for index, item in enumerate(items)
     ]
 
 
-def all_rules(contract: Contract) -> list[Rule | UniqueRule]:
+def all_rules(contract: Contract) -> list[CountedRule]:
     """All rules, in the order in which the summaries count them."""
-    return [*row_rules(contract), *unique_rules(contract)]
+    return [*row_rules(contract), *unique_checks(contract)]
 
 
 def _lines_to_show(index: int, row: Mapping[str, Any], found: ReferenceResults) -> list[int]:
@@ -128,12 +138,10 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
     """Raise ConfigError if Spark cannot analyse a check of the contract, before any attempt is issued under it."""
     from pyspark.errors import PySparkException
 
-    from penstock.contract.checks import broken
-
     empty = spark.createDataFrame([], spark_ddl(contract.columns))
     for rule in row_rules(contract):
         try:
-            kind = empty.select(broken(rule, contract)).schema.fields[0].dataType.simpleString()
+            kind = empty.select(rule.spark_rule(contract)).schema.fields[0].dataType.simpleString()
         except PySparkException as error:
             raise ConfigError(f"{contract.place}: the check {rule.name} is not valid: {refusal(error)}") from error
         if kind != "boolean":
@@ -151,9 +159,9 @@ def _summaries(contract: Contract, slices: DataFrame, lake: str, cache: DiskBudg
 
 
 def summary_worker(contract: Contract) -> Work:
-    """Return the worker function that makes summaries from the results of an examiner."""
-    uniques = [rule.fields for rule in unique_rules(contract)]
-    return summariser(len(row_rules(contract)), uniques, len(figured_fields(contract)))
+    """Return the worker function that makes summaries from the results of the parser."""
+    uniques = [check.fields for check in unique_checks(contract)]
+    return summariser(len(row_rules(contract)), uniques, len(stats_fields(contract)))
 
 
 def _item_table(items: Sequence[ToValidate], numbers: Sequence[int] | None = None) -> pa.Table:
@@ -219,20 +227,20 @@ def _validated(
     index: int,
     item: ToValidate,
     contract: Contract,
-    rules: Sequence[Rule | UniqueRule],
-    figured: Sequence[str],
+    rules: Sequence[CountedRule],
+    fields: Sequence[str],
     row: Mapping[str, Any],
     found: ReferenceResults,
     examples: Mapping[int, str],
 ) -> Validated:
     header = orjson.loads(row["header"])
-    worked = Worked(
+    stats = SliceStats(
         item.attempt.partition.logical_date,
         row["rows"],
-        gathered(figured, row["figures"]),
+        stats_by_field(fields, row["figures"]),
         item.previous_measures,
     )
-    complaints = complaints_of(contract, rules, row, header, worked, item.previous_record_count, examples)
+    complaints = complaints_of(contract, rules, row, header, stats, item.previous_record_count, examples)
     if not header["complaints"]:
         complaints += [rows.complaint(examples.get(rows.line)) for rows in found.dangling.get(index, ())]
         complaints += found.waiting.get(index, ())
@@ -243,17 +251,17 @@ def _validated(
         header.get("digest"),
         digest,
         complaints,
-        measures(contract, worked),
+        measures(contract, stats),
         BlockRef(*header["block"]) if "block" in header else None,
     )
 
 
 def complaints_of(
     contract: Contract,
-    rules: Sequence[Rule | UniqueRule],
+    rules: Sequence[CountedRule],
     row: Mapping[str, Any],
     header: Mapping[str, Any],
-    worked: Worked,
+    stats: SliceStats,
     previous_record_count: int | None,
     examples: Mapping[int, str],
 ) -> list[Complaint]:
@@ -268,5 +276,5 @@ def complaints_of(
         complaints.append(Complaint("rows", f"received {counted(count, 'row')}, could read {row['rows']:,}", 1))
     if readable:  # totals of an unreadable slice mean nothing
         complaints += count_complaints(contract, count, previous_record_count)
-        complaints += figure_complaints(contract, worked)
+        complaints += stats_complaints(contract, stats)
     return complaints
