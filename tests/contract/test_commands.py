@@ -17,7 +17,7 @@ from penstock.control.breaker import observed
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ErrorClass, UsageError
-from penstock.lifecycle import Stage
+from penstock.lifecycle import AttemptReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.raw.layout import run_folder
 from penstock.raw.sink import RawSink
@@ -54,7 +54,13 @@ class Shop(Harness):
         facts: dict[str, Any] = {"stage": Stage.EXTRACT, "error_class": ErrorClass.TRANSIENT} | changes
         found = self.workspace.contracts
         planned = [
-            Planned(k, seen.get(k, 0), "missing", found[k.query_name].fingerprint, found[k.query_name].schema_version)
+            Planned(
+                k,
+                seen.get(k, 0),
+                AttemptReason.MISSING,
+                found[k.query_name].fingerprint,
+                found[k.query_name].schema_version,
+            )
             for k in keys
         ]
         issued, refused = self.control.issue(run_id, token, 0, planned)
@@ -71,7 +77,9 @@ class Shop(Harness):
             self._last_attempts(),
             self.workspace.contracts["campaign_daily"],
         )
-        plan = Planned(partition, seen.get(partition, 0), "missing", contract.fingerprint, contract.schema_version)
+        plan = Planned(
+            partition, seen.get(partition, 0), AttemptReason.MISSING, contract.fingerprint, contract.schema_version
+        )
         [issued], _ = self.control.issue(new_run_id(), token, 0, [plan])
         whole = self._accepted(issued.attempt, clicks=7, rows=3, token=token)
         verdict = Rejected(

@@ -21,7 +21,7 @@ from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ActRefused, ErrorClass, PenstockError
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import PartitionStatus, Stage
+from penstock.lifecycle import AttemptReason, PartitionStatus, PlanReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
@@ -179,12 +179,16 @@ def test_the_age_of_a_day_ends_its_retries_when_they_are_planned_and_when_they_a
     spans = [replace(days(1, 8), utc_offset=7200)]
     reader = limited(actors, max_age=timedelta(days=40))
     end = datetime(2024, 6, 1, 22, tzinfo=UTC) + timedelta(days=40)
-    before, at = (reader.candidates(spans, ("retry",), moment, {}) for moment in (end - timedelta(microseconds=1), end))
+    before, at = (
+        reader.candidates(spans, (PlanReason.RETRY,), moment, {}) for moment in (end - timedelta(microseconds=1), end)
+    )
     assert [c.key.logical_date.day for c in before] == [1, 2, 3]
     assert [c.key.logical_date.day for c in at] == [2, 3]
     assert before[0].expires_at == end
     assert [v.key for v in reader.views(spans, terminal_at=end)] == [key(1)]
-    assert reader.candidates(spans, ("retry",), end + timedelta(days=2), {}) == [], "a failed re-fetch ends as well"
+    assert reader.candidates(spans, (PlanReason.RETRY,), end + timedelta(days=2), {}) == [], (
+        "a failed re-fetch ends as well"
+    )
     assert [v.key for v in reader.views(spans, terminal_at=end + timedelta(days=2))] == [key(1), key(2)]
 
     actors.clock.now = end
@@ -841,7 +845,7 @@ def at(day: int, hour: int = 12) -> datetime:
 def restated(actors: Actors, now: datetime, over: int, offset: int = 0) -> list[int]:
     last = date(2024, 6, over)
     span = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), last, last, offset)
-    found = actors.reader.candidates([span], ("restate",), now, {"campaign_daily": (1, 2, 5)})
+    found = actors.reader.candidates([span], (PlanReason.RESTATE,), now, {"campaign_daily": (1, 2, 5)})
     return [c.key.logical_date.day for c in found]
 
 
@@ -1314,7 +1318,7 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
     ws.backfills.create(old, audit_entry())
     left: dict[int, dict[str, Any]] = {1: {"stage": Stage.EXTRACT}, 2: {"payload_digest": "p", "payload_bytes": 9}}
     for day in (1, 2, 3, 4):
-        issue = replace(builders.planned(key(day)), reason="backfill", backfill_id=old.backfill_id)
+        issue = replace(builders.planned(key(day)), reason=AttemptReason.BACKFILL, backfill_id=old.backfill_id)
         [issued], _ = actors.try_to_issue(issue)
         actors.validator.reject([replace(rejected(issued.attempt, actors.token), **left.get(day, {}))])
     MarkStore(actors.database, actors.clock).mark_terminal([key(4)], None, audit_entry())

@@ -15,7 +15,7 @@ from penstock.cli.main import app
 from penstock.cli.run import document
 from penstock.errors import ErrorClass
 from penstock.flow.summary import Failure, RunSummary
-from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.lifecycle import AttemptReason, DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import new_run_id
 from penstock.state.records import Planned
 from support import builders
@@ -43,7 +43,7 @@ def house() -> Iterator[Harness]:
 
 def reject(house: Harness, number: int) -> None:
     contract = house.workspace.contracts["campaign_daily"]
-    planned = Planned(key(number), 0, "missing", contract.fingerprint, contract.schema_version)
+    planned = Planned(key(number), 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version)
     token = house.workers.register()
     issued, _ = house.control.issue(new_run_id(), token, 0, [planned])
     complaint = {"check": "range", "message": "clicks is negative", "count": 1, "line": 1, "example": "{}"}

@@ -14,7 +14,7 @@ from penstock.app import Workspace, acting, explaining
 from penstock.control import requeue
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import AttemptReason, PartitionStatus
 from penstock.partition import PartitionKey, new_run_id, new_ulid
 from penstock.state.backfills import Backfill
 from penstock.state.control import ControlStore
@@ -167,7 +167,7 @@ def failed_backfill(ws: Workspace) -> Backfill:
     ws.backfills.create(made, audit_entry())
     ws.retry(status(ws, PartitionStatus.FAILED), RETRY)
     chosen = [item for item in ws.plan(ALL).items if item.reason == "requeued"]
-    reject(ws, [replace(item, reason="backfill", backfill_id=made.backfill_id) for item in chosen])
+    reject(ws, [replace(item, reason=AttemptReason.BACKFILL, backfill_id=made.backfill_id) for item in chosen])
     return made
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import PartitionStatus, PlanReason
 from penstock.partition import new_run_id, new_ulid
 from penstock.state.control import ControlStore
 from penstock.state.pause_selectors import read_selectors
@@ -42,7 +42,7 @@ def ws(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workspace]:
     opened.database.close()
 
 
-def reasons(ws: Workspace, selection: Selection = ALL) -> dict[str, int]:
+def reasons(ws: Workspace, selection: Selection = ALL) -> dict[PlanReason, int]:
     return ws.reader.reasons(ws.ranges(selection), ws.now(), {})
 
 
@@ -127,11 +127,11 @@ def test_pauses_of_single_partitions_stay_valid_and_end_with_their_selector(ws: 
     """They are what a database from before the selectors holds."""
     assert ws.marks.pause([key(1), key(2)], "one by one", PAUSE) == 2
     assert ws.pause_partitions(MINE, "all of it", PAUSE) == DAYS - 1
-    assert reasons(ws)["paused"] == DAYS + 1
+    assert reasons(ws)[PlanReason.PAUSED] == DAYS + 1
     [view] = ws.reader.views(ws.ranges(Selection(keys=(key(1),))))
     assert view.control.paused_reason == "one by one"
     assert ws.resume_partitions(MINE, RESUME) == DAYS
-    assert reasons(ws)["paused"] == 1
+    assert reasons(ws)[PlanReason.PAUSED] == 1
     assert ws.resume_partitions(Selection(keys=(key(2),)), RESUME) == 1
     assert reasons(ws) == {"missing": 36_500}
 
@@ -141,7 +141,7 @@ def test_a_pause_by_status_names_the_partitions_that_have_it_now(ws: Workspace) 
     failed = Selection(status=PartitionStatus.FAILED)
     assert ws.pause_partitions(failed, None, PAUSE) == 2
     fail(ws, 3)
-    assert reasons(ws)["paused"] == 2
+    assert reasons(ws)[PlanReason.PAUSED] == 2
     pending = Selection(status=PartitionStatus.PENDING, customers=(customer_id(1),))
     assert ws.pause_partitions(pending, None, PAUSE) == DAYS - 1
     assert (rows(ws, schema.pause_selector), marked(ws)) == (1, 2)

@@ -66,7 +66,7 @@ class Loop:
         issued, _ = self.actors.try_to_issue(*planned.items, run_id=run_id)
         for item in issued:
             self.close(item.attempt)
-        planner.conclude(planned.stretches, self.actors.clock())
+        planner.conclude(planned.chunks, self.actors.clock())
         return planned
 
     def close(self, attempt: AttemptKey) -> None:

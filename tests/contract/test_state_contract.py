@@ -21,7 +21,7 @@ from penstock.db.triggers import REFUSALS
 from penstock.db.types import Json, UtcTimestamp
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import MAX_LOSSES, Outcome, PartitionStatus, Stage
+from penstock.lifecycle import MAX_LOSSES, Outcome, PartitionStatus, PlanReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.authority import AuthorityStore
 from penstock.state.control import ControlStore
@@ -1218,17 +1218,17 @@ def test_no_ranges_are_no_partitions(week: Actors) -> None:
 
 
 def test_candidates_are_what_may_be_attempted_with_the_number_to_build_on(week: Actors) -> None:
-    def found(*reasons: str) -> list[tuple[Any, ...]]:
+    def found(*reasons: PlanReason) -> list[tuple[Any, ...]]:
         candidates = week.reader.candidates([days(1, 8)], reasons, builders.NOW, {})
         return [(c.key.logical_date.day, c.status, c.reason, c.last_attempt_no) for c in candidates]
 
     assert found(*DUE) == [(1, "pending", "missing", 0), (7, "pending", "requeued", 1)]
-    assert found("success") == [
+    assert found(PlanReason.SUCCESS) == [
         (2, "success", "success", 1),
         (3, "success", "success", 2),
         (8, "success", "success", 2),
     ]
-    assert found("failed") == [(4, "failed", "failed", 1), (5, "failed", "failed", 1)]
+    assert found(PlanReason.FAILED) == [(4, "failed", "failed", 1), (5, "failed", "failed", 1)]
     assert week.reader.candidates([days(1, 8)], DUE, builders.NOW, {}, limit=1)[0].key == key(1)
     assert week.reader.reasons([days(1, 8)], builders.NOW, {}) == {
         "failed": 2, "missing": 1, "open": 1, "requeued": 1, "success": 3,

@@ -12,7 +12,7 @@ import yaml
 
 from penstock.control.select import Selection
 from penstock.flow.graph import Graph
-from penstock.lifecycle import Stage
+from penstock.lifecycle import AttemptReason, Stage
 from penstock.partition import PartitionKey, RunId, new_run_id
 from penstock.state.records import Planned
 from support.builders import audit_entry, rejected, resumed
@@ -87,7 +87,7 @@ def fail(house: Harness, keys: Sequence[PartitionKey]) -> RunId:
     """A run in which the source answered for none of these."""
     run_id, token = new_run_id(), house.workers.register()
     contract = house.workspace.contracts[QUERY]
-    planned = [Planned(key, 0, "missing", contract.fingerprint, contract.schema_version) for key in keys]
+    planned = [Planned(key, 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version) for key in keys]
     house.control.start_run(run_id, token, "ada", {}, len(keys), Graph(keys).event(run_id))
     issued, _ = house.control.issue(run_id, token, "one", planned)
     house.validator.reject([rejected(one.attempt, token, stage=Stage.EXTRACT) for one in issued])

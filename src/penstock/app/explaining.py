@@ -13,7 +13,7 @@ from penstock.clock import last_day_over
 from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import SCANNED
 from penstock.control.select import Selection, due_range
-from penstock.lifecycle import Act, Outcome, PartitionStatus
+from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
 from penstock.partition import MODELS, PartitionKey, RunId
 from penstock.state.records import Attempt, PartitionView
 
@@ -166,9 +166,9 @@ class Explaining(Keeping):
         blocked = [span for span in without_frozen(ranges) if span.source in troubled]
         due = self.reader.reasons(blocked, now, {}, selection.status) if blocked else {}
         return found | {
-            "paused": reasons.get("paused", 0),
-            "blocked": reasons.get("waiting", 0) + sum(due.get(reason, 0) for reason in DUE),
-            "open": reasons.get("open", 0),
+            "paused": reasons.get(PlanReason.PAUSED, 0),
+            "blocked": reasons.get(PlanReason.WAITING, 0) + sum(due.get(reason, 0) for reason in DUE),
+            "open": reasons.get(PlanReason.OPEN, 0),
             "publication": self.pointers.waiting(),
         }
 

@@ -13,6 +13,7 @@ from penstock.app.acting import Acting
 from penstock.control.select import Selection, due_range, due_times
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
+from penstock.lifecycle import PlanReason
 from penstock.partition import MODELS, PartitionKey, new_run_id, new_ulid
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
@@ -42,7 +43,7 @@ class Planning(Acting):
     def _plan(self, selection: Selection, reprocess: bool, limit: int | None) -> Plan:
         """The plan before its list is cut: a run needs every slice of a model that is waited for or waits. So many are
         listed at least, as far as there are; of one that will be divided, what is fetched and not what is made."""
-        from penstock.control.plan import asked_for, in_words, preview
+        from penstock.control.plan import asked_for, attempt_reason, preview
         from penstock.control.restate import schedules
 
         ranges = self._allowed(selection)
@@ -62,7 +63,7 @@ class Planning(Acting):
         )
         if plan.total > most:
             due = self.reader.reasons(models, self.now(), {}, selection.status) if models else {}
-            counts = Counter(plan.reasons) + Counter({in_words(reason): due.get(reason, 0) for reason in reasons})
+            counts = Counter(plan.reasons) + Counter({attempt_reason(reason): due.get(reason, 0) for reason in reasons})
             return replace(plan, counts=counts, is_divided=True)
         if not models:
             return plan
@@ -180,7 +181,7 @@ class Planning(Acting):
             [broken[name] for name in sorted({item.key.query_name for item in items if item.key not in there})],
         )
 
-    def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
+    def _replan(self, keys: Sequence[PartitionKey], reasons: Sequence[PlanReason]) -> Sequence[Planned]:
         """What of these is still due; the rest was done by somebody else meanwhile."""
         from penstock.control.plan import preview
         from penstock.control.ranges import clip_to_keys

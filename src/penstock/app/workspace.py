@@ -204,7 +204,7 @@ class Workspace(Planning):
             [summary] = published
             facts |= {**summary.counts(), "run_id": summary.run_id, "seconds": summary.seconds}
         facts.setdefault("troubles", self.troubles())
-        planner.conclude(planned.stretches, self.now())
+        planner.conclude(planned.chunks, self.now())
         return facts
 
     @contextmanager

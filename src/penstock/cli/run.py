@@ -14,6 +14,7 @@ from penstock.cli.progress import RunProgress
 from penstock.cli.render import key_fields, listing, show
 from penstock.cli.tables import table
 from penstock.errors import ExitCode
+from penstock.lifecycle import AttemptReason
 from penstock.plural import counted
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run(
     if reprocess:
         with RunProgress() as progress:
             progress.plan(expected)
-            again = ws.plan(chosen, reprocess=True, limit=1).reasons.get("reprocess", 0)
+            again = ws.plan(chosen, reprocess=True, limit=1).reasons.get(AttemptReason.REPROCESS, 0)
         confirm("reprocessing", again, yes=yes, force=force)
     with stopped("run again to go on"), RunProgress() as progress:
         progress.plan(expected)

@@ -11,7 +11,7 @@ from penstock.contract.contract import Contract
 from penstock.control.plan import asked_for
 from penstock.errors import ActRefused, ErrorClass
 from penstock.flow.run_state import RunState
-from penstock.lifecycle import Outcome, Stage
+from penstock.lifecycle import Outcome, PlanReason, Stage
 from penstock.partition import MODELS, PartitionKey
 from penstock.state.records import Cancelled, Issued
 
@@ -53,7 +53,7 @@ def outdated_closings(outdated: Sequence[Issued], worker_token: str) -> list[Can
     return [Cancelled(i.attempt, worker_token, Stage.EXTRACT, ErrorClass.CONFIG, words) for i in outdated]
 
 
-def reasons_of(filters: Mapping[str, Any]) -> Sequence[str]:
+def reasons_of(filters: Mapping[str, Any]) -> Sequence[PlanReason]:
     """For which reasons the run was given its partitions."""
     if filters.get("round"):
         raise ActRefused("a round of the control loop is not resumed: the next round takes back what it left")

@@ -15,7 +15,7 @@ from penstock.contract.contract import Contract
 from penstock.control.plan import Plan, make_plan
 from penstock.control.ranges import clip_days, without_frozen
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import PartitionStatus, PlanReason
 from penstock.state.reader import StateReader
 from penstock.state.records import Planned
 
@@ -33,7 +33,7 @@ class RunBatches:
     contracts: Mapping[str, Contract]
     clock: Callable[[], datetime]
     restated: Mapping[str, Sequence[int]]
-    reasons: Sequence[str]
+    reasons: Sequence[PlanReason]
     status: PartitionStatus | None
     size: int
 

@@ -63,7 +63,7 @@ class Runner:
             raise ChecksRefused("; ".join(refused.values()))
         reasons: dict[str, int] = {}
         for item in plan:
-            reasons[item.reason] = reasons.get(item.reason, 0) + 1
+            reasons[item.reason.value] = reasons.get(item.reason.value, 0) + 1
         keys = [item.key for item in plan]
         graph = Graph(keys, [*fan_ins, *waiting_for_references(keys, deps.contracts)], reasons)
         deps.control.start_run(run_id, deps.worker_token, actor, filters, len(plan), graph.event(run_id))

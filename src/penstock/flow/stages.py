@@ -19,7 +19,7 @@ from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
 from penstock.flow.summary import Failure, RunSummary, Watcher
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
-from penstock.lifecycle import MAX_LOSSES, Stage
+from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
 from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.partition_set import compact_ranges
 from penstock.pipeline.extract import Extracted, Extraction, extract
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Out = TypeVar("Out")
 
-REFRESH = "refresh"  # planned because something that goes into it may change in this run
 _FAILED_JOBS = 60  # enough to find a few slices that kill their workers among ten thousand
 _PROJECT_SECONDS = 60.0
 _AUTH_PAUSE = 900.0
@@ -111,7 +110,7 @@ class Stages:
 
     def _without_unchanged(self, planned: Sequence[Planned], tries: int) -> Sequence[Planned]:
         """What was planned because its inputs might change, and they did not, is left as it is."""
-        perhaps = [item.key for item in planned if item.reason == REFRESH]
+        perhaps = [item.key for item in planned if item.reason is AttemptReason.REFRESH]
         unchanged = set(self.deps.deriver.unchanged(perhaps)) if perhaps else set()
         if not unchanged:
             return planned

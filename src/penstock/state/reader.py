@@ -19,7 +19,7 @@ from penstock.db.expected_days import EXPECTED_DAYS
 from penstock.db.types import UtcTimestamp
 from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import Outcome, PartitionStatus, Stage
+from penstock.lifecycle import Outcome, PartitionStatus, PlanReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.state.pause_scope import PauseSelectors
 from penstock.state.pause_selectors import read_selectors
@@ -91,18 +91,19 @@ _VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
 # Why a partition would be attempted now, or why it is not. An open attempt or a pause comes before everything else. A
 # re-fetch of a success partition that met a pause of its source is a retry when the pause ends, unless it is part of a
 # backfill, which attempts it again by itself.
-_REASON = """
+_REASON = f"""
 CASE
-    WHEN open_run_id IS NOT NULL THEN 'open'
-    WHEN paused_at IS NOT NULL THEN 'paused'
-    WHEN next_run_at > :now AND strategy IN ('quota', 'auth') THEN 'waiting'
-    WHEN status = 'pending' AND explicit THEN 'requeued'
-    WHEN status = 'pending' THEN 'missing'
+    WHEN open_run_id IS NOT NULL THEN '{PlanReason.OPEN}'
+    WHEN paused_at IS NOT NULL THEN '{PlanReason.PAUSED}'
+    WHEN next_run_at > :now AND strategy IN ('quota', 'auth') THEN '{PlanReason.WAITING}'
+    WHEN status = 'pending' AND explicit THEN '{PlanReason.REQUEUED}'
+    WHEN status = 'pending' THEN '{PlanReason.MISSING}'
     WHEN next_run_at <= :now
         AND (strategy NOT IN ('quota', 'auth') OR (status = 'success' AND (failures > 0 OR last_backfill_id IS NULL)))
-        AND (terminal_at IS NULL OR status = 'success') AND NOT {exhausted} THEN 'retry'
-    WHEN status = 'success' AND held_at IS NULL AND {restatement_due} THEN 'restate'
-    ELSE status
+        AND (terminal_at IS NULL OR status = 'success') AND NOT {{exhausted}} THEN '{PlanReason.RETRY}'
+    WHEN status = 'success' AND held_at IS NULL AND {{restatement_due}} THEN '{PlanReason.RESTATE}'
+    WHEN status = 'success' THEN '{PlanReason.SUCCESS}'
+    ELSE '{PlanReason.FAILED}'
 END"""
 
 # When the day reached the age, as a moment: the end of the day where the account lives, and so many days later.
@@ -213,20 +214,16 @@ class StateReader:
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         status: PartitionStatus | None = None,
-    ) -> dict[str, int]:
-        """How many partitions would be attempted for which reason.
-
-        Those that are `open`, `paused` or `waiting` (the source asked for a pause) would not; for `success` and
-        `failed` nothing is due. `restated` are ages by query.
-        """
+    ) -> dict[PlanReason, int]:
+        """How many partitions have which reason to be attempted, or not to be. `restated` are ages by query."""
         where = "" if status is None else f" WHERE status = '{status.value}'"
         select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q{where} GROUP BY 1 ORDER BY 1"
-        return {row.reason: row.n for row in self._query(select, ranges, {"now": now}, {})}
+        return {PlanReason(row.reason): row.n for row in self._query(select, ranges, {"now": now}, {})}
 
     def due_by_day(
         self,
         ranges: Sequence[ExpectedRange],
-        reasons: Sequence[str],
+        reasons: Sequence[PlanReason],
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         status: PartitionStatus | None = None,
@@ -242,7 +239,7 @@ class StateReader:
     def candidates(
         self,
         ranges: Sequence[ExpectedRange],
-        reasons: Sequence[str],
+        reasons: Sequence[PlanReason],
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         *,
@@ -264,7 +261,7 @@ class StateReader:
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
             " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held, max_attempts,"
-            f" CASE WHEN reason = 'retry' THEN {_EXPIRES[self._database.dialect]} END AS expires_at"
+            f" CASE WHEN reason = '{PlanReason.RETRY}' THEN {_EXPIRES[self._database.dialect]} END AS expires_at"
             f" FROM ({self._reasoned(restated)}) q"
             f" WHERE {_for_reasons(reasons, status)}{old_enough}{of_version}{later} ORDER BY {_ORDERS[order]}{tail}"
         )
@@ -280,7 +277,7 @@ class StateReader:
             Candidate(
                 _key(row),
                 PartitionStatus(row.status),
-                row.reason,
+                PlanReason(row.reason),
                 row.last_attempt_no,
                 bool(row.held),
                 row.max_attempts,
@@ -469,7 +466,7 @@ class StateReader:
         return orjson.dumps(rows).decode()
 
 
-def _for_reasons(reasons: Sequence[str], status: PartitionStatus | None) -> str:
+def _for_reasons(reasons: Sequence[PlanReason], status: PartitionStatus | None) -> str:
     """The condition that a partition would be attempted for one of these reasons, and has this status."""
     marks = ", ".join(f"'{reason}'" for reason in reasons)
     return f"reason IN ({marks})" + ("" if status is None else f" AND status = '{status.value}'")

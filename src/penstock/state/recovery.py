@@ -22,10 +22,10 @@ from penstock.db.types import UtcTimestamp
 from penstock.digests import comparable, may_be_of_first_algorithm
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged, Event, PartitionPublished, TaskFinished
-from penstock.lifecycle import Act, Outcome, Stage
+from penstock.lifecycle import Act, AttemptReason, Outcome, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 
-REASON = "recovered"
+REASON = AttemptReason.RECOVERED
 
 
 class FoundRun(NamedTuple):
