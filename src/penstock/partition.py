@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from enum import StrEnum
 from typing import NamedTuple, NewType, Self
 
 from ulid import ULID
@@ -12,8 +13,8 @@ from penstock.errors import UsageError
 
 RunId = NewType("RunId", str)
 
-MODELS = "models"  # in the place of the source, for tables that are made from other tables
-EVERYBODY = "all"  # in the place of the customer, for slices that are made from all of them
+MODELS = "models"  # the source of derived assets
+EVERYBODY = "all"  # the customer of partitions that are derived from all customers
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _CUSTOMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -62,6 +63,18 @@ def run_id(text: str) -> RunId:
     return RunId(text)
 
 
+class AssetKind(StrEnum):
+    """Where the rows of an asset come from."""
+
+    FETCHED = "fetched"  # a query of a source
+    DERIVED = "derived"  # a model that reads other assets
+
+
+def asset_kind(source: str) -> AssetKind:
+    """The kind of the assets of a source."""
+    return AssetKind.DERIVED if source == MODELS else AssetKind.FETCHED
+
+
 def new_ulid() -> str:
     return str(ULID())
 
@@ -101,6 +114,10 @@ class PartitionKey(NamedTuple):
             raise UsageError(f"{text!r} is not a partition key: write source/customer_id/query_name/YYYY-MM-DD")
         source, customer_id, query_name, logical_date = parts
         return cls(name(source, "source"), customer(customer_id), name(query_name, "query"), day(logical_date))
+
+    @property
+    def kind(self) -> AssetKind:
+        return asset_kind(self.source)
 
     @property
     def asset(self) -> str:

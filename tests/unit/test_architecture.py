@@ -122,6 +122,38 @@ def test_every_exception_is_still_needed_and_has_a_reason() -> None:
     assert all(EXCEPTIONS.values())
 
 
+def compared(tree: ast.AST) -> Iterator[tuple[ast.Compare, ast.expr]]:
+    """Every operand of every comparison, with the members of a tuple, list or set one by one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for operand in (node.left, *node.comparators):
+                members = operand.elts if isinstance(operand, ast.Tuple | ast.List | ast.Set) else [operand]
+                yield from ((node, member) for member in members)
+
+
+def kind_tests(tree: ast.AST) -> list[int]:
+    """The lines that compare a source with MODELS instead of asking for the kind of an asset."""
+    return [
+        node.lineno
+        for node, operand in compared(tree)
+        if getattr(operand, "id", None) == "MODELS" or getattr(operand, "attr", None) == "MODELS"
+    ]
+
+
+def test_only_two_modules_know_how_a_derived_asset_is_marked() -> None:
+    allowed = {"penstock.partition", "penstock.control.select"}
+    found = {module: kind_tests(ast.parse(file.read_text())) for module, file in modules() if module not in allowed}
+    assert {module: lines for module, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "source", ["s == MODELS", "MODELS != s", "s in (MODELS, x)", "s not in {MODELS}", "s == partition.MODELS"]
+)
+def test_the_check_itself_sees_every_comparison_with_models(source: str) -> None:
+    assert kind_tests(ast.parse(source)) == [1]
+    assert kind_tests(ast.parse("key.kind is AssetKind.DERIVED or Selection(source=MODELS)")) == []
+
+
 @pytest.mark.parametrize(
     ("source", "module", "is_package", "found"),
     [

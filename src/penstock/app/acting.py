@@ -16,7 +16,7 @@ from penstock.control.select import Selection
 from penstock.errors import ActRefused, PenstockError, TransientError, UsageError
 from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
-from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_run_id
+from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.audited import AuditedAct, refuse_blank
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.records import Attempt
@@ -264,7 +264,7 @@ class Acting(Explaining):
         trusted = self.to_recheck(selection)
         session = spark or start_session(self.settings.spark)
         broken: dict[str, str] = {}
-        if any(attempt.partition.source == MODELS for attempt, _ in trusted):
+        if any(attempt.partition.kind is AssetKind.DERIVED for attempt, _ in trusted):
             broken = self._learn_models(session)
         unjudged = {a.partition: broken[a.partition.query_name] for a, _ in trusted if a.partition.query_name in broken}
         trusted = [(attempt, size) for attempt, size in trusted if attempt.partition not in unjudged]

@@ -13,7 +13,7 @@ from penstock.app.opened import Opened
 from penstock.config.assets import Model
 from penstock.control.select import Selection
 from penstock.errors import UsageError
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.state.control import AuditEntry
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Chronicle(Opened):
         ranges = self.ranges(selection)
         only = None if selection.status is None else self.reader.keys_in(ranges, selection.status)
         without = None if requeued else self.reader.requeued()
-        withdrawn = self._withdrawn_inputs() if any(span.source == MODELS for span in ranges) else None
+        withdrawn = self._withdrawn_inputs() if any(span.kind is AssetKind.DERIVED for span in ranges) else None
         return Board(
             self.current(), ranges, self.policies(), self.now(), only=only, without=without, withdrawn=withdrawn
         )

@@ -14,7 +14,7 @@ from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import SCANNED
 from penstock.control.select import Selection, due_range
 from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.state.records import Attempt, PartitionView
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Explaining(Keeping):
 
         [view] = self.reader.views(self.ranges(Selection(keys=(key,))))
         attempts, pointer = self.reader.attempts(key), self.pointers.pointer(key)
-        model = self.settings.models.get(key.query_name) if key.source == MODELS else None
+        model = self.settings.models.get(key.query_name) if key.kind is AssetKind.DERIVED else None
         around = Circumstances(
             due_range(self.settings, key, self.now()),
             self.standings([key])[key],
@@ -191,7 +191,7 @@ class Explaining(Keeping):
         models, which follow what they are made from."""
         from penstock.control.restate import maturity
 
-        if view.state.status is not PartitionStatus.SUCCESS or view.key.source == MODELS:
+        if view.state.status is not PartitionStatus.SUCCESS or view.key.kind is AssetKind.DERIVED:
             return None
         over = last_day_over(self.now(), self.settings.customer(view.key.customer_id).time_zone)
         return maturity(self.settings.query(view.key.query_name), view.key.logical_date, over)

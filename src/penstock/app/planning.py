@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.acting import Acting
-from penstock.control.select import Selection, due_range, due_times
+from penstock.control.select import Selection, by_kind, due_range, due_times
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PlanReason
-from penstock.partition import MODELS, PartitionKey, new_run_id, new_ulid
+from penstock.partition import MODELS, AssetKind, PartitionKey, new_run_id, new_ulid
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry
 
@@ -46,13 +46,13 @@ class Planning(Acting):
         from penstock.control.plan import asked_for, attempt_reason, preview
         from penstock.control.restate import schedules
 
-        ranges = self._allowed(selection)
-        models = [span for span in ranges if span.source == MODELS]
+        work = by_kind(self._allowed(selection))
+        models = work.derived
         reasons = asked_for(reprocess)
         most = self.settings.control.largest_run
         plan = preview(
             self.reader,
-            [span for span in ranges if span.source != MODELS],
+            work.fetched,
             self.contracts,
             self.now(),
             restated=schedules(self.settings.queries),
@@ -90,8 +90,8 @@ class Planning(Acting):
         reasons, size = asked_for(reprocess), self.settings.control.largest_run
         restated = schedules(self.settings.queries)
         portions = RunBatches(self.reader, self.contracts, self.now, restated, reasons, selection.status, size)
-        yield from portions.of(lambda: [span for span in self.ranges(selection) if span.source != MODELS], may_go_on)
-        models = [span for span in self.ranges(selection) if span.source == MODELS]
+        yield from portions.of(lambda: by_kind(self.ranges(selection)).fetched, may_go_on)
+        models = by_kind(self.ranges(selection)).derived
         if models:
             made = self._model_planner().plan(models, (), self.now(), reasons, selection.status)
             if made.items:
@@ -145,9 +145,9 @@ class Planning(Acting):
         from penstock.source.protocol import RunContext
         from penstock.source.registry import make_source, refuse_queries
 
-        queries = {name: contract for name, contract in self.contracts.items() if contract.source != MODELS}
+        queries = {name: contract for name, contract in self.contracts.items() if contract.kind is AssetKind.FETCHED}
         refuse_changed_fields(self.reader, queries)  # models are judged one by one, when Spark has looked at them
-        for name in sorted({found.source for found in ranges} - {MODELS}):
+        for name in sorted({found.source for found in by_kind(ranges).fetched}):
             source = make_source(self.settings.sources[name], RunContext(new_run_id()))
             refuse_queries(source, self.settings.queries_of(name))
 
@@ -168,11 +168,11 @@ class Planning(Acting):
         models that cannot be made."""
         from penstock.control.models import TodaysModels
 
-        if not any(item.key.source == MODELS for item in items):
+        if not any(item.key.kind is AssetKind.DERIVED for item in items):
             return TodaysModels(items, fan_ins)
         broken = self._learn_models(spark)
         prints = {name: contract.fingerprint for name, contract in self.contracts.items()}
-        kept = [item for item in items if item.key.source != MODELS or item.key.query_name not in broken]
+        kept = [item for item in items if item.key.kind is AssetKind.FETCHED or item.key.query_name not in broken]
         there = {item.key for item in kept}
         return TodaysModels(
             [replace(item, contract_fingerprint=prints[item.key.query_name]) for item in kept],
@@ -193,9 +193,9 @@ class Planning(Acting):
             return []
         self._refuse_what_cannot_run(ranges)
         restated = schedules(self.settings.queries)
-        fetched = [span for span in ranges if span.source != MODELS]
-        made = [span for span in ranges if span.source == MODELS]
-        plan = preview(self.reader, fetched, self.contracts, self.now(), restated=restated, reasons=reasons)
+        work = by_kind(ranges)
+        made = work.derived
+        plan = preview(self.reader, work.fetched, self.contracts, self.now(), restated=restated, reasons=reasons)
         derived = self._model_planner().still_due(made, wanted, self.now(), reasons) if made else []
         return [*(item for item in plan.items if item.key in wanted), *derived]
 
@@ -214,8 +214,8 @@ class Planning(Acting):
         from penstock.control.ranges import count_partitions, without_frozen
         from penstock.state.backfills import Backfill
 
-        ranges = [span for span in without_frozen(self.ranges(selection)) if span.source != MODELS]
-        if selection.source == MODELS or any(key.source == MODELS for key in selection.keys):
+        ranges = by_kind(without_frozen(self.ranges(selection))).fetched
+        if selection.names_derived:
             raise UsageError("models are not backfilled: `penstock run` makes what is due, `--reprocess` all again")
         for key in selection.keys:
             self._refuse_what_is_not_due(key)
@@ -242,7 +242,7 @@ class Planning(Acting):
         version that none is of, and the one that is fetched anyway."""
         from penstock.control.ranges import without_frozen
 
-        ranges = [span for span in without_frozen(self.ranges(selection)) if span.source != MODELS]
+        ranges = by_kind(without_frozen(self.ranges(selection))).fetched
         versions = self.reader.versions(ranges)
         wanted = selection.schema_version
         if wanted not in versions:

@@ -16,7 +16,7 @@ from penstock.clock import Clock, utc_now
 from penstock.config.settings import find_workspace, load_settings
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, LakeMismatch, PenstockError, UsageError
-from penstock.partition import MODELS, RunId, new_run_id
+from penstock.partition import AssetKind, RunId, new_run_id
 from penstock.pipeline.memory import reduced_gc
 from penstock.plural import counted
 from penstock.state.audited import AuditedAct
@@ -100,7 +100,7 @@ class Workspace(Planning):
             summary.unfinished = unfinished
             return summary
         session = spark or start_session(self.settings.spark)
-        if whole.is_divided and any(span.source == MODELS for span in self.ranges(selection)):
+        if whole.is_divided and any(span.kind is AssetKind.DERIVED for span in self.ranges(selection)):
             for trouble in self._learn_models(session).values():  # said now, not after hours
                 watcher.say(trouble)
         filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
@@ -266,10 +266,12 @@ class Workspace(Planning):
             plan = self._replan(waiting.unissued, reasons)
             sizes = RawReader(self.lake).sizes([item.attempt for item in waiting.fetched])
             broken: dict[str, str] = {}
-            if any(item.attempt.partition.source == MODELS for item in adopted):
+            if any(item.attempt.partition.kind is AssetKind.DERIVED for item in adopted):
                 broken = self._learn_models(session)
             lost = [
-                i for i in adopted if i.attempt.partition.source == MODELS and i.attempt.partition.query_name in broken
+                i
+                for i in adopted
+                if i.attempt.partition.kind is AssetKind.DERIVED and i.attempt.partition.query_name in broken
             ]
             control.cancel(outdated_closings(lost, heart.token))
             today = self._under_todays_models(session, plan)

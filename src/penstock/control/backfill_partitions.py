@@ -18,9 +18,9 @@ from penstock.control.ranges import (
     next_page,
     without_frozen,
 )
-from penstock.control.select import Selection, due_range, expected
+from penstock.control.select import Selection, by_kind, due_range, expected
 from penstock.expected import ExpectedRange
-from penstock.partition import MODELS, PartitionKey
+from penstock.partition import PartitionKey
 from penstock.state.backfills import Backfill, BackfillStore
 
 
@@ -124,20 +124,15 @@ def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) ->
     gone = (chosen.customers and not customers) or (chosen.queries and not queries)
     if gone or (chosen.source and chosen.source not in settings.sources):
         return []
-    meant = fetched(expected(settings, replace(chosen, customers=customers, queries=queries), now))
+    meant = by_kind(expected(settings, replace(chosen, customers=customers, queries=queries), now)).fetched
     return in_key_order(without_frozen(meant))
-
-
-def fetched(ranges: Sequence[ExpectedRange]) -> list[ExpectedRange]:
-    """Without models: they are made when their inputs are there, not in their turn."""
-    return [span for span in ranges if span.source != MODELS]
 
 
 def _ranges_of_keys(settings: Settings, keys: Sequence[PartitionKey], now: datetime) -> list[ExpectedRange]:
     known = [key for key in keys if _is_known(settings, key)]
     dues = [(key, due_range(settings, key, now)) for key in known]
     due = tuple(key for key, due in dues if due.first <= key.logical_date <= due.last)
-    return in_key_order(without_frozen(fetched(expected(settings, Selection(keys=due), now)))) if due else []
+    return in_key_order(without_frozen(by_kind(expected(settings, Selection(keys=due), now)).fetched)) if due else []
 
 
 def _is_known(settings: Settings, key: PartitionKey) -> bool:

@@ -14,7 +14,7 @@ from penstock.clock import iso
 from penstock.config.settings import LineageSettings, Settings
 from penstock.contract.contract import Contract
 from penstock.errors import ConfigError, TransientError
-from penstock.partition import MODELS
+from penstock.partition import AssetKind
 from penstock.state.assets import AssetRun
 from penstock.warehouse.reader import TableHead
 
@@ -122,7 +122,7 @@ class _Teller:
     def _inputs(self, contract: Contract) -> list[Any]:
         from openlineage.client.event_v2 import InputDataset
 
-        if contract.source == MODELS:
+        if contract.kind is AssetKind.DERIVED:
             return [InputDataset(self._namespace, table) for table in contract.options["depends_on"]]
         return [InputDataset(f"{self._namespace}/source/{contract.source}", contract.query_name)]
 
@@ -150,11 +150,11 @@ class _Teller:
 def _job_facets(contract: Contract) -> dict[str, Any]:
     from openlineage.client.facet_v2 import job_type_job, source_code_job, sql_job
 
-    kind = "MODEL" if contract.source == MODELS else "QUERY"
+    kind = "MODEL" if contract.kind is AssetKind.DERIVED else "QUERY"
     facets: dict[str, Any] = {"jobType": job_type_job.JobTypeJobFacet("BATCH", "PENSTOCK", kind)}
-    if contract.source == MODELS and contract.options["language"] == "sql":
+    if contract.kind is AssetKind.DERIVED and contract.options["language"] == "sql":
         facets["sql"] = sql_job.SQLJobFacet(contract.options["code"], "spark")
-    elif contract.source == MODELS:
+    elif contract.kind is AssetKind.DERIVED:
         facets["sourceCode"] = source_code_job.SourceCodeJobFacet("python", contract.options["code"])
     return facets
 

@@ -12,7 +12,7 @@ from penstock.control.plan import asked_for
 from penstock.errors import ActRefused, ErrorClass
 from penstock.flow.run_state import RunState
 from penstock.lifecycle import Outcome, PlanReason, Stage
-from penstock.partition import MODELS, PartitionKey
+from penstock.partition import AssetKind, PartitionKey
 from penstock.state.records import Cancelled, Issued
 
 
@@ -42,7 +42,7 @@ def still_current(
         key = item.attempt.partition
         contract = contracts.get(key.query_name)
         same = contract is not None and contract.fingerprint == item.contract_fingerprint
-        known = key.source == MODELS or key.customer_id in customers
+        known = key.kind is AssetKind.DERIVED or key.customer_id in customers
         (current if same and known else outdated).append(item)
     return current, outdated
 

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 from penstock.config.settings import Settings
 from penstock.contract.contract import Contract
-from penstock.control.backfill_partitions import BackfillPartitions, fetched, partitions_of
+from penstock.control.backfill_partitions import BackfillPartitions, partitions_of
 from penstock.control.plan import DUE, make_plan
 from penstock.control.ranges import in_key_order, subtract, without_frozen
 from penstock.control.restate import schedules
-from penstock.control.select import Selection, expected
+from penstock.control.select import Selection, by_kind, expected
 from penstock.control.share import allocate
 from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
@@ -72,7 +72,7 @@ class Planner:
         """
         size, share = self.settings.control.round, self.settings.control.backfill_share
         gates = {source: self.gate(source) for source in self.settings.sources}
-        everything = in_key_order(without_frozen(fetched(expected(self.settings, Selection(), now))))
+        everything = in_key_order(without_frozen(by_kind(expected(self.settings, Selection(), now)).fetched))
         probes = [
             item
             for source, found in gates.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 from penstock.clock import last_day_over, utc_offset
 from penstock.config.assets import Model, Query
@@ -14,7 +14,7 @@ from penstock.derived import Derived
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import EVERYBODY, MODELS, PartitionKey
+from penstock.partition import EVERYBODY, MODELS, AssetKind, PartitionKey
 from penstock.source.horizon import horizon
 
 
@@ -30,6 +30,11 @@ class Selection:
     until: date | None = None
     status: PartitionStatus | None = None
     schema_version: str | None = None  # of the trusted run; for backfills that move history to another version
+
+    @property
+    def names_derived(self) -> bool:
+        """True if the selection names models, by their source or by a key."""
+        return self.source == MODELS or any(key.kind is AssetKind.DERIVED for key in self.keys)
 
     def as_dict(self) -> dict[str, Any]:
         """What was given, for the audit log."""
@@ -72,6 +77,29 @@ def expected(settings: Settings, selection: Selection, now: datetime) -> list[Ex
     return [*ranges, *_of_models(settings, models, selection)]
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedWork:
+    """Expected partitions by the kind of their asset. Fetched ones are attempted in turn; derived ones when their
+    inputs are published."""
+
+    fetched: list[ExpectedRange]
+    derived: list[ExpectedRange]
+
+
+def by_kind(ranges: Iterable[ExpectedRange]) -> ExpectedWork:
+    """Splits ranges into fetched and derived ones."""
+    work = ExpectedWork([], [])
+    for span in ranges:
+        match span.kind:
+            case AssetKind.FETCHED:
+                work.fetched.append(span)
+            case AssetKind.DERIVED:
+                work.derived.append(span)
+            case kind:
+                assert_never(kind)
+    return work
+
+
 def derived(settings: Settings, now: datetime) -> Derived:
     """The models of the workspace, with what is expected of them by `now`."""
 
@@ -101,7 +129,7 @@ def _of_models(settings: Settings, models: Derived, selection: Selection) -> Ite
 
 def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedRange:
     """The days that are due for the customer and query of `key`."""
-    if key.source == MODELS:
+    if key.kind is AssetKind.DERIVED:
         return _of_model(derived(settings, now), key)
     return _range(settings, settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
 
@@ -112,7 +140,7 @@ def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], dat
     offsets = {customer.id: utc_offset(now, customer.time_zone) for customer in settings.customers}
 
     def due_at(key: PartitionKey) -> datetime:
-        offset = 0 if key.source == MODELS else offsets.get(key.customer_id, 0)
+        offset = 0 if key.kind is AssetKind.DERIVED else offsets.get(key.customer_id, 0)
         return datetime.combine(key.logical_date, time.min, UTC) + timedelta(days=1, seconds=-offset)
 
     return due_at
@@ -126,7 +154,7 @@ def _of_model(models: Derived, key: PartitionKey) -> ExpectedRange:
 
 
 def _only(settings: Settings, models: Derived, key: PartitionKey, now: datetime) -> ExpectedRange:
-    if key.source == MODELS:
+    if key.kind is AssetKind.DERIVED:
         return replace(_of_model(models, key), first=key.logical_date, last=key.logical_date)
     zone = settings.customer(key.customer_id).time_zone
     day, over = key.logical_date, last_day_over(now, zone)

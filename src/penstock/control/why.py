@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.plural import counted
 from penstock.projections.staleness import StaleReason
 from penstock.projections.status_board import PartitionStanding
@@ -240,7 +240,7 @@ def _otherwise(view: PartitionView, around: Circumstances, waiting: Named | None
         return "made by the run that brings what is lacking, or the next one after it"
     if view.state.status is PartitionStatus.PENDING:
         return "the next `penstock run` attempts it"
-    if key.source == MODELS:
+    if key.kind is AssetKind.DERIVED:
         if not around.standing.reasons:
             return "nothing to do; made again when its inputs change"
         if control.held_at is not None:

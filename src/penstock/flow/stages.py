@@ -20,7 +20,7 @@ from penstock.flow.guard import Gate, Guard
 from penstock.flow.summary import Failure, RunSummary, Watcher
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
-from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, asset_kind, new_ulid
 from penstock.partition_set import compact_ranges
 from penstock.pipeline.extract import Extracted, Extraction, extract
 from penstock.pipeline.parsed_cache import Lookup, ParsedCache
@@ -164,7 +164,7 @@ class Stages:
         for source in sorted({item.attempt.partition.source for item in issued}):
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
             self._raise_if_stopped()
-            if source == MODELS:
+            if asset_kind(source) is AssetKind.DERIVED:
                 extracted += deps.deriver.derive(deps.spark, attempts, report)
                 continue
             work = Extraction(
