@@ -18,7 +18,6 @@ EVERYBODY = "all"  # the customer of partitions that are derived from all custom
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _CUSTOMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_ACCOUNT = re.compile(r"\d{3}-\d{3}-\d{4}")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -38,11 +37,6 @@ def customer(text: str) -> str:
     if not _CUSTOMER.fullmatch(text) or ".." in text:
         raise UsageError(f"customer id {text!r} is not valid: use letters, digits, '.', '_' or '-', at most 63 of them")
     return text
-
-
-def account_id(text: str) -> str:
-    """The id of a Google Ads account as it stands in keys: people write 123-456-7890, keys have the digits."""
-    return text.replace("-", "") if _ACCOUNT.fullmatch(text) else text
 
 
 def day(text: str, what: str = "date") -> date:

@@ -16,6 +16,7 @@ from penstock.config.settings import LineageSettings, Settings, load_settings
 from penstock.contract.contract import Contract
 from penstock.control.lineage import run_events, tell
 from penstock.errors import TransientError
+from penstock.source.registry import hooks_of
 from penstock.state.assets import AssetRun
 from penstock.warehouse.reader import TableHead
 from support.builders import NOW, contract
@@ -32,7 +33,7 @@ SPACE = "penstock://acme/ads"
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return load_settings(write_workspace(tmp_path_factory.mktemp("lineage")) / "penstock.yaml", {})
+    return load_settings(write_workspace(tmp_path_factory.mktemp("lineage")) / "penstock.yaml", {}, hooks_of)
 
 
 def asset(of: Contract = FETCHED, **changes: Any) -> AssetRun:

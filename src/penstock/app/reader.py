@@ -15,6 +15,7 @@ from penstock.config.settings import find_workspace, load_settings
 from penstock.control.filters import AnyCustomers, AnyDay, SliceFilters
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey, RunId
+from penstock.source.registry import hooks_of
 from penstock.state.records import PartitionView
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def open_reader(path: str | Path = ".", clock: Clock = utc_now) -> Reader:
     from penstock.lake import open_lake
     from penstock.lake.read_only import ReadOnlyLake
 
-    workspace = Explaining(load_settings(find_workspace(Path(path)), os.environ), clock)
+    workspace = Explaining(load_settings(find_workspace(Path(path)), os.environ, hooks_of), clock)
     state = workspace.settings.state
     workspace.database = Database(state.url, state.schema_name, read_only=True)
     workspace.lake = ReadOnlyLake(open_lake(workspace.settings.lake))

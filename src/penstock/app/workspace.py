@@ -19,6 +19,7 @@ from penstock.errors import ActRefused, LakeMismatch, PenstockError, UsageError
 from penstock.partition import AssetKind, RunId, new_run_id
 from penstock.pipeline.memory import reduced_gc
 from penstock.plural import counted
+from penstock.source.registry import hooks_of
 from penstock.state.audited import AuditedAct
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.validator import ValidatorStore
@@ -47,7 +48,7 @@ def open_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
 
 def load_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
     """The workspace without a look at its database, for commands that create or mend it."""
-    return Workspace(load_settings(find_workspace(Path(path)), os.environ), clock)
+    return Workspace(load_settings(find_workspace(Path(path)), os.environ, hooks_of), clock)
 
 
 class Workspace(Planning):

@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
@@ -18,8 +18,8 @@ import pydantic
 from penstock.clock import last_day_over
 from penstock.config.settings import WORKSPACE_FILE, Customer, Settings
 from penstock.errors import ActRefused, ConfigError, StateConflict
-from penstock.partition import account_id
 from penstock.source.protocol import Account
+from penstock.source.registry import hooks_of
 
 _BYTE_ORDER_MARK = "\ufeff"
 
@@ -60,12 +60,13 @@ def plan_customers(settings: Settings, source: str, found: Sequence[Account], no
             f"{source} lists no account that matches, so nothing is changed:"
             " check login_customer_id, --levels and --status"
         )
-    file = _only_file(settings)
+    normalise = _normaliser(settings, source)
+    file = _only_file(settings, normalise)
     text = file.read_bytes().decode()
     changes = tuple(compare(settings.customers, _served(settings, source), found, now))
     there = {account.id for account in found}
     ended = tuple(c.id for c in settings.customers if c.id in there and _is_past(c.active_to, c, now))
-    return CustomerPlan(file, text, rewritten(text, changes) if changes else text, changes, ended)
+    return CustomerPlan(file, text, rewritten(text, changes, normalise) if changes else text, changes, ended)
 
 
 def compare(listed: Sequence[Customer], served: Iterable[str], found: Sequence[Account], now: datetime) -> list[Change]:
@@ -84,8 +85,9 @@ def compare(listed: Sequence[Customer], served: Iterable[str], found: Sequence[A
     return changes
 
 
-def rewritten(text: str, changes: Sequence[Change]) -> str:
-    """The list with these changes: other cells, the order of rows and columns and the line ends stay as they are."""
+def rewritten(text: str, changes: Sequence[Change], normalise: Callable[[str], str]) -> str:
+    """The list with these changes: other cells, the order of rows and columns and the line ends stay as they are.
+    `normalise` returns the id of a row as partition keys have it."""
     mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
     end = "\r\n" if "\r\n" in text else "\n"
     header, rows = _table(text)
@@ -95,7 +97,7 @@ def rewritten(text: str, changes: Sequence[Change]) -> str:
     for change in changes:
         cells.setdefault(change.id, {}).update(change.cells)
     place = header.index("id")
-    made = [_with(header, row, cells.pop(account_id(row[place].strip()), {})) for row in rows]
+    made = [_with(header, row, cells.pop(normalise(row[place].strip()), {})) for row in rows]
     made += [_with(header, [], {"id": customer_id, **values}) for customer_id, values in cells.items()]
     out = io.StringIO(newline="")
     csv.writer(out, lineterminator=end).writerows([header, *made])
@@ -161,7 +163,21 @@ def _served(settings: Settings, source: str) -> set[str]:
     return asked
 
 
-def _only_file(settings: Settings) -> Path:
+def _normaliser(settings: Settings, source: str) -> Callable[[str], str]:
+    """Normalises the ids of a list that also holds customers of other sources: an id that `source` does not accept
+    stays as it is."""
+    hook = hooks_of(settings.sources[source].kind).normalise_customer
+
+    def normalise(text: str) -> str:
+        try:
+            return text if hook is None else hook(text)
+        except ValueError:
+            return text
+
+    return normalise
+
+
+def _only_file(settings: Settings, normalise: Callable[[str], str]) -> Path:
     files = settings.customer_files
     if len(files) != 1:
         raise ConfigError(
@@ -169,7 +185,7 @@ def _only_file(settings: Settings) -> Path:
             " there, and into that file a first line such as id,name,time_zone,active_from,active_to and the customers"
         )
     header, rows = _table(files[0].read_bytes().decode())
-    inside = {account_id(row[header.index("id")].strip()) for row in rows}
+    inside = {normalise(row[header.index("id")].strip()) for row in rows}
     if outside := [customer.id for customer in settings.customers if customer.id not in inside]:
         raise ConfigError(
             f"customers are listed outside {files[0].name} as well, for example {outside[0]}: move them into it first"
