@@ -137,7 +137,7 @@ def test_a_service_that_is_away_fails_no_run_and_is_told_later(tmp_path: Path, s
     assert summary.end == "done"
     refused = penstock("lineage", "emit", summary.run_id, workspace=tmp_path)
     assert refused.returncode == 75
-    assert "could not be told to http://127.0.0.1:9" in refused.stderr
+    assert "could not be sent to http://127.0.0.1:9" in refused.stderr
     assert "sesame" not in refused.stderr
 
 

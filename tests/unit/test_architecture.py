@@ -20,6 +20,7 @@ LAYERS = (
     "console",
     "app",
     "testing",
+    "observe",
     "control",
     "flow",
     "pipeline",

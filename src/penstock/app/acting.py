@@ -16,6 +16,7 @@ from penstock.control.select import Selection
 from penstock.errors import ActRefused, PenstockError, TransientError, UsageError
 from penstock.failpoint import reach
 from penstock.lifecycle import Outcome, PartitionStatus
+from penstock.observe.progress import SILENT
 from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.audited import AuditedAct, refuse_blank
 from penstock.state.control import AuditEntry, ControlStore
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from penstock.control.requeue import RetryPage, RetryPreview
     from penstock.control.unfinished import Unfinished
     from penstock.expected import ExpectedRange
+    from penstock.flow.listener import ProgressListener
     from penstock.flow.recheck import Rechecked
-    from penstock.flow.summary import Watcher
     from penstock.state.recheck import FailedRecheck
 
 
@@ -253,7 +254,12 @@ class Acting(Explaining):
         raise ActRefused(f"{key} has no attempt in run {run_id} (runs: {known})")
 
     def recheck(
-        self, selection: Selection, *, watcher: Watcher, actor: str | None = None, spark: SparkSession | None = None
+        self,
+        selection: Selection,
+        *,
+        watcher: ProgressListener = SILENT,
+        actor: str | None = None,
+        spark: SparkSession | None = None,
     ) -> Rechecked:
         """Examine the trusted runs of success partitions against today's contract; what fails is demoted."""
         from penstock.flow.heartbeat import Heartbeat

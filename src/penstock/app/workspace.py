@@ -16,6 +16,7 @@ from penstock.clock import Clock, utc_now
 from penstock.config.settings import find_workspace, load_settings
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, LakeMismatch, PenstockError, UsageError
+from penstock.observe.progress import SILENT
 from penstock.partition import AssetKind, RunId, new_run_id
 from penstock.pipeline.memory import reduced_gc
 from penstock.plural import counted
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.control.plan import Plan
+    from penstock.flow.listener import ProgressListener
     from penstock.flow.runner import Runner
-    from penstock.flow.summary import RunSummary, Watcher
+    from penstock.flow.summary import RunSummary
     from penstock.pipeline.parsed_cache import Lookup
     from penstock.pipeline.work import Report
     from penstock.warehouse.publish import Publication
@@ -59,7 +61,7 @@ class Workspace(Planning):
         self,
         selection: Selection,
         *,
-        watcher: Watcher,
+        watcher: ProgressListener = SILENT,
         reprocess: bool = False,
         actor: str | None = None,
         spark: SparkSession | None = None,
@@ -148,7 +150,7 @@ class Workspace(Planning):
         self,
         session: Callable[[], SparkSession],
         worker_token: str,
-        watcher: Watcher,
+        watcher: ProgressListener = SILENT,
         stopping: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, Any]:
         """One round of the control loop: close the attempts of dead workers, decide about retries, publish what waits
@@ -224,7 +226,12 @@ class Workspace(Planning):
 
     @reduced_gc()
     def resume(
-        self, run_id: RunId, *, watcher: Watcher, spark: SparkSession | None = None, actor: str | None = None
+        self,
+        run_id: RunId,
+        *,
+        watcher: ProgressListener = SILENT,
+        spark: SparkSession | None = None,
+        actor: str | None = None,
     ) -> RunSummary:
         """Go on with a run whose worker died, without repeating what it finished. What is left of a run that is over
         already, because a later one found it dead, is done by a new run. In the audit log."""
@@ -235,7 +242,7 @@ class Workspace(Planning):
             act.affected, act.outcome = summary.accepted + summary.rejected, summary.end
         return summary
 
-    def _resume(self, run_id: RunId, watcher: Watcher, spark: SparkSession | None, actor: str) -> RunSummary:
+    def _resume(self, run_id: RunId, watcher: ProgressListener, spark: SparkSession | None, actor: str) -> RunSummary:
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
         from penstock.flow.heartbeat import Heartbeat
         from penstock.flow.run_state import RunState
@@ -284,7 +291,9 @@ class Workspace(Planning):
         self._tell_lineage(run_id)
         return summary
 
-    def _resume_in_new_run(self, run_id: RunId, watcher: Watcher, spark: SparkSession | None, actor: str) -> RunSummary:
+    def _resume_in_new_run(
+        self, run_id: RunId, watcher: ProgressListener, spark: SparkSession | None, actor: str
+    ) -> RunSummary:
         """Do in a new run what is left of one that is over."""
         from penstock.control.resume import reasons_of
         from penstock.control.unfinished import left_of
@@ -306,7 +315,7 @@ class Workspace(Planning):
     def tell_lineage(self, run_id: RunId) -> int:
         """Tell what a run read and wrote, as OpenLineage events; says how many. Telling it again changes nothing."""
         from penstock.contract.contract import Contract
-        from penstock.control.lineage import require_openlineage, run_events, tell
+        from penstock.observe.lineage import emit, require_openlineage, run_events
         from penstock.state.assets import assets_of_run
         from penstock.warehouse.reader import heads_of_all
 
@@ -318,7 +327,7 @@ class Workspace(Planning):
         kept = {row.fingerprint: Contract.from_body(row.body) for row in self.reader.contracts()}
         names = sorted({(asset.source, asset.query_name) for asset in assets})
         heads = {head.name: head for _, head in heads_of_all(self.database, names)}
-        tell(
+        emit(
             self.settings.lineage,
             run_events(self.settings, run_id, assets, kept, heads, self.lake.url),
         )
@@ -359,7 +368,7 @@ class Workspace(Planning):
         self,
         session: SparkSession,
         worker_token: str,
-        watcher: Watcher,
+        watcher: ProgressListener,
         *,
         by_hand: bool,
         stopping: Callable[[], bool] = lambda: False,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from penstock.contract.complaint import rejections, summary
 from penstock.contract.contract import Contract
+from penstock.flow.listener import ProgressListener
 from penstock.flow.runner import BATCH_PARTITIONS
-from penstock.flow.summary import Watcher
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.references import OpenReference
 from penstock.pipeline.validate import ToValidate, check_expressions, validate
@@ -34,7 +34,7 @@ def recheck(
     contracts: Mapping[str, Contract],
     trusted: Sequence[tuple[AttemptKey, int]],
     withdraw: Callable[[Sequence[FailedRecheck]], Sequence[PartitionKey]],
-    watcher: Watcher,
+    listener: ProgressListener,
     look: OpenReference | None = None,
 ) -> Rechecked:
     """Validate each run against today's contract, and `withdraw` those that fail, which returns the partitions that
@@ -46,7 +46,7 @@ def recheck(
         items = [ToValidate(a, size, None) for a, size in trusted if a.partition.query_name == name]
         for at in range(0, len(items), BATCH_PARTITIONS):
             batch = items[at : at + BATCH_PARTITIONS]
-            report = watcher.stage("validate", len(batch))
+            report = listener.stage("validate", len(batch))
             found = []
             for item in validate(spark, lake, contracts[name], batch, report, look):
                 wanting = rejections(item.complaints)

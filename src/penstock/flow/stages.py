@@ -17,7 +17,8 @@ from penstock.errors import ErrorClass, PenstockError, SparkFailed
 from penstock.failpoint import reach
 from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
-from penstock.flow.summary import Failure, RunSummary, Watcher
+from penstock.flow.listener import ProgressListener
+from penstock.flow.summary import Failure, RunSummary
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
 from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, asset_kind, new_ulid
@@ -59,7 +60,7 @@ class RunDependencies:
     publish: Callable[[RunId, Report | None, Lookup | None], Publication]
     deriver: Deriver
     project: Callable[[PrefoldedRuns | None], None]  # brings the projections forward
-    watcher: Watcher
+    listener: ProgressListener
     worker_token: str
     guard: Guard
     clock: Clock
@@ -157,7 +158,7 @@ class Stages:
 
     def _fetch(self, issued: Sequence[Issued]) -> list[Extracted]:
         deps = self.deps
-        report = deps.watcher.stage("extract", len(issued))
+        report = deps.listener.stage("extract", len(issued))
         customers = {customer.id: customer for customer in deps.settings.customers}
         hashes = {name: contract.fingerprint for name, contract in deps.contracts.items()}
         extracted: list[Extracted] = []
@@ -218,7 +219,7 @@ class Stages:
 
     def _examine(self, issued: Sequence[Issued]) -> list[Validated]:
         deps = self.deps
-        report = deps.watcher.stage("validate", len(issued))
+        report = deps.listener.stage("validate", len(issued))
         found: list[Validated] = []
         for name in sorted({item.attempt.partition.query_name for item in issued}):
             items = [
@@ -276,7 +277,7 @@ class Stages:
         """Publish everything that waits for it, ours and what others left."""
         if keys:
             self._start(Stage.LOAD, keys, tries)
-        report = self.deps.watcher.stage("load", len(keys))
+        report = self.deps.listener.stage("load", len(keys))
         published = self.deps.publish(self.run_id, report, self.cache.take if self.cache else None)
         report(1.0)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
@@ -324,7 +325,7 @@ class Stages:
     def _close(self, verdicts: Sequence[Verdict]) -> None:
         if not verdicts:
             return
-        report = self.deps.watcher.stage("judge", len(verdicts))
+        report = self.deps.listener.stage("judge", len(verdicts))
         ruling = self.deps.validator.judge(verdicts)
         applied = set(ruling.applied)
         overtaken = [Failure(a.partition, Stage.VALIDATE, ErrorClass.TRANSIENT, OVERTAKEN) for a in ruling.overtaken]

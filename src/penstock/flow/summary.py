@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Protocol
 
 from penstock.errors import ErrorClass
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
-from penstock.pipeline.work import Report
-
-
-class Watcher(Protocol):
-    """Whoever wants to know how far a run is."""
-
-    def stage(self, name: str, partitions: int) -> Report:
-        """A stage begins; the answer is told the finished share of it, at the end 1. Stages may overlap."""
-
-    def say(self, message: str) -> None:
-        """Something that is worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
