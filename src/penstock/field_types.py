@@ -86,6 +86,10 @@ def is_nested(text: str) -> bool:
     return isinstance(kind_of(text), ArrayOf | StructOf)
 
 
+class UnknownType(ValueError):
+    """A text that is not a type."""
+
+
 class _Reading:
     """One type, read word by word."""
 
@@ -93,7 +97,7 @@ class _Reading:
         self._text = text
         self._words = _TOKEN.findall(text)
         if "".join(self._words) != re.sub(r"\s", "", text):
-            raise ValueError(f"{text!r} is not a type")
+            raise UnknownType(f"{text!r} is not a type")
         self._at = 0
 
     def kind(self, depth: int) -> Kind:
@@ -111,11 +115,11 @@ class _Reading:
             return ArrayOf(element)
         if word == "struct":
             return self._struct(depth)
-        raise ValueError(f"{self._text!r} is not a type")
+        raise UnknownType(f"{self._text!r} is not a type")
 
     def end(self) -> None:
         if self._at < len(self._words):
-            raise ValueError(f"{self._text!r} is not a type")
+            raise UnknownType(f"{self._text!r} is not a type")
 
     def _decimal(self) -> DecimalOf:
         self._expect("(")
@@ -151,7 +155,7 @@ class _Reading:
     def _number(self) -> int:
         word = self._take()
         if not re.fullmatch("[0-9]{1,2}", word):
-            raise ValueError(f"{self._text!r} is not a type")
+            raise UnknownType(f"{self._text!r} is not a type")
         return int(word)
 
     def _peek(self) -> str:
@@ -164,7 +168,7 @@ class _Reading:
 
     def _expect(self, word: str) -> None:
         if self._take() != word:
-            raise ValueError(f"{self._text!r} is not a type")
+            raise UnknownType(f"{self._text!r} is not a type")
 
 
 @cache
