@@ -112,14 +112,6 @@ TRANSITIONS: tuple[Transition, ...] = (
 )
 
 
-def after(actor: Actor, act: Act, before: PartitionStatus) -> PartitionStatus | None:
-    """Where the act leads from `before`, or None when this actor may not do that there."""
-    for move in TRANSITIONS:
-        if (move.actor, move.act, move.before) == (actor, act, before):
-            return move.after
-    return None
-
-
 def diagram() -> str:
     """The table as a Mermaid diagram, for the docs."""
     lines = ["stateDiagram-v2", "    [*] --> pending"]

@@ -43,9 +43,9 @@ class Work:
         for item in issued:
             token = self.actors.token
             if fate == "accept":
-                self.actors.validator.accept([accepted(item.attempt, token)])
+                self.actors.validator.judge([accepted(item.attempt, token)])
             elif fate == "reject":
-                self.actors.validator.reject([rejected(item.attempt, token)])
+                self.actors.validator.judge([rejected(item.attempt, token)])
             else:
                 self.actors.control.cancel([cancelled(item.attempt, token)])
 

@@ -66,7 +66,7 @@ class Shop(Harness):
         issued, refused = self.control.issue(run_id, token, 0, planned)
         assert not refused
         verdicts = [Rejected(i.attempt, token, error_message="no answer", **facts) for i in issued]
-        assert len(self.validator.reject(verdicts).applied) == len(planned)
+        assert len(self.validator.judge(verdicts).applied) == len(planned)
         self.workers.stop(token)
         return run_id
 
@@ -86,7 +86,7 @@ class Shop(Harness):
             issued.attempt, token, Stage.VALIDATE, ErrorClass.DATA, "shrunk", [dict(c) for c in complaints],
             whole.record_count, whole.payload_digest, whole.payload_bytes, whole.content_digest,
         )  # fmt: skip
-        assert self.validator.reject([verdict]).applied
+        assert self.validator.judge([verdict]).applied
         self.workers.stop(token)
         return issued.attempt.run_id
 

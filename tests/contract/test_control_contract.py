@@ -72,7 +72,7 @@ def actors(request: pytest.FixtureRequest) -> Iterator[Actors]:
 def fail(actors: Actors, partition: PartitionKey | None = None, kind: ErrorClass = ErrorClass.TRANSIENT) -> AttemptKey:
     attempt = actors.issue_one(partition)
     verdict = rejected(attempt, actors.token, "no answer", Stage.EXTRACT)
-    actors.validator.reject([replace(verdict, error_class=kind)])
+    actors.validator.judge([replace(verdict, error_class=kind)])
     return attempt
 
 
@@ -215,7 +215,7 @@ def test_an_operator_who_requeues_forgives_what_failed_before(actors: Actors) ->
 def test_the_policys_own_retries_forgive_nothing(actors: Actors) -> None:
     for number in range(3):
         attempt = actors.try_to_issue(builders.planned(key(), number, "retry"))[0][0].attempt
-        actors.validator.reject([replace(rejected(attempt, actors.token), error_class=ErrorClass.TRANSIENT)])
+        actors.validator.judge([replace(rejected(attempt, actors.token), error_class=ErrorClass.TRANSIENT)])
         decided(actors)
     assert control(actors).failures == 3
     assert terminal_days(limited(actors), NOW) == [1]
@@ -501,7 +501,7 @@ def held_back(actors: Actors, partition: PartitionKey | None = None) -> AttemptK
     verdict = rejected(
         attempt, actors.token, "too few rows", record_count=3, payload_digest="p", payload_bytes=9, content_digest="c"
     )
-    actors.validator.reject([verdict])
+    actors.validator.judge([verdict])
     return attempt
 
 
@@ -653,11 +653,11 @@ def lived_in(actors: Actors, *partitions: PartitionKey) -> list[list[AttemptKey]
     for fate in ("accept", "accept", "hold back", "fail", "fail"):
         runs.append(issued := actors.issue(*partitions))
         if fate == "accept":
-            actors.validator.accept([builders.accepted(one, actors.token) for one in issued])
+            actors.validator.judge([builders.accepted(one, actors.token) for one in issued])
             continue
         left = {"record_count": 3, "payload_digest": "p", "payload_bytes": 9, "content_digest": "c"}
         words: dict[str, Any] = left if fate == "hold back" else {"stage": Stage.EXTRACT}
-        actors.validator.reject([rejected(one, actors.token, **words) for one in issued])
+        actors.validator.judge([rejected(one, actors.token, **words) for one in issued])
         if len(runs) == 4:
             decided(actors)
     actors.control.postpone(dict.fromkeys(partitions, NOW), "backoff")
@@ -803,7 +803,7 @@ def test_a_rejection_that_left_no_examined_bytes_is_not_approved(actors: Actors,
         "content_digest": "c",
         missing: None,
     }
-    actors.validator.reject([rejected(attempt, actors.token, **left)])
+    actors.validator.judge([rejected(attempt, actors.token, **left)])
     with pytest.raises(ActRefused, match="was not held back by a guard"):
         acts(actors).approve(key(), attempt.run_id, "right", audit_entry())
 
@@ -1129,7 +1129,7 @@ def test_a_refetch_that_an_operator_asked_for_is_retried_although_the_partition_
     actors.clock.now = later
     issued, refused = actors.try_to_issue(builders.planned(key(1), candidate.last_attempt_no, "retry"))
     assert ([item.attempt.partition for item in issued], refused) == ([key(1)], [])
-    actors.validator.reject([rejected(issued[0].attempt, actors.token)])
+    actors.validator.judge([rejected(issued[0].attempt, actors.token)])
     found = actors.reader.candidates([days(1, 1)], DUE, later + timedelta(days=9), {"campaign_daily": (1,)})
     assert found == [], "a held partition is not restated"
     state = actors.reader.state(key(1))
@@ -1174,7 +1174,7 @@ def test_a_refetch_that_only_met_a_pause_is_due_when_the_pause_ends(actors: Acto
         actors.clock.now += timedelta(hours=1)
     assert due(actors) == [(1, "retry")]
     [again], _ = actors.try_to_issue(builders.planned(key(1), 2, "retry"))
-    actors.validator.accept([builders.accepted(again.attempt, actors.token)])
+    actors.validator.judge([builders.accepted(again.attempt, actors.token)])
     assert due(actors) == []
     assert control(actors) == PartitionControl()
     state = actors.reader.state(key(1))
@@ -1254,7 +1254,7 @@ def test_an_old_appointment_means_nothing_after_a_new_failure(actors: Actors) ->
     actors.try_to_issue(builders.planned(key(), 1, "retry"))
     [attempt] = [a for a in actors.reader.attempts(key()) if a.outcome is None]
     verdict = rejected(AttemptKey(key(), attempt.run_id), actors.token, "again", Stage.EXTRACT)
-    actors.validator.reject([replace(verdict, error_class=ErrorClass.TRANSIENT)])
+    actors.validator.judge([replace(verdict, error_class=ErrorClass.TRANSIENT)])
     assert due(actors) == []  # although nobody has decided yet
 
 
@@ -1320,7 +1320,7 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
     for day in (1, 2, 3, 4):
         issue = replace(builders.planned(key(day)), reason=AttemptReason.BACKFILL, backfill_id=old.backfill_id)
         [issued], _ = actors.try_to_issue(issue)
-        actors.validator.reject([replace(rejected(issued.attempt, actors.token), **left.get(day, {}))])
+        actors.validator.judge([replace(rejected(issued.attempt, actors.token), **left.get(day, {}))])
     MarkStore(actors.database, actors.clock).mark_terminal([key(4)], None, audit_entry())
 
     chosen = Selection(until=date(2024, 6, 4))

@@ -56,10 +56,10 @@ class Office:
         for item in issued:
             if accept:
                 verdict = Accepted(item.attempt, self.token, "v1", 5, f"sha-{run_id}", 100, f"content-{run_id}")
-                assert validator.accept([verdict]).applied
+                assert validator.judge([verdict]).applied
             else:
                 words = (Stage.EXTRACT, ErrorClass.TRANSIENT, "no answer")
-                assert validator.reject([Rejected(item.attempt, self.token, *words)]).applied
+                assert validator.judge([Rejected(item.attempt, self.token, *words)]).applied
 
     def planner(self) -> Planner:
         ws = self.workspace

@@ -48,7 +48,7 @@ def reject(house: Harness, number: int) -> None:
     issued, _ = house.control.issue(new_run_id(), token, 0, [planned])
     complaint = {"check": "range", "message": "clicks is negative", "count": 1, "line": 1, "example": "{}"}
     verdict = rejected(issued[0].attempt, token, complaints=[complaint], record_count=3, payload_digest="d")
-    assert house.validator.reject([verdict]).applied
+    assert house.validator.judge([verdict]).applied
     house.workers.stop(token)
 
 

@@ -72,7 +72,7 @@ def test_the_audit_log_continues_after_an_entry_and_counts_all(actors: Actors) -
 def test_events_are_counted_by_run_and_type(actors: Actors) -> None:
     attempts = [actors.issue_one(key(day)) for day in (1, 2)]
     for attempt in attempts:
-        actors.validator.accept([accepted(attempt, actors.token)])
+        actors.validator.judge([accepted(attempt, actors.token)])
     ledger = LedgerReader(actors.database, SegmentReader(LocalLake("/nowhere")))
     everything = ledger.tail(1000)
     assert ledger.count() == len(everything) > 2

@@ -58,7 +58,7 @@ def reject(ws: Workspace, items: Sequence[Planned]) -> None:
     token = workers.register()
     issued, _ = ControlStore(ws.database, ws.now).issue(new_run_id(), token, 0, items)
     verdicts = [builders.rejected(item.attempt, token, payload_digest="x") for item in issued]
-    ValidatorStore(ws.database, ws.now).reject(verdicts)
+    ValidatorStore(ws.database, ws.now).judge(verdicts)
     workers.stop(token)
 
 

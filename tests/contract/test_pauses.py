@@ -67,7 +67,7 @@ def fail(ws: Workspace, *numbers: int) -> None:
     token = workers.register()
     wanted = Selection(keys=tuple(key(number, FIRST.isoformat()) for number in numbers))
     issued, _ = control.issue(new_run_id(), token, 0, ws.plan(wanted).items)
-    ValidatorStore(ws.database, ws.now).reject([builders.rejected(item.attempt, token) for item in issued])
+    ValidatorStore(ws.database, ws.now).judge([builders.rejected(item.attempt, token) for item in issued])
     workers.stop(token)
 
 

@@ -260,7 +260,7 @@ def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_
     planned = [Planned(one(4), 0, AttemptReason.MISSING, contract(house), "v1")]
     [issued], _ = house.control.issue(run, token, 0, planned)
     backup = dump(house.workspace.database)
-    house.validator.accept([house._accepted(issued.attempt, 6, 3, token)])
+    house.validator.judge([house._accepted(issued.attempt, 6, 3, token)])
     house.publish()
     old = restored(house, backup)
     from_lake(old.workspace)
@@ -668,7 +668,7 @@ def test_a_recovery_writes_what_the_tables_show_and_touches_nothing_else(actors:
     for partition in (day(3), other):
         held = actors.issue_one(partition)
         verdict = builders.rejected(held, actors.token, record_count=3, payload_digest="p", payload_bytes=9)
-        actors.validator.reject([replace(verdict, content_digest="c")])
+        actors.validator.judge([replace(verdict, content_digest="c")])
         control = {"failures": 1, "failing_since": EARLY, "next_run_at": LATE, "strategy": "backoff"}
         row = {**builders.columns(partition), "cleared_attempt_no": 0, **control}
         actors.execute(sa.insert(schema.partition_control).values(**row))
@@ -814,7 +814,7 @@ def test_rows_are_compared_with_the_verdict_on_them(
     actors: Actors, judged: str, shown: str, rows: int, ambiguous: bool
 ) -> None:
     attempt = actors.issue_one(builders.key(1))
-    actors.validator.accept([replace(builders.accepted(attempt, actors.token), content_digest=judged)])
+    actors.validator.judge([replace(builders.accepted(attempt, actors.token), content_digest=judged)])
     found = [in_table(attempt, rows, content_digest=shown), in_table(unknown_run(2))]
     plan = plan_recovery("demo", "campaign_daily", known(actors), found, [], ())
     assert (list(plan.ambiguous), plan.is_rebuilt) == (([builders.key(1)], True) if ambiguous else ([], False))

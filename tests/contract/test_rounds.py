@@ -73,9 +73,9 @@ class Loop:
         self.attempted.append(attempt.partition)
         match self.fate(attempt):
             case "accept":
-                self.actors.validator.accept([accepted(attempt, self.actors.token)])
+                self.actors.validator.judge([accepted(attempt, self.actors.token)])
             case "reject":
-                self.actors.validator.reject([rejected(attempt, self.actors.token)])
+                self.actors.validator.judge([rejected(attempt, self.actors.token)])
             case _:
                 self.actors.control.cancel([cancelled(attempt, self.actors.token)])
                 self.actors.control.postpone({attempt.partition: self.actors.clock() + timedelta(seconds=30)})

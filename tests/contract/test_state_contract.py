@@ -228,7 +228,7 @@ def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actor
     verdict = rejected(
         attempt, actors.token, "clicks is negative", complaints=[complaint], record_count=7, payload_digest="sha"
     )
-    assert actors.validator.reject([verdict]) == Ruling(applied=[attempt], repeated=[], refused=[])
+    assert actors.validator.judge([verdict]) == Ruling(applied=[attempt], repeated=[], refused=[])
     assert actors.reader.state(key()) == PartitionState(
         key(), PartitionStatus.FAILED, None, None, None, NOW, "clicks is negative", attempt_count=1, authority_version=0
     )
@@ -244,7 +244,7 @@ def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actor
 def test_warnings_stay_with_the_accepted_attempt(actors: Actors) -> None:
     attempt = actors.issue_one()
     warning = {"check": "few", "message": "few rows\0", "count": 1, "line": None, "example": None, "severity": "warn"}
-    actors.validator.accept([replace(accepted(attempt, actors.token), warnings=[warning])])
+    actors.validator.judge([replace(accepted(attempt, actors.token), warnings=[warning])])
     [found] = actors.reader.attempts(key())
     assert found.outcome is Outcome.SUCCEEDED
     assert found.warnings == [{**warning, "message": "few rows\\x00"}]
@@ -254,10 +254,10 @@ def test_warnings_stay_with_the_accepted_attempt(actors: Actors) -> None:
 def test_an_attempt_is_issued_with_what_was_measured_of_the_trusted_run(actors: Actors) -> None:
     """Of the run that is trusted now, whichever way it came to be: later ones that failed do not count."""
     first = actors.issue_one()
-    actors.validator.accept([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
+    actors.validator.judge([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
     [second], _ = actors.try_to_issue(*actors.plan())
     assert second.previous_measures == {"sum(clicks)": 10.5, "avg(x)": None}
-    actors.validator.reject([rejected(second.attempt, actors.token, measures={"sum(clicks)": 99.0})])
+    actors.validator.judge([rejected(second.attempt, actors.token, measures={"sum(clicks)": 99.0})])
     [third], _ = actors.try_to_issue(*actors.plan())
     assert third.previous_measures == second.previous_measures
     assert [a.measures for a in actors.reader.attempts(key())][1] == {"sum(clicks)": 99.0}
@@ -404,7 +404,7 @@ def test_without_an_owner_no_verdict_can_happen(actors: Actors) -> None:
     actors.execute(sa.text("DELETE FROM workspace"))
     before = everything(actors.database)
     with pytest.raises(PenstockError):
-        actors.validator.accept([accepted(attempt, actors.token)])
+        actors.validator.judge([accepted(attempt, actors.token)])
     assert everything(actors.database) == before
 
 
@@ -439,7 +439,7 @@ def test_an_old_verdict_said_again_after_a_newer_one_changes_nothing(actors: Act
     first = actors.accept()
     actors.accept()
     before = everything(actors.database)
-    assert actors.validator.accept([accepted(first, actors.token)]).repeated == [first]
+    assert actors.validator.judge([accepted(first, actors.token)]).repeated == [first]
     assert everything(actors.database) == before
 
 
@@ -481,11 +481,11 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
     if said is Outcome.CANCELLED:
         ruling = actors.control.cancel([cancelled(attempt, actors.token)])
     elif said is Outcome.FAILED:
-        ruling = actors.validator.reject([rejected(attempt, actors.token, "something else")])
+        ruling = actors.validator.judge([rejected(attempt, actors.token, "something else")])
     else:
         other = accepted(AttemptKey(attempt.partition, new_run_id()), actors.token)  # other bytes, same attempt
         verdict = type(other)(attempt, actors.token, "v1", 1, other.payload_digest, 1, other.content_digest)
-        ruling = actors.validator.accept([verdict])
+        ruling = actors.validator.judge([verdict])
     assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + closed)])
     assert everything(actors.database, tables) == before
     assert actors.events("AttemptRefused") == [
@@ -497,23 +497,23 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
 def test_the_same_outcome_with_other_words_or_other_bytes_is_no_repetition(actors: Actors, other: Any) -> None:
     attempt = actors.issue_one()
     said: dict[str, Any] = {"message": "clicks is negative", "payload_digest": "p"}
-    actors.validator.reject([rejected(attempt, actors.token, **said)])
-    ruling = actors.validator.reject([rejected(attempt, actors.token, **said | other)])
+    actors.validator.judge([rejected(attempt, actors.token, **said)])
+    ruling = actors.validator.judge([rejected(attempt, actors.token, **said | other)])
     assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
-    assert actors.validator.reject([rejected(attempt, actors.token, **said)]).repeated == [attempt]
+    assert actors.validator.judge([rejected(attempt, actors.token, **said)]).repeated == [attempt]
 
 
 def test_the_same_words_without_bytes_and_another_outcome_are_no_repetition(actors: Actors) -> None:
     attempt = actors.issue_one()
     words = "the source asks for a pause"
-    actors.validator.reject([rejected(attempt, actors.token, words)])
+    actors.validator.judge([rejected(attempt, actors.token, words)])
     ruling = actors.control.cancel([cancelled(attempt, actors.token)])
     assert ruling == Ruling(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
 
 
 def test_a_verdict_on_an_attempt_that_was_never_issued_is_refused_and_recorded(actors: Actors) -> None:
     unknown = AttemptKey(key(), new_run_id())
-    ruling = actors.validator.accept([accepted(unknown, actors.token)])
+    ruling = actors.validator.judge([accepted(unknown, actors.token)])
     assert ruling.refused == [Refused(unknown, "the attempt was never issued")]
     assert actors.reader.state(key()) is None
     assert actors.reader.attempts(key()) == []
@@ -524,7 +524,7 @@ def test_a_verdict_with_another_workers_token_is_refused_and_recorded(actors: Ac
     attempt = actors.issue_one()
     stranger = actors.workers.register()
     why = "the attempt belongs to another worker now"
-    assert actors.validator.accept([accepted(attempt, stranger)]).refused == [Refused(attempt, why)]
+    assert actors.validator.judge([accepted(attempt, stranger)]).refused == [Refused(attempt, why)]
     assert actors.control.cancel([cancelled(attempt, stranger)]).refused == [Refused(attempt, why)]
     assert actors.reader.state(key()) is None
     assert attempt_of(actors, attempt).outcome is None
@@ -532,13 +532,13 @@ def test_a_verdict_with_another_workers_token_is_refused_and_recorded(actors: Ac
         ("SUCCEEDED", why),
         ("CANCELLED", why),
     ]
-    assert actors.validator.accept([accepted(attempt, actors.token)]).applied == [attempt]
+    assert actors.validator.judge([accepted(attempt, actors.token)]).applied == [attempt]
 
 
 def test_a_refusal_said_again_is_recorded_once(actors: Actors) -> None:
     unknown = AttemptKey(key(), new_run_id())
     for _ in range(3):
-        actors.validator.accept([accepted(unknown, actors.token)])
+        actors.validator.judge([accepted(unknown, actors.token)])
     assert len(actors.events("AttemptRefused")) == 1
 
 
@@ -570,7 +570,7 @@ def test_an_older_attempt_never_takes_authority_from_a_newer_one(actors: Actors)
     late = actors.cancel(lost=True)  # its worker was taken for dead, and comes back later
     newer = actors.accept()
     before = actors.rows(schema.partition_state)
-    assert actors.validator.accept([accepted(late, actors.token)]).refused == [Refused(late, CLOSED + "CANCELLED")]
+    assert actors.validator.judge([accepted(late, actors.token)]).refused == [Refused(late, CLOSED + "CANCELLED")]
     assert actors.rows(schema.partition_state) == before
     assert state_of(actors).current_run_id == newer.run_id
 
@@ -583,7 +583,7 @@ def test_an_open_attempt_with_a_newer_one_beside_it_cannot_take_authority(actors
         "outcome": "CANCELLED", "worker_token": actors.token,
     }  # fmt: skip
     actors.execute(sa.insert(schema.partition_attempt).values(newer))
-    refused = actors.validator.accept([accepted(older, actors.token)]).refused
+    refused = actors.validator.judge([accepted(older, actors.token)]).refused
     assert refused == [Refused(older, "a newer attempt was issued")]
     assert actors.reader.state(key()) is None
 
@@ -605,7 +605,7 @@ def test_a_run_id_that_sorts_lower_is_still_the_newer_attempt(actors: Actors) ->
     actors.accept()
     low = RunId("0" * 26)
     [issued], _ = actors.try_to_issue(*actors.plan(key()), run_id=low)
-    actors.validator.accept([accepted(issued.attempt, actors.token)])
+    actors.validator.judge([accepted(issued.attempt, actors.token)])
     state = state_of(actors)
     assert (state.current_run_id, state.authority_version) == (low, 2)
 
@@ -680,7 +680,7 @@ def test_one_partition_that_was_taken_does_not_hold_up_the_others(actors: Actors
 def test_a_run_does_not_get_a_partition_again_that_it_has_closed(actors: Actors) -> None:
     run_id = new_run_id()
     [first], _ = actors.try_to_issue(planned(), run_id=run_id)
-    actors.validator.reject([rejected(first.attempt, actors.token)])
+    actors.validator.judge([rejected(first.attempt, actors.token)])
     issued, refused = actors.control.issue(run_id, actors.token, 2, [planned(seen=1)])
     assert issued == []
     assert [item.attempt for item in refused] == [first.attempt]
@@ -826,7 +826,7 @@ def test_a_requeue_leaves_the_attempt_count_alone(actors: Actors) -> None:
 
 def test_two_requeues_at_once_move_each_partition_once(actors: Actors) -> None:
     keys = [key(day) for day in range(1, 21)]
-    actors.validator.reject([rejected(attempt, actors.token) for attempt in actors.issue(*keys)])
+    actors.validator.judge([rejected(attempt, actors.token) for attempt in actors.issue(*keys)])
 
     def requeuer(chosen: list[PartitionKey]) -> Callable[[Database, Callable[[], datetime]], int]:
         def go(database: Database, clock: Callable[[], datetime]) -> int:
@@ -1248,7 +1248,7 @@ def test_a_million_pending_partitions_cost_no_rows(actors: Actors) -> None:
 def test_failed_partitions_that_left_nothing_are_named(actors: Actors) -> None:
     def fail(day: int, **change: Any) -> None:
         attempt = actors.issue_one(key(day))
-        assert actors.validator.reject([rejected(attempt, actors.token, **change)]).applied
+        assert actors.validator.judge([rejected(attempt, actors.token, **change)]).applied
 
     fail(1)  # judged without a payload: nothing is there
     fail(2, payload_digest="sha")  # sealed bytes are there
@@ -1341,7 +1341,7 @@ def test_what_a_dead_worker_held_is_cancelled_and_free_again(actors: Actors) -> 
     assert (attempt.outcome, attempt.lost_count, attempt.error_message) == (Outcome.CANCELLED, 1, "the worker was lost")
     assert actors.reader.state(key()) is None
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
-    assert actors.validator.accept([accepted(held, dead)]).refused == [Refused(held, CLOSED + "CANCELLED")]
+    assert actors.validator.judge([accepted(held, dead)]).refused == [Refused(held, CLOSED + "CANCELLED")]
     good = actors.accept()
     assert (state_of(actors).current_run_id, state_of(actors).attempt_count) == (good.run_id, 1)
 
@@ -1350,7 +1350,7 @@ def test_what_a_living_worker_holds_is_left_alone(actors: Actors) -> None:
     held = actors.issue_one()
     assert rescue_now(actors) == Rescued(cancelled=0, rejected=0)
     assert attempt_of(actors, held).outcome is None
-    assert actors.validator.accept([accepted(held, actors.token)]).applied == [held]
+    assert actors.validator.judge([accepted(held, actors.token)]).applied == [held]
 
 
 def test_what_a_silent_worker_held_is_cancelled_when_its_lease_ran_out(actors: Actors) -> None:
@@ -1488,8 +1488,8 @@ def test_a_verdict_about_broken_bytes_can_be_kept(actors: Actors) -> None:
     attempt = actors.issue_one()
     words = "line 1: a\0b \ud800"
     verdict = rejected(attempt, actors.token, words, complaints=[{"check": "json", "example": words}])
-    assert actors.validator.reject([verdict]).applied == [attempt]
+    assert actors.validator.judge([verdict]).applied == [attempt]
     [kept] = actors.reader.attempts(key())
     assert kept.error_message == "line 1: a\\x00b \\ud800"
     assert kept.complaints == [{"check": "json", "example": "line 1: a\\x00b \\ud800"}]
-    assert actors.validator.reject([verdict]).repeated == [attempt]
+    assert actors.validator.judge([verdict]).repeated == [attempt]

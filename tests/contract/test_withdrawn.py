@@ -54,7 +54,7 @@ def made(actors: Actors, partition: PartitionKey, *inputs: AttemptKey, content: 
     InputStore(actors.database).record({attempt: used})
     verdict = accepted(attempt, actors.token)
     verdict = replace(verdict, content_digest=content) if content else verdict
-    assert actors.validator.accept([verdict]).applied == [attempt]
+    assert actors.validator.judge([verdict]).applied == [attempt]
     publish(actors, partition)
     return attempt
 
@@ -149,7 +149,7 @@ def test_a_partition_is_not_ready_while_readers_get_the_old_run(actors: Actors) 
     wrong, spend, _ = chain(actors)
     demote(actors, wrong.partition)
     attempt = actors.issue_one(spend.partition)
-    actors.validator.accept([accepted(attempt, actors.token)])
+    actors.validator.judge([accepted(attempt, actors.token)])
     assert spend.partition not in withdrawn(actors)
     assert not is_ready(actors, spend.partition)
     publish(actors, spend.partition)
@@ -257,7 +257,7 @@ def test_each_run_that_was_made_from_a_demoted_one_is_told_with_its_own_times(ac
     old = made(actors, model("spend"), first, second)
     unpublished = actors.issue_one(model("total"))
     InputStore(actors.database).record({unpublished: [Consumed(old.partition, old.run_id, f"content-{old.run_id}")]})
-    assert actors.validator.accept([accepted(unpublished, actors.token)]).applied == [unpublished]
+    assert actors.validator.judge([accepted(unpublished, actors.token)]).applied == [unpublished]
     actors.clock.now = NOW + hour
     new = made(actors, model("spend"), second)
     for hours, wrong in ((2, second), (3, first)):
@@ -397,7 +397,7 @@ def test_a_repeated_acceptance_is_a_repetition_whatever_became_of_its_inputs(act
     old = fetched(actors, 1)
     spend = made(actors, model("spend"), old)
     demote(actors, old.partition)
-    ruling = actors.validator.accept([accepted(spend, actors.token)])
+    ruling = actors.validator.judge([accepted(spend, actors.token)])
     assert (ruling.repeated, ruling.overtaken) == ([spend], ())
 
 
@@ -453,12 +453,12 @@ def test_a_raw_run_is_garbage_when_nothing_refers_to_it_in_this_partition(actors
     everyday = [trusted, served, loaded, free, marked, opened, model_input, twin]
     issued, _ = actors.try_to_issue(*plan(*everyday), run_id=first)
     verdicts = [accepted(item.attempt, actors.token) for item in issued if item.attempt.partition != opened]
-    actors.validator.accept(verdicts)
+    actors.validator.judge(verdicts)
     made(actors, model("spend"), AttemptKey(model_input, first))
     publish(actors, served)
     again, _ = actors.try_to_issue(*plan(*(k for k in everyday if k not in (trusted, opened))))
     actors.clock.now = later = NOW + timedelta(days=1)
-    actors.validator.accept([accepted(item.attempt, actors.token) for item in again])
+    actors.validator.judge([accepted(item.attempt, actors.token) for item in again])
     batch: dict[str, Any] = {"batch_id": "B", "status": "prepared", "lease_token": "t", "prepared_at": NOW, "body": {}}
     actors.execute(sa.insert(schema.load_batch).values(**batch))
     item: dict[str, Any] = {"act": "load", "run_id": first, "schema_version": "v1", "table_name": "t"}

@@ -201,7 +201,7 @@ class ControlPlane(RuleBasedStateMachine):
             return
         verdict = Accepted(tried.attempt, self.actors.token, "v1", 10, "p", 9, "c")
         for _ in range(2):  # delivered twice
-            self.actors.validator.accept([verdict])
+            self.actors.validator.judge([verdict])
         tried.outcome, tried.closed_at = "SUCCEEDED", self.now
         known.status, known.run, known.explicit = "success", tried.attempt.run_id, True
         known.count += 1
@@ -217,7 +217,7 @@ class ControlPlane(RuleBasedStateMachine):
             tried.attempt, self.actors.token, Stage.VALIDATE, ErrorClass(error), "no", (), 3, "p", 9, "c"
         )
         for _ in range(2):
-            self.actors.validator.reject([verdict])
+            self.actors.validator.judge([verdict])
         tried.outcome, tried.error, tried.closed_at = "FAILED", error, self.now
         known.explicit = True
         known.count += 1
@@ -245,7 +245,7 @@ class ControlPlane(RuleBasedStateMachine):
         closed = [tried for tried in self.known[partition].attempts if tried.outcome == "CANCELLED"]
         if closed:
             verdict = Accepted(closed[0].attempt, self.actors.token, "v1", 99, "late", 9, "late")
-            assert self.actors.validator.accept([verdict]).refused
+            assert self.actors.validator.judge([verdict]).refused
 
     @rule(partition=a_key)
     def the_trusted_run_is_found_wanting(self, partition: PartitionKey) -> None:

@@ -69,7 +69,7 @@ def ws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
         control.keep_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
         token = workers.register()
         issued, _ = control.issue(new_run_id(), token, 0, opened.plan(Selection(tuple(FAILED))).items)
-        ValidatorStore(opened.database, opened.now).reject([builders.rejected(item.attempt, token) for item in issued])
+        ValidatorStore(opened.database, opened.now).judge([builders.rejected(item.attempt, token) for item in issued])
         assert {view.key for view in opened.reader.views(opened.ranges(ALL))} == set(KEYS)
         yield opened
         opened.database.close()

@@ -172,7 +172,7 @@ def retry_backfill(shop: Shop) -> list[Line]:
     actors = builders.Actors.on(shop.ws.database)
     item = replace(actors.plan(key(1))[0], reason=AttemptReason.BACKFILL, backfill_id=old.backfill_id)
     [issued], _ = actors.try_to_issue(item)
-    actors.validator.reject([builders.rejected(issued.attempt, actors.token, payload_digest="x")])
+    actors.validator.judge([builders.rejected(issued.attempt, actors.token, payload_digest="x")])
     shop.failed(key(1))
     shop.ws.retry_backfill(old, "kim", without_raw=False, total=1)
     return [(1, "done"), (1, "done")]

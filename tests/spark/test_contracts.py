@@ -50,7 +50,7 @@ class Keeper(Harness):
         sizes = {item.attempt: self.receive(item.attempt, slices[item.attempt.partition]) for item in issued}
         items = [ToValidate(i.attempt, sizes[i.attempt], i.previous_record_count, i.previous_measures) for i in issued]
         found = validate(spark, self.workspace.settings.lake, contract, items)
-        self.validator.accept(
+        self.validator.judge(
             [
                 Accepted(
                     f.attempt, token, "v1", f.record_count, str(f.payload_digest), sizes[f.attempt], f.content_digest

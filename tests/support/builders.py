@@ -162,13 +162,13 @@ class Actors:
     def accept(self, partition: PartitionKey | None = None, rows: int = 10) -> AttemptKey:
         """Issue an attempt and accept it."""
         attempt = self.issue_one(partition)
-        assert self.validator.accept([accepted(attempt, self.token, rows)]).applied == [attempt]
+        assert self.validator.judge([accepted(attempt, self.token, rows)]).applied == [attempt]
         return attempt
 
     def reject(self, partition: PartitionKey | None = None, message: str = "clicks is negative") -> AttemptKey:
         """Issue an attempt and reject it."""
         attempt = self.issue_one(partition)
-        assert self.validator.reject([rejected(attempt, self.token, message)]).applied == [attempt]
+        assert self.validator.judge([rejected(attempt, self.token, message)]).applied == [attempt]
         return attempt
 
     def cancel(self, partition: PartitionKey | None = None, *, lost: bool = False) -> AttemptKey:

@@ -108,7 +108,7 @@ class Harness:
         ]
         issued, _ = self.control.issue(run_id, token, 0, planned)
         verdicts = [self._accepted(i.attempt, slices[i.attempt.partition], rows, token) for i in issued]
-        applied = self.validator.accept(verdicts).applied
+        applied = self.validator.judge(verdicts).applied
         assert len(applied) == len(issued)
         self.workers.stop(token)
         return run_id, {attempt.partition for attempt in applied}

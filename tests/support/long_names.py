@@ -90,7 +90,7 @@ def fail(house: Harness, keys: Sequence[PartitionKey]) -> RunId:
     planned = [Planned(key, 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version) for key in keys]
     house.control.start_run(run_id, token, "ada", {}, len(keys), Graph(keys).event(run_id))
     issued, _ = house.control.issue(run_id, token, "one", planned)
-    house.validator.reject([rejected(one.attempt, token, stage=Stage.EXTRACT) for one in issued])
+    house.validator.judge([rejected(one.attempt, token, stage=Stage.EXTRACT) for one in issued])
     house.control.finish_run(run_id, token, {}, "done")
     house.workers.stop(token)
     return run_id

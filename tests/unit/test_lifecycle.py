@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from penstock.lifecycle import TRANSITIONS, Act, Actor, PartitionStatus, after, diagram
+from penstock.lifecycle import TRANSITIONS, Act, Actor, PartitionStatus, diagram
 
 PENDING, SUCCESS, FAILED = PartitionStatus.PENDING, PartitionStatus.SUCCESS, PartitionStatus.FAILED
 
@@ -27,6 +27,12 @@ ALLOWED: dict[tuple[Actor, Act, PartitionStatus], PartitionStatus] = {
     (Actor.OPERATOR, Act.APPROVE, FAILED): SUCCESS,
     (Actor.OPERATOR, Act.APPROVE, SUCCESS): SUCCESS,
 }
+
+
+def after(actor: Actor, act: Act, before: PartitionStatus) -> PartitionStatus | None:
+    """Where the act leads from `before`; None if the table has no such move."""
+    moves = {(move.actor, move.act, move.before): move.after for move in TRANSITIONS}
+    return moves.get((actor, act, before))
 
 
 @pytest.mark.parametrize(("actor", "act", "before"), list(product(Actor, Act, PartitionStatus)), ids=str)

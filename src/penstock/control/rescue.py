@@ -39,7 +39,7 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
         for a in abandoned
         if a.lost_count + 1 >= MAX_LOSSES
     ]
-    rescued = Rescued(len(control.cancel(lost).applied), len(validator.reject(hopeless).applied))
+    rescued = Rescued(len(control.cancel(lost).applied), len(validator.judge(hopeless).applied))
     for run_id, token in workers.abandoned_runs():
         control.finish_run(run_id, token, {}, "abandoned")
     return rescued

@@ -48,11 +48,6 @@ class Scope:
         (first, last), (others_first, others_last) = self.days, other.days
         return _covers(self.owner, other.owner) and first <= others_first and others_last <= last
 
-    def meets(self, other: Scope) -> bool:
-        """Whether a partition can be in both."""
-        (first, last), (others_first, others_last) = self.days, other.days
-        return _meets(self.owner, other.owner) and first <= others_last and others_first <= last
-
 
 @dataclass(frozen=True, slots=True)
 class PauseSelector:

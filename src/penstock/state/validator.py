@@ -12,7 +12,7 @@ from penstock.partition import PartitionKey
 from penstock.state.closing import close
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recheck import FailedRecheck, demote_rejected
-from penstock.state.records import Accepted, Rejected, Ruling, Verdict
+from penstock.state.records import Ruling, Verdict
 
 
 class ValidatorStore:
@@ -28,9 +28,6 @@ class ValidatorStore:
             return Ruling()
         return self._database.transact(lambda connection: close(connection, verdicts, "validator", self._clock()))
 
-    def accept(self, verdicts: Sequence[Accepted]) -> Ruling:
-        return self.judge(verdicts)
-
     def withdraw(self, found: Sequence[FailedRecheck], entry: AuditEntry | None = None) -> list[PartitionKey]:
         """The re-check of trusted runs found these wanting: demote those that are still trusted. If a person asked for
         the re-check, its line in the audit log is written with the demotions."""
@@ -43,6 +40,3 @@ class ValidatorStore:
             return demoted
 
         return self._database.transact(work) if found else []
-
-    def reject(self, verdicts: Sequence[Rejected]) -> Ruling:
-        return self.judge(verdicts)
