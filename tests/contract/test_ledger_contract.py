@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from penstock.control.export import export_before
 from penstock.control.plan import ASKED_FOR
-from penstock.control.rescue import end_cancelled, tidy_own
+from penstock.control.rescue import close_own_attempts, end_cancelled
 from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
 from penstock.control.unfinished import left_of, unfinished_runs
 from penstock.db import schema
@@ -606,7 +606,7 @@ def test_a_worker_that_slept_while_its_run_was_taken_over_has_nothing_more_to_sa
     with pytest.raises(LeaseLost, match="taken over"):
         actors.control.issue(run_id, actors.token, "late", [builders.planned(key(2))])
     with pytest.raises(LeaseLost, match="taken over"):
-        actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, {}, 1, "late"))
+        actors.control.record(run_id, actors.token, SlicesExtracted(run_id, {}, 1, "late"))
     assert actors.control.finish_run(run_id, actors.token, {}, "abandoned") is None
     assert builders.everything(actors.database) == before
     assert actors.control.finish_run(run_id, newcomer, {}) == "done"
@@ -620,7 +620,7 @@ def test_what_a_dead_run_left_is_told_by_its_ledger_and_its_open_attempts(annals
     taken = actors.issue_one(key(4))
     actors.control.start_run(run_id, actors.token, "ada", {}, len(keys), Graph(keys).event(run_id))
     actors.control.issue(run_id, actors.token, "one", [builders.planned(key(day)) for day in (1, 2, 3, 4)])
-    actors.control.tell(run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one"))
+    actors.control.record(run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one"))
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token)])
     actors.workers.stop(actors.token)
     adopted = actors.control.adopt(run_id, actors.workers.register())
@@ -698,7 +698,7 @@ def test_a_resumed_run_has_the_reasons_it_had_and_a_round_is_not_resumed() -> No
 def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(annals: LedgerHarness) -> None:
     actors = annals.actors
     run_id = annals.start(1, 2)
-    assert tidy_own(actors.workers, actors.control, actors.token) == 2
+    assert close_own_attempts(actors.workers, actors.control, actors.token) == 2
     assert {(a.outcome, a.lost_count) for a in actors.reader.attempts(key(1))} == {(Outcome.CANCELLED, 0)}
     [run] = annals.tables()["runs"]
     assert (run["run_id"], run["state"]) == (run_id, "FAILED")

@@ -54,7 +54,7 @@ class Acting(Explaining):
         """The failed partitions of a selection, in key order, sorted out page by page; with `until`, only those whose
         last attempt ended no later."""
         from penstock.control.ranges import iter_pages
-        from penstock.control.requeue import SCANNED, sort_out
+        from penstock.control.requeue import SCANNED, classify_failed
 
         ranges = self.ranges(selection)
         if selection.status not in (None, PartitionStatus.FAILED):
@@ -63,7 +63,7 @@ class Acting(Explaining):
             due = {(span.source, span.customer_id, span.query_name): span for span in some}
             failed = self.reader.failed(some, until)
             frozen = {f.key for f in failed if due[f.key[:3]].is_frozen(f.key.logical_date)}
-            yield sort_out(failed, frozen, without_raw=without_raw)
+            yield classify_failed(failed, frozen, without_raw=without_raw)
 
     def retry_selected(
         self,

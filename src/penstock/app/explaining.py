@@ -27,7 +27,7 @@ class Explaining(Keeping):
     """Answers about single partitions and about sources, in words."""
 
     def why(self, key: PartitionKey) -> Why:
-        from penstock.control.breaker import in_words
+        from penstock.control.breaker import describe
         from penstock.control.why import Circumstances, explain
 
         [view] = self.reader.views(self.ranges(Selection(keys=(key,))))
@@ -38,7 +38,7 @@ class Explaining(Keeping):
             self.standings([key])[key],
             self.pointers.due_since(key),
             self.is_terminal(view),
-            in_words(self.breakers.get(key.source), self.now()),
+            describe(self.breakers.get(key.source), self.now()),
             self.maturity(view),
             self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
             self._lacking(key) if model else (),
@@ -100,9 +100,9 @@ class Explaining(Keeping):
 
     def troubles(self) -> list[str]:
         """The sources for which not everything is issued, and why."""
-        from penstock.control.breaker import in_words
+        from penstock.control.breaker import describe
 
-        found = (in_words(breaker, self.now()) for breaker in self.breakers.all())
+        found = (describe(breaker, self.now()) for breaker in self.breakers.all())
         return [words for words in found if words]
 
     def provisional(self, selection: Selection) -> int:
@@ -148,7 +148,7 @@ class Explaining(Keeping):
 
     def held_up(self, selection: Selection) -> dict[str, int]:
         """How many partitions are not attempted, by what stands in their way."""
-        from penstock.control.breaker import in_words
+        from penstock.control.breaker import describe
         from penstock.control.plan import DUE
 
         ranges, now = self.ranges(selection), self.now()
@@ -162,7 +162,7 @@ class Explaining(Keeping):
                 found["terminal"] += 1
             else:
                 found["retry" if self.next_run_at(view) is not None else "operator"] += 1
-        troubled = {breaker.source for breaker in self.breakers.all() if in_words(breaker, now)}
+        troubled = {breaker.source for breaker in self.breakers.all() if describe(breaker, now)}
         blocked = [span for span in without_frozen(ranges) if span.source in troubled]
         due = self.reader.reasons(blocked, now, {}, selection.status) if blocked else {}
         return found | {

@@ -267,7 +267,7 @@ class Planning(Acting):
         """The partitions that failed in a backfill and that nobody attempted since, in key order, sorted out page by
         page. Partitions that left the configuration are not among them."""
         from penstock.control.ranges import clip_to_keys
-        from penstock.control.requeue import MOVED, sort_out
+        from penstock.control.requeue import MOVED, classify_failed
         from penstock.state.records import FailedPartition
 
         self.backfills.get(backfill_id)  # refuses an unknown one
@@ -281,7 +281,7 @@ class Planning(Acting):
             # The failed re-fetch of a success partition is none of these, and nothing refuses its retry.
             found = [known.get(key, FailedPartition(key, marked=False, left_nothing=False)) for key in failed]
             frozen = {key for key in failed if spans[key].is_frozen(key.logical_date)}
-            yield sort_out(found, frozen, without_raw=without_raw)
+            yield classify_failed(found, frozen, without_raw=without_raw)
 
     def _failed(self, page: RetryPage) -> list[PartitionKey]:
         """Those that a retry of the page would move."""

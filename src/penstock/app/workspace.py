@@ -115,7 +115,7 @@ class Workspace(Planning):
             for plan in chain([first], plans):
                 for source, count in plan.blocked.items() if every else ():
                     every[-1].count(blocked=count)
-                    every[-1].trouble([guard.trouble(source)])
+                    every[-1].add_problems([guard.source_error(source)])
                 if plan.blocked:
                     continue
                 if whole.is_divided:
@@ -128,7 +128,7 @@ class Workspace(Planning):
                     refused.append((len(today.items), error))
                     continue
                 done.count(blocked=today.left_out)
-                done.trouble(today.troubles)
+                done.add_problems(today.problems)
                 every.append(done)
                 self.schedule_retries()
                 self._tell_lineage(run_id)
@@ -138,7 +138,7 @@ class Workspace(Planning):
                 if not every:
                     raise refusal
                 every[-1].count(blocked=count)
-                every[-1].trouble([str(refusal)])
+                every[-1].add_problems([str(refusal)])
         summary = as_one([*published, *every])
         summary.skipped += whole.held
         summary.is_divided = whole.is_divided and len(every) > 1
@@ -156,7 +156,7 @@ class Workspace(Planning):
         """One round of the control loop: close the attempts of dead workers, decide about retries, publish what waits
         to be published, plan within the shares, run, publish. Starts Spark only for a publication or a plan."""
         from penstock.control.breaker import BreakerGuard
-        from penstock.control.rescue import tidy_own
+        from penstock.control.rescue import close_own_attempts
         from penstock.control.round import Planner
         from penstock.flow.guard import Gate
         from penstock.flow.summary import as_one
@@ -166,7 +166,7 @@ class Workspace(Planning):
         refused = self.mismatches()
         # Attempts that were open when a backup was made may have been accepted since: a recovery decides about them.
         workers = WorkerStore(self.database, self._clock) if refused else self._rescue()
-        tidy_own(workers, ControlStore(self.database, self._clock), worker_token)
+        close_own_attempts(workers, ControlStore(self.database, self._clock), worker_token)
         self._refuse_what_cannot_run(self.ranges(Selection()))
         published: list[RunSummary] = []
         if self._awaits_publication():  # before planning: models read only what is published
@@ -189,7 +189,7 @@ class Workspace(Planning):
         if planned.items or models.items:
             spark = session()
             made = self._under_todays_models(spark, models.items, models.fan_ins)
-            for trouble in made.troubles:
+            for trouble in made.problems:
                 log.error("models.refused: %s", trouble)
             items = [*planned.items, *made.items]
             facts["planned"] = len(items)
@@ -198,7 +198,7 @@ class Workspace(Planning):
             done = runner.run(run_id, items, actor="control", filters=filters, fan_ins=made.fan_ins)
             summary = as_one([*published, done])
             facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
-            facts["troubles"] = list(dict.fromkeys([*facts["troubles"], *summary.troubles, *made.troubles]))
+            facts["troubles"] = list(dict.fromkeys([*facts["troubles"], *summary.problems, *made.problems]))
             if summary.blocked:  # the next round will not get further: no hurry
                 facts["waiting"] = 0
             self.schedule_retries()
@@ -286,7 +286,7 @@ class Workspace(Planning):
             runner = self._runner(session, heart.token, watcher, by_hand=True)
             summary = as_one([runner.resume(run_id, today.items, [i for i in adopted if i not in lost], sizes)])
             summary.count(blocked=today.left_out + len(lost), loaded=published.loaded, hidden=published.hidden)
-            summary.trouble([*today.troubles, *broken.values()])
+            summary.add_problems([*today.problems, *broken.values()])
         self.schedule_retries()
         self._tell_lineage(run_id)
         return summary

@@ -87,7 +87,7 @@ def finish(summary: RunSummary, as_json: bool) -> None:
     """Show what became of a run. Exit code 1 unless every planned partition is there: one that was rejected, cancelled,
     blocked by a breaker or could not be published is not, nor is what a cancelled run left."""
     show(document(summary), as_json, lambda console: draw(console, summary))
-    if summary.failures or summary.cancelled or summary.blocked or summary.troubles or summary.end != "done":
+    if summary.failures or summary.cancelled or summary.blocked or summary.problems or summary.end != "done":
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -112,7 +112,7 @@ def document(summary: RunSummary) -> dict[str, Any]:
         "seconds": summary.seconds,
         "failures": _items(summary.failures),
         "cancelled_items": _items(summary.cancelled_items),
-        "troubles": summary.troubles,
+        "troubles": summary.problems,
         "waiting": summary.waiting,
         "unfinished": summary.unfinished,
     }
@@ -129,7 +129,7 @@ def draw(console: Console, summary: RunSummary) -> None:
     _draw_items(console, "Cancelled, without a verdict: they stay due", summary.cancelled_items, "penstock run --plan")
     for words in summary.unfinished:
         console.print(words, style="yellow", soft_wrap=True)
-    for words in summary.troubles:
+    for words in summary.problems:
         console.print(words, style="red", soft_wrap=True)
     if summary.blocked:
         console.print(f"{counted(summary.blocked, 'partition was', 'partitions were')} not issued")

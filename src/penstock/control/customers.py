@@ -1,4 +1,4 @@
-"""Customers as their source knows them, against the list in the workspace: the difference, and the list with it."""
+"""Synchronises the workspace's list of customers with the accounts that a source serves."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 class ChangeKind(StrEnum):
-    NEW = "new"  # the source serves it, and nobody listed it
+    NEW = "new"  # the source serves it, and the workspace does not list it
     RENAMED = "renamed"
     MOVED = "moved"  # lives in another time zone
-    GONE = "gone"  # listed, and the source no longer serves it: it gets an end, and is never deleted
+    GONE = "gone"  # listed, and no longer served: it gets an end date, and is never deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference. `cells` are what the list says of the customer afterwards, as far as it is new."""
+    """One difference. `cells` are the new values of the customer's row."""
 
     id: str
     kind: ChangeKind
@@ -44,17 +44,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CustomerPlan:
-    """What a sync would write."""
+    """The changes of a sync: the file before and after."""
 
     file: Path
     before: str
     after: str
     changes: tuple[Change, ...]
-    ended: tuple[str, ...]  # customers that the source serves although the list gives them an end that is past
+    ended: tuple[str, ...]  # customers that the source serves although their end date is past
 
 
 def plan_customers(settings: Settings, source: str, found: Sequence[Account], now: datetime) -> CustomerPlan:
-    """The difference between what the source serves and what the workspace lists, and the file that would end it."""
+    """Compares the accounts of the source with the list, and returns the list with the differences applied. Raises
+    ActRefused if the source lists no account, ConfigError if the workspace has not exactly one list."""
     if not found:
         raise ActRefused(
             f"{source} lists no account that matches, so nothing is changed:"
@@ -70,8 +71,8 @@ def plan_customers(settings: Settings, source: str, found: Sequence[Account], no
 
 
 def compare(listed: Sequence[Customer], served: Iterable[str], found: Sequence[Account], now: datetime) -> list[Change]:
-    """What is new, renamed, moved or gone. Of `listed`, only the `served` ones can be gone; an end that a person gave
-    stays, whatever the source says."""
+    """The new, renamed, moved and gone customers. Of `listed`, only the `served` ones can be gone; an end date that a
+    person gave stays."""
     known = {customer.id: customer for customer in listed}
     there = {account.id: account for account in found}
     changes: list[Change] = []
@@ -105,7 +106,7 @@ def rewritten(text: str, changes: Sequence[Change], normalise: Callable[[str], s
 
 
 def write_customers(plan: CustomerPlan) -> None:
-    """Put the new list in the place of the old one, whole or not at all; refused if somebody changed it meanwhile."""
+    """Replaces the list atomically. Raises StateConflict if the file changed since it was read."""
     file = plan.file.resolve()
     with NamedTemporaryFile(
         "w", encoding="utf-8", newline="", dir=file.parent, prefix=f".{file.name}.", delete=False
@@ -142,8 +143,8 @@ def _refuse_unusable(account: Account) -> None:
     try:
         Customer(id=account.id, time_zone=account.time_zone or "UTC")
     except pydantic.ValidationError as error:
-        words = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
-        raise ConfigError(f"account {account.id} cannot be listed: {words}") from None
+        reason = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
+        raise ConfigError(f"account {account.id} cannot be listed: {reason}") from None
 
 
 def _is_past(day: date | None, customer: Customer, now: datetime) -> bool:
@@ -156,7 +157,7 @@ def _last_day(customer: Customer, now: datetime) -> date:
 
 
 def _served(settings: Settings, source: str) -> set[str]:
-    """The listed customers that some query asks this source for; the others are other sources' business."""
+    """The listed customers that a query of this source fetches."""
     asked: set[str] = set()
     for query in settings.queries_of(source):
         asked |= {customer.id for customer in settings.customers} if query.customers is None else set(query.customers)
@@ -194,7 +195,7 @@ def _only_file(settings: Settings, normalise: Callable[[str], str]) -> Path:
 
 
 def _table(text: str) -> tuple[list[str], list[list[str]]]:
-    """The columns and the rows that are not blank. Loading the settings has shown that they are well formed."""
+    """The columns and the rows that are not blank. They are well formed: the settings were loaded from them."""
     read = csv.reader(io.StringIO(text.removeprefix(_BYTE_ORDER_MARK), newline=""))
     header, *rows = [row for row in read if any(cell.strip() for cell in row)]
     return [cell.strip() for cell in header], rows

@@ -1,4 +1,4 @@
-"""Filters by customer and day as people write them, in commands and in Python: one reading, one set of refusals."""
+"""Parses filters by customer and day, for commands and for Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AnyCustomers = str | Sequence[str]  # one customer id, or several
 
 
 class SliceFilters(TypedDict, total=False):
-    """Which part of a table is meant; nothing given means all of it.
+    """Selects a part of a table; without filters, all of it.
 
     `date` excludes `since` and `until`; `customer` and `customers` mean the same and exclude each other."""
 

@@ -38,7 +38,7 @@ class TodaysModels:
     items: Sequence[Planned]
     fan_ins: Sequence[FanIn] = ()
     left_out: int = 0
-    troubles: Sequence[str] = ()
+    problems: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

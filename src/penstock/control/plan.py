@@ -1,4 +1,4 @@
-"""The plan of a run as a value: which partitions are attempted, and why. Previews and execution use the same one."""
+"""The plan of a run as a value: which partitions are attempted, and why. Previews and execution use the same plan."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ def asked_for(reprocess: bool) -> Sequence[PlanReason]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be attempted now. `held` partitions are being worked on by somebody else, `paused` ones wait."""
+    """The partitions to attempt now. `held` counts partitions that another run works on, `paused` those that an
+    operator paused."""
 
     items: Sequence[Planned]
     held: int = 0
     paused: int = 0
     counts: Mapping[AttemptReason, int] | None = None  # by reason, when not all items are listed
-    fan_ins: Sequence[FanIn] = ()  # what slices of models wait for
-    waiting: int = 0  # slices of models that are due, whose inputs are not there and do not come with this run
-    is_divided: bool = False  # more than one run should hold: it is counted here, and done in portions
-    later: int = 0  # to be fetched as well, in the portions after this one
-    blocked: Mapping[str, int] = field(default_factory=dict)  # due as well, but the source is in trouble
+    fan_ins: Sequence[FanIn] = ()  # what partitions of models wait for
+    waiting: int = 0  # due partitions of models whose inputs are neither published nor in this run
+    is_divided: bool = False  # too large for one run: counted here, executed in several runs
+    later: int = 0  # to be fetched in the runs after this one
+    blocked: Mapping[str, int] = field(default_factory=dict)  # due, but the breaker of the source is open
 
     @property
     def reasons(self) -> Mapping[AttemptReason, int]:
@@ -50,7 +51,7 @@ class Plan:
         return sum(self.reasons.values())
 
     def and_models(self, items: Sequence[Planned], fan_ins: Sequence[FanIn], waiting: int) -> Plan:
-        """This plan, and slices of models behind it."""
+        """This plan, followed by partitions of models."""
         counts = Counter(self.reasons) + Counter(item.reason for item in items)
         return replace(self, items=[*self.items, *items], counts=counts, fan_ins=fan_ins, waiting=waiting)
 
@@ -141,7 +142,7 @@ def preview(
     status: PartitionStatus | None = None,
     limit: int | None = None,
 ) -> Plan:
-    """The plan with its counts, and with at most `limit` of its items: a million partitions are counted, not listed."""
+    """The plan with all its counts and at most `limit` of its items: a million partitions are counted, not listed."""
     plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
     found = reader.reasons(without_frozen(ranges), now, restated, status)
     return replace(
@@ -153,7 +154,7 @@ def preview(
 
 
 def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]) -> None:
-    """Fields may change only together with `schema_version`: a table never holds rows of two shapes."""
+    """Raises ConfigError if fields changed without a new `schema_version`: a table never holds rows of two schemas."""
     for row in reader.contracts():
         today = contracts.get(row.query_name)
         if (
@@ -171,7 +172,7 @@ def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]
 
 
 def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    words = [f"{name} {kind} was removed" for name, kind in before.items() if name not in now]
-    words += [f"{name} {kind} was added" for name, kind in now.items() if name not in before]
-    words += [f"{name} was {before[name]}, is {kind}" for name, kind in now.items() if before.get(name, kind) != kind]
-    return "; ".join(words)
+    changes = [f"{name} {kind} was removed" for name, kind in before.items() if name not in now]
+    changes += [f"{name} {kind} was added" for name, kind in now.items() if name not in before]
+    changes += [f"{name} was {before[name]}, is {kind}" for name, kind in now.items() if before.get(name, kind) != kind]
+    return "; ".join(changes)

@@ -1,4 +1,4 @@
-"""Filters, the same for every command: from what a person names to ranges of expected partitions."""
+"""Selections, the same for every command, and the ranges of expected partitions that they match."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.source.horizon import horizon
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which partitions are meant. Nothing given means all of them."""
+    """Selects partitions by keys or filters; without either, all of them."""
 
     keys: tuple[PartitionKey, ...] = ()
     source: str | None = None
@@ -29,7 +29,7 @@ class Selection:
     since: date | None = None
     until: date | None = None
     status: PartitionStatus | None = None
-    schema_version: str | None = None  # of the trusted run; for backfills that move history to another version
+    schema_version: str | None = None  # of the authoritative run; for backfills that move history to another version
 
     @property
     def names_derived(self) -> bool:
@@ -37,7 +37,7 @@ class Selection:
         return self.source == MODELS or any(key.kind is AssetKind.DERIVED for key in self.keys)
 
     def as_dict(self) -> dict[str, Any]:
-        """What was given, for the audit log."""
+        """The given filters as JSON values, for the audit log and stored selectors."""
         given = {name: value for name, value in asdict(self).items() if value}
         if self.keys:
             given["keys"] = [str(key) for key in self.keys]
@@ -45,7 +45,7 @@ class Selection:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
-        """What `as_dict` said."""
+        """The selection that `as_dict` returned."""
         return cls(
             tuple(PartitionKey.parse(key) for key in given.get("keys", ())),
             given.get("source"),
@@ -59,7 +59,7 @@ class Selection:
 
 
 def expected(settings: Settings, selection: Selection, now: datetime) -> list[ExpectedRange]:
-    """The partitions that the configuration expects to exist by `now`, as far as they are selected."""
+    """The selected partitions that the configuration expects to exist by `now`. Raises UsageError for unknown names."""
     refuse_unknown(settings, selection)
     models = derived(settings, now)
     if selection.keys:
@@ -101,7 +101,7 @@ def by_kind(ranges: Iterable[ExpectedRange]) -> ExpectedWork:
 
 
 def derived(settings: Settings, now: datetime) -> Derived:
-    """The models of the workspace, with what is expected of them by `now`."""
+    """The models of the workspace, with their expected partitions by `now`."""
 
     def of_query(name: str) -> dict[str, ExpectedRange]:
         query = settings.query(name)
@@ -135,8 +135,8 @@ def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedR
 
 
 def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], datetime]:
-    """When the day of a partition was over where the account lives. A model, and a customer that left the
-    configuration, live by UTC."""
+    """Returns a function: when the day of a partition ended in the time zone of the account. The time zone of models,
+    and of customers that left the configuration, is UTC."""
     offsets = {customer.id: utc_offset(now, customer.time_zone) for customer in settings.customers}
 
     def due_at(key: PartitionKey) -> datetime:

@@ -199,7 +199,7 @@ class ControlStore:
 
         self._database.transact(work)
 
-    def tell(self, run_id: RunId, worker_token: str, event: Event) -> None:
+    def record(self, run_id: RunId, worker_token: str, event: Event) -> None:
         """A fact about the run that changes no state: what was handed out, what was fetched."""
 
         def work(connection: Connection) -> None:

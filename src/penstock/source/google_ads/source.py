@@ -54,8 +54,8 @@ class GoogleAdsSource:
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
         statement, read = self._prepare(query)
-        for days in stretches(dates):
-            yield from self._stretch(statement, read, customer.id, days)
+        for days in date_groups(dates):
+            yield from self._rows_of_group(statement, read, customer.id, days)
 
     def accounts(self, levels: int, statuses: Sequence[str]) -> list[Account]:
         """The accounts below the login's manager that can have reports of their own."""
@@ -87,7 +87,7 @@ class GoogleAdsSource:
             self._prepared[query.name] = (statement, read)
         return self._prepared[query.name]
 
-    def _stretch(
+    def _rows_of_group(
         self, statement: gaql.Statement, read: Read, customer_id: str, days: Sequence[date]
     ) -> Iterator[tuple[date, Row]]:
         """The rows of neighbouring days. A day is complete when a later one has come, or the end."""
@@ -111,7 +111,7 @@ class GoogleAdsSource:
             yield waiting.pop(), COMPLETE
 
 
-def stretches(dates: Sequence[date]) -> list[list[date]]:
+def date_groups(dates: Sequence[date]) -> list[list[date]]:
     """Days in groups that one request can ask for: a new one begins after a long gap."""
     groups: list[list[date]] = []
     for day in dates:
