@@ -11,6 +11,7 @@ from bench.crew import Crew, batches
 from bench.workload import QUERY
 from penstock.app import Workspace
 from penstock.flow.heartbeat import Heartbeat
+from penstock.lifecycle import AttemptReason
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.raw.layout import run_folder
 from penstock.raw.sink import RawSink
@@ -35,7 +36,9 @@ class Deliveries:
         self._number += 1
         contract, crew = self._workspace.context.contracts[QUERY], Crew(self._workspace)
         planned = [
-            Planned(key, self._delivered.get(key, 0), "missing", contract.fingerprint, contract.schema_version)
+            Planned(
+                key, self._delivered.get(key, 0), AttemptReason.MISSING, contract.fingerprint, contract.schema_version
+            )
             for key in keys
         ]
         paths: dict[PartitionKey, str] = {}

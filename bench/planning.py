@@ -21,6 +21,7 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.expected import ExpectedRange
 from penstock.flow.guard import Gate
+from penstock.lifecycle import PlanReason
 from penstock.partition import new_run_id
 from penstock.state.records import Planned
 
@@ -49,12 +50,12 @@ def _ask(workspace: Workspace, partitions: int, stored: int) -> Iterator[Fact]:
     if (after := _rows(workspace.context.database)) != before:
         raise SystemExit(f"planning is reading, but rows appeared: {before} became {after}")
     found = _reasons(workspace, ranges)
-    if sum(found.values()) != partitions or found.get("missing", 0) != partitions - stored:
+    if sum(found.values()) != partitions or found.get(PlanReason.MISSING, 0) != partitions - stored:
         raise SystemExit(f"{partitions} partitions are expected and {stored} have state, but the plan says {found}")
 
 
-def _reasons(workspace: Workspace, ranges: Ranges) -> Mapping[str, int]:
-    return workspace.context.state.reasons(ranges, workspace.context.now(), _restated(workspace))
+def _reasons(workspace: Workspace, ranges: Ranges) -> Mapping[PlanReason, int]:
+    return workspace.reader.reasons(ranges, workspace.now(), _restated(workspace))
 
 
 def _candidates(workspace: Workspace, ranges: Ranges, limit: int | None) -> int:

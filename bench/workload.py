@@ -17,6 +17,7 @@ from penstock.config.settings import Settings, load_settings
 from penstock.partition import RunId
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
+from penstock.source.registry import hooks_of
 
 SOURCE, QUERY = "demo", "campaign_daily"
 ASSET = f"{SOURCE}.{QUERY}"
@@ -86,7 +87,7 @@ class Workload:
             **changes,
         }
         (folder / "penstock.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-        return load_settings(folder, os.environ)
+        return load_settings(folder, os.environ, hooks_of)
 
     def workspace(self, folder: Path, **changes: Any) -> Workspace:
         """A new workspace with a fixed clock."""

@@ -10,7 +10,7 @@ from graphlib import TopologicalSorter
 from penstock.config.assets import Model
 from penstock.config.settings import Settings
 from penstock.expected import ExpectedRange
-from penstock.partition import ALL_CUSTOMERS, MODELS, PartitionKey
+from penstock.partition import ALL_CUSTOMERS, MODELS, AssetKind, PartitionKey, asset_kind
 
 _DAY = timedelta(days=1)
 
@@ -113,7 +113,7 @@ def _days(span: ExpectedRange, first: date, last: date) -> Iterator[PartitionKey
 
 
 def _is_model(table: str) -> bool:
-    return table.startswith(f"{MODELS}.")
+    return asset_kind(table.partition(".")[0]) is AssetKind.DERIVED
 
 
 def _name(table: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
+from penstock.partition import AssetKind, asset_kind
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRange:
@@ -26,6 +28,10 @@ class ExpectedRange:
 
     def __len__(self) -> int:
         return max(0, (self.last - self.first).days + 1)
+
+    @property
+    def kind(self) -> AssetKind:
+        return asset_kind(self.source)
 
     def is_frozen(self, day: date) -> bool:
         """Whether the source no longer serves this day: its state stays as it is."""

@@ -86,6 +86,10 @@ def is_nested(text: str) -> bool:
     return isinstance(kind_of(text), ArrayOf | StructOf)
 
 
+class UnknownType(ValueError):
+    """A text that is not a type."""
+
+
 class _Parser:
     """A parser for one type, token by token."""
 
@@ -93,7 +97,7 @@ class _Parser:
         self._text = text
         self._tokens = _TOKEN.findall(text)
         if "".join(self._tokens) != re.sub(r"\s", "", text):
-            raise ValueError(f"{text!r} is not a type")
+            raise UnknownType(f"{text!r} is not a type")
         self._at = 0
 
     def kind(self, depth: int) -> Kind:
@@ -111,11 +115,11 @@ class _Parser:
             return ArrayOf(element)
         if token == "struct":
             return self._struct(depth)
-        raise ValueError(f"{self._text!r} is not a type")
+        raise UnknownType(f"{self._text!r} is not a type")
 
     def end(self) -> None:
         if self._at < len(self._tokens):
-            raise ValueError(f"{self._text!r} is not a type")
+            raise UnknownType(f"{self._text!r} is not a type")
 
     def _decimal(self) -> DecimalOf:
         self._expect("(")
@@ -151,7 +155,7 @@ class _Parser:
     def _number(self) -> int:
         token = self._take()
         if not re.fullmatch("[0-9]{1,2}", token):
-            raise ValueError(f"{self._text!r} is not a type")
+            raise UnknownType(f"{self._text!r} is not a type")
         return int(token)
 
     def _peek(self) -> str:
@@ -164,7 +168,7 @@ class _Parser:
 
     def _expect(self, token: str) -> None:
         if self._take() != token:
-            raise ValueError(f"{self._text!r} is not a type")
+            raise UnknownType(f"{self._text!r} is not a type")
 
 
 @cache

@@ -41,6 +41,35 @@ class DisplayStatus(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
+class PlanReason(StrEnum):
+    """Why a partition would be attempted now, or what prevents an attempt. The state reader derives it in SQL."""
+
+    OPEN = "open"  # a run works on it
+    PAUSED = "paused"  # an operator paused it
+    WAITING = "waiting"  # its source asked for a pause that has not ended
+    REQUEUED = "requeued"  # pending because an operator or the control plane asked for another attempt
+    MISSING = "missing"  # pending and never accepted
+    RETRY = "retry"  # its retry policy set a time that has come
+    RESTATE = "restate"  # accepted, and its day has reached an age at which it is fetched again
+    SUCCESS = "success"  # accepted; attempted only with --reprocess
+    FAILED = "failed"  # rejected; not attempted before it is requeued
+
+
+class AttemptReason(StrEnum):
+    """Why an attempt was issued. Stored with the attempt and in the plan event."""
+
+    MISSING = "missing"
+    REQUEUED = "requeued"
+    RETRY = "retry"
+    RESTATE = "restate"
+    POSTPONED = "postponed"  # its source asked for a pause, and a person started the run before the end of it
+    REPROCESS = "reprocess"  # a person asked for accepted partitions again
+    BACKFILL = "backfill"
+    STALE = "stale"  # derived from runs that were replaced since
+    REFRESH = "refresh"  # derived from partitions that may change in the same run
+    RECOVERED = "recovered"  # found in the lake when the state database was rebuilt
+
+
 class Actor(StrEnum):
     VALIDATOR = "validator"  # judges issued attempts, re-checks the authoritative run
     CONTROL = "control plane"  # decides what is tried again

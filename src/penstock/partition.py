@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from enum import StrEnum
 from typing import NamedTuple, NewType, Self
 
 from ulid import ULID
@@ -12,12 +13,11 @@ from penstock.errors import UsageError
 
 RunId = NewType("RunId", str)
 
-MODELS = "models"  # the source of derived partitions
+MODELS = "models"  # the source of derived assets
 ALL_CUSTOMERS = "all"  # the customer of partitions that are derived from all customers
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _CUSTOMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_ACCOUNT = re.compile(r"\d{3}-\d{3}-\d{4}")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -39,11 +39,6 @@ def customer(text: str) -> str:
     return text
 
 
-def account_id(text: str) -> str:
-    """The id of a Google Ads account as keys contain it: digits only; people also write 123-456-7890."""
-    return text.replace("-", "") if _ACCOUNT.fullmatch(text) else text
-
-
 def day(text: str, what: str = "date") -> date:
     """Parse an ISO date such as 2024-06-01. Raises UsageError for other formats."""
     if _ISO_DATE.fullmatch(text):
@@ -60,6 +55,18 @@ def run_id(text: str) -> RunId:
             f"run {text!r} is not a run id: it is a ULID of 26 characters, as `penstock state history` shows it"
         )
     return RunId(text)
+
+
+class AssetKind(StrEnum):
+    """Where the rows of an asset come from."""
+
+    FETCHED = "fetched"  # a query of a source
+    DERIVED = "derived"  # a model that reads other assets
+
+
+def asset_kind(source: str) -> AssetKind:
+    """The kind of the assets of a source."""
+    return AssetKind.DERIVED if source == MODELS else AssetKind.FETCHED
 
 
 def new_ulid() -> str:
@@ -101,6 +108,10 @@ class PartitionKey(NamedTuple):
             raise UsageError(f"{text!r} is not a partition key: write source/customer_id/query_name/YYYY-MM-DD")
         source, customer_id, query_name, logical_date = parts
         return cls(name(source, "source"), customer(customer_id), name(query_name, "query"), day(logical_date))
+
+    @property
+    def kind(self) -> AssetKind:
+        return asset_kind(self.source)
 
     @property
     def asset(self) -> str:

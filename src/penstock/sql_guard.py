@@ -68,6 +68,10 @@ class SqlRefused(ValueError):
     """A statement or an expression that may not run, and why."""
 
 
+class UnknownTable(SqlRefused):
+    """A statement that reads a table that is not among the known ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Token:
     kind: str
@@ -338,7 +342,7 @@ def vouched_name(path: list[str], known: Collection[str]) -> str:
 def unknown_table(name: str, known: Collection[str]) -> SqlRefused:
     if "/" in name or ":" in name:
         return SqlRefused(f"{name} is a file, and files cannot be read as tables (tables: {_listed(known)})")
-    return SqlRefused(f"unknown table {name} (tables: {_listed(known)})")
+    return UnknownTable(f"unknown table {name} (tables: {_listed(known)})")
 
 
 def _listed(known: Collection[str]) -> str:

@@ -45,7 +45,7 @@ class Work:
             if fate == "accept":
                 self.actors.validator.judge([accepted(item.attempt, token)])
             elif fate == "reject":
-                self.actors.validator.reject([rejected(item.attempt, token)])
+                self.actors.validator.judge([rejected(item.attempt, token)])
             else:
                 self.actors.control.cancel([cancelled(item.attempt, token)])
 

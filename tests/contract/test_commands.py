@@ -17,7 +17,7 @@ from penstock.control.breaker import observed
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ErrorClass, UsageError
-from penstock.lifecycle import Stage
+from penstock.lifecycle import AttemptReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.raw.layout import run_folder
 from penstock.raw.sink import RawSink
@@ -54,13 +54,19 @@ class Shop(Harness):
         facts: dict[str, Any] = {"stage": Stage.EXTRACT, "error_class": ErrorClass.TRANSIENT} | changes
         found = self.workspace.context.contracts
         planned = [
-            Planned(k, seen.get(k, 0), "missing", found[k.query_name].fingerprint, found[k.query_name].schema_version)
+            Planned(
+                k,
+                seen.get(k, 0),
+                AttemptReason.MISSING,
+                found[k.query_name].fingerprint,
+                found[k.query_name].schema_version,
+            )
             for k in keys
         ]
         issued, refused = self.control.issue(run_id, token, 0, planned)
         assert not refused
         verdicts = [Rejected(i.attempt, token, error_message="no answer", **facts) for i in issued]
-        assert len(self.validator.reject(verdicts).applied) == len(planned)
+        assert len(self.validator.judge(verdicts).applied) == len(planned)
         self.workers.stop(token)
         return run_id
 
@@ -71,14 +77,16 @@ class Shop(Harness):
             self._last_attempts(),
             self.workspace.context.contracts["campaign_daily"],
         )
-        plan = Planned(partition, seen.get(partition, 0), "missing", contract.fingerprint, contract.schema_version)
+        plan = Planned(
+            partition, seen.get(partition, 0), AttemptReason.MISSING, contract.fingerprint, contract.schema_version
+        )
         [issued], _ = self.control.issue(new_run_id(), token, 0, [plan])
         whole = self._accepted(issued.attempt, clicks=7, rows=3, token=token)
         verdict = Rejected(
             issued.attempt, token, Stage.VALIDATE, ErrorClass.DATA, "shrunk", [dict(c) for c in complaints],
             whole.record_count, whole.payload_digest, whole.payload_bytes, whole.content_digest,
         )  # fmt: skip
-        assert self.validator.reject([verdict]).applied
+        assert self.validator.judge([verdict]).applied
         self.workers.stop(token)
         return issued.attempt.run_id
 

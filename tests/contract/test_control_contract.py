@@ -21,7 +21,7 @@ from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ActRefused, ErrorClass, PenstockError
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import PartitionStatus, Stage
+from penstock.lifecycle import AttemptReason, PartitionStatus, PlanReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
@@ -72,7 +72,7 @@ def actors(request: pytest.FixtureRequest) -> Iterator[Actors]:
 def fail(actors: Actors, partition: PartitionKey | None = None, kind: ErrorClass = ErrorClass.TRANSIENT) -> AttemptKey:
     attempt = actors.issue_one(partition)
     verdict = rejected(attempt, actors.token, "no answer", Stage.EXTRACT)
-    actors.validator.reject([replace(verdict, error_class=kind)])
+    actors.validator.judge([replace(verdict, error_class=kind)])
     return attempt
 
 
@@ -179,12 +179,16 @@ def test_the_age_of_a_day_ends_its_retries_when_they_are_planned_and_when_they_a
     spans = [replace(days(1, 8), utc_offset=7200)]
     reader = limited(actors, max_age=timedelta(days=40))
     end = datetime(2024, 6, 1, 22, tzinfo=UTC) + timedelta(days=40)
-    before, at = (reader.candidates(spans, ("retry",), moment, {}) for moment in (end - timedelta(microseconds=1), end))
+    before, at = (
+        reader.candidates(spans, (PlanReason.RETRY,), moment, {}) for moment in (end - timedelta(microseconds=1), end)
+    )
     assert [c.key.logical_date.day for c in before] == [1, 2, 3]
     assert [c.key.logical_date.day for c in at] == [2, 3]
     assert before[0].expires_at == end
     assert [v.key for v in reader.views(spans, terminal_at=end)] == [key(1)]
-    assert reader.candidates(spans, ("retry",), end + timedelta(days=2), {}) == [], "a failed re-fetch ends as well"
+    assert reader.candidates(spans, (PlanReason.RETRY,), end + timedelta(days=2), {}) == [], (
+        "a failed re-fetch ends as well"
+    )
     assert [v.key for v in reader.views(spans, terminal_at=end + timedelta(days=2))] == [key(1), key(2)]
 
     actors.clock.now = end
@@ -211,7 +215,7 @@ def test_an_operator_who_requeues_forgives_what_failed_before(actors: Actors) ->
 def test_the_policys_own_retries_forgive_nothing(actors: Actors) -> None:
     for number in range(3):
         attempt = actors.try_to_issue(builders.planned(key(), number, "retry"))[0][0].attempt
-        actors.validator.reject([replace(rejected(attempt, actors.token), error_class=ErrorClass.TRANSIENT)])
+        actors.validator.judge([replace(rejected(attempt, actors.token), error_class=ErrorClass.TRANSIENT)])
         decided(actors)
     assert control(actors).failures == 3
     assert terminal_days(limited(actors), NOW) == [1]
@@ -499,7 +503,7 @@ def held_back(actors: Actors, partition: PartitionKey | None = None) -> AttemptK
     verdict = rejected(
         attempt, actors.token, "too few rows", record_count=3, payload_digest="p", payload_bytes=9, content_digest="c"
     )
-    actors.validator.reject([verdict])
+    actors.validator.judge([verdict])
     return attempt
 
 
@@ -655,7 +659,7 @@ def lived_in(actors: Actors, *partitions: PartitionKey) -> list[list[AttemptKey]
             continue
         left = {"record_count": 3, "payload_digest": "p", "payload_bytes": 9, "content_digest": "c"}
         words: dict[str, Any] = left if fate == "hold back" else {"stage": Stage.EXTRACT}
-        actors.validator.reject([rejected(one, actors.token, **words) for one in issued])
+        actors.validator.judge([rejected(one, actors.token, **words) for one in issued])
         if len(runs) == 4:
             decided(actors)
     actors.control.postpone(dict.fromkeys(partitions, NOW), "backoff")
@@ -801,7 +805,7 @@ def test_a_rejection_that_left_no_examined_bytes_is_not_approved(actors: Actors,
         "content_digest": "c",
         missing: None,
     }
-    actors.validator.reject([rejected(attempt, actors.token, **left)])
+    actors.validator.judge([rejected(attempt, actors.token, **left)])
     with pytest.raises(ActRefused, match="was not held back by a guard"):
         acts(actors).approve(key(), attempt.run_id, "right", audit_entry())
 
@@ -843,7 +847,7 @@ def at(day: int, hour: int = 12) -> datetime:
 def restated(actors: Actors, now: datetime, over: int, offset: int = 0) -> list[int]:
     last = date(2024, 6, over)
     span = ExpectedRange("demo", "1000000001", "campaign_daily", date(2024, 6, 1), last, last, offset)
-    found = actors.reader.candidates([span], ("restate",), now, {"campaign_daily": (1, 2, 5)})
+    found = actors.reader.candidates([span], (PlanReason.RESTATE,), now, {"campaign_daily": (1, 2, 5)})
     return [c.key.logical_date.day for c in found]
 
 
@@ -1127,7 +1131,7 @@ def test_a_refetch_that_an_operator_asked_for_is_retried_although_the_partition_
     actors.clock.now = later
     issued, refused = actors.try_to_issue(builders.planned(key(1), candidate.last_attempt_no, "retry"))
     assert ([item.attempt.partition for item in issued], refused) == ([key(1)], [])
-    actors.validator.reject([rejected(issued[0].attempt, actors.token)])
+    actors.validator.judge([rejected(issued[0].attempt, actors.token)])
     found = actors.reader.candidates([days(1, 1)], DUE, later + timedelta(days=9), {"campaign_daily": (1,)})
     assert found == [], "a held partition is not restated"
     state = actors.reader.state(key(1))
@@ -1252,8 +1256,8 @@ def test_an_old_appointment_means_nothing_after_a_new_failure(actors: Actors) ->
     actors.try_to_issue(builders.planned(key(), 1, "retry"))
     [attempt] = [a for a in actors.reader.attempts(key()) if a.outcome is None]
     verdict = rejected(AttemptKey(key(), attempt.run_id), actors.token, "again", Stage.EXTRACT)
-    actors.validator.reject([replace(verdict, error_class=ErrorClass.TRANSIENT)])
-    assert due(actors) == []  # although there is no decision yet
+    actors.validator.judge([replace(verdict, error_class=ErrorClass.TRANSIENT)])
+    assert due(actors) == []  # although nobody has decided yet
 
 
 def test_an_acceptance_ends_failures_also_after_a_manual_retry(actors: Actors) -> None:
@@ -1316,9 +1320,9 @@ def test_retry_failed_of_a_backfill_refuses_what_state_retry_refuses(tmp_path: P
     ws.context.backfills.create(old, audit_entry())
     left: dict[int, dict[str, Any]] = {1: {"stage": Stage.EXTRACT}, 2: {"payload_digest": "p", "payload_bytes": 9}}
     for day in (1, 2, 3, 4):
-        issue = replace(builders.planned(key(day)), reason="backfill", backfill_id=old.backfill_id)
+        issue = replace(builders.planned(key(day)), reason=AttemptReason.BACKFILL, backfill_id=old.backfill_id)
         [issued], _ = actors.try_to_issue(issue)
-        actors.validator.reject([replace(rejected(issued.attempt, actors.token), **left.get(day, {}))])
+        actors.validator.judge([replace(rejected(issued.attempt, actors.token), **left.get(day, {}))])
     MarkStore(actors.database, actors.clock).mark_terminal([key(4)], None, audit_entry())
 
     chosen = Selection(until=date(2024, 6, 4))

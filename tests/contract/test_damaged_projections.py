@@ -11,7 +11,7 @@ import pytest
 from penstock.app import Workspace
 from penstock.cli.main import main
 from penstock.control.select import Selection
-from penstock.partition import MODELS
+from penstock.partition import AssetKind
 from penstock.projections.manifest import ProjectionsLost
 from support.old_workspaces import unpack
 from support.workspaces import open_at
@@ -123,8 +123,8 @@ def test_a_run_plans_and_ends_with_damaged_projections(
     ws = open_at(unpack("0004", tmp_path))
     for path in files_of(ws, kind):
         garble(path)
-    plan = ws.plans.preview(Selection())
-    assert {(item.key.source == MODELS, str(item.key.logical_date)) for item in plan.items} == {
+    plan = ws.plan(Selection())
+    assert {(item.key.kind is AssetKind.DERIVED, str(item.key.logical_date)) for item in plan.items} == {
         (False, "2024-06-03"),
         (True, "2024-06-03"),
     }

@@ -20,6 +20,7 @@ from penstock.partition import new_run_id
 from penstock.source.files import FilesSource
 from penstock.source.inflate import Inflated
 from penstock.source.protocol import RunContext
+from penstock.source.registry import hooks_of
 from support.fetching import by_day
 from support.servers import free_port
 
@@ -216,7 +217,7 @@ def test_paths_start_at_the_workspace(tmp_path: Path) -> None:
         "tenant: a\nworkspace: b\nstate: sqlite:///state.db\nlake: ./lake\n"
         "sources:\n  plain: {kind: files}\n  inbox: {kind: files, folder: ../in}\n  far: {kind: files, folder: s3://b/p}\n"
     )
-    sources = load_settings(tmp_path, {}).sources
+    sources = load_settings(tmp_path, {}, hooks_of).sources
     assert {name: source.options["folder"] for name, source in sources.items()} == {
         "plain": str(tmp_path),
         "inbox": str(tmp_path.parent / "in"),

@@ -16,7 +16,7 @@ from penstock.control.round import Planner
 from penstock.control.select import Selection
 from penstock.errors import ErrorClass, UsageError
 from penstock.flow.guard import Gate
-from penstock.lifecycle import Stage
+from penstock.lifecycle import AttemptReason, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Planned, Rejected
@@ -50,7 +50,7 @@ class Office:
         contract = self.workspace.contracts["campaign_daily"]
         control, validator = ControlStore(database, self.workspace.now), ValidatorStore(database, self.workspace.now)
         control.store_contracts([(contract.fingerprint, "demo", contract.query_name, "v1", contract.body())])
-        planned = [Planned(key(day), 0, "missing", contract.fingerprint, "v1") for day in days]
+        planned = [Planned(key(day), 0, AttemptReason.MISSING, contract.fingerprint, "v1") for day in days]
         issued, refused = control.issue(run_id, self.token, 1, planned)
         assert not refused
         for item in issued:
@@ -59,7 +59,7 @@ class Office:
                 assert validator.judge([verdict]).applied
             else:
                 words = (Stage.EXTRACT, ErrorClass.TRANSIENT, "no answer")
-                assert validator.reject([Rejected(item.attempt, self.token, *words)]).applied
+                assert validator.judge([Rejected(item.attempt, self.token, *words)]).applied
 
     def planner(self) -> Planner:
         ws = self.workspace
@@ -145,9 +145,9 @@ def test_a_backfill_leaves_frozen_days_out_and_ends(office: Office) -> None:
     assert (made.total, workspace.partitions.frozen_count(everything)) == (5, 5)
     workspace.context.backfills.create(made, audit_entry())
     planned = office.planner().plan(new_run_id(), NOW)
-    claimed = [item.key for stretch in planned.stretches for item in stretch.items]
-    assert days_of(claimed) == [7, 8, 9, 10]  # the sixth got its verdict at the time of the backfill's creation
-    assert sum(stretch.chunk.partitions for stretch in planned.stretches) == 5
+    claimed = [item.key for claimed in planned.chunks for item in claimed.items]
+    assert days_of(claimed) == [7, 8, 9, 10]  # the sixth was judged in the same moment in which the backfill was made
+    assert sum(claimed.chunk.partitions for claimed in planned.chunks) == 5
     with pytest.raises(UsageError, match="is frozen"):
         workspace.backfills.plan(
             Selection(keys=(key(1),)), reprocess=True, chunk_size=2, priority=0, max_chunks=9, actor="ada"

@@ -27,9 +27,9 @@ from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.pipeline.extract import Extraction, _Span, _worker
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
-from penstock.source.google_ads.source import GoogleAdsSource, stretches
+from penstock.source.google_ads.source import GoogleAdsSource, date_groups
 from penstock.source.protocol import Account, RunContext
-from penstock.source.registry import make_source, refuse_queries
+from penstock.source.registry import hooks_of, make_source, refuse_queries
 from support.ads_server import MANAGER, AdsServer, Client, Fault, campaign, quota, serve
 
 D1, D2, D3 = DAYS = [date(2024, 6, day) for day in (1, 2, 3)]
@@ -133,7 +133,7 @@ def test_days_far_apart_are_asked_for_apart(ads: AdsServer) -> None:
     far = date(2024, 8, 1)
     ads.rows[ALICE, far] = [campaign(7)]
     dates = [D1, D3, far]
-    assert stretches(dates) == [[D1, D3], [far]]
+    assert date_groups(dates) == [[D1, D3], [far]]
     found = list(opened(ads).extract(report(), Customer(id=ALICE), dates))
     assert {day for day, _ in found} == {D1, D3, far}  # the second of June was not asked for, so it is left out
     assert len(ads.requests) == 2
@@ -384,7 +384,7 @@ def test_the_workspace_of_the_guide_can_be_asked_as_it_stands(ads: AdsServer, tm
     [header] = re.findall(r"```\n(id,.+?\n)```", guide)
     (tmp_path / "penstock.yaml").write_text(workspace)
     (tmp_path / "customers.csv").write_text(header)
-    settings = load_settings(tmp_path, {})
+    settings = load_settings(tmp_path, {}, hooks_of)
     written = settings.sources["google_ads"].options
     refuse_queries(opened(ads, **written), settings.queries.values())
     assert len(settings.queries) == 2

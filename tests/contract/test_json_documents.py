@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from penstock.cli.main import app
 from penstock.errors import ErrorClass
 from penstock.flow.summary import Failure, RunSummary
-from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
+from penstock.lifecycle import AttemptReason, DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import new_run_id
 from penstock.state.records import Planned
 from penstock.views.runs import run_document
@@ -42,13 +42,13 @@ def house() -> Iterator[Harness]:
 
 
 def reject(house: Harness, number: int) -> None:
-    contract = house.workspace.context.contracts["campaign_daily"]
-    planned = Planned(key(number), 0, "missing", contract.fingerprint, contract.schema_version)
+    contract = house.workspace.contracts["campaign_daily"]
+    planned = Planned(key(number), 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version)
     token = house.workers.register()
     issued, _ = house.control.issue(new_run_id(), token, 0, [planned])
     complaint = {"check": "range", "message": "clicks is negative", "count": 1, "line": 1, "example": "{}"}
     verdict = rejected(issued[0].attempt, token, complaints=[complaint], record_count=3, payload_digest="d")
-    assert house.validator.reject([verdict]).applied
+    assert house.validator.judge([verdict]).applied
     house.workers.stop(token)
 
 

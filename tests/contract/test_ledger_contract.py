@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from penstock.control.export import export_before
 from penstock.control.plan import ASKED_FOR
-from penstock.control.rescue import end_cancelled, tidy_own
+from penstock.control.rescue import close_own_attempts, end_cancelled
 from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
 from penstock.control.unfinished import left_of, unfinished_runs
 from penstock.db import schema
@@ -622,9 +622,7 @@ def test_the_remaining_work_of_a_dead_run_follows_from_its_events_and_open_attem
     taken = actors.issue_one(key(4))
     actors.control.start_run(run_id, actors.token, "ada", {}, len(keys), Graph(keys).event(run_id))
     actors.control.issue(run_id, actors.token, "one", [builders.planned(key(day)) for day in (1, 2, 3, 4)])
-    actors.control.record_event(
-        run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one")
-    )
+    actors.control.record_event(run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one"))
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token)])
     actors.workers.stop(actors.token)
     adopted = actors.control.adopt(run_id, actors.workers.register())
@@ -704,7 +702,7 @@ def test_a_resumed_run_has_the_reasons_it_had_and_a_round_is_not_resumed() -> No
 def test_what_a_live_worker_left_when_its_round_broke_is_closed_by_itself(harness: LedgerHarness) -> None:
     actors = harness.actors
     run_id = harness.start(1, 2)
-    assert tidy_own(actors.workers, actors.control, actors.token) == 2
+    assert close_own_attempts(actors.workers, actors.control, actors.token) == 2
     assert {(a.outcome, a.lost_count) for a in actors.reader.attempts(key(1))} == {(Outcome.CANCELLED, 0)}
     [run] = harness.tables()["runs"]
     assert (run["run_id"], run["state"]) == (run_id, "FAILED")

@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 from penstock.config.assets import Model
 from penstock.config.settings import Settings
-from penstock.control.models import STALE, ModelPlan, ModelPlanner
-from penstock.control.plan import DUE, in_words
+from penstock.control.models import ModelPlan, ModelPlanner
+from penstock.control.plan import DUE
 from penstock.db import schema
 from penstock.derived import Derived
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
-from penstock.flow.stages import REFRESH
+from penstock.lifecycle import AttemptReason, PlanReason
 from penstock.partition import PartitionKey
 from support import builders
 from support.builders import NOW, Actors
@@ -74,7 +74,7 @@ class Planner:
     def ranges(self) -> list[ExpectedRange]:
         return [span for name in ("spend", "total") for span in self._derived.ranges(name).values()]
 
-    def plan(self, inside: Collection[PartitionKey] = (), reasons: Sequence[str] = DUE) -> ModelPlan:
+    def plan(self, inside: Collection[PartitionKey] = (), reasons: Sequence[PlanReason] = DUE) -> ModelPlan:
         return self.planner.plan(self.ranges(), inside, NOW, reasons)
 
 
@@ -134,10 +134,10 @@ def test_what_is_made_is_made_again_only_when_it_is_stale_or_touched(actors: Act
     plan = planner.plan([fetched(1)])
     found = {item.key: item.reason for item in plan.items}
     assert found == {
-        made(1): in_words(REFRESH),
-        made(2): in_words(STALE),
-        made(1, "total"): in_words(REFRESH),
-        made(2, "total"): in_words(REFRESH),
+        made(1): AttemptReason.REFRESH,
+        made(2): AttemptReason.STALE,
+        made(1, "total"): AttemptReason.REFRESH,
+        made(2, "total"): AttemptReason.REFRESH,
     }
     assert all(item.seen_attempt_no == 1 for item in plan.items)
 
@@ -148,7 +148,9 @@ def test_a_model_that_does_not_refresh_is_made_once(actors: Actors) -> None:
     accepted(actors, made(1))
     planner.stale = {made(1)}
     assert made(1) not in keys(planner.plan([fetched(1)]))
-    assert made(1) in keys(planner.plan([fetched(1)], ("missing", "success"))), "asked to make everything again"
+    assert made(1) in keys(planner.plan([fetched(1)], (PlanReason.MISSING, PlanReason.SUCCESS))), (
+        "asked to make everything again"
+    )
 
 
 def hold(actors: Actors, partition: PartitionKey) -> None:
@@ -173,7 +175,7 @@ def test_a_run_that_died_is_taken_up_where_it_was(actors: Actors) -> None:
     due = planner.planner.still_due(planner.ranges(), wanted, NOW, DUE)
     assert [(item.key, item.seen_attempt_no) for item in due] == [(made(1), 1), (made(3), 0)]
     assert [item.key for item in planner.planner.still_due(planner.ranges(), {made(3)}, NOW, DUE)] == [made(3)]
-    again = planner.planner.still_due(planner.ranges(), wanted, NOW, (*DUE, "success"))
+    again = planner.planner.still_due(planner.ranges(), wanted, NOW, (*DUE, PlanReason.SUCCESS))
     assert [item.key for item in again] == [made(1), made(2), made(3)]
-    assert [item.reason for item in due] == [in_words(REFRESH), in_words("missing")]
-    assert [item.reason for item in again] == [in_words("success"), in_words("success"), in_words("missing")]
+    assert [item.reason for item in due] == [AttemptReason.REFRESH, AttemptReason.MISSING]
+    assert [item.reason for item in again] == [AttemptReason.REPROCESS, AttemptReason.REPROCESS, AttemptReason.MISSING]

@@ -15,7 +15,7 @@ from penstock.control import requeue
 from penstock.control.requeue import RetryPreview
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import AttemptReason, PartitionStatus
 from penstock.partition import PartitionKey, new_run_id, new_ulid
 from penstock.state.backfills import Backfill
 from penstock.state.control import ControlStore
@@ -59,7 +59,7 @@ def reject(ws: Workspace, items: Sequence[Planned]) -> None:
     token = workers.register()
     issued, _ = ControlStore(ws.context.database, ws.context.now).issue(new_run_id(), token, 0, items)
     verdicts = [builders.rejected(item.attempt, token, payload_digest="x") for item in issued]
-    ValidatorStore(ws.context.database, ws.context.now).reject(verdicts)
+    ValidatorStore(ws.database, ws.now).judge(verdicts)
     workers.stop(token)
 
 
@@ -167,11 +167,11 @@ def test_a_pause_or_resume_that_is_killed_between_pages_is_finished_by_the_next(
 def failed_backfill(ws: Workspace) -> Backfill:
     """A backfill in which all fourteen partitions failed."""
     shape = {"chunk_size": 10, "priority": 3, "max_chunks": 2}
-    made = ws.backfills.plan(ALL, reprocess=False, actor="ada", **shape)
-    ws.context.backfills.create(made, audit_entry())
-    ws.operations.retry(Selection(keys=tuple(status(ws, PartitionStatus.FAILED))), without_raw=True, actor="kim")
-    chosen = [item for item in ws.plans.preview(ALL).items if item.reason == "requeued"]
-    reject(ws, [replace(item, reason="backfill", backfill_id=made.backfill_id) for item in chosen])
+    made = ws.new_backfill(ALL, reprocess=False, actor="ada", **shape)
+    ws.backfills.create(made, audit_entry())
+    ws.retry(status(ws, PartitionStatus.FAILED), RETRY)
+    chosen = [item for item in ws.plan(ALL).items if item.reason == "requeued"]
+    reject(ws, [replace(item, reason=AttemptReason.BACKFILL, backfill_id=made.backfill_id) for item in chosen])
     return made
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.db import schema
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import PartitionStatus, PlanReason
 from penstock.partition import new_run_id, new_ulid
 from penstock.state.control import ControlStore
 from penstock.state.pause_selectors import read_selectors
@@ -42,8 +42,8 @@ def ws(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workspace]:
     opened.context.database.close()
 
 
-def reasons(ws: Workspace, selection: Selection = ALL) -> dict[str, int]:
-    return ws.context.state.reasons(ws.context.ranges(selection), ws.context.now(), {})
+def reasons(ws: Workspace, selection: Selection = ALL) -> dict[PlanReason, int]:
+    return ws.reader.reasons(ws.ranges(selection), ws.now(), {})
 
 
 def rows(ws: Workspace, table: sa.Table) -> int:
@@ -66,10 +66,8 @@ def fail(ws: Workspace, *numbers: int) -> None:
     control.store_contracts([(body.fingerprint, "demo", "campaign_daily", "v1", body.body())])
     token = workers.register()
     wanted = Selection(keys=tuple(key(number, FIRST.isoformat()) for number in numbers))
-    issued, _ = control.issue(new_run_id(), token, 0, ws.plans.preview(wanted).items)
-    ValidatorStore(ws.context.database, ws.context.now).reject(
-        [builders.rejected(item.attempt, token) for item in issued]
-    )
+    issued, _ = control.issue(new_run_id(), token, 0, ws.plan(wanted).items)
+    ValidatorStore(ws.database, ws.now).judge([builders.rejected(item.attempt, token) for item in issued])
     workers.stop(token)
 
 
@@ -134,12 +132,12 @@ def test_pauses_of_single_partitions_stay_valid_and_end_with_their_selector(ws: 
     """A database from before the selectors contains such rows."""
     assert ws.marks.pause([key(1), key(2)], "one by one", PAUSE) == 2
     assert ws.pause_partitions(MINE, "all of it", PAUSE) == DAYS - 1
-    assert reasons(ws)["paused"] == DAYS + 1
-    [view] = ws.context.state.views(ws.context.ranges(Selection(keys=(key(1),))))
+    assert reasons(ws)[PlanReason.PAUSED] == DAYS + 1
+    [view] = ws.reader.views(ws.ranges(Selection(keys=(key(1),))))
     assert view.control.paused_reason == "one by one"
-    assert ws.operations.resume(MINE, actor="ada") == DAYS
-    assert reasons(ws)["paused"] == 1
-    assert ws.operations.resume(Selection(keys=(key(2),)), actor="ada") == 1
+    assert ws.resume_partitions(MINE, RESUME) == DAYS
+    assert reasons(ws)[PlanReason.PAUSED] == 1
+    assert ws.resume_partitions(Selection(keys=(key(2),)), RESUME) == 1
     assert reasons(ws) == {"missing": 36_500}
 
 
@@ -148,7 +146,7 @@ def test_a_pause_by_status_names_the_partitions_that_have_it_now(ws: Workspace) 
     failed = Selection(status=PartitionStatus.FAILED)
     assert ws.operations.pause(failed, actor="kim") == 2
     fail(ws, 3)
-    assert reasons(ws)["paused"] == 2
+    assert reasons(ws)[PlanReason.PAUSED] == 2
     pending = Selection(status=PartitionStatus.PENDING, customers=(customer_id(1),))
     assert ws.operations.pause(pending, actor="kim") == DAYS - 1
     assert (rows(ws, schema.pause_selector), marked(ws)) == (1, 2)

@@ -17,6 +17,7 @@ from penstock.control.select import Selection
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange, expected_by_day
 from penstock.partition import PartitionKey, new_ulid
+from penstock.source.registry import hooks_of
 from penstock.state.authority import AuthorityStore
 from penstock.warehouse import readiness
 from support import builders
@@ -227,7 +228,7 @@ queries:
     fields: [{name: campaign_id, type: long}]
 """
     )
-    settings = load_settings(tmp_path, {})
+    settings = load_settings(tmp_path, {}, hooks_of)
     now = datetime(2024, 6, 10, 18, tzinfo=UTC)  # in Tokyo the 10th is over, in Los Angeles it is not
 
     def asked(**days: date) -> Any:
@@ -268,7 +269,7 @@ queries:
     fields: [{{name: campaign_id, type: long}}]
 """
     )
-    settings, now = load_settings(tmp_path, {}), datetime(2024, 6, 6, 12, tzinfo=UTC)
+    settings, now = load_settings(tmp_path, {}, hooks_of), datetime(2024, 6, 6, 12, tzinfo=UTC)
 
     def asked(last: date) -> tuple[int, list[str]]:
         found = asked_days(settings, TABLE, Selection(until=last), now)

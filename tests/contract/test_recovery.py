@@ -24,6 +24,7 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import migrate
 from penstock.errors import ActRefused, ConfigError, LakeMismatch, UsageError, WarehouseError
+from penstock.lifecycle import AttemptReason
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
 from penstock.raw.layout import SEAL, run_folder
 from penstock.raw.reader import RawReader
@@ -256,7 +257,7 @@ def test_recovering_twice_is_the_same_as_once(house: Harness) -> None:
 
 def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_shows(house: Harness) -> None:
     token, run = house.workers.register(), RunId(new_run_id())
-    planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
+    planned = [Planned(one(4), 0, AttemptReason.MISSING, contract(house), "v1")]
     [issued], _ = house.control.issue(run, token, 0, planned)
     backup = dump(house.workspace.database)
     house.validator.judge([house._accepted(issued.attempt, 6, 3, token)])
@@ -340,7 +341,7 @@ def test_rows_of_two_runs_of_a_partition_are_never_shown(house: Harness, monkeyp
 
 def test_an_attempt_that_was_open_at_the_backup_is_closed_when_a_later_run_is_known(house: Harness) -> None:
     token = house.workers.register()
-    planned = [Planned(one(4), 0, "missing", contract(house), "v1")]
+    planned = [Planned(one(4), 0, AttemptReason.MISSING, contract(house), "v1")]
     [open_one], _ = house.control.issue(RunId(new_run_id()), token, 0, planned)
     backup = dump(house.workspace.context.database)
     house.control.cancel([builders.cancelled(open_one.attempt, token)])
@@ -667,7 +668,7 @@ def test_a_recovery_writes_what_the_tables_show_and_touches_nothing_else(actors:
     for partition in (day(3), other):
         held = actors.issue_one(partition)
         verdict = builders.rejected(held, actors.token, record_count=3, payload_digest="p", payload_bytes=9)
-        actors.validator.reject([replace(verdict, content_digest="c")])
+        actors.validator.judge([replace(verdict, content_digest="c")])
         control = {"failures": 1, "failing_since": EARLY, "next_run_at": LATE, "strategy": "backoff"}
         row = {**builders.columns(partition), "cleared_attempt_no": 0, **control}
         actors.execute(sa.insert(schema.partition_control).values(**row))

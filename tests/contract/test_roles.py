@@ -472,7 +472,7 @@ VERBS: dict[str, Callable[[Database, Actors, AttemptKey], object]] = {
     "cancel": lambda database, a, attempt: ControlStore(database, a.clock).cancel([cancelled(attempt, a.token)]),
     "requeue": lambda database, a, _: ControlStore(database, a.clock).requeue([key(2)], audit_entry()),
     "accept": lambda database, a, attempt: ValidatorStore(database, a.clock).judge([accepted(attempt, a.token)]),
-    "reject": lambda database, a, attempt: ValidatorStore(database, a.clock).reject([rejected(attempt, a.token)]),
+    "reject": lambda database, a, attempt: ValidatorStore(database, a.clock).judge([rejected(attempt, a.token)]),
     "demote": lambda database, a, _: AuthorityStore(database, a.clock).demote(key(1), "wrong", audit_entry()),
     "pause": lambda database, a, _: MarkStore(database, a.clock).pause([key(1)], None, audit_entry()),
     "register": lambda database, a, _: WorkerStore(database, a.clock).register(),

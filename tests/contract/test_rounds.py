@@ -66,7 +66,7 @@ class Loop:
         issued, _ = self.actors.try_to_issue(*planned.items, run_id=run_id)
         for item in issued:
             self.close(item.attempt)
-        planner.conclude(planned.stretches, self.actors.clock())
+        planner.conclude(planned.chunks, self.actors.clock())
         return planned
 
     def close(self, attempt: AttemptKey) -> None:
@@ -75,7 +75,7 @@ class Loop:
             case "accept":
                 self.actors.validator.judge([accepted(attempt, self.actors.token)])
             case "reject":
-                self.actors.validator.reject([rejected(attempt, self.actors.token)])
+                self.actors.validator.judge([rejected(attempt, self.actors.token)])
             case _:
                 self.actors.control.cancel([cancelled(attempt, self.actors.token)])
                 self.actors.control.postpone({attempt.partition: self.actors.clock() + timedelta(seconds=30)})

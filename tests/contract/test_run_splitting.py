@@ -11,7 +11,7 @@ import pytest
 from penstock.control.plan import ASKED_FOR, Plan, asked_for
 from penstock.control.run_splitting import RunBatches, by_month, windows
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import PartitionStatus, PlanReason
 from penstock.partition import PartitionKey
 from support import builders
 from support.builders import BACKENDS, Actors, contract
@@ -42,7 +42,7 @@ def ranges(*sources: str, customers: int = 3) -> list[ExpectedRange]:
     ]
 
 
-def portions(actors: Actors, size: int, reasons: Sequence[str] = ASKED_FOR) -> RunBatches:
+def portions(actors: Actors, size: int, reasons: Sequence[PlanReason] = ASKED_FOR) -> RunBatches:
     contracts = {name: contract(name=name) for name in QUERIES}
     return RunBatches(actors.reader, contracts, actors.clock, {}, reasons, None, size)
 
@@ -205,7 +205,7 @@ def test_days_are_restated_in_portions_by_their_age_and_not_by_the_window_they_a
     spans = [replace(span, over=date(2024, 7, 30)) for span in ranges(customers=2)]
     for partition in every(spans):
         actors.accept(partition)
-    again = replace(portions(actors, 5, ("restate",)), restated={QUERIES[0]: (30,)})
+    again = replace(portions(actors, 5, (PlanReason.RESTATE,)), restated={QUERIES[0]: (30,)})
     actors.clock.now += timedelta(days=30)
     found = keys(list(again.of(lambda: spans, always)))
     # The days of June became so old after their verdict; those before were that old when it was passed.

@@ -24,7 +24,7 @@ def said() -> list[tuple[str, Mapping[str, Any]]]:
     return []
 
 
-def into(said: list[tuple[str, Mapping[str, Any]]]) -> loop.Say:
+def into(said: list[tuple[str, Mapping[str, Any]]]) -> loop.LogEvent:
     return lambda event, facts: said.append((event, facts))
 
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from penstock.db import schema
 from penstock.expected import ExpectedRange
+from penstock.lifecycle import AttemptReason
 from penstock.partition import AttemptKey, PartitionKey, new_run_id, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.state.marks import MarkStore
@@ -137,8 +138,8 @@ def test_a_load_record_says_when_from_which_run_and_in_which_schema_version(hous
 def test_sealed_raw_files_without_a_verdict_make_nothing_ready(house: Harness) -> None:
     house.deliver(slices(2))
     house.publish()
-    contract = house.workspace.context.contracts["campaign_daily"]
-    planned = Planned(key(1, DAY), 0, "missing", contract.fingerprint, contract.schema_version)
+    contract = house.workspace.contracts["campaign_daily"]
+    planned = Planned(key(1, DAY), 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version)
     token, run_id = house.workers.register(), new_run_id()
     issued, _ = house.control.issue(run_id, token, 0, [planned])
     assert [item.attempt for item in issued] == [AttemptKey(key(1), run_id)]

@@ -18,7 +18,7 @@ from penstock.config.settings import Customer, SourceSettings, load_settings
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
 from penstock.partition import new_run_id
 from penstock.source.protocol import RunContext
-from penstock.source.registry import make_source
+from penstock.source.registry import hooks_of, make_source
 from penstock.source.sql import SqlSource
 from support.servers import free_port
 
@@ -132,7 +132,7 @@ def test_a_path_in_the_url_starts_at_the_workspace(tmp_path: Path) -> None:
         "sources:\n  shop: {kind: sql, url: 'sqlite:///data/shop.db?timeout=5'}\n"
         "  far: {kind: sql, url: 'postgresql+psycopg://h/d'}\n"
     )
-    sources = load_settings(tmp_path, {}).sources
+    sources = load_settings(tmp_path, {}, hooks_of).sources
     assert sources["shop"].options["url"] == f"sqlite:///{tmp_path}/data/shop.db?timeout=5"
     assert sources["far"].options["url"] == "postgresql+psycopg://h/d"
 

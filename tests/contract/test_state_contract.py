@@ -21,7 +21,7 @@ from penstock.db.triggers import REFUSALS
 from penstock.db.types import Json, UtcTimestamp
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import MAX_LOSSES, Outcome, PartitionStatus, Stage
+from penstock.lifecycle import MAX_LOSSES, Outcome, PartitionStatus, PlanReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.state.authority import AuthorityStore
 from penstock.state.control import ControlStore
@@ -228,7 +228,7 @@ def test_a_rejection_makes_a_pending_partition_failed_and_says_why(actors: Actor
     verdict = rejected(
         attempt, actors.token, "clicks is negative", complaints=[complaint], record_count=7, payload_digest="sha"
     )
-    assert actors.validator.reject([verdict]) == ClosingResult(applied=[attempt], repeated=[], refused=[])
+    assert actors.validator.judge([verdict]) == ClosingResult(applied=[attempt], repeated=[], refused=[])
     assert actors.reader.state(key()) == PartitionState(
         key(), PartitionStatus.FAILED, None, None, None, NOW, "clicks is negative", attempt_count=1, authority_version=0
     )
@@ -257,7 +257,7 @@ def test_an_attempt_is_issued_with_what_was_measured_of_the_trusted_run(actors: 
     actors.validator.judge([replace(accepted(first, actors.token), measures={"sum(clicks)": 10.5, "avg(x)": None})])
     [second], _ = actors.try_to_issue(*actors.plan())
     assert second.previous_measures == {"sum(clicks)": 10.5, "avg(x)": None}
-    actors.validator.reject([rejected(second.attempt, actors.token, measures={"sum(clicks)": 99.0})])
+    actors.validator.judge([rejected(second.attempt, actors.token, measures={"sum(clicks)": 99.0})])
     [third], _ = actors.try_to_issue(*actors.plan())
     assert third.previous_measures == second.previous_measures
     assert [a.measures for a in actors.reader.attempts(key())][1] == {"sum(clicks)": 99.0}
@@ -481,7 +481,7 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
     if said is Outcome.CANCELLED:
         ruling = actors.control.cancel([cancelled(attempt, actors.token)])
     elif said is Outcome.FAILED:
-        ruling = actors.validator.reject([rejected(attempt, actors.token, "something else")])
+        ruling = actors.validator.judge([rejected(attempt, actors.token, "something else")])
     else:
         other = accepted(AttemptKey(attempt.partition, new_run_id()), actors.token)  # other bytes, same attempt
         verdict = type(other)(attempt, actors.token, "v1", 1, other.payload_digest, 1, other.content_digest)
@@ -497,16 +497,16 @@ def test_another_verdict_on_a_closed_attempt_is_refused_and_recorded(
 def test_the_same_outcome_with_another_message_or_payload_is_no_repetition(actors: Actors, other: Any) -> None:
     attempt = actors.issue_one()
     said: dict[str, Any] = {"message": "clicks is negative", "payload_digest": "p"}
-    actors.validator.reject([rejected(attempt, actors.token, **said)])
-    ruling = actors.validator.reject([rejected(attempt, actors.token, **said | other)])
+    actors.validator.judge([rejected(attempt, actors.token, **said)])
+    ruling = actors.validator.judge([rejected(attempt, actors.token, **said | other)])
     assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
-    assert actors.validator.reject([rejected(attempt, actors.token, **said)]).repeated == [attempt]
+    assert actors.validator.judge([rejected(attempt, actors.token, **said)]).repeated == [attempt]
 
 
 def test_the_same_message_without_payload_and_another_outcome_are_no_repetition(actors: Actors) -> None:
     attempt = actors.issue_one()
     words = "the source asks for a pause"
-    actors.validator.reject([rejected(attempt, actors.token, words)])
+    actors.validator.judge([rejected(attempt, actors.token, words)])
     ruling = actors.control.cancel([cancelled(attempt, actors.token)])
     assert ruling == ClosingResult(applied=[], repeated=[], refused=[Refused(attempt, CLOSED + "FAILED")])
 
@@ -680,7 +680,7 @@ def test_one_partition_that_was_taken_does_not_hold_up_the_others(actors: Actors
 def test_a_run_does_not_get_a_partition_again_that_it_has_closed(actors: Actors) -> None:
     run_id = new_run_id()
     [first], _ = actors.try_to_issue(planned(), run_id=run_id)
-    actors.validator.reject([rejected(first.attempt, actors.token)])
+    actors.validator.judge([rejected(first.attempt, actors.token)])
     issued, refused = actors.control.issue(run_id, actors.token, 2, [planned(seen=1)])
     assert issued == []
     assert [item.attempt for item in refused] == [first.attempt]
@@ -826,7 +826,7 @@ def test_a_requeue_leaves_the_attempt_count_alone(actors: Actors) -> None:
 
 def test_two_requeues_at_once_move_each_partition_once(actors: Actors) -> None:
     keys = [key(day) for day in range(1, 21)]
-    actors.validator.reject([rejected(attempt, actors.token) for attempt in actors.issue(*keys)])
+    actors.validator.judge([rejected(attempt, actors.token) for attempt in actors.issue(*keys)])
 
     def requeuer(chosen: list[PartitionKey]) -> Callable[[Database, Callable[[], datetime]], int]:
         def go(database: Database, clock: Callable[[], datetime]) -> int:
@@ -1218,17 +1218,17 @@ def test_no_ranges_are_no_partitions(week: Actors) -> None:
 
 
 def test_candidates_are_what_may_be_attempted_with_the_number_to_build_on(week: Actors) -> None:
-    def found(*reasons: str) -> list[tuple[Any, ...]]:
+    def found(*reasons: PlanReason) -> list[tuple[Any, ...]]:
         candidates = week.reader.candidates([days(1, 8)], reasons, builders.NOW, {})
         return [(c.key.logical_date.day, c.status, c.reason, c.last_attempt_no) for c in candidates]
 
     assert found(*DUE) == [(1, "pending", "missing", 0), (7, "pending", "requeued", 1)]
-    assert found("success") == [
+    assert found(PlanReason.SUCCESS) == [
         (2, "success", "success", 1),
         (3, "success", "success", 2),
         (8, "success", "success", 2),
     ]
-    assert found("failed") == [(4, "failed", "failed", 1), (5, "failed", "failed", 1)]
+    assert found(PlanReason.FAILED) == [(4, "failed", "failed", 1), (5, "failed", "failed", 1)]
     assert week.reader.candidates([days(1, 8)], DUE, builders.NOW, {}, limit=1)[0].key == key(1)
     assert week.reader.reasons([days(1, 8)], builders.NOW, {}) == {
         "failed": 2, "missing": 1, "open": 1, "requeued": 1, "success": 3,
@@ -1248,7 +1248,7 @@ def test_a_million_pending_partitions_cost_no_rows(actors: Actors) -> None:
 def test_failed_partitions_that_left_nothing_are_named(actors: Actors) -> None:
     def fail(day: int, **change: Any) -> None:
         attempt = actors.issue_one(key(day))
-        assert actors.validator.reject([rejected(attempt, actors.token, **change)]).applied
+        assert actors.validator.judge([rejected(attempt, actors.token, **change)]).applied
 
     fail(1)  # judged without a payload: nothing is there
     fail(2, payload_digest="sha")  # sealed bytes are there
@@ -1488,8 +1488,8 @@ def test_a_verdict_about_broken_bytes_can_be_kept(actors: Actors) -> None:
     attempt = actors.issue_one()
     words = "line 1: a\0b \ud800"
     verdict = rejected(attempt, actors.token, words, complaints=[{"check": "json", "example": words}])
-    assert actors.validator.reject([verdict]).applied == [attempt]
+    assert actors.validator.judge([verdict]).applied == [attempt]
     [kept] = actors.reader.attempts(key())
     assert kept.error_message == "line 1: a\\x00b \\ud800"
     assert kept.complaints == [{"check": "json", "example": "line 1: a\\x00b \\ud800"}]
-    assert actors.validator.reject([verdict]).repeated == [attempt]
+    assert actors.validator.judge([verdict]).repeated == [attempt]

@@ -22,7 +22,7 @@ from penstock.control.schedule import schedule
 from penstock.db.engine import Database
 from penstock.errors import ActRefused, ErrorClass
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import PartitionStatus, Stage
+from penstock.lifecycle import PartitionStatus, PlanReason, Stage
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.state.authority import AuthorityStore
 from penstock.state.marks import MarkStore
@@ -217,7 +217,7 @@ class ControlPlane(RuleBasedStateMachine):
             tried.attempt, self.actors.token, Stage.VALIDATE, ErrorClass(error), "no", (), 3, "p", 9, "c"
         )
         for _ in range(2):
-            self.actors.validator.reject([verdict])
+            self.actors.validator.judge([verdict])
         tried.outcome, tried.error, tried.closed_at = "FAILED", error, self.now
         known.explicit = True
         known.count += 1
@@ -372,7 +372,7 @@ class ControlPlane(RuleBasedStateMachine):
     def the_planner_says_what_the_model_says(self) -> None:
         if not hasattr(self, "known"):
             return
-        everything = (*DUE, "open", "paused", "success", "failed")
+        everything = (*DUE, PlanReason.OPEN, PlanReason.PAUSED, PlanReason.SUCCESS, PlanReason.FAILED)
         found = self.reader.candidates(self.ranges(), everything, self.now, {"campaign_daily": AGES})
         expected = {k: known.reason(k, self.policy, self.now) for k, known in self.known.items()}
         assert {c.key: c.reason for c in found} == expected

@@ -68,11 +68,9 @@ def ws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
         today = opened.contracts["campaign_daily"]
         control.store_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
         token = workers.register()
-        issued, _ = control.issue(new_run_id(), token, 0, opened.plans.preview(Selection(tuple(FAILED))).items)
-        ValidatorStore(opened.context.database, opened.context.now).reject(
-            [builders.rejected(item.attempt, token) for item in issued]
-        )
-        assert {view.key for view in opened.context.state.views(opened.context.ranges(ALL))} == set(KEYS)
+        issued, _ = control.issue(new_run_id(), token, 0, opened.plan(Selection(tuple(FAILED))).items)
+        ValidatorStore(opened.database, opened.now).judge([builders.rejected(item.attempt, token) for item in issued])
+        assert {view.key for view in opened.reader.views(opened.ranges(ALL))} == set(KEYS)
         yield opened
         opened.context.database.close()
 

@@ -15,6 +15,7 @@ from penstock.app import Workspace
 from penstock.control.customers import plan_customers
 from penstock.control.select import Selection
 from penstock.errors import PenstockError
+from penstock.lifecycle import AttemptReason
 from penstock.partition import PartitionKey, new_run_id
 from penstock.source.protocol import Account
 from penstock.state.audited import AuditedAct
@@ -185,10 +186,10 @@ def moved(verb: str, before: str | None) -> Callable[[Shop], list[Line]]:
 def retry_backfill(shop: Shop) -> list[Line]:
     old = shop.ws.backfills.get(shop.backfill())
     shop.filters = {"backfill_id": old.backfill_id}
-    actors = builders.Actors.on(shop.ws.context.database)
-    item = replace(actors.plan(key(1))[0], reason="backfill", backfill_id=old.backfill_id)
+    actors = builders.Actors.on(shop.ws.database)
+    item = replace(actors.plan(key(1))[0], reason=AttemptReason.BACKFILL, backfill_id=old.backfill_id)
     [issued], _ = actors.try_to_issue(item)
-    actors.validator.reject([builders.rejected(issued.attempt, actors.token, payload_digest="x")])
+    actors.validator.judge([builders.rejected(issued.attempt, actors.token, payload_digest="x")])
     shop.failed(key(1))
     shop.ws.backfills.retry_failed(old.backfill_id, actor="kim")
     return [(1, "done"), (1, "done")]

@@ -15,7 +15,7 @@ from penstock.config.checks import check_from_mapping
 from penstock.contract.contract import Contract
 from penstock.control.select import Selection
 from penstock.errors import ErrorClass
-from penstock.lifecycle import Outcome
+from penstock.lifecycle import AttemptReason, Outcome
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.pipeline.references import Referenced
 from penstock.pipeline.validate import ToValidate, Validated, validate
@@ -43,7 +43,7 @@ class Keeper(Harness):
         token, run_id = self.workers.register(), new_run_id()
         contract = self.workspace.context.contracts["campaign_daily"]
         planned = [
-            Planned(k, len(self.workspace.context.state.attempts(k)), "missing", contract.fingerprint, "v1")
+            Planned(k, len(self.workspace.reader.attempts(k)), AttemptReason.MISSING, contract.fingerprint, "v1")
             for k in slices
         ]
         issued, _ = self.control.issue(run_id, token, 0, planned)

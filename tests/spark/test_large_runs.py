@@ -118,7 +118,7 @@ def test_a_model_that_spark_refuses_is_reported_before_the_first_run(tmp_path: P
     summary = ws.runs.start(Selection(), listener=watcher, actor="test", spark=spark)
     assert "models.bad" in watcher.heard[0]
     assert summary.loaded == 24
-    assert "nothing" in summary.troubles[0]
+    assert "nothing" in summary.problems[0]
 
 
 def test_one_that_is_cancelled_is_the_last_and_the_rest_stays_due(tmp_path: Path, spark: Any) -> None:

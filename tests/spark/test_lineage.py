@@ -137,7 +137,7 @@ def test_an_unreachable_lineage_service_fails_no_run_and_gets_the_events_later(t
     assert summary.end == "done"
     refused = penstock("lineage", "emit", summary.run_id, workspace=tmp_path)
     assert refused.returncode == 75
-    assert "could not be told to http://127.0.0.1:9" in refused.stderr
+    assert "could not be sent to http://127.0.0.1:9" in refused.stderr
     assert "sesame" not in refused.stderr
 
 

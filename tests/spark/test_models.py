@@ -270,7 +270,7 @@ def test_a_broken_model_holds_up_itself_and_its_dependents_only(tmp_path: Path, 
     summary = run(ws, spark)
     assert (summary.accepted, summary.loaded, summary.end) == (4, 4, "done")
     assert summary.blocked == 6
-    words = "\n".join(summary.troubles)
+    words = "\n".join(summary.problems)
     assert "models.gone: there is no file 'gone.sql' in the folder of penstock.yaml" in words
     assert "models.broken" in words
     assert "models.above: it waits for models.broken, which cannot be made" in words
@@ -292,8 +292,8 @@ def test_other_columns_need_another_schema_version(tmp_path: Path, spark: Any) -
     run(open_at(write_workspace(tmp_path, models={"spend": spend()})), spark)
     other = SPEND.replace("AS cost", "AS euros")
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(code=other)}))
-    assert ws.status.board(Selection(source="models")).stale_reasons()["CODE_CHANGED"] == 2
-    [trouble] = run(ws, spark).troubles
+    assert ws.board(Selection(source="models")).stale_reasons()["CODE_CHANGED"] == 2
+    [trouble] = run(ws, spark).problems
     assert "cost long was removed; euros long was added" in trouble
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(code=other, schema_version="v2")}))
     assert run(ws, spark).accepted == 2

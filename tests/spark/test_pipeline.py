@@ -329,7 +329,7 @@ def test_a_query_with_a_check_that_spark_refuses_holds_up_itself_and_its_models_
     summary = run(ws, spark, good, key(1, first), slice_of("fine", first), slice_of("above", first))
     assert (summary.planned, summary.accepted, summary.loaded, summary.blocked) == (4, 2, 2, 1)
     assert summary.end == "done"
-    [trouble] = summary.troubles
+    [trouble] = summary.problems
     assert trouble.startswith(reason)
     assert ws.context.state.attempts(key(1, first)) == []
     assert set(rows_by_partition(ws, "demo.good_daily")) == {good}
@@ -344,7 +344,7 @@ def test_a_query_with_a_check_that_spark_refuses_holds_up_itself_and_its_models_
     whole = {"good_daily": CAMPAIGNS, "campaign_daily": CAMPAIGNS}
     ws = open_at(write_workspace(tmp_path, queries=whole, models={name: {**one} for name, one in models.items()}))
     summary = run(ws, spark)
-    assert (summary.planned, summary.accepted, summary.blocked, summary.troubles) == (4, 4, 0, [])
+    assert (summary.planned, summary.accepted, summary.blocked, summary.problems) == (4, 4, 0, [])
 
 
 def test_a_portion_with_nothing_but_refused_checks_does_not_stop_the_others(tmp_path: Path, spark: Any) -> None:
@@ -357,7 +357,7 @@ def test_a_portion_with_nothing_but_refused_checks_does_not_stop_the_others(tmp_
     run(ws, spark, *(key(1, f"{day}", "good_daily") for day in days))
     summary = run(ws, spark)  # of June only the refused query is left, of May the other
     assert (summary.accepted, summary.blocked, summary.end) == (2, 10, "done")
-    [trouble] = summary.troubles
+    [trouble] = summary.problems
     assert "the check expression(clicks + 1) is not valid" in trouble
     with pytest.raises(ConfigError, match="the check expression"):
         run(ws, spark)  # nothing else is due

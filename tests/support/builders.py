@@ -23,7 +23,7 @@ from penstock.db.engine import Database
 from penstock.db.migrate import migrate
 from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import Stage
+from penstock.lifecycle import AttemptReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id, new_ulid
 from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.pauses import PauseStore
@@ -71,7 +71,7 @@ FINGERPRINT = contract().fingerprint
 
 
 def planned(partition: PartitionKey | None = None, seen: int = 0, reason: str = "missing") -> Planned:
-    return Planned(partition or key(), seen, reason, FINGERPRINT, "v1")
+    return Planned(partition or key(), seen, AttemptReason(reason), FINGERPRINT, "v1")
 
 
 def due_at(partition: PartitionKey) -> datetime:
@@ -168,7 +168,7 @@ class Actors:
     def reject(self, partition: PartitionKey | None = None, message: str = "clicks is negative") -> AttemptKey:
         """Issue an attempt and reject it."""
         attempt = self.issue_one(partition)
-        assert self.validator.reject([rejected(attempt, self.token, message)]).applied == [attempt]
+        assert self.validator.judge([rejected(attempt, self.token, message)]).applied == [attempt]
         return attempt
 
     def cancel(self, partition: PartitionKey | None = None, *, lost: bool = False) -> AttemptKey:

@@ -18,6 +18,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
 from penstock.control.lake_evidence import table_contract
 from penstock.db import schema as tables
+from penstock.lifecycle import AttemptReason
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.pipeline.load import stage_part
 from penstock.pipeline.verify import Content, table_damage
@@ -101,7 +102,10 @@ class Harness:
         token, run_id = self.workers.register(), new_run_id()
         contracts = {key: self._contracts[key.query_name] for key in slices}
         seen = self._last_attempts()
-        planned = [Planned(k, seen.get(k, 0), "missing", c.fingerprint, c.schema_version) for k, c in contracts.items()]
+        planned = [
+            Planned(k, seen.get(k, 0), AttemptReason.MISSING, c.fingerprint, c.schema_version)
+            for k, c in contracts.items()
+        ]
         issued, _ = self.control.issue(run_id, token, 0, planned)
         verdicts = [self._accepted(i.attempt, slices[i.attempt.partition], rows, token) for i in issued]
         applied = self.validator.judge(verdicts).applied

@@ -12,7 +12,7 @@ import yaml
 
 from penstock.control.select import Selection
 from penstock.flow.graph import Graph
-from penstock.lifecycle import Stage
+from penstock.lifecycle import AttemptReason, Stage
 from penstock.partition import PartitionKey, RunId, new_run_id
 from penstock.state.records import Planned
 from support.builders import audit_entry, rejected, resumed
@@ -86,11 +86,11 @@ def make(folder: Path) -> LongNames:
 def fail(house: Harness, keys: Sequence[PartitionKey]) -> RunId:
     """A run in which the source answered for none of these."""
     run_id, token = new_run_id(), house.workers.register()
-    contract = house.workspace.context.contracts[QUERY]
-    planned = [Planned(key, 0, "missing", contract.fingerprint, contract.schema_version) for key in keys]
+    contract = house.workspace.contracts[QUERY]
+    planned = [Planned(key, 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version) for key in keys]
     house.control.start_run(run_id, token, "ada", {}, len(keys), Graph(keys).event(run_id))
     issued, _ = house.control.issue(run_id, token, "one", planned)
-    house.validator.reject([rejected(one.attempt, token, stage=Stage.EXTRACT) for one in issued])
+    house.validator.judge([rejected(one.attempt, token, stage=Stage.EXTRACT) for one in issued])
     house.control.finish_run(run_id, token, {}, "done")
     house.workers.stop(token)
     return run_id

@@ -15,6 +15,7 @@ from typing import Any
 from penstock.app import Workspace
 from penstock.config.settings import load_settings
 from penstock.projections.system_tables import system_table
+from penstock.source.registry import hooks_of
 from support.checker import places
 
 _TABLES = ("partition_status", "runs")
@@ -53,7 +54,7 @@ def _compared(folder: Path) -> list[str]:
 def _opened(folder: Path) -> Workspace:
     """The workspace, whatever variables its file needs: the ledger is read without any of them."""
     names = re.findall(r"\$\{(\w+)\}", (folder / "penstock.yaml").read_text())
-    return Workspace(load_settings(folder, {**dict.fromkeys(names, "unset"), **os.environ}))
+    return Workspace(load_settings(folder, {**dict.fromkeys(names, "unset"), **os.environ}, hooks_of))
 
 
 def _rows(ws: Workspace, name: str) -> Counter[Any]:

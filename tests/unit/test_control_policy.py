@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config.assets import Restate, Retry
-from penstock.control.breaker import CONFIRMATIONS, gate, in_words, observed
+from penstock.control.breaker import CONFIRMATIONS, describe, gate, observed
 from penstock.control.ranges import (
     between_keys,
     count_partitions,
@@ -104,7 +104,7 @@ def test_a_breaker_opens_after_a_few_confirmations() -> None:
         assert gate(breaker, NOW, by_hand=False) is Gate.OPEN
     breaker = observed(breaker, REFUSED, NOW)
     assert gate(breaker, NOW, by_hand=False) is Gate.SHUT
-    assert "renew the credentials" in str(in_words(breaker, NOW))
+    assert "renew the credentials" in str(describe(breaker, NOW))
 
 
 def test_one_successful_request_shows_that_the_source_works() -> None:
@@ -130,7 +130,7 @@ def test_a_source_that_asks_everybody_for_a_pause_gets_it() -> None:
     assert gate(breaker, NOW + timedelta(seconds=89), by_hand=False) is Gate.SHUT
     assert gate(breaker, NOW + timedelta(seconds=89), by_hand=True) is Gate.PROBE
     assert gate(breaker, NOW + timedelta(seconds=90), by_hand=False) is Gate.OPEN
-    assert "asked for a pause" in str(in_words(breaker, NOW))
+    assert "asked for a pause" in str(describe(breaker, NOW))
     assert observed(CLOSED, Observation(succeeded=3, quota_pause=90.0), NOW) == CLOSED
 
 

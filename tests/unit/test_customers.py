@@ -16,6 +16,7 @@ from penstock.config.settings import Settings, load_settings
 from penstock.control.customers import plan_customers, write_customers
 from penstock.errors import ActRefused, ConfigError, StateConflict
 from penstock.source.protocol import Account
+from penstock.source.registry import hooks_of
 from support import builders
 
 NOW = datetime(2026, 6, 10, 12, tzinfo=UTC)
@@ -38,7 +39,7 @@ def load(folder: Path, text: str | None, **changes: Any) -> Settings:
     (folder / "penstock.yaml").write_text(yaml.safe_dump(body))
     if text is not None:
         (folder / "customers.csv").write_bytes(text.encode())
-    return load_settings(folder, {})
+    return load_settings(folder, {}, hooks_of)
 
 
 def synced(folder: Path, text: str, *found: Account, **changes: Any) -> tuple[list[tuple[str, str]], str]:

@@ -16,6 +16,7 @@ from penstock.control.models import ModelPlanner
 from penstock.control.select import Selection, derived, expected
 from penstock.derived import Derived, in_order
 from penstock.expected import ExpectedRange
+from penstock.lifecycle import PlanReason
 from penstock.partition import ALL_CUSTOMERS, PartitionKey
 from support import builders
 
@@ -124,7 +125,7 @@ def test_a_plan_waits_only_for_what_is_there_or_comes_with_it(
         reader = builders.Actors.on(builders.migrated(builders.open_database("sqlite", folder, str))).reader
         planner = ModelPlanner(reader, found, contracts, lambda ranges: set(), lambda: ())
         ranges = expected(body, Selection(source="models"), now)
-        plan = planner.plan(ranges, inside, now, ("missing",))
+        plan = planner.plan(ranges, inside, now, (PlanReason.MISSING,))
     made = {item.key for item in plan.items}
     coming = {*inside, *made}
     assert made == {key for model in MODELS for key in slices(found, model.name) if whole(found.inputs(key), coming)}

@@ -17,6 +17,7 @@ from penstock.contract.documents import as_yaml, checked_query, queries_in
 from penstock.contract.infer import infer
 from penstock.errors import DataError
 from penstock.pipeline.contract_trial import try_contract
+from penstock.source.registry import hooks_of
 
 
 def lines(*rows: Any) -> list[bytes]:
@@ -109,7 +110,7 @@ def test_its_own_rows_satisfy_a_proposal_that_can_be_loaded(
     query = checked_query("q", proposal.as_query("demo"), "test")
     file = folder / "query.yaml"
     file.write_text(as_yaml({"q": query_to_mapping(query)}, list(proposal.notes)))
-    [(name, loaded)] = queries_in(file, {})[0].items()
+    [(name, loaded)] = queries_in(file, {}, hooks_of)[0].items()
     assert (name, loaded) == ("q", query)
     trial = try_contract(Contract.of(loaded), payload, None, None)
     assert [c for c in trial.complaints if "cannot be kept" not in c.message] == []

@@ -30,8 +30,9 @@ ALLOWED: dict[tuple[Actor, Act, PartitionStatus], PartitionStatus] = {
 
 
 def after(actor: Actor, act: Act, before: PartitionStatus) -> PartitionStatus | None:
-    """The status after the act, or None if the actor may not perform it in this status."""
-    return {(move.actor, move.act, move.before): move.after for move in TRANSITIONS}.get((actor, act, before))
+    """Where the act leads from `before`; None if the table has no such move."""
+    moves = {(move.actor, move.act, move.before): move.after for move in TRANSITIONS}
+    return moves.get((actor, act, before))
 
 
 @pytest.mark.parametrize(("actor", "act", "before"), list(product(Actor, Act, PartitionStatus)), ids=str)

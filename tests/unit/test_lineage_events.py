@@ -14,8 +14,9 @@ from ulid import ULID
 
 from penstock.config.settings import LineageSettings, Settings, load_settings
 from penstock.contract.contract import Contract
-from penstock.control.lineage import run_events, tell
 from penstock.errors import TransientError
+from penstock.observe.lineage import emit, run_events
+from penstock.source.registry import hooks_of
 from penstock.state.assets import AssetRun
 from penstock.warehouse.reader import TableHead
 from support.builders import NOW, contract
@@ -32,7 +33,7 @@ SPACE = "penstock://acme/ads"
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return load_settings(write_workspace(tmp_path_factory.mktemp("lineage")) / "penstock.yaml", {})
+    return load_settings(write_workspace(tmp_path_factory.mktemp("lineage")) / "penstock.yaml", {}, hooks_of)
 
 
 def asset(of: Contract = FETCHED, **changes: Any) -> AssetRun:
@@ -125,7 +126,7 @@ def test_events_are_added_to_a_file(settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "lineage.jsonl"
     events = run_events(settings, RUN, [asset()], {FETCHED.fingerprint: FETCHED}, {}, "/lake")
     for _ in range(2):
-        tell(LineageSettings(file=str(file)), events)
+        emit(LineageSettings(file=str(file)), events)
     assert [json.loads(line)["eventType"] for line in file.read_text().splitlines()] == ["COMPLETE", "COMPLETE"]
-    with pytest.raises(TransientError, match="could not be told"):
-        tell(LineageSettings(file=str(tmp_path / "nowhere" / "lineage.jsonl")), events)
+    with pytest.raises(TransientError, match="could not be sent"):
+        emit(LineageSettings(file=str(tmp_path / "nowhere" / "lineage.jsonl")), events)

@@ -21,6 +21,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.documents import as_yaml, checked_query, dumped, queries_in
 from penstock.contract.odcs import from_odcs, to_odcs
 from penstock.errors import ConfigError
+from penstock.source.registry import hooks_of
 from support.strategies import kinds
 
 CHECKS: list[dict[str, Any]] = [
@@ -116,7 +117,7 @@ slaProperties:
 def test_a_contract_of_others_becomes_a_query(tmp_path: Path) -> None:
     file = tmp_path / "orders.odcs.yaml"
     file.write_text(FOREIGN)
-    [(name, query)], notes = queries_in(file, {})[0].items(), queries_in(file, {})[1]
+    [(name, query)], notes = queries_in(file, {}, hooks_of)[0].items(), queries_in(file, {}, hooks_of)[1]
     written = query_to_mapping(query)
     assert name == "orders"
     assert written == {
@@ -151,23 +152,26 @@ def test_a_document_without_a_valid_query_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("apiVersion: v3.0.2\nkind: DataContract\nid: x\nversion: 1.0.0\n")
     with pytest.raises(ConfigError, match="has no schema"):
-        queries_in(file, {})
+        queries_in(file, {}, hooks_of)
     file.write_text(FOREIGN.replace("name: order_id", "name: OrderId"))
     with pytest.raises(ConfigError, match=r"bad.yaml: orders.fields.0.name: name 'OrderId' is not valid"):
-        queries_in(file, {})
+        queries_in(file, {}, hooks_of)
 
 
 def test_a_file_with_one_query_or_many_is_read(tmp_path: Path) -> None:
     alone = tmp_path / "Daily-Report.yaml"
     alone.write_text("fields:\n  - {name: a, type: long}\nchecks:\n  - unique: [a]\n")
-    assert list(queries_in(alone, {})[0]) == ["daily_report"]
+    assert list(queries_in(alone, {}, hooks_of)[0]) == ["daily_report"]
     alone.write_text("fields:\n  - {name: a, type: lnog}\nchecks:\n  - unique: [b]\n")
     with pytest.raises(ConfigError) as refused:
-        queries_in(alone, {})
+        queries_in(alone, {}, hooks_of)
     assert str(refused.value).splitlines()[0].startswith("Daily-Report.yaml:2: fields[0].type: 'lnog' is not a type")
     assert "'b' is not a field" in str(refused.value)
     many = tmp_path / "many.yaml"
     many.write_text(
         "queries:\n  one: {fields: [{name: a, type: long}]}\n  two: {source: x, fields: [{name: a, type: long}]}\n"
     )
-    assert {name: query.source for name, query in queries_in(many, {})[0].items()} == {"one": "local", "two": "x"}
+    assert {name: query.source for name, query in queries_in(many, {}, hooks_of)[0].items()} == {
+        "one": "local",
+        "two": "x",
+    }

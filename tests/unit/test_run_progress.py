@@ -8,6 +8,7 @@ import re
 import pytest
 
 from penstock.cli.progress import RunProgress
+from penstock.observe.progress import SILENT, LineListener
 
 
 class Terminal(io.StringIO):
@@ -50,3 +51,19 @@ def test_on_a_terminal_a_message_is_shown_as_it_is(monkeypatch: pytest.MonkeyPat
     with RunProgress() as progress:
         progress.say(message)
     assert message in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+
+
+def test_lines_are_written_to_any_log() -> None:
+    written: list[str] = []
+    lines = LineListener(written.append)
+    report = lines.stage("load", 1)
+    for share in (0.5, 0.5, 0.2, 1.0):
+        report(share)
+    lines.say("published")
+    assert written == ["load: 1 partition", "load: 50 %", "published"]
+
+
+def test_the_silent_listener_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    SILENT.stage("extract", 8)(1.0)
+    SILENT.say("publishing")
+    assert capsys.readouterr() == ("", "")

@@ -14,12 +14,12 @@ from penstock.config.assets import Query
 from penstock.config.checks import Field
 from penstock.config.settings import Customer, Settings, SourceSettings, StateSettings
 from penstock.contract.contract import Contract
-from penstock.control.plan import DUE, Plan, make_plan, refuse_changed_fields
+from penstock.control.plan import DUE, Plan, attempt_reason, make_plan, refuse_changed_fields
 from penstock.control.select import Selection, due_range, expected
 from penstock.db.engine import Database
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import AttemptReason, PartitionStatus, PlanReason
 from penstock.state.records import Planned
 from support import builders
 from support.builders import Actors, contract, days, key, planned, query
@@ -257,7 +257,7 @@ def actors() -> Iterator[Actors]:
 
 
 def plan_of(actors: Actors, *, reprocess: bool = False) -> Plan:
-    reasons = (*DUE, "success") if reprocess else DUE
+    reasons = (*DUE, PlanReason.SUCCESS) if reprocess else DUE
     return make_plan(actors.reader, [days(1, 6)], CONTRACTS, builders.NOW, restated={}, reasons=reasons)
 
 
@@ -280,7 +280,17 @@ def test_a_plan_to_reprocess_takes_what_is_success_as_well_but_never_what_failed
 def test_a_plan_names_todays_contract(actors: Actors) -> None:
     newer = contract(schema_version="v2")
     plan = make_plan(actors.reader, [days(1, 1)], {"campaign_daily": newer}, builders.NOW, restated={})
-    assert plan.items == [Planned(key(1), 0, "missing", newer.fingerprint, "v2")]
+    assert plan.items == [Planned(key(1), 0, AttemptReason.MISSING, newer.fingerprint, "v2")]
+
+
+@pytest.mark.parametrize("reason", PlanReason)
+def test_every_reason_to_plan_is_stored_with_the_attempt_or_allows_none(reason: PlanReason) -> None:
+    stored = {PlanReason.WAITING: AttemptReason.POSTPONED, PlanReason.SUCCESS: AttemptReason.REPROCESS}
+    if reason in (PlanReason.OPEN, PlanReason.PAUSED, PlanReason.FAILED):
+        with pytest.raises(ValueError, match=f"that is {reason} is not attempted"):
+            attempt_reason(reason)
+    else:
+        assert attempt_reason(reason) == stored.get(reason, reason.value)
 
 
 def test_planning_changes_nothing(actors: Actors) -> None:

@@ -38,6 +38,7 @@ from penstock.config.settings import (
 from penstock.contract.contract import Contract
 from penstock.contract.odcs import to_odcs
 from penstock.errors import ConfigError, UsageError
+from penstock.source.registry import hooks_of
 
 # Four lines, so that the lines of a test start on line 5.
 HEAD = "tenant: acme\nworkspace: ads\nstate: sqlite:///state.db\nlake: ./lake\n"
@@ -74,7 +75,7 @@ def load(folder: Path, text: str, environ: Mapping[str, str] | None = None, file
     for name, content in {**written, "penstock.yaml": text, **(files or {})}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
-    return load_settings(folder / "penstock.yaml", environ or {})
+    return load_settings(folder / "penstock.yaml", environ or {}, hooks_of)
 
 
 def refusals(
@@ -231,7 +232,7 @@ def test_sections_that_were_left_empty_are_empty(tmp_path: Path) -> None:
 
 def test_a_folder_may_be_named_instead_of_its_file(tmp_path: Path) -> None:
     by_file = load(tmp_path, HEAD)
-    assert load_settings(tmp_path, {}) == by_file
+    assert load_settings(tmp_path, {}, hooks_of) == by_file
 
 
 def test_a_query_keeps_its_options_and_its_customers(tmp_path: Path) -> None:
@@ -432,12 +433,12 @@ def test_an_empty_file_lacks_everything(tmp_path: Path) -> None:
 def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "penstock.yaml").write_bytes(HEAD.encode() + b"x: \xff\n")
     with pytest.raises(ConfigError, match=r"^penstock.yaml:5: is not UTF-8 text$"):
-        load_settings(tmp_path, {})
+        load_settings(tmp_path, {}, hooks_of)
 
 
 def test_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^penstock.yaml:1: 'penstock.yaml' cannot be read: No such file"):
-        load_settings(tmp_path / "penstock.yaml", {})
+        load_settings(tmp_path / "penstock.yaml", {}, hooks_of)
 
 
 def test_an_alias_inside_itself_is_refused(tmp_path: Path) -> None:

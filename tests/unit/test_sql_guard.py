@@ -15,6 +15,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.evaluation import row_rules
 from penstock.errors import ConfigError, UsageError
 from penstock.pipeline.model import checked_sql
+from penstock.source.registry import hooks_of
 from penstock.sql_guard import SqlRefused, check_spark_expression, expression_problems, spark_statement
 from penstock.warehouse.sql import query
 
@@ -133,7 +134,7 @@ def test_an_expression_that_reaches_further_is_refused_with_its_line(tmp_path: P
     quoted = text.replace("'", "''").replace("${", "$${")
     file.write_text(f"fields:\n  - {{name: a, type: string}}\nchecks:\n  - expression: '{quoted}'\n")
     with pytest.raises(ConfigError) as refused:
-        load_queries(file, {})
+        load_queries(file, {}, hooks_of)
     assert "query.yaml:4: checks[0]: " in str(refused.value)
     assert words in str(refused.value)
 

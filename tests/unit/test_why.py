@@ -195,7 +195,7 @@ BLOCKED: list[tuple[dict[str, Any], str, str]] = [
         "given up for good: 5 failed",
         "state clear-terminal",
     ),
-    ({"trouble": "the breaker of demo is open"}, "the breaker of demo is open", "--reprocess"),
+    ({"source_error": "the breaker of demo is open"}, "the breaker of demo is open", "--reprocess"),
     ({"control": {"held_at": NOW, "held_by": "ada"}}, "held back from restatement by ada", "--reprocess"),
     ({"lacking": ("2 of 3 slices cannot be read",)}, "2 of 3 slices cannot be read", "brings what is lacking"),
     ({"state": FAILED}, "explicit retry: clicks is negative", "state history"),

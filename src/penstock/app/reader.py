@@ -22,6 +22,7 @@ from penstock.control.select import Selection
 from penstock.db.engine import Database
 from penstock.lake import open_lake
 from penstock.partition import PartitionKey, RunId
+from penstock.source.registry import hooks_of
 from penstock.state.records import PartitionView
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def open_reader(path: str | Path = ".", clock: Clock = utc_now) -> Reader:
     another version."""
     from penstock.lake.read_only import ReadOnlyLake
 
-    context = Context(load_settings(find_workspace(Path(path)), os.environ), clock)
+    context = Context(load_settings(find_workspace(Path(path)), os.environ, hooks_of), clock)
     state = context.settings.state
     context.database = Database(state.url, state.schema_name, read_only=True)
     context.lake = ReadOnlyLake(open_lake(context.settings.lake))

@@ -50,7 +50,7 @@ def open_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
 
 def load_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
     """The workspace without a check of its database, for commands that create or repair the database."""
-    return Workspace(load_settings(find_workspace(Path(path)), os.environ), clock)
+    return Workspace(load_settings(find_workspace(Path(path)), os.environ, hooks_of), clock)
 
 
 class Workspace:

@@ -196,10 +196,11 @@ def _query(workspace: str, name: str) -> Query:
 
 def _queries(file: Path) -> tuple[dict[str, Query], list[str]]:
     from penstock.contract.documents import queries_in
+    from penstock.source.registry import hooks_of
 
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
-    return queries_in(file, os.environ)
+    return queries_in(file, os.environ, hooks_of)
 
 
 def _one(queries: dict[str, Query], name: str | None, file: Path) -> tuple[str, Query]:

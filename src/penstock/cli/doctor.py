@@ -140,7 +140,7 @@ def _models(ws: Workspace) -> str:
 
 
 def _lineage(ws: Workspace) -> str:
-    from penstock.control.lineage import require_openlineage
+    from penstock.observe.lineage import require_openlineage
 
     require_openlineage()
     return f"runs send events to {ws.settings.lineage.where}" if ws.settings.lineage else ""

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import typer
 
+from penstock.observe.progress import LineListener
 from penstock.plural import counted
 
 LARGE_PLAN = 10_000  # expected partitions; smaller plans take no noticeable time
 
 
 class RunProgress:
-    """Shows the stages of a run. Implements the runner's Watcher."""
+    """Shows the stages of a run. Implements ProgressListener."""
 
     def __init__(self) -> None:
         self._live: Any = None
         self._bars: dict[str, tuple[Any, int]] = {}
         self._planning: Any = None
+        self._lines = LineListener(partial(typer.echo, err=True))
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -49,7 +52,7 @@ class RunProgress:
         if self._live is not None:
             self._live.console.print(message)
         else:
-            typer.echo(message, err=True)
+            self._lines.say(message)
 
     def plan(self, expected: int) -> None:
         """Show that planning begins; the first stage ends it. Its length is unknown, so the bar shows no percentage."""
@@ -67,8 +70,7 @@ class RunProgress:
     def stage(self, name: str, partitions: int) -> Callable[[float], None]:
         self.planned()
         if self._live is None:
-            typer.echo(f"{name}: {counted(partitions)}", err=True)
-            return _lines(name)
+            return self._lines.stage(name, partitions)
         return self._bar(name, partitions)
 
     def _bar(self, name: str, partitions: int) -> Callable[[float], None]:
@@ -79,17 +81,3 @@ class RunProgress:
         self._bars[name] = (task, before + partitions)
         self._live.update(task, total=before + partitions, count=counted(before + partitions))
         return lambda share: self._live.update(task, completed=before + share * partitions)
-
-
-def _lines(name: str) -> Callable[[float], None]:
-    """Report each quarter as a line, for logs."""
-    reported = 0
-
-    def report(share: float) -> None:
-        nonlocal reported
-        quarter = int(share * 4)
-        if reported < quarter < 4:
-            reported = quarter
-            typer.echo(f"{name}: {quarter * 25} %", err=True)
-
-    return report

@@ -63,7 +63,7 @@ def run(
     if reprocess:
         with RunProgress() as progress:
             progress.plan(expected)
-            again = ws.plan(chosen, reprocess=True, limit=1).reasons.get("reprocess", 0)
+            again = ws.plan(chosen, reprocess=True, limit=1).reasons.get(AttemptReason.REPROCESS, 0)
         confirm("reprocessing", again, yes=yes, force=force)
     with explain_interrupt("`penstock run` continues"), RunProgress() as progress:
         progress.plan(expected)

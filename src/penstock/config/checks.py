@@ -41,9 +41,8 @@ def _field_type(text: str) -> str:
     """Return the canonical spelling of the type."""
     try:
         return str(field_types.kind_of(text))
-    except ValueError as error:
-        if not str(error).endswith("is not a type"):
-            raise
+    except field_types.UnknownType:
+        pass  # refused below, with a hint
     brackets = text.startswith(("decimal(", "array<", "struct<"))
     hint = "; inside { } put it in quotes" if brackets else did_you_mean(text, FIELD_TYPES)
     raise ValueError(f"{text!r} is not a type (types: {', '.join(FIELD_TYPES)}){hint}")

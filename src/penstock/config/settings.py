@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -25,6 +25,7 @@ from penstock.config.checks import (
     References,
 )
 from penstock.config.file import MERGED_MAPS, Document, Trail, read_workspace_file
+from penstock.config.source_hooks import HooksOf, SourceHooks
 from penstock.config.values import Day, Declared, Duration, Kept, Name, Rate, describe_problem, did_you_mean
 from penstock.errors import ConfigError, UsageError
 
@@ -283,33 +284,34 @@ def find_workspace(start: Path) -> Path:
     )
 
 
-def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Load a workspace file, or that of a folder. Raises ConfigError with one line per problem."""
+def load_settings(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> Settings:
+    """The settings in a workspace file (or in the folder that holds one), or ConfigError with a line per problem.
+    `hooks_of` returns the rules of a kind of source."""
     document = read_workspace_file(path / WORKSPACE_FILE if path.is_dir() else path, environ)
     if document.incomplete:
         document.raise_if_refused()
-    _strike_hyphens(document)
+    _normalise_customers(document, hooks_of)
     settings = _validated(document)
     if settings is not None:
         _refuse_broken_references(document, settings.queries)
     # These inspect the document instead of the models, so that one bad value does not hide the next problem.
     _refuse_repeated_customers(document)
     _refuse_unknown_names(document)
-    _refuse_ids_that_google_ads_would(document)
+    _refuse_customers_of_sources(document, hooks_of)
     _refuse_broken_models(document)
     document.raise_if_refused()
     assert settings is not None  # otherwise the line above has raised
     return settings
 
 
-def load_queries(path: Path, environ: Mapping[str, str]) -> dict[str, Query]:
-    """Load the queries of a workspace file, of a file that it could include, or of a file with a single query."""
+def load_queries(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> dict[str, Query]:
+    """The queries of a workspace file, of a file that it could include, or the single query that a file describes."""
     document = read_workspace_file(path, environ)
     if document.incomplete:
         document.raise_if_refused()
     written = document.values
     if "tenant" in written or "state" in written:
-        return load_settings(path, environ).queries
+        return load_settings(path, environ, hooks_of).queries
     alone = "queries" not in written
     found = {}
     own_name = str(written.get("name") or name_after(path))
@@ -462,35 +464,62 @@ def _refuse_unknown_names(document: Document) -> None:
                 document.refuse(("queries", name, "customers", index), _unknown("customer", customer_id, known))
 
 
-def _strike_hyphens(document: Document) -> None:
-    """Ids of Google Ads accounts may be written as Google shows them."""
-    customers, asker = document.values.get("customers", []), _asker(document)
+class _CustomerRule(NamedTuple):
+    """The rule of a source for customer ids, and a query that applies it to some or all customers."""
+
+    query_name: str
+    query: dict[str, Any]
+    title: str
+    normalise: Callable[[str], str]
+
+    def normalised(self, customer_id: str) -> str:
+        """The id as partition keys have it. An invalid id stays as it is and is refused later, with its place."""
+        try:
+            return self.normalise(customer_id)
+        except ValueError:
+            return customer_id
+
+
+def _customer_rules(document: Document, hooks_of: HooksOf) -> list[_CustomerRule]:
+    sources = dict(_maps(document, "sources"))
+    rules = []
+    for name, query in _maps(document, "queries"):
+        source = query.get("source")
+        kind = sources[source].get("kind") if isinstance(source, str) and source in sources else None
+        hooks = hooks_of(kind) if isinstance(kind, str) else SourceHooks()
+        if hooks.normalise_customer is not None:
+            rules.append(_CustomerRule(name, query, hooks.title or str(source), hooks.normalise_customer))
+    return rules
+
+
+def _rules_by_customer(rules: Sequence[_CustomerRule]) -> Callable[[str], _CustomerRule | None]:
+    """Finds the first rule that applies to a customer. The customers of each query are collected once."""
+    asking = [(rule, set(_strings(rule.query.get("customers")))) for rule in rules]
+    return lambda customer_id: next((rule for rule, only in asking if not only or customer_id in only), None)
+
+
+def _normalise_customers(document: Document, hooks_of: HooksOf) -> None:
+    """Replaces customer ids by the spelling that partition keys have."""
+    rules = _customer_rules(document, hooks_of)
+    customers, rule_for = document.values.get("customers", []), _rules_by_customer(rules)
     for index, customer_id in _numbered_strings(customers, "id"):
-        if asker(customer_id):
-            customers[index]["id"] = partition.account_id(customer_id)
-    for _, query in _of_google(document):
-        for index, customer_id in _numbered_strings(query.get("customers")):
-            query["customers"][index] = partition.account_id(customer_id)
+        if rule := rule_for(customer_id):
+            customers[index]["id"] = rule.normalised(customer_id)
+    for rule in rules:
+        for index, customer_id in _numbered_strings(rule.query.get("customers")):
+            rule.query["customers"][index] = rule.normalised(customer_id)
 
 
-def _refuse_ids_that_google_ads_would(document: Document) -> None:
-    """A customer that only other sources serve may be called anything."""
-    asker = _asker(document)
+def _refuse_customers_of_sources(document: Document, hooks_of: HooksOf) -> None:
+    """Refuses ids that the source of a query does not accept. Customers of other sources may have any id."""
+    rule_for = _rules_by_customer(_customer_rules(document, hooks_of))
     for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
-        if (name := asker(customer_id)) and not re.fullmatch("[0-9]+", customer_id):
-            text = f"{customer_id!r} must be digits, because {name} asks Google Ads for it"
-            document.refuse(("customers", index, "id"), text)
-
-
-def _asker(document: Document) -> Callable[[str], str | None]:
-    """Which query asks Google Ads for a customer, if any does."""
-    asking = [(name, set(_strings(query.get("customers")))) for name, query in _of_google(document)]
-    return lambda customer_id: next((name for name, only in asking if not only or customer_id in only), None)
-
-
-def _of_google(document: Document) -> list[tuple[str, dict[str, Any]]]:
-    sources = {name for name, source in _maps(document, "sources") if source.get("kind") == "google_ads"}
-    return [(name, query) for name, query in _maps(document, "queries") if query.get("source") in sources]
+        if rule := rule_for(customer_id):
+            try:
+                rule.normalise(customer_id)
+            except ValueError as error:
+                text = f"{customer_id!r} {error}, because {rule.query_name} asks {rule.title} for it"
+                document.refuse(("customers", index, "id"), text)
 
 
 def _refuse_broken_references(document: Document, queries: Mapping[str, Query]) -> None:

@@ -15,7 +15,7 @@ from penstock.config.checks import Check, Field, check_from_mapping, check_to_ma
 from penstock.contract.extra import EXTRA
 from penstock.errors import PenstockError
 from penstock.field_types import Kind, kind_of
-from penstock.partition import MODELS
+from penstock.partition import AssetKind, asset_kind
 
 Policy = Literal["reject", "ignore", "keep"]
 
@@ -116,9 +116,13 @@ class Contract:
         return f"{self.source}.{self.query_name}"
 
     @property
+    def kind(self) -> AssetKind:
+        return asset_kind(self.source)
+
+    @property
     def place(self) -> str:
         """The path of the query or model in the workspace file, for messages."""
-        return f"{'models' if self.source == MODELS else 'queries'}.{self.query_name}"
+        return f"{'models' if self.kind is AssetKind.DERIVED else 'queries'}.{self.query_name}"
 
     @property
     def table(self) -> str:

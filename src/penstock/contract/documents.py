@@ -12,16 +12,17 @@ import yaml
 from penstock.config.assets import Query
 from penstock.config.file import too_large
 from penstock.config.settings import load_queries
+from penstock.config.source_hooks import HooksOf
 from penstock.config.values import describe_problem
 from penstock.contract.odcs import from_odcs, is_odcs
 from penstock.errors import ConfigError
 
 
-def queries_in(path: Path, environ: Mapping[str, str]) -> tuple[dict[str, Query], list[str]]:
+def queries_in(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> tuple[dict[str, Query], list[str]]:
     """Return the queries that a file describes, and notes on the parts that cannot be expressed as queries."""
     document = _parse_yaml(path)
     if not is_odcs(document):
-        return load_queries(path, environ), []
+        return load_queries(path, environ, hooks_of), []
     found, notes = from_odcs(document)
     return {name: checked_query(name, body, str(path)) for name, body in found.items()}, notes
 

@@ -1,4 +1,4 @@
-"""What must be true of a run, besides its row, before an operator may make it the trusted one."""
+"""Preconditions of an approval: an operator makes a rejected run the authority."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.state.records import Attempt
 
 
 def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
-    """The raw run must be there, sealed, and the one that was examined: it is what will be published."""
+    """Raises ActRefused unless the raw run exists, is sealed, and is the one that was validated."""
     seal = raw.seal(_key(attempt))
     if seal is None:
         raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} is not there any more; take another run")
@@ -20,8 +20,8 @@ def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
 
 
 def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
-    """Only guards, which compare a run with the trusted one, may be overruled: what is wrong in the rows themselves
-    stays wrong."""
+    """Raises ActRefused unless only guards rejected the run. Guards compare a run with the authority and may be
+    overruled; complaints about the rows themselves may not."""
     rejecting, others = _rejecting(attempt, contract)
     if not rejecting or others:
         found = f"other checks found fault with it: {', '.join(others)}" if others else "no guard held it back"
@@ -29,7 +29,7 @@ def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
 
 
 def held_back_by_guards(attempt: Attempt, contract: Contract) -> bool:
-    """Whether guards rejected the run, and no other check."""
+    """True if guards rejected the run, and no other check."""
     rejecting, others = _rejecting(attempt, contract)
     return bool(rejecting) and not others
 

@@ -1,4 +1,4 @@
-"""The days that a question about readiness names, held against those that are expected."""
+"""The days of a readiness query, compared with the expected days."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LAST_DAY, _END = date.max - 3 * _DAY, datetime.combine(date.max - _DAY, time(12
 
 @dataclass(frozen=True, slots=True)
 class AskedDays:
-    """The expected partitions of the days in a question about readiness.
+    """The expected partitions of the days in a readiness query.
 
     `due` holds the days that have ended. `ranges` holds `due` and the days that have not ended yet, as far as the
-    question names them: the days that have ended for some accounts only, and the next day on which anything is
+    query names them: the days that have ended for some accounts only, and the next day on which anything is
     expected."""
 
     table: str
@@ -43,7 +43,7 @@ class AskedDays:
 
     @property
     def notes(self) -> list[str]:
-        """How the expected days differ from those that were asked for, and why."""
+        """How the expected days differ from the requested ones, and why."""
         found = []
         last = self.last
         if self.since and self.since < self.first:
@@ -61,8 +61,8 @@ class AskedDays:
 
 
 def asked_days(settings: Settings, table: str, selection: Selection, now: datetime) -> AskedDays:
-    """The days of a table that were asked for. A day that is named and has not ended yet is one of them. Raises
-    UsageError if nothing is expected on any of the named days, now or later."""
+    """The requested days of a table, including a named day that has not ended yet. Raises UsageError if nothing is
+    expected on any of the named days, now or later."""
     due, until = expected(settings, selection, now), selection.until
     last = max((span.last for span in due), default=None)
     if until is None:

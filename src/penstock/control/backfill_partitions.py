@@ -1,5 +1,7 @@
-"""The partitions of a backfill: by a stored selector, or those that failed in an earlier backfill. Neither is held as a
-list of keys, so a backfill of a million partitions costs no more memory than one of its chunks."""
+"""The partitions of a backfill: those of a stored selector, or those that failed in an earlier backfill.
+
+Neither is held as a list of keys, so a backfill of a million partitions costs no more memory than one of its chunks.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from penstock.control.ranges import (
     next_page,
     without_frozen,
 )
-from penstock.control.select import Selection, due_range, expected
+from penstock.control.select import Selection, by_kind, due_range, expected
 from penstock.expected import ExpectedRange
-from penstock.partition import MODELS, PartitionKey
+from penstock.partition import PartitionKey
 from penstock.state.backfills import Backfill, BackfillStore
 
 
@@ -35,6 +37,8 @@ class Page:
 
 
 class BackfillPartitions(Protocol):
+    """The partitions of a backfill, in key order."""
+
     def page(self, after: PartitionKey | None, size: int) -> Page | None:
         """At most `size` partitions after a key; None when there are no more."""
 
@@ -48,7 +52,7 @@ class BackfillPartitions(Protocol):
         """The sources of these partitions."""
 
     def covered(self) -> Sequence[ExpectedRange]:
-        """Missing days that this backfill fetches, so that nothing else does."""
+        """Missing days that only this backfill fetches: a round leaves them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class RetriedPartitions:
 
 
 def partitions_of(store: BackfillStore, settings: Settings, backfill: Backfill, now: datetime) -> BackfillPartitions:
-    """The partitions of a backfill, as the configuration of today means them."""
+    """The partitions of a backfill by the present configuration."""
     retry_of = backfill.selector.get("retry_of")
     if retry_of and "keys" not in backfill.selector:  # earlier releases stored the keys
         return RetriedPartitions(store, settings, backfill, retry_of, now)
@@ -114,8 +118,8 @@ def partitions_of(store: BackfillStore, settings: Settings, backfill: Backfill, 
 
 
 def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) -> list[ExpectedRange]:
-    """The partitions that a stored selector means today: what left the configuration or is frozen is left out, and days
-    that are not over are not meant yet."""
+    """The partitions of a stored selector by the present configuration, without frozen days and days that have not
+    ended. Customers and queries that left the configuration are ignored."""
     chosen = Selection.from_dict(selector)
     if chosen.keys:
         return _ranges_of_keys(settings, chosen.keys, now)
@@ -124,20 +128,15 @@ def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) ->
     gone = (chosen.customers and not customers) or (chosen.queries and not queries)
     if gone or (chosen.source and chosen.source not in settings.sources):
         return []
-    meant = fetched(expected(settings, replace(chosen, customers=customers, queries=queries), now))
+    meant = by_kind(expected(settings, replace(chosen, customers=customers, queries=queries), now)).fetched
     return in_key_order(without_frozen(meant))
-
-
-def fetched(ranges: Sequence[ExpectedRange]) -> list[ExpectedRange]:
-    """Without models: they are made when their inputs are there, not in their turn."""
-    return [span for span in ranges if span.source != MODELS]
 
 
 def _ranges_of_keys(settings: Settings, keys: Sequence[PartitionKey], now: datetime) -> list[ExpectedRange]:
     known = [key for key in keys if _is_known(settings, key)]
     dues = [(key, due_range(settings, key, now)) for key in known]
     due = tuple(key for key, due in dues if due.first <= key.logical_date <= due.last)
-    return in_key_order(without_frozen(fetched(expected(settings, Selection(keys=due), now)))) if due else []
+    return in_key_order(without_frozen(by_kind(expected(settings, Selection(keys=due), now)).fetched)) if due else []
 
 
 def _is_known(settings: Settings, key: PartitionKey) -> bool:

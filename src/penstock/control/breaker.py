@@ -1,7 +1,8 @@
-"""The breaker of a source: trouble that is the source's own stops the issuing of attempts, instead of burning them all.
+"""The circuit breaker of a source: an error of the source itself stops the issuing of attempts.
 
-It opens after a few confirmations, lets single probes through, and closes when one succeeds. A source that asks every
-request for a pause (quota) is left alone until then; if only some are asked, only their partitions wait.
+It opens after a few refused requests, lets single probes through, and closes when one succeeds. A source that answers
+every request with a quota error is not asked before the end of the pause; if it answers only some requests so, only
+their partitions wait.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ PROBES = (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
 
 
 def gate(breaker: Breaker, now: datetime, *, by_hand: bool) -> Gate:
-    """What may be issued for the source. A person who starts a run has mended something: that is worth a probe."""
+    """Which attempts of the source may be issued. A run that a person starts may always probe: they may have fixed the
+    cause."""
     pausing = breaker.not_before is not None and now < breaker.not_before
     if breaker.opened_at is None and not pausing:
         return Gate.OPEN
@@ -29,12 +31,12 @@ def gate(breaker: Breaker, now: datetime, *, by_hand: bool) -> Gate:
 
 
 def observed(breaker: Breaker, seen: Observation, now: datetime) -> Breaker:
-    """The breaker after a round of requests."""
-    if seen.succeeded:  # some requests pass: whatever stops the others is not the source as a whole
+    """The breaker after a batch of requests."""
+    if seen.succeeded:  # some requests succeed, so the errors of others are not of the source as a whole
         return Breaker(breaker.source)
     if seen.quota_pause is not None:
         breaker = replace(breaker, not_before=now + timedelta(seconds=seen.quota_pause))
-    if not seen.refused:  # nobody answered, neither yes nor no: an open breaker goes on waiting
+    if not seen.refused:  # no request was answered: an open breaker stays open
         return _probed(breaker, now) if breaker.opened_at is not None else breaker
     breaker = replace(
         breaker,
@@ -48,14 +50,14 @@ def observed(breaker: Breaker, seen: Observation, now: datetime) -> Breaker:
 
 
 def _probed(breaker: Breaker, now: datetime) -> Breaker:
-    """Open, with the next probe after a longer pause."""
+    """The open breaker, with the next probe after a longer pause."""
     probes = breaker.probes + 1
     pause = PROBES[min(probes, len(PROBES)) - 1]
     return replace(breaker, opened_at=breaker.opened_at or now, probes=probes, probe_at=now + pause)
 
 
-def in_words(breaker: Breaker, now: datetime) -> str | None:
-    """Why nothing is issued for the source; None while everything is."""
+def describe(breaker: Breaker, now: datetime) -> str | None:
+    """Why no attempts of the source are issued; None if they are."""
     if breaker.opened_at is not None and breaker.probe_at is not None:
         return (
             f"the breaker of {breaker.source} is open since {breaker.opened_at:%Y-%m-%d %H:%M} UTC:"
@@ -80,8 +82,8 @@ class BreakerGuard:
     def gate(self, source: str) -> Gate:
         return gate(self.store.get(source), self.clock(), by_hand=self.by_hand)
 
-    def trouble(self, source: str) -> str | None:
-        return in_words(self.store.get(source), self.clock())
+    def source_error(self, source: str) -> str | None:
+        return describe(self.store.get(source), self.clock())
 
     def probes(self, source: str) -> int:
         return self.store.get(source).probes

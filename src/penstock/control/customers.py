@@ -1,4 +1,4 @@
-"""Customers as their source knows them, against the list in the workspace: the difference, and the list with it."""
+"""Synchronises the workspace's list of customers with the accounts that a source serves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
@@ -18,22 +18,22 @@ import pydantic
 from penstock.clock import last_day_over
 from penstock.config.settings import WORKSPACE_FILE, Customer, Settings
 from penstock.errors import ActRefused, ConfigError, StateConflict
-from penstock.partition import account_id
 from penstock.source.protocol import Account
+from penstock.source.registry import hooks_of
 
 _BYTE_ORDER_MARK = "\ufeff"
 
 
 class ChangeKind(StrEnum):
-    NEW = "new"  # the source serves it, and nobody listed it
+    NEW = "new"  # the source serves it, and the workspace does not list it
     RENAMED = "renamed"
     MOVED = "moved"  # lives in another time zone
-    GONE = "gone"  # listed, and the source no longer serves it: it gets an end, and is never deleted
+    GONE = "gone"  # listed, and no longer served: it gets an end date, and is never deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference. `cells` are what the list says of the customer afterwards, as far as it is new."""
+    """One difference. `cells` are the new values of the customer's row."""
 
     id: str
     kind: ChangeKind
@@ -44,33 +44,35 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CustomerPlan:
-    """What a sync would write."""
+    """The changes of a sync: the file before and after."""
 
     file: Path
     before: str
     after: str
     changes: tuple[Change, ...]
-    ended: tuple[str, ...]  # customers that the source serves although the list gives them an end that is past
+    ended: tuple[str, ...]  # customers that the source serves although their end date is past
 
 
 def plan_customers(settings: Settings, source: str, found: Sequence[Account], now: datetime) -> CustomerPlan:
-    """The difference between what the source serves and what the workspace lists, and the file that would end it."""
+    """Compares the accounts of the source with the list, and returns the list with the differences applied. Raises
+    ActRefused if the source lists no account, ConfigError if the workspace has not exactly one list."""
     if not found:
         raise ActRefused(
             f"{source} lists no account that matches, so nothing is changed:"
             " check login_customer_id, --levels and --status"
         )
-    file = _only_file(settings)
+    normalise = _normaliser(settings, source)
+    file = _only_file(settings, normalise)
     text = file.read_bytes().decode()
     changes = tuple(compare(settings.customers, _served(settings, source), found, now))
     there = {account.id for account in found}
     ended = tuple(c.id for c in settings.customers if c.id in there and _is_past(c.active_to, c, now))
-    return CustomerPlan(file, text, rewritten(text, changes) if changes else text, changes, ended)
+    return CustomerPlan(file, text, rewritten(text, changes, normalise) if changes else text, changes, ended)
 
 
 def compare(listed: Sequence[Customer], served: Iterable[str], found: Sequence[Account], now: datetime) -> list[Change]:
-    """What is new, renamed, moved or gone. Of `listed`, only the `served` ones can be gone; an end that a person gave
-    stays, whatever the source says."""
+    """The new, renamed, moved and gone customers. Of `listed`, only the `served` ones can be gone; an end date that a
+    person gave stays."""
     known = {customer.id: customer for customer in listed}
     there = {account.id: account for account in found}
     changes: list[Change] = []
@@ -84,8 +86,9 @@ def compare(listed: Sequence[Customer], served: Iterable[str], found: Sequence[A
     return changes
 
 
-def rewritten(text: str, changes: Sequence[Change]) -> str:
-    """The list with these changes: other cells, the order of rows and columns and the line ends stay as they are."""
+def rewritten(text: str, changes: Sequence[Change], normalise: Callable[[str], str]) -> str:
+    """The list with these changes: other cells, the order of rows and columns and the line ends stay as they are.
+    `normalise` returns the id of a row as partition keys have it."""
     mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
     end = "\r\n" if "\r\n" in text else "\n"
     header, rows = _table(text)
@@ -95,7 +98,7 @@ def rewritten(text: str, changes: Sequence[Change]) -> str:
     for change in changes:
         cells.setdefault(change.id, {}).update(change.cells)
     place = header.index("id")
-    made = [_with(header, row, cells.pop(account_id(row[place].strip()), {})) for row in rows]
+    made = [_with(header, row, cells.pop(normalise(row[place].strip()), {})) for row in rows]
     made += [_with(header, [], {"id": customer_id, **values}) for customer_id, values in cells.items()]
     out = io.StringIO(newline="")
     csv.writer(out, lineterminator=end).writerows([header, *made])
@@ -103,7 +106,7 @@ def rewritten(text: str, changes: Sequence[Change]) -> str:
 
 
 def write_customers(plan: CustomerPlan) -> None:
-    """Put the new list in the place of the old one, whole or not at all; refused if somebody changed it meanwhile."""
+    """Replaces the list atomically. Raises StateConflict if the file changed since it was read."""
     file = plan.file.resolve()
     with NamedTemporaryFile(
         "w", encoding="utf-8", newline="", dir=file.parent, prefix=f".{file.name}.", delete=False
@@ -140,8 +143,8 @@ def _refuse_unusable(account: Account) -> None:
     try:
         Customer(id=account.id, time_zone=account.time_zone or "UTC")
     except pydantic.ValidationError as error:
-        words = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
-        raise ConfigError(f"account {account.id} cannot be listed: {words}") from None
+        reason = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
+        raise ConfigError(f"account {account.id} cannot be listed: {reason}") from None
 
 
 def _is_past(day: date | None, customer: Customer, now: datetime) -> bool:
@@ -154,14 +157,28 @@ def _last_day(customer: Customer, now: datetime) -> date:
 
 
 def _served(settings: Settings, source: str) -> set[str]:
-    """The listed customers that some query asks this source for; the others are other sources' business."""
+    """The listed customers that a query of this source fetches."""
     asked: set[str] = set()
     for query in settings.queries_of(source):
         asked |= {customer.id for customer in settings.customers} if query.customers is None else set(query.customers)
     return asked
 
 
-def _only_file(settings: Settings) -> Path:
+def _normaliser(settings: Settings, source: str) -> Callable[[str], str]:
+    """Normalises the ids of a list that also holds customers of other sources: an id that `source` does not accept
+    stays as it is."""
+    hook = hooks_of(settings.sources[source].kind).normalise_customer
+
+    def normalise(text: str) -> str:
+        try:
+            return text if hook is None else hook(text)
+        except ValueError:
+            return text
+
+    return normalise
+
+
+def _only_file(settings: Settings, normalise: Callable[[str], str]) -> Path:
     files = settings.customer_files
     if len(files) != 1:
         raise ConfigError(
@@ -169,7 +186,7 @@ def _only_file(settings: Settings) -> Path:
             " there, and into that file a first line such as id,name,time_zone,active_from,active_to and the customers"
         )
     header, rows = _table(files[0].read_bytes().decode())
-    inside = {account_id(row[header.index("id")].strip()) for row in rows}
+    inside = {normalise(row[header.index("id")].strip()) for row in rows}
     if outside := [customer.id for customer in settings.customers if customer.id not in inside]:
         raise ConfigError(
             f"customers are listed outside {files[0].name} as well, for example {outside[0]}: move them into it first"
@@ -178,7 +195,7 @@ def _only_file(settings: Settings) -> Path:
 
 
 def _table(text: str) -> tuple[list[str], list[list[str]]]:
-    """The columns and the rows that are not blank. Loading the settings has shown that they are well formed."""
+    """The columns and the rows that are not blank. They are well formed: the settings were loaded from them."""
     read = csv.reader(io.StringIO(text.removeprefix(_BYTE_ORDER_MARK), newline=""))
     header, *rows = [row for row in read if any(cell.strip() for cell in row)]
     return [cell.strip() for cell in header], rows

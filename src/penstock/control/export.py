@@ -1,4 +1,4 @@
-"""Moving old events out of the database: only what no open run can need, and only what the projections hold."""
+"""Exports old events from the database to the lake: only events that no open run needs and the projections hold."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def export_before(
     *,
     rehearsal: bool,
 ) -> dict[str, Any]:
-    """Events that happened before a moment, that the projections hold, and that come before the first event of any run
-    that is not over. The newest event stays: SQLite gives out the positions of an empty table again."""
+    """Exports the events that happened before a moment, that the projections hold, and that precede the first event of
+    any open run. The newest event stays: SQLite reuses the positions of an empty table. With `rehearsal` the events are
+    only counted."""
     event, run = schema.event, schema.run
     with database.snapshot() as connection:
         open_runs = sa.select(run.c.run_id).where(run.c.finished_at.is_(None))

@@ -1,4 +1,4 @@
-"""Filters by customer and day as people write them, in commands and in Python: one reading, one set of refusals."""
+"""Parses filters by customer and day, for commands and for Python."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from datetime import datetime
 from typing import TypedDict
 
 from penstock.errors import UsageError
-from penstock.partition import account_id, day
+from penstock.partition import day
+from penstock.source.registry import normalise_customer
 
 AnyDay = str | Day  # a date, or text such as 2024-06-01
 AnyCustomers = str | Sequence[str]  # one customer id, or several
 
 
 class SliceFilters(TypedDict, total=False):
-    """Which part of a table is meant; nothing given means all of it.
+    """Selects a part of a table; without filters, all of it.
 
     `date` excludes `since` and `until`; `customer` and `customers` mean the same and exclude each other."""
 
@@ -56,7 +57,7 @@ def customer_ids(customers: AnyCustomers | None = None, customer: AnyCustomers |
         raise UsageError("customer and customers are the same filter: use one of them")
     if odd := [value for value in found + other if not isinstance(value, str)]:
         raise UsageError(f"customer {odd[0]!r} is not text: write the id in quotes")
-    return tuple(account_id(text) for text in found + other)
+    return tuple(normalise_customer(text) for text in found + other)
 
 
 def _listed(customers: AnyCustomers | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a lake proves about the state of an asset: rows in tables, seals in raw, contracts, exported events."""
+"""Collects evidence from a lake to rebuild the state of an asset: table rows, seals, contracts, exported events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SEALS = 500  # that are read at once
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A Delta table in the lake, by its place."""
+    """A Delta table in the lake, by its location."""
 
     source: str
     query_name: str
@@ -49,7 +49,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class AssetEvidence:
-    """Everything that the lake shows of one asset. Runs whose rows prove nothing are in `unusable`, with the reason."""
+    """The evidence of one asset. `unusable` holds the runs whose rows prove nothing, with the reason."""
 
     found: Sequence[FoundRun]
     sealed: Sequence[SealedRun]
@@ -71,7 +71,7 @@ class ExportedFacts:
 
 
 def tables_in(lake: Lake) -> list[FoundTable]:
-    """The tables of a lake that lie where Penstock puts them."""
+    """The tables of a lake at locations that Penstock uses."""
     found = []
     for location in sorted(table_locations(lake)):
         parts = location.split("/")
@@ -81,7 +81,7 @@ def tables_in(lake: Lake) -> list[FoundTable]:
 
 
 def exported_facts(lake: Lake) -> ExportedFacts:
-    """What the exported segments say about attempts; the same event may stand in several of them."""
+    """The verdicts and demotions in exported segments. The same event may be in several segments."""
     facts = ExportedFacts()
     for path in sorted(entry.path for entry in lake.list("ledger") if entry.path.endswith(".parquet")):
         try:
@@ -117,8 +117,8 @@ def collect_evidence(
     now: datetime,
     report: Callable[[float], None],
 ) -> AssetEvidence:
-    """Read the tables of an asset at their newest versions, and the seals of runs that the database does not know as
-    accepted. `known` says of each attempt in the database whether it was accepted."""
+    """Reads the newest versions of the tables of an asset, and the seals of runs that the database does not have as
+    accepted. `known` maps each attempt in the database to whether it was accepted."""
     raw = RawReader(lake)
     found: list[FoundRun] = []
     unusable: dict[AttemptKey, str] = {}
@@ -224,7 +224,7 @@ def _seals(raw: RawReader, attempts: Sequence[AttemptKey]) -> Iterator[tuple[Att
 
 
 def table_contract(table: Table, contracts: Mapping[str, Contract]) -> Contract:
-    """The contract of a table: a known one, or else one that says no more than the table's columns."""
+    """The contract of a table: a known one, or else one that has only the table's columns."""
     for contract in contracts.values():
         if contract.table == table.name and contract.fields:
             return contract

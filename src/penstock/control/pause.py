@@ -1,4 +1,4 @@
-"""From what a person names to the scopes of a pause."""
+"""Converts selections and ranges to the scopes of a pause."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from penstock.state.pause_scope import Scope
 
 
 def scopes(selection: Selection) -> list[Scope]:
-    """What a selection by filters means, whatever is expected today; one scope for each customer and query named."""
+    """The scopes of a selection by filters, one for each named customer and query. They also hold partitions that are
+    expected later."""
     owners = product(selection.customers or (None,), selection.queries or (None,))
     return [Scope(selection.source, customer, query, selection.since, selection.until) for customer, query in owners]
 
 
 def scopes_of(ranges: Iterable[ExpectedRange]) -> list[Scope]:
-    """Exactly these partitions."""
+    """The scopes of exactly these partitions."""
     return [Scope(span.source, span.customer_id, span.query_name, span.first, span.last) for span in ranges]
 
 
 def keys_of(ranges: Iterable[ExpectedRange]) -> list[PartitionKey]:
-    """The same partitions, one by one."""
+    """The keys of the partitions of these ranges."""
     return [
         PartitionKey(span.source, span.customer_id, span.query_name, span.first + timedelta(days=number))
         for span in ranges

@@ -1,4 +1,4 @@
-"""The plan of a run as a value: which partitions are attempted, and why. Previews and execution use the same one."""
+"""The plan of a run as a value: which partitions are attempted, and why. Previews and execution use the same plan."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import assert_never
 
 from penstock.contract.contract import Contract
 from penstock.control.ranges import without_frozen
 from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import AttemptReason, PartitionStatus, PlanReason
 from penstock.state.reader import StateReader
 from penstock.state.records import Candidate, Planned
 from penstock.state.view_sql import Order
 
-DUE = ("missing", "requeued", "retry", "restate")  # what is attempted without being asked for
-ASKED_FOR = (*DUE, "waiting")  # a person who starts a run does not wait for the end of a pause
+# The control loop attempts these by itself.
+DUE = (PlanReason.MISSING, PlanReason.REQUEUED, PlanReason.RETRY, PlanReason.RESTATE)
+ASKED_FOR = (*DUE, PlanReason.WAITING)  # a run that a person starts does not wait for the end of a pause
 
 
-def asked_for(reprocess: bool) -> Sequence[str]:
-    """For which reasons a run that a person starts attempts partitions."""
-    return (*ASKED_FOR, "success") if reprocess else ASKED_FOR
+def asked_for(reprocess: bool) -> Sequence[PlanReason]:
+    """The reasons for which a run that a person starts attempts partitions."""
+    return (*ASKED_FOR, PlanReason.SUCCESS) if reprocess else ASKED_FOR
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be attempted now. `held` partitions are being worked on by somebody else, `paused` ones wait."""
+    """The partitions to attempt now. `held` counts partitions that another run works on, `paused` those that an
+    operator paused."""
 
     items: Sequence[Planned]
     held: int = 0
     paused: int = 0
-    counts: Mapping[str, int] | None = None  # by reason, when not all items are listed
-    fan_ins: Sequence[FanIn] = ()  # what slices of models wait for
-    waiting: int = 0  # slices of models that are due, whose inputs are not there and do not come with this run
-    is_divided: bool = False  # more than one run should hold: it is counted here, and done in portions
-    later: int = 0  # to be fetched as well, in the portions after this one
-    blocked: Mapping[str, int] = field(default_factory=dict)  # due as well, but the source is in trouble
+    counts: Mapping[AttemptReason, int] | None = None  # by reason, when not all items are listed
+    fan_ins: Sequence[FanIn] = ()  # what partitions of models wait for
+    waiting: int = 0  # due partitions of models whose inputs are neither published nor in this run
+    is_divided: bool = False  # too large for one run: counted here, executed in several runs
+    later: int = 0  # to be fetched in the runs after this one
+    blocked: Mapping[str, int] = field(default_factory=dict)  # due, but the breaker of the source is open
 
     @property
-    def reasons(self) -> Mapping[str, int]:
+    def reasons(self) -> Mapping[AttemptReason, int]:
         return Counter(item.reason for item in self.items) if self.counts is None else self.counts
 
     @property
@@ -49,7 +52,7 @@ class Plan:
         return sum(self.reasons.values())
 
     def and_models(self, items: Sequence[Planned], fan_ins: Sequence[FanIn], waiting: int) -> Plan:
-        """This plan, and slices of models behind it."""
+        """This plan, followed by partitions of models."""
         counts = Counter(self.reasons) + Counter(item.reason for item in items)
         return replace(self, items=[*self.items, *items], counts=counts, fan_ins=fan_ins, waiting=waiting)
 
@@ -61,7 +64,7 @@ def make_plan(
     now: datetime,
     *,
     restated: Mapping[str, Sequence[int]],
-    reasons: Sequence[str] = DUE,
+    reasons: Sequence[PlanReason] = DUE,
     status: PartitionStatus | None = None,
     judged_before: datetime | None = None,
     schema_version: str | None = None,
@@ -69,11 +72,12 @@ def make_plan(
     after_customer: str | None = None,
     limit: int | None = None,
 ) -> Plan:
-    """What may be attempted in `ranges` for these reasons; the reason `success` means to fetch again what is success.
+    """Plans the partitions of `ranges` that may be attempted for these reasons; PlanReason.SUCCESS fetches accepted
+    partitions again.
 
-    What failed is due again only when the retry policy or an operator says so. `restated` says at which ages the days
-    of a query are fetched again. With `judged_before` success partitions count only if their last verdict is older.
-    What is frozen is never attempted, for whatever reason.
+    A failed partition is due again only when the retry policy or an operator says so. `restated` are the ages, by
+    query, at which days are fetched again. With `judged_before`, accepted partitions count only if their last verdict
+    is older. Frozen partitions are never attempted.
     """
     found = reader.candidates(
         without_frozen(ranges),
@@ -91,12 +95,15 @@ def make_plan(
     return Plan([planned(candidate, *prints[candidate.key.query_name]) for candidate in found])
 
 
-def planned(candidate: Candidate, fingerprint: str, schema_version: str) -> Planned:
-    """The candidate as an item of a plan, with the limits that are checked again when it is issued."""
+def planned(
+    candidate: Candidate, fingerprint: str, schema_version: str, reason: AttemptReason | None = None
+) -> Planned:
+    """The candidate as an item of a plan, with the limits that are checked again when it is issued. `reason` replaces
+    the one that follows from the state of the partition."""
     return Planned(
         candidate.key,
         candidate.last_attempt_no,
-        in_words(candidate.reason),
+        reason or attempt_reason(candidate.reason),
         fingerprint,
         schema_version,
         max_attempts=candidate.max_attempts,
@@ -104,12 +111,25 @@ def planned(candidate: Candidate, fingerprint: str, schema_version: str) -> Plan
     )
 
 
-_WORDS = {PartitionStatus.SUCCESS.value: "reprocess", "waiting": "postponed"}
-
-
-def in_words(reason: str) -> str:
-    """Why a partition is attempted, as people are told."""
-    return _WORDS.get(reason, reason)
+def attempt_reason(reason: PlanReason) -> AttemptReason:
+    """The reason that is stored with an attempt. Raises ValueError if the state of the partition allows no attempt."""
+    match reason:
+        case PlanReason.MISSING:
+            return AttemptReason.MISSING
+        case PlanReason.REQUEUED:
+            return AttemptReason.REQUEUED
+        case PlanReason.RETRY:
+            return AttemptReason.RETRY
+        case PlanReason.RESTATE:
+            return AttemptReason.RESTATE
+        case PlanReason.WAITING:
+            return AttemptReason.POSTPONED
+        case PlanReason.SUCCESS:
+            return AttemptReason.REPROCESS
+        case PlanReason.OPEN | PlanReason.PAUSED | PlanReason.FAILED:
+            raise ValueError(f"a partition that is {reason} is not attempted")
+        case _:
+            assert_never(reason)
 
 
 def preview(
@@ -119,26 +139,23 @@ def preview(
     now: datetime,
     *,
     restated: Mapping[str, Sequence[int]],
-    reasons: Sequence[str],
+    reasons: Sequence[PlanReason],
     status: PartitionStatus | None = None,
     limit: int | None = None,
 ) -> Plan:
-    """The plan with its counts, and with at most `limit` of its items: a million partitions are counted, not listed."""
+    """The plan with all its counts and at most `limit` of its items: a million partitions are counted, not listed."""
     plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
     found = reader.reasons(without_frozen(ranges), now, restated, status)
-    counts = Counter({in_words(reason): 0 for reason in reasons})
-    for reason in reasons:
-        counts[in_words(reason)] += found.get(reason, 0)
     return replace(
         plan,
-        held=found.get("open", 0),
-        paused=found.get("paused", 0),
-        counts={reason: count for reason, count in counts.items() if count},
+        held=found.get(PlanReason.OPEN, 0),
+        paused=found.get(PlanReason.PAUSED, 0),
+        counts={attempt_reason(reason): found[reason] for reason in reasons if found.get(reason)},
     )
 
 
 def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]) -> None:
-    """Fields may change only together with `schema_version`: a table never holds rows of two shapes."""
+    """Raises ConfigError if fields changed without a new `schema_version`: a table never holds rows of two schemas."""
     for row in reader.contracts():
         today = contracts.get(row.query_name)
         if (
@@ -156,7 +173,7 @@ def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]
 
 
 def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    words = [f"{name} {kind} was removed" for name, kind in before.items() if name not in now]
-    words += [f"{name} {kind} was added" for name, kind in now.items() if name not in before]
-    words += [f"{name} was {before[name]}, is {kind}" for name, kind in now.items() if before.get(name, kind) != kind]
-    return "; ".join(words)
+    changes = [f"{name} {kind} was removed" for name, kind in before.items() if name not in now]
+    changes += [f"{name} {kind} was added" for name, kind in now.items() if name not in before]
+    changes += [f"{name} was {before[name]}, is {kind}" for name, kind in now.items() if before.get(name, kind) != kind]
+    return "; ".join(changes)

@@ -1,6 +1,6 @@
-"""Arithmetic on ranges of expected partitions: the next page, what lies between two keys, what remains without others.
+"""Arithmetic on ranges of expected partitions: pages, intersections, differences.
 
-Ranges stand for their partitions without naming them, so a million of them cost no more than their customers.
+A range holds no list of its partitions, so a million partitions cost no more memory than their customers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def count_partitions(ranges: Iterable[ExpectedRange]) -> int:
 
 
 def in_key_order(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
-    """Not empty, in key order."""
+    """The ranges that are not empty, in key order."""
     return sorted((span for span in ranges if len(span)), key=lambda span: (*_owner(span), span.first))
 
 
 def without_frozen(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
-    """Without what is frozen: the partitions that their sources can still be asked for."""
+    """The ranges without frozen days: their sources still keep the rest."""
     clipped = [span if span.frozen_before is None else _since(span, span.frozen_before) for span in ranges]
     return [span for span in clipped if len(span)]
 
 
 def clip_days(ranges: Iterable[ExpectedRange], first: date, last: date) -> list[ExpectedRange]:
-    """Only the days from `first` to `last`."""
+    """The ranges, cut to the days from `first` to `last`."""
     found = [
         replace(span, first=max(span.first, first), last=min(span.last, last), over=span.over or span.last)
         for span in ranges
@@ -40,7 +40,7 @@ def clip_days(ranges: Iterable[ExpectedRange], first: date, last: date) -> list[
 
 
 def next_page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int) -> list[ExpectedRange]:
-    """The next `size` partitions of `ranges` (which are in order) after a key."""
+    """The next `size` partitions of `ranges`, which are in key order, after a key."""
     found: list[ExpectedRange] = []
     for span in _after(ranges, after):
         if size <= 0:
@@ -117,7 +117,7 @@ def _owner(thing: ExpectedRange | PartitionKey) -> tuple[str, str, str]:
 
 
 def clip_to_keys(ranges: Iterable[ExpectedRange], keys: Sequence[PartitionKey]) -> list[ExpectedRange]:
-    """The ranges, cut to the days from the first to the last that these keys name of each; others are left out."""
+    """The ranges of these keys, each cut to the first to last day that the keys name."""
     days: dict[tuple[str, str, str], list[date]] = {}
     for key in keys:
         days.setdefault((key.source, key.customer_id, key.query_name), []).append(key.logical_date)

@@ -1,4 +1,4 @@
-"""What an operator's retry would move, as a value, and in pages: a million failed partitions are never held at once."""
+"""Plans an operator's retry in pages, so that a million failed partitions are never in memory at once."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from typing import Self
 from penstock.partition import PartitionKey
 from penstock.state.records import FailedPartition
 
-SCANNED = 100_000  # expected partitions that one question looks at
-MOVED = 10_000  # partitions that one transaction moves
+SCANNED = 100_000  # expected partitions that one query reads
+MOVED = 10_000  # partitions that one transaction requeues
 
 
 class NotRetried(StrEnum):
     """Why a failed partition is not requeued."""
 
     NO_RAW = "no_raw"  # its attempts left neither a sealed run nor an extraction error
-    TERMINAL = "terminal"  # an operator gave it up
-    FROZEN = "frozen"  # its source can no longer be asked for the day
+    TERMINAL = "terminal"  # an operator marked it as terminal
+    FROZEN = "frozen"  # its source no longer keeps the day
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPage:
-    """Some failed partitions, sorted out."""
+    """A page of failed partitions: those that are requeued, and those that are refused, by cause."""
 
     wanted: Sequence[PartitionKey]
     refused: Mapping[NotRetried, Sequence[PartitionKey]]
 
 
-def sort_out(failed: Iterable[FailedPartition], frozen: Container[PartitionKey], *, without_raw: bool) -> RetryPage:
-    """Which of these a retry may move. `without_raw` also moves those whose attempts left nothing."""
+def classify_failed(
+    failed: Iterable[FailedPartition], frozen: Container[PartitionKey], *, without_raw: bool
+) -> RetryPage:
+    """Splits failed partitions into those that a retry requeues and those that it refuses. `without_raw` also requeues
+    partitions whose attempts left neither raw data nor an extraction error."""
     wanted: list[PartitionKey] = []
     refused: dict[NotRetried, list[PartitionKey]] = {why: [] for why in NotRetried}
     for one in failed:
@@ -49,8 +52,8 @@ def sort_out(failed: Iterable[FailedPartition], frozen: Container[PartitionKey],
 
 @dataclass(slots=True)
 class RetryPreview:
-    """How many partitions a retry would move and refuses, and the first of each. The retry moves no partition whose
-    last attempt ended after `moment`, so it moves nothing that was not counted here."""
+    """The number of partitions that a retry requeues and refuses, and the first `listed` of each. The retry requeues no
+    partition whose last attempt ended after `moment`, so it requeues only partitions that were counted here."""
 
     listed: int
     moment: datetime
@@ -60,6 +63,7 @@ class RetryPreview:
     refusals: dict[NotRetried, int] = field(default_factory=lambda: dict.fromkeys(NotRetried, 0))
 
     def add(self, page: RetryPage) -> Self:
+        """Adds a page to the counts and lists."""
         self.total += len(page.wanted)
         self.keys += page.wanted[: self.listed - len(self.keys)]
         for why, found in page.refused.items():

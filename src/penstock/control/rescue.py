@@ -1,4 +1,4 @@
-"""What dead workers left open is closed: without a verdict at first, as a rejection when it keeps happening."""
+"""Closes the open attempts of dead workers: as cancelled at first, as rejected after repeated losses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from penstock.state.worker import OpenAttempt, WorkerStore
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
+    """The number of attempts that were closed, by outcome."""
+
     cancelled: int
     rejected: int
 
 
 def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStore) -> Rescued:
-    """Close the open attempts of workers that are gone, so that their partitions can be tried again."""
+    """Closes the open attempts and runs of dead workers, so that their partitions can be attempted again."""
     workers.mark_dead_workers()
     abandoned = workers.abandoned()
     lost = [
@@ -28,7 +30,7 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
         for a in abandoned
         if a.lost_count + 1 < MAX_LOSSES
     ]
-    hopeless = [
+    rejected = [
         Rejected(
             a.attempt,
             a.worker_token,
@@ -39,30 +41,30 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
         for a in abandoned
         if a.lost_count + 1 >= MAX_LOSSES
     ]
-    rescued = Rescued(len(control.cancel(lost).applied), len(validator.reject(hopeless).applied))
+    rescued = Rescued(len(control.cancel(lost).applied), len(validator.judge(rejected).applied))
     for run_id, token in workers.abandoned_runs():
         control.finish_run(run_id, token, {}, "abandoned")
     return rescued
 
 
-def tidy_own(workers: WorkerStore, control: ControlStore, token: str) -> int:
-    """Close what this very worker left when a round of it broke, for example because the database was away. It lives,
-    so nobody else would. Nothing counts as lost."""
-    words = "the round broke before this partition was judged"
-    closed = control.cancel([_given_up(item, words) for item in workers.open_attempts_of(token)])
+def close_own_attempts(workers: WorkerStore, control: ControlStore, token: str) -> int:
+    """Closes the attempts and runs that a living worker left open when its round failed, for example because the
+    database was unavailable. No attempt counts as lost. Returns the number of closed attempts."""
+    reason = "the round broke before this partition was judged"
+    closed = control.cancel([_cancelled(item, reason) for item in workers.open_attempts_of(token)])
     for run_id, own in workers.runs_of(token):
         control.finish_run(run_id, own, {}, "broken")
     return len(closed.applied)
 
 
 def end_cancelled(workers: WorkerStore, control: ControlStore, run_id: RunId) -> None:
-    """Close a run that was asked to stop and whose worker is gone; of other runs nothing."""
+    """Closes a run that was cancelled and whose worker is dead. Other runs are not touched."""
     workers.mark_dead_workers()
-    control.cancel([_given_up(item, "the run was cancelled") for item in workers.abandoned_in(run_id)])
+    control.cancel([_cancelled(item, "the run was cancelled") for item in workers.abandoned_in(run_id)])
     for found, token in workers.abandoned_runs():
         if found == run_id:
             control.finish_run(run_id, token, {}, "cancelled")
 
 
-def _given_up(item: OpenAttempt, words: str) -> Cancelled:
-    return Cancelled(item.attempt, item.worker_token, Stage.EXTRACT, ErrorClass.INTERNAL, words)
+def _cancelled(item: OpenAttempt, reason: str) -> Cancelled:
+    return Cancelled(item.attempt, item.worker_token, Stage.EXTRACT, ErrorClass.INTERNAL, reason)

@@ -1,4 +1,4 @@
-"""Restatement: sources change their past for a while, so recent days are fetched again, more rarely as they age."""
+"""Restatement: sources change recent days, so these are fetched again, less often as they age."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from penstock.config.assets import Asset, Restate
 
 
 class Maturity(StrEnum):
+    """Whether the source may still change a day."""
+
     PROVISIONAL = "provisional"  # the source may still change the day
     SETTLED = "settled"
 
 
 def ages(restate: Restate) -> tuple[int, ...]:
-    """At which ages, in days after its end, a day is fetched again: daily at first, then thinning, last at the horizon.
-
-    What the query lists itself counts instead.
-    """
+    """The ages, in days after its end, at which a day is fetched again: daily at first, then less often, last after
+    `restate.days`. Ages that the query lists replace these."""
     if restate.ages is not None:
         return restate.ages
     found: list[int] = []
@@ -30,11 +30,11 @@ def ages(restate: Restate) -> tuple[int, ...]:
 
 
 def maturity(query: Asset, day: date, over: date) -> Maturity:
-    """Whether the source may still change `day`, when `over` is the last day that has ended there."""
+    """Whether the source may still change `day`; `over` is the last day that has ended for the account."""
     days = query.restate.days if query.restate else 0
     return Maturity.PROVISIONAL if (over - day).days < days else Maturity.SETTLED
 
 
 def schedules(queries: Mapping[str, Asset]) -> dict[str, tuple[int, ...]]:
-    """The ages of every query that restates."""
+    """The ages of every query with a restatement policy."""
     return {name: ages(query.restate) for name, query in queries.items() if query.restate}

@@ -1,4 +1,4 @@
-"""What a run that died left to do, by what its ledger says."""
+"""Determines from the ledger which partitions of a dead run are left."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from penstock.contract.contract import Contract
 from penstock.control.plan import asked_for
 from penstock.errors import ActRefused, ErrorClass
 from penstock.flow.run_state import RunState
-from penstock.lifecycle import Outcome, Stage
-from penstock.partition import MODELS, PartitionKey
+from penstock.lifecycle import Outcome, PlanReason, Stage
+from penstock.partition import AssetKind, PartitionKey
 from penstock.state.records import Cancelled, Issued
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    unissued: list[PartitionKey]  # planned, and nobody opened an attempt
-    fetched: list[Issued]  # sealed, and nobody passed a verdict
+    """The partitions that a dead run did not finish."""
+
+    unissued: list[PartitionKey]  # planned, without an attempt
+    fetched: list[Issued]  # sealed, without a verdict
 
 
 def left_over(state: RunState, adopted: Sequence[Issued]) -> LeftOver:
-    """Partitions by where the run left them."""
+    """Splits the unfinished partitions of a run by their progress."""
     mine = {str(item.attempt.partition): item for item in adopted}
     unissued = [PartitionKey.parse(key) for key in state.waiting(Stage.EXTRACT) if key not in mine]
-    # Whether its validation is ready, was begun, or still waits for another slice: what was fetched is there.
+    # Whatever the state of its validation, the payload of a fetched partition is sealed.
     fetched = [item for key, item in mine.items() if state.states(key).get(Stage.EXTRACT) == Outcome.SUCCEEDED]
     return LeftOver(unissued, fetched)
 
@@ -34,7 +36,7 @@ def left_over(state: RunState, adopted: Sequence[Issued]) -> LeftOver:
 def still_current(
     adopted: Sequence[Issued], settings: Settings, contracts: Mapping[str, Contract]
 ) -> tuple[list[Issued], list[Issued]]:
-    """Those that can go on as they were issued, and those whose contract, query or customer is another by now."""
+    """Splits attempts into those that can continue, and those whose contract, query or customer changed."""
     customers = {customer.id for customer in settings.customers}
     current: list[Issued] = []
     outdated: list[Issued] = []
@@ -42,19 +44,19 @@ def still_current(
         key = item.attempt.partition
         contract = contracts.get(key.query_name)
         same = contract is not None and contract.fingerprint == item.contract_fingerprint
-        known = key.source == MODELS or key.customer_id in customers
+        known = key.kind is AssetKind.DERIVED or key.customer_id in customers
         (current if same and known else outdated).append(item)
     return current, outdated
 
 
 def outdated_closings(outdated: Sequence[Issued], worker_token: str) -> list[Cancelled]:
-    """An attempt is judged by the contract it was issued under, or not at all."""
-    words = "its contract, query or customer was changed while the run was dead: it is planned anew"
-    return [Cancelled(i.attempt, worker_token, Stage.EXTRACT, ErrorClass.CONFIG, words) for i in outdated]
+    """Cancels outdated attempts: an attempt is validated by the contract that it was issued with, or not at all."""
+    reason = "its contract, query or customer was changed while the run was dead: it is planned anew"
+    return [Cancelled(i.attempt, worker_token, Stage.EXTRACT, ErrorClass.CONFIG, reason) for i in outdated]
 
 
-def reasons_of(filters: Mapping[str, Any]) -> Sequence[str]:
-    """For which reasons the run was given its partitions."""
+def reasons_of(filters: Mapping[str, Any]) -> Sequence[PlanReason]:
+    """The reasons for which the run planned its partitions. Raises ActRefused for a round of the control loop."""
     if filters.get("round"):
         raise ActRefused("a round of the control loop is not resumed: the next round takes back what it left")
     return asked_for(bool(filters.get("reprocess")))

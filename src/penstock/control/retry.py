@@ -1,4 +1,4 @@
-"""The retry policy, as pure functions: what happens after a failed attempt, and when nothing happens any more."""
+"""The retry policy as pure functions: when a failed partition is attempted again, and when it becomes terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.state.records import PartitionControl, PartitionView
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """A partition's failed attempts in a row: how many and the last one; and since when the day is due."""
+    """The failed attempts of a partition in a row: their number, the last one, and when the day became due."""
 
     count: int
     due_at: datetime
@@ -23,14 +23,14 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """When the partition is tried again by itself (None: it is not), and by which rule."""
+    """When the partition is retried automatically (None: never), and by which rule."""
 
     next_run_at: datetime | None
     strategy: str
 
 
 def decide(policy: Retry, failures: Failures, chance: float) -> Decision:
-    """What the policy makes of these failures. `chance`, between 0 and 1, spreads retries that would come at once."""
+    """Applies the policy to these failures. `chance`, between 0 and 1, is the jitter of the pause."""
     if not failures.count:
         return Decision(None, "none: an operator has cleared what failed")
     if failures.error_class not in policy.errors:
@@ -50,17 +50,17 @@ def jittered(pause: timedelta, jitter: float, chance: float) -> timedelta:
 
 
 def terminal(policy: Retry, control: PartitionControl, expires_at: datetime | None, now: datetime) -> str | None:
-    """Why a failed partition is given up for good; None while it is not. `expires_at` is when the age of the day ends
-    its retries."""
+    """Why a failed partition is terminal; None if it is not. `expires_at` is when its retries end because of the age of
+    the day."""
     if control.terminal_at is not None:
         return f"marked by {control.terminal_by}" + (f": {control.terminal_reason}" if control.terminal_reason else "")
     return _exhausted(policy, control, expires_at, now)
 
 
 def next_retry(policy: Retry, view: PartitionView, now: datetime) -> datetime | None:
-    """When the partition is attempted again by itself; None if it is not. An appointment lapses when the policy was
-    made stricter since, or the day became too old. A pending partition stays due, so the end of a pause that the source
-    asked for does not lapse. A backfill attempts its re-fetches again by itself."""
+    """When the partition is attempted again automatically; None if it is not. A scheduled retry lapses when the policy
+    became stricter or the day too old. A pending partition stays due, so the end of a pause that its source asked for
+    does not lapse. A backfill schedules its own re-fetches."""
     control, status = view.control, view.state.status
     if control.strategy in _PAUSES:
         if status is PartitionStatus.PENDING:
@@ -74,7 +74,7 @@ _PAUSES = (ErrorClass.QUOTA, ErrorClass.AUTH)
 
 
 def _exhausted(policy: Retry, control: PartitionControl, expires_at: datetime | None, now: datetime) -> str | None:
-    """Why the policy retries no more. The planner and the issue of attempts apply the same rule in SQL."""
+    """Why the policy allows no further retry. Planning and issuing apply the same rule in SQL."""
     if control.failures >= policy.max_attempts:
         return f"{control.failures} failed attempts in a row, the policy allows {policy.max_attempts}"
     if expires_at is not None and now >= expires_at:

@@ -1,7 +1,7 @@
 """Splits large plans into several runs, to bound the driver's memory.
 
-Every partition is in one run at most, whatever its state becomes meanwhile: one command attempts it once. The
-partitions of a customer and day are never split, because one may refer to another.
+One command attempts a partition at most once, even if its state changes meanwhile. The partitions of a customer and
+day are never split, because one may reference another.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from penstock.contract.contract import Contract
 from penstock.control.plan import Plan, make_plan
 from penstock.control.ranges import clip_days, without_frozen
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import PartitionStatus, PlanReason
 from penstock.state.reader import StateReader
 from penstock.state.records import Planned
 
 Window = tuple[date, date]  # from the first to the last day
 
-_PROBED = 2  # portions with a source in trouble: perhaps only the customers of the one before are
+_PROBED = 2  # runs with a probe of a source whose breaker is open: perhaps only some of its customers fail
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class RunBatches:
-    """Plans of at most `size` partitions of sources, each made when its turn comes."""
+    """Plans of at most `size` fetched partitions, each created when its run begins."""
 
     reader: StateReader
     contracts: Mapping[str, Contract]
     clock: Callable[[], datetime]
     restated: Mapping[str, Sequence[int]]
-    reasons: Sequence[str]
+    reasons: Sequence[PlanReason]
     status: PartitionStatus | None
     size: int
 
     def of(self, ranges: Callable[[], Sequence[ExpectedRange]], may_go_on: Callable[[str], bool]) -> Iterator[Plan]:
-        """What is due in ranges, newest months first. They are asked for again each time, because days freeze while
-        others are worked on. A source that may not go on gets a probe in a few portions more, of other customers; then
-        it is left out until it may. What was left out is counted in the last plan."""
+        """Plans of the due partitions, newest months first. `ranges` is called for each plan, because days freeze
+        while others are fetched. A source for which `may_go_on` is false gets a probe in a few more plans, of other
+        customers, and is then left out until it may go on. The last plan counts the partitions that were left out."""
         now = without_frozen(ranges())
         due = self.reader.due_by_day(now, self.reasons, self.clock(), self.restated, self.status)
         left = Counter[str]()
         for (source, _), count in due.items():
             left[source] += count
         newest = max((span.last for span in now), default=date.min)
-        tried = Counter[str]()  # in how many portions a source was since it might go on
+        tried = Counter[str]()  # by source: the number of plans since it might go on
         left_out: set[str] = set()
         for first, last in windows(by_month(due), self.size)[::-1]:
             after: str | None = None
@@ -55,7 +55,7 @@ class RunBatches:
             while not is_last:
                 for source in tried:
                     tried[source] = 0 if may_go_on(source) else tried[source]
-                out = {source for source, portions in tried.items() if portions > _PROBED}
+                out = {source for source, plans in tried.items() if plans > _PROBED}
                 left_out |= out
                 some = [span for span in ranges() if span.source not in out]
                 page, is_last = self._page(clip_days(some, first, min(last, newest)), after)
@@ -68,8 +68,8 @@ class RunBatches:
             yield Plan((), blocked=blocked)
 
     def _page(self, ranges: Sequence[ExpectedRange], after: str | None) -> tuple[Sequence[Planned], bool]:
-        """The next customers, all that is due of each (one alone may be more than a portion), and whether there is no
-        other."""
+        """The due partitions of the next customers, and whether these are the last. A customer is never split, even if
+        it has more than `size` partitions."""
         found = self._due(ranges, after, self.size + 1) if ranges else ()
         if len(found) <= self.size:
             return found, True
@@ -93,7 +93,7 @@ class RunBatches:
 
 
 def windows(counts: Mapping[Window, int], size: int) -> list[Window]:
-    """Neighbours together as long as there are no more than `size` in them, in the order of time."""
+    """Merges neighbouring windows while they hold no more than `size` partitions, in the order of time."""
     found: list[Window] = []
     inside = 0
     for (first, last), count in sorted(counts.items()):
@@ -106,7 +106,7 @@ def windows(counts: Mapping[Window, int], size: int) -> list[Window]:
 
 
 def by_month(counts: Mapping[tuple[str, date], int]) -> dict[Window, int]:
-    """Days are counted in their months: in one of them the days of a customer are asked for together."""
+    """The counts by month, because one request fetches the days of a customer in a month."""
     found: dict[Window, int] = {}
     for (_, day), count in counts.items():
         first = day.replace(day=1)

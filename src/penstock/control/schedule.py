@@ -1,4 +1,4 @@
-"""Applying the retry policy to what failed, in bulk."""
+"""Applies the retry policy to failed attempts, in bulk."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def schedule(
     chance: Callable[[], float],
     due_at: Callable[[PartitionKey], datetime],
 ) -> int:
-    """Decide about every failed attempt that waits for it; says how many partitions have a retry coming. `due_at` says
-    when the day of a partition was over."""
+    """Decides about every failed attempt without a decision. Returns the number of partitions with a scheduled retry.
+    `due_at` returns when the day of a partition ended."""
     coming = 0
     while waiting := store.undecided(_AT_ONCE):
         decisions = [_decided(queries, failed, chance(), due_at(failed.key)) for failed in waiting]
@@ -33,7 +33,7 @@ def schedule(
 
 def _decided(queries: Mapping[str, Asset], failed: Undecided, chance: float, due_at: datetime) -> Decided:
     query = queries.get(failed.key.query_name)
-    policy = query.retry if query else Retry(errors=())  # no longer in the file: nothing is tried again by itself
+    policy = query.retry if query else Retry(errors=())  # no longer configured: not retried
     failures = Failures(failed.failures, due_at, failed.finished_at, failed.error_class)
     decision = decide(policy, failures, chance)
     return Decided(failed, decision.next_run_at, decision.strategy)

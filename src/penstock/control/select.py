@@ -1,11 +1,11 @@
-"""Filters, the same for every command: from what a person names to ranges of expected partitions."""
+"""Selections, the same for every command, and the ranges of expected partitions that they match."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 from penstock.clock import last_day_over, utc_offset
 from penstock.config.assets import Model, Query
@@ -14,13 +14,13 @@ from penstock.derived import Derived
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import ALL_CUSTOMERS, MODELS, PartitionKey
+from penstock.partition import ALL_CUSTOMERS, MODELS, AssetKind, PartitionKey
 from penstock.source.horizon import horizon
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which partitions are meant. Nothing given means all of them."""
+    """Selects partitions by keys or filters; without either, all of them."""
 
     keys: tuple[PartitionKey, ...] = ()
     source: str | None = None
@@ -29,10 +29,15 @@ class Selection:
     since: date | None = None
     until: date | None = None
     status: PartitionStatus | None = None
-    schema_version: str | None = None  # of the trusted run; for backfills that move history to another version
+    schema_version: str | None = None  # of the authoritative run; for backfills that move history to another version
+
+    @property
+    def names_derived(self) -> bool:
+        """True if the selection names models, by their source or by a key."""
+        return self.source == MODELS or any(key.kind is AssetKind.DERIVED for key in self.keys)
 
     def as_dict(self) -> dict[str, Any]:
-        """What was given, for the audit log."""
+        """The given filters as JSON values, for the audit log and stored selectors."""
         given = {name: value for name, value in asdict(self).items() if value}
         if self.keys:
             given["keys"] = [str(key) for key in self.keys]
@@ -40,7 +45,7 @@ class Selection:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
-        """What `as_dict` said."""
+        """The selection that `as_dict` returned."""
         return cls(
             tuple(PartitionKey.parse(key) for key in given.get("keys", ())),
             given.get("source"),
@@ -54,7 +59,7 @@ class Selection:
 
 
 def expected(settings: Settings, selection: Selection, now: datetime) -> list[ExpectedRange]:
-    """The partitions that the configuration expects to exist by `now`, as far as they are selected."""
+    """The selected partitions that the configuration expects to exist by `now`. Raises UsageError for unknown names."""
     refuse_unknown(settings, selection)
     models = derived(settings, now)
     if selection.keys:
@@ -72,8 +77,31 @@ def expected(settings: Settings, selection: Selection, now: datetime) -> list[Ex
     return [*ranges, *_of_models(settings, models, selection)]
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedWork:
+    """Expected partitions by the kind of their asset. Fetched ones are attempted in turn; derived ones when their
+    inputs are published."""
+
+    fetched: list[ExpectedRange]
+    derived: list[ExpectedRange]
+
+
+def by_kind(ranges: Iterable[ExpectedRange]) -> ExpectedWork:
+    """Splits ranges into fetched and derived ones."""
+    work = ExpectedWork([], [])
+    for span in ranges:
+        match span.kind:
+            case AssetKind.FETCHED:
+                work.fetched.append(span)
+            case AssetKind.DERIVED:
+                work.derived.append(span)
+            case kind:
+                assert_never(kind)
+    return work
+
+
 def derived(settings: Settings, now: datetime) -> Derived:
-    """The models of the workspace, with what is expected of them by `now`."""
+    """The models of the workspace, with their expected partitions by `now`."""
 
     def of_query(name: str) -> dict[str, ExpectedRange]:
         query = settings.query(name)
@@ -101,18 +129,18 @@ def _of_models(settings: Settings, models: Derived, selection: Selection) -> Ite
 
 def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedRange:
     """The days that are due for the customer and query of `key`."""
-    if key.source == MODELS:
+    if key.kind is AssetKind.DERIVED:
         return _of_model(derived(settings, now), key)
     return _range(settings, settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
 
 
 def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], datetime]:
-    """When the day of a partition was over where the account lives. A model, and a customer that left the
-    configuration, live by UTC."""
+    """Returns a function: when the day of a partition ended in the time zone of the account. The time zone of models,
+    and of customers that left the configuration, is UTC."""
     offsets = {customer.id: utc_offset(now, customer.time_zone) for customer in settings.customers}
 
     def due_at(key: PartitionKey) -> datetime:
-        offset = 0 if key.source == MODELS else offsets.get(key.customer_id, 0)
+        offset = 0 if key.kind is AssetKind.DERIVED else offsets.get(key.customer_id, 0)
         return datetime.combine(key.logical_date, time.min, UTC) + timedelta(days=1, seconds=-offset)
 
     return due_at
@@ -126,7 +154,7 @@ def _of_model(models: Derived, key: PartitionKey) -> ExpectedRange:
 
 
 def _only(settings: Settings, models: Derived, key: PartitionKey, now: datetime) -> ExpectedRange:
-    if key.source == MODELS:
+    if key.kind is AssetKind.DERIVED:
         return replace(_of_model(models, key), first=key.logical_date, last=key.logical_date)
     zone = settings.customer(key.customer_id).time_zone
     day, over = key.logical_date, last_day_over(now, zone)

@@ -1,12 +1,12 @@
-"""Sharing a round between fresh work and backfill, so that neither starves the other."""
+"""Shares a round between fresh partitions and backfills, so that neither starves the other."""
 
 from __future__ import annotations
 
 
 def allocate(size: int, fresh: int, backfill: int, backfill_share: float) -> tuple[int, int]:
-    """How many of `size` partitions go to fresh work and how many to backfill, when so many of each wait.
+    """How many of `size` partitions are fresh and how many of backfills, if `fresh` and `backfill` partitions wait.
 
-    Each side is sure of its share, and of at least one place; what one side does not need, the other may use.
+    Each side gets its share, and at least one partition; the other side may use what it does not need.
     """
     if size < 2:
         raise ValueError("a round of less than two cannot be shared")

@@ -1,4 +1,4 @@
-"""Runs that were asked to fetch success partitions again and ended before they had: nothing else makes these due."""
+"""Finds reprocess runs that were killed: their accepted partitions are not due, so no other run continues them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.projections import task_states
 from penstock.projections.runs import FoldedRun
 from penstock.state.reader import StateReader
 
-_REPORTED = ("abandoned", "broken")  # a run that somebody cancelled was ended on purpose
+_REPORTED = ("abandoned", "broken")  # a cancelled run ended on purpose
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A run that is over, with the planned partitions that got no verdict in it or since."""
+    """A run that ended, with the planned partitions that have no verdict of it or of a later attempt."""
 
     run_id: RunId
     planned: int
@@ -32,7 +32,7 @@ class Unfinished:
 
 
 def unfinished_runs(reader: StateReader, ledger: LedgerReader) -> list[Unfinished]:
-    """Killed runs with `--reprocess` that nobody resumed or cancelled and that have partitions left, oldest first."""
+    """Killed runs with `--reprocess` that were neither resumed nor cancelled and have partitions left, oldest first."""
     rows = reader.ended_reprocess_runs()
     resumed = {row.filters.get("resumes") for row in rows}
     found = []
@@ -46,7 +46,7 @@ def unfinished_runs(reader: StateReader, ledger: LedgerReader) -> list[Unfinishe
 
 
 def left_of(reader: StateReader, ledger: LedgerReader, run_id: RunId) -> list[PartitionKey]:
-    """The partitions that a run planned, that got no verdict in it, and none from another attempt since."""
+    """The planned partitions of a run that have no verdict of it or of a later attempt."""
     row = reader.run(run_id)
     if row is None:
         return []

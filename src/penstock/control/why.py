@@ -1,4 +1,4 @@
-"""Why a partition is as it is: authority, pointer, attempts, what blocks it and what happens next, as one value."""
+"""Explains the state of a partition as one value: authority, pointer, attempts, what blocks it, what happens next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.plural import counted
 from penstock.projections.staleness import StaleReason
 from penstock.projections.status_board import PartitionStanding
@@ -32,7 +32,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """One page about one partition."""
+    """The explanation of one partition."""
 
     view: PartitionView
     pointer: Pointer | None
@@ -41,12 +41,12 @@ class Why:
     blocks: tuple[str, ...]
     next: str
     display: DisplayStatus
-    stale: tuple[str, ...] = ()  # every reason, in words
-    serving: Named | None = None  # the run whose rows readers get
-    waiting: Named | None = None  # the run that has authority and is not published yet
+    stale: tuple[str, ...] = ()  # every reason, with its meaning
+    serving: Named | None = None  # the published run
+    waiting: Named | None = None  # the authoritative run, if it is not published yet
     waiting_since: datetime | None = None
     approve: str | None = None  # the command that accepts the last attempt, if only guards held it back
-    withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that went into it
+    withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that it was derived from
 
     @property
     def key(self) -> PartitionKey:
@@ -54,31 +54,31 @@ class Why:
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
-        """What the validator found worth saying about the run that is trusted."""
+        """The warnings of the validator about the authoritative run."""
         trusted = self.view.state.current_run_id
         return next((attempt.warnings for attempt in self.attempts if attempt.run_id == trusted), [])
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What is known around the partition: the days that are due, and what the control plane says."""
+    """Facts beside the state of the partition: the due days, and those of the control plane."""
 
     due: ExpectedRange
-    standing: PartitionStanding  # as the board shows it
-    publish_due: datetime | None  # since when the warehouse has not followed authority
-    terminal: str | None = None  # why it is given up for good
-    trouble: str | None = None  # of its source
+    standing: PartitionStanding  # as the status board shows it
+    publish_due: datetime | None  # since when the authoritative run waits to be published
+    terminal: str | None = None  # why it is terminal
+    source_error: str | None = None  # why no attempts of its source are issued
     maturity: str | None = None
-    tasks: tuple[str, ...] = ()  # of the run that works on it, each with its state
-    lacking: tuple[str, ...] = ()  # inputs that a slice of a model waits for, in words
+    tasks: tuple[str, ...] = ()  # of the open run, each with its state
+    lacking: tuple[str, ...] = ()  # messages about inputs that a partition of a model waits for
     approvable: bool = False  # an operator may approve the last attempt
-    withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that went into a slice of a model
+    withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that a partition of a model was derived from
     hides: bool = False  # its model says `on_demotion: hide`
-    refreshes: bool = True  # its model is made again without being asked
+    refreshes: bool = True  # its model is derived again automatically
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
-    """Say in words what the facts mean together."""
+    """Combines the facts to an explanation."""
     serving, waiting = _serving(pointer, attempts, around), _waiting(view, pointer, attempts, around)
     headline = _headline(view, attempts, around, serving, waiting)
     if around.maturity == "provisional":
@@ -102,7 +102,7 @@ def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Att
 
 
 def _serving(pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Named | None:
-    """What readers get: the pointer says so, whatever authority says."""
+    """The run that readers get: that of the pointer, even if the authority is another run."""
     if pointer is None or not pointer.available or (around.hides and around.withdrawn_inputs):
         return None
     return Named(_number(attempts, pointer.run_id), pointer.run_id, pointer.record_count)
@@ -111,7 +111,7 @@ def _serving(pointer: Pointer | None, attempts: Sequence[Attempt], around: Circu
 def _waiting(
     view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances
 ) -> Named | None:
-    """The run that has authority, as long as readers do not get it."""
+    """The authoritative run, if readers do not get it yet."""
     state = view.state
     if around.publish_due is None or state.status is not PartitionStatus.SUCCESS or state.current_run_id is None:
         return None
@@ -149,19 +149,19 @@ def _headline(
 ) -> str:
     failed, display = "last_attempt_failed" in around.standing.flags, around.standing.display
     if serving is not None:
-        words = f"serving {serving} with {counted(serving.record_count, 'row')}"
+        text = f"serving {serving} with {counted(serving.record_count, 'row')}"
     elif display is DisplayStatus.NEVER_MATERIALIZED:
         return "no run of this partition has ever been accepted"
     elif display is DisplayStatus.UNAVAILABLE and view.state.current_run_id is not None:
         number = _number(attempts, view.state.current_run_id)
         return f"withdrawn: attempt {number or '?'} is no longer vouched for, its rows are hidden from readers"
     elif around.withdrawn_inputs:
-        words = f"its rows are hidden from readers: it was made from {around.withdrawn_inputs[0]}"
+        text = f"its rows are hidden from readers: it was made from {around.withdrawn_inputs[0]}"
     else:
-        words = "readers get no rows"
+        text = "readers get no rows"
     if waiting is not None:
-        words += f"; {waiting} with {counted(waiting.record_count, 'row')} has authority and waits to be published"
-    return words + (f", attempt {view.last_attempt_no} failed: {view.last_attempt_error}" if failed else "")
+        text += f"; {waiting} with {counted(waiting.record_count, 'row')} has authority and waits to be published"
+    return text + (f", attempt {view.last_attempt_no} failed: {view.last_attempt_error}" if failed else "")
 
 
 def _blocks(view: PartitionView, around: Circumstances, waiting: Named | None) -> tuple[str, ...]:
@@ -182,8 +182,8 @@ def _blocks(view: PartitionView, around: Circumstances, waiting: Named | None) -
         blocks.append(f"given up for good: {around.terminal}")
     elif view.state.status is PartitionStatus.FAILED and control.next_run_at is None:
         blocks.append(f"it failed and waits for an explicit retry: {view.state.error_message}")
-    if around.trouble is not None:
-        blocks.append(around.trouble)
+    if around.source_error is not None:
+        blocks.append(around.source_error)
     if control.held_at is not None:
         blocks.append(f"held back from restatement by {control.held_by}{_because(control.held_reason)}")
     blocks += [f"not ready: it was made from {demoted}" for demoted in around.withdrawn_inputs]
@@ -240,7 +240,7 @@ def _otherwise(view: PartitionView, around: Circumstances, waiting: Named | None
         return "made by the run that brings what is lacking, or the next one after it"
     if view.state.status is PartitionStatus.PENDING:
         return "the next `penstock run` attempts it"
-    if key.source == MODELS:
+    if key.kind is AssetKind.DERIVED:
         if not around.standing.reasons:
             return "nothing to do; made again when its inputs change"
         if control.held_at is not None:

@@ -1,1 +1,1 @@
-"""One run: what is issued, extracted, validated and loaded, in batches."""
+"""One run as a graph of tasks: extract, validate and load, dispatched in batches."""

@@ -1,4 +1,4 @@
-"""Deriving slices: what goes into each is looked up at one moment, written down, and only then read."""
+"""Derives partitions of models: the inputs of each are looked up at one moment, recorded, and only then read."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from penstock.warehouse.withdrawn import trusted_inputs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OTHER = "its inputs are not those that it was begun with: it is made anew"
-_INCOMPLETE = "its inputs are not complete any more: it is made when they are"
+_OTHER = "its inputs changed after the attempt began: a new attempt derives it"
+_INCOMPLETE = "its inputs are no longer complete: it is derived when they are"
 
 _Attempts = Sequence[AttemptKey]
 _Heads = Mapping[str, Sequence[TableHead]]  # by table
@@ -44,7 +44,7 @@ _Heads = Mapping[str, Sequence[TableHead]]  # by table
 
 @dataclass(frozen=True, slots=True)
 class Deriver:
-    """Makes slices of models. `derived` says what goes into them, by the clock of the moment it is asked."""
+    """Derives partitions of models. `derived` returns the inputs of each model at the time of the call."""
 
     database: Database
     versions: Versions
@@ -52,8 +52,8 @@ class Deriver:
     derived: Callable[[], Derived]
 
     def unchanged(self, keys: Sequence[PartitionKey]) -> list[PartitionKey]:
-        """Those that would be made from the same rows, by the same definition, as the run that is trusted now. A run
-        that was made from a demoted one is always made again: only a new run records other inputs."""
+        """The partitions whose inputs and definition are those of their authoritative run. One that was derived from a
+        demoted run is never among them: only a new run records other inputs."""
         derived, found = self.derived(), list[PartitionKey]()
         withdrawn = {one.key for one in trusted_inputs(self.database)}
         for name, mine in _by_model(keys):
@@ -67,7 +67,7 @@ class Deriver:
         return found
 
     def derive(self, spark: SparkSession, attempts: Sequence[AttemptKey], report: Report) -> list[Extracted]:
-        """Make the slices of these attempts, model by model."""
+        """Derives the partitions of these attempts, model by model."""
         derived, done = self.derived(), list[Extracted]()
         by_key = {attempt.partition: attempt for attempt in attempts}
         for name, keys in _by_model(list(by_key)):
@@ -93,15 +93,15 @@ class Deriver:
         try:
             groups = self._groups(model, mine, served)
         except WarehouseError as error:
-            return [*left, *_not_made(mine, error)]
+            return [*left, *_not_derived(mine, error)]
         for some, heads in groups:
             frames = partial(self._frames, spark, model, heads, days)
             left += self._make(spark, model, some, frames, report, alone=len(groups) == 1)
         return left
 
     def _groups(self, model: Model, attempts: Sequence[AttemptKey], served: Served) -> list[tuple[_Attempts, _Heads]]:
-        """The attempts that are made together, with the tables that they read. All of them, unless schema versions of
-        an input do not fit: then those that read the same versions."""
+        """The attempts that are derived together, with the tables that they read: all of them, or those that read the
+        same schema versions if the versions of an input have conflicting columns."""
         if all(self._fit(table, heads) for table, heads in served.heads.items()):
             return [(attempts, served.heads)]
         groups: dict[frozenset[str], list[AttemptKey]] = {}
@@ -130,17 +130,17 @@ class Deriver:
         *,
         alone: bool,
     ) -> list[Extracted]:
-        """Make these slices. An input that is damaged, or whose versions do not fit, leaves other models and other
-        slices alone; so does code that cannot be run on the types of another schema version."""
+        """Derives these partitions. Other models and partitions are not affected if an input is damaged, if its schema
+        versions conflict, or if the code of the model cannot run on the types of one schema version."""
         contract = self.contracts[model.name]
         try:
             return make(spark, self.versions.lake.url, model, contract, frames(), attempts, report)
         except WarehouseError as error:
-            return _not_made(attempts, error)
+            return _not_derived(attempts, error)
         except ConfigError as error:
             if alone:
                 raise
-            return _not_made(attempts, error)
+            return _not_derived(attempts, error)
 
     def _frames(
         self, spark: SparkSession, model: Model, heads: _Heads, days: Mapping[str, tuple[date, date]]
@@ -148,7 +148,7 @@ class Deriver:
         return {table: self._frame(spark, table, heads[table], *days[table]) for table in model.depends_on}
 
     def _frame(self, spark: SparkSession, table: str, heads: Sequence[TableHead], first: date, last: date) -> DataFrame:
-        """The vouched rows of a table, with every column of its contract: a new one may not be in any table yet."""
+        """The published rows of a table, with every column of its contract: a new one may not be in any table yet."""
         from pyspark.sql import functions as F
 
         contract = self.contracts[table.partition(".")[2]]
@@ -159,12 +159,12 @@ class Deriver:
         return frame.withColumns({f.name: F.lit(None).cast(spark_type(f.type)) for f in absent}) if absent else frame
 
 
-def _not_made(attempts: _Attempts, error: PenstockError) -> list[Extracted]:
+def _not_derived(attempts: _Attempts, error: PenstockError) -> list[Extracted]:
     return [Extracted.failed(attempt, ErrorClass.DATA, str(error), judged=False) for attempt in attempts]
 
 
 def _heads_of(model: Model, key: PartitionKey, served: Served) -> frozenset[str]:
-    """The names of the heads that hold what goes into a slice."""
+    """The names of the table heads that hold the inputs of a partition."""
     found = set[str]()
     for table in model.depends_on:
         for day in _window(model, key.logical_date):
@@ -175,7 +175,7 @@ def _heads_of(model: Model, key: PartitionKey, served: Served) -> frozenset[str]
 
 
 def _is_complete(model: Model, inputs: Mapping[str, Sequence[PartitionKey]], served: Served) -> bool:
-    """Whether as much of each table is there as the rule of the model asks for."""
+    """True if enough partitions of each table are published for the rule of the model."""
     rule, nobody = Rule(model.require), dict[str, object]()
     return all(
         sum(key.customer_id in served.runs.get((table, key.logical_date), nobody) for key in keys)
@@ -185,7 +185,8 @@ def _is_complete(model: Model, inputs: Mapping[str, Sequence[PartitionKey]], ser
 
 
 def _used(model: Model, key: PartitionKey, served: Served) -> list[Consumed]:
-    """The runs that readers see in the window of a slice: whatever was read went into it, expected or not."""
+    """The published runs in the window of a partition. All of them are read, so all are recorded as inputs, also those
+    of partitions that are not expected."""
     found = []
     for table in model.depends_on:
         source, _, query_name = table.partition(".")
@@ -209,6 +210,6 @@ def _window(model: Model, last: date) -> Iterator[date]:
 
 
 def _days(model: Model, keys: Sequence[PartitionKey]) -> dict[str, tuple[date, date]]:
-    """From which to which day the tables are read for these slices."""
+    """The first and the last day of each table that is read for these partitions."""
     first = next(_window(model, min(key.logical_date for key in keys)))
     return dict.fromkeys(model.depends_on, (first, max(key.logical_date for key in keys)))

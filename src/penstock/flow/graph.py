@@ -1,4 +1,4 @@
-"""A run as a graph: every slice goes extract -> validate -> load, and a model waits for the loads that it reads."""
+"""A run as a graph of tasks: extract -> validate -> load for each partition; a model waits for loads of its inputs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STAGES = (Stage.EXTRACT, Stage.VALIDATE, Stage.LOAD)
 
 
 class GraphRefused(PenstockError):
-    """The tasks and edges of a run make no sense together."""
+    """The graph of a run has a duplicate task, an unknown dependency or a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class FanIn:
-    """A task that waits for the loads of many partitions, or as many of them as its rule asks for."""
+    """A task that waits for the loads of many partitions, or for as many of them as its rule requires."""
 
     waiting: PartitionKey
     name: str
@@ -34,7 +34,7 @@ class FanIn:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a run is going to do. Refused when it has cycles, unknown dependencies or the same task twice."""
+    """The tasks of a run. Raises GraphRefused for cycles, unknown dependencies and duplicate tasks."""
 
     slices: Sequence[PartitionKey]
     fan_ins: Sequence[FanIn] = ()
@@ -48,7 +48,8 @@ class Graph:
         _refuse_cycles(_needs(self.fan_ins))
 
     def event(self, run_id: RunId) -> PlanCreated:
-        """The graph as the ledger keeps it: slices as ranges, edges by rule, so that ten thousand cost little."""
+        """The graph as the ledger stores it: partitions as ranges and edges by rule, so that ten thousand partitions
+        make a small event."""
         chains = [{"stages": list(STAGES), "slices": compact_ranges(self.slices)}] if self.slices else []
         return PlanCreated(run_id, 0, chains, groups=[_group(f) for f in self.fan_ins], reasons=self.reasons)
 
@@ -89,7 +90,7 @@ def _refuse_unknown(fan_in: FanIn, known: set[PartitionKey]) -> None:
 
 
 def _refuse_cycles(needs: Mapping[PartitionKey, Sequence[PartitionKey]]) -> None:
-    """Walk along what each waits for; whoever is met again on the same walk closes a cycle, and is shown."""
+    """Depth-first search along the dependencies. Raises GraphRefused with the first cycle."""
     done: set[PartitionKey] = set()
     for start in needs:
         path: list[PartitionKey] = []

@@ -1,4 +1,4 @@
-"""What the runner asks before it issues attempts of a source, and tells after the source has answered."""
+"""Decides whether attempts of a source may be issued, and records how the source answered."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from penstock.state.records import Observation
 
 
 class Gate(StrEnum):
-    OPEN = "all"  # everything may be issued
-    PROBE = "probe"  # one partition, to see whether the source has recovered
+    """Which attempts of a source may be issued."""
+
+    OPEN = "all"
+    PROBE = "probe"  # one partition, to find out whether the source has recovered
     SHUT = "none"
 
 
 class Guard(Protocol):
-    def gate(self, source: str) -> Gate: ...
+    """The breakers of all sources, as the runner uses them."""
 
-    def trouble(self, source: str) -> str | None:
-        """Why not everything is issued, in words; None when everything is."""
+    def gate(self, source: str) -> Gate:
+        """Which attempts of the source may be issued now."""
+
+    def source_error(self, source: str) -> str | None:
+        """Why not all attempts are issued; None if all are."""
 
     def probes(self, source: str) -> int:
-        """How many probes the source was sent since its trouble began."""
+        """The number of probes since the breaker opened."""
 
-    def observe(self, source: str, seen: Observation) -> None: ...
+    def observe(self, source: str, seen: Observation) -> None:
+        """Records how the source answered a batch of requests."""

@@ -1,4 +1,4 @@
-"""A worker's sign of life, sent from a thread for as long as the work lasts."""
+"""The heartbeat of a worker, sent from a thread while it works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Registers a worker on entry, renews everything it holds, and says goodbye on exit."""
+    """Registers a worker on entry, renews its leases while it works, and deregisters it on exit."""
 
     def __init__(self, workers: WorkerStore) -> None:
         self._workers = workers
@@ -40,5 +40,5 @@ class Heartbeat:
         while not self._done.wait(HEARTBEAT_SECONDS):
             try:
                 self._workers.heartbeat(self.token)
-            except PenstockError as error:  # the next beat may get through; if none does, the lease ends by itself
+            except PenstockError as error:  # the next one may succeed; if none does, the lease expires
                 log.warning("heartbeat.missed: %s", error)

@@ -1,4 +1,4 @@
-"""The contracts of models: their columns are what Spark says their code makes, and once said they are kept."""
+"""The contracts of models: Spark infers their columns from their code, and the inferred columns are stored."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def known(
     models: Mapping[str, Model], root: Path, kept: Sequence[Row[Any]]
 ) -> tuple[dict[str, Contract], dict[str, str]]:
-    """The contracts of today's models, and why the definition of some cannot be read. A model that was never made under
-    its present definition has no fields yet; one whose definition cannot be read keeps its last contract."""
+    """The contracts of the configured models, and by name why a definition cannot be read. A model that was never
+    derived by its present definition has no fields yet; one whose definition cannot be read keeps its last contract."""
     found: dict[str, Contract] = {}
     unreadable: dict[str, str] = {}
     for name, model in models.items():
@@ -43,7 +43,7 @@ def known(
 
 
 def _last(model: Model, kept: Sequence[Row[Any]]) -> Contract:
-    """The contract that the model was last made under; without fields and code if it never was."""
+    """The contract of the last run of the model; one without fields and code if there is none."""
     for row in reversed(kept):
         if (row.source, row.query_name, row.schema_version) == (model.source, model.name, model.schema_version):
             return Contract.from_body(row.body)
@@ -51,7 +51,7 @@ def _last(model: Model, kept: Sequence[Row[Any]]) -> Contract:
 
 
 def _known(draft: Contract, kept: Sequence[Row[Any]]) -> Contract:
-    """The newest kept contract that differs from the draft in its fields only."""
+    """The newest stored contract that differs from the draft in its fields only."""
     found = draft.same_as({row.fingerprint: {**row.body, "fields": []} for row in kept})
     bodies = {row.fingerprint: row.body for row in kept}
     return Contract.from_body(bodies[found[-1]]) if found else draft
@@ -89,10 +89,10 @@ def with_fields(
     unreadable: Mapping[str, str],
     refuse: Callable[[Contract], None],
 ) -> tuple[dict[str, Contract], dict[str, str]]:
-    """All contracts, with the fields of models as Spark says them, and why some models cannot be made: Spark or
-    `refuse` refuses them, their definition is `unreadable`, or they depend on one of these. `tables` are the columns
-    that tables have today, by name: a model may read a column of an older schema version, and one that is about to
-    come."""
+    """All contracts, with the fields of models as Spark infers them, and by name why a model cannot be derived: Spark
+    or `refuse` rejects it, its definition is `unreadable`, or it depends on such a model. `tables` holds the present
+    schemas of tables by name: a model may read a column of an older schema version, and one of the contract that no
+    table has yet."""
     from penstock.pipeline.model import fields_of
 
     found, broken = dict(contracts), dict(unreadable)
@@ -118,19 +118,19 @@ def with_fields(
 
 
 def _columns(contract: Contract, there: Iterable[pa.Schema]) -> pa.Schema:
-    """The columns that a model may read: those of the contract, and those of served versions that fit them."""
+    """The columns that a model may read: those of the contract, and those of published versions that are compatible."""
     whole = fitting(file_schema(arrow_schema(contract.columns)), there)
     return whole if SCHEMA_VERSION in whole.names else whole.append(pa.field(SCHEMA_VERSION, pa.string()))
 
 
 def _checked(model: Model, contract: Contract) -> Contract:
-    """Refuses checks that do not fit the columns, as those of a query are refused when the file is read."""
+    """The contract, if its checks fit its columns; raises ConfigError otherwise, as for a query."""
     if any(isinstance(check, References) for check in model.checks):
         raise ConfigError(f"models.{model.name}: references is a check of queries; join what must be there instead")
     checks = [check_to_mapping(check) for check in model.checks]
     try:
         Query(name=model.name, source=model.source, fields=contract.fields, checks=checks)  # type: ignore[arg-type]
     except pydantic.ValidationError as error:
-        words = "; ".join(str(problem["msg"]) for problem in error.errors(include_url=False))
-        raise ConfigError(f"models.{model.name}: {words}") from error
+        reason = "; ".join(str(problem["msg"]) for problem in error.errors(include_url=False))
+        raise ConfigError(f"models.{model.name}: {reason}") from error
     return contract

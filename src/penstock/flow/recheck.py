@@ -1,4 +1,4 @@
-"""Re-checking trusted runs: the same validation as for a new attempt, but what fails is withdrawn."""
+"""Validates authoritative runs again, as new attempts are validated, and demotes those that fail."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from penstock.contract.complaint import rejections, summary
 from penstock.contract.contract import Contract
+from penstock.flow.listener import ProgressListener
 from penstock.flow.runner import BATCH_PARTITIONS
-from penstock.flow.summary import Watcher
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.references import OpenReference
 from penstock.pipeline.validate import ToValidate, check_expressions, validate
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rechecked:
-    """How many runs were examined, and which partitions lost theirs, with why."""
+    """The number of validated runs, and the reasons of demotions by partition."""
 
     examined: int
     demoted: dict[PartitionKey, str]
-    unreadable: dict[PartitionKey, str]  # not judged: their raw data, or what they refer to, cannot be read
+    unreadable: dict[PartitionKey, str]  # no verdict: the raw data, or a referenced table, cannot be read
 
 
 def recheck(
@@ -34,11 +34,11 @@ def recheck(
     contracts: Mapping[str, Contract],
     trusted: Sequence[tuple[AttemptKey, int]],
     withdraw: Callable[[Sequence[FailedRecheck]], Sequence[PartitionKey]],
-    watcher: Watcher,
-    look: OpenReference | None = None,
+    listener: ProgressListener,
+    open_reference: OpenReference | None = None,
 ) -> Rechecked:
-    """Validate each run against today's contract, and `withdraw` those that fail, which returns the partitions that
-    were still trusted. Guards compare runs, so they have nothing to say here."""
+    """Validates each run against the present contract and demotes those that fail with `withdraw`, which returns the
+    partitions whose run was still the authority. Guards are not evaluated: they compare a new run with it."""
     demoted: dict[PartitionKey, str] = {}
     unreadable: dict[PartitionKey, str] = {}
     for name in sorted({attempt.partition.query_name for attempt, _ in trusted}):
@@ -46,15 +46,15 @@ def recheck(
         items = [ToValidate(a, size, None) for a, size in trusted if a.partition.query_name == name]
         for at in range(0, len(items), BATCH_PARTITIONS):
             batch = items[at : at + BATCH_PARTITIONS]
-            report = watcher.stage("validate", len(batch))
+            report = listener.stage("validate", len(batch))
             found = []
-            for item in validate(spark, lake, contracts[name], batch, report, look):
-                wanting = rejections(item.complaints)
-                words = summary(wanting)
-                if item.only_waits or any(complaint.check == "raw" for complaint in wanting):
-                    unreadable[item.attempt.partition] = words
-                elif wanting:
-                    found.append(FailedRecheck(item.attempt, words))
+            for item in validate(spark, lake, contracts[name], batch, report, open_reference):
+                rejecting = rejections(item.complaints)
+                reason = summary(rejecting)
+                if item.only_waits or any(complaint.check == "raw" for complaint in rejecting):
+                    unreadable[item.attempt.partition] = reason
+                elif rejecting:
+                    found.append(FailedRecheck(item.attempt, reason))
             report(1.0)
             gone = set(withdraw(found))
             demoted |= {f.attempt.partition: f.error_message for f in found if f.attempt.partition in gone}

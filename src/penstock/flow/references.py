@@ -1,4 +1,4 @@
-"""Who is judged after whom: a slice that refers to another one of the same run waits until that one is loaded."""
+"""Orders validation: a partition that references another one of the same run waits until that one is loaded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from penstock.flow.graph import FanIn
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey
 
-_NO_MINIMUM = "at least 0"  # if they fail, the verdict will say so
+_NO_MINIMUM = "at least 0"  # if they fail, the verdict reports the missing references
 
 
 def waiting_for_references(keys: Sequence[PartitionKey], contracts: Mapping[str, Contract]) -> list[FanIn]:
+    """The fan-ins of partitions whose checks reference other partitions of the same run."""
     tables = {
         name: sorted({check.to for check in contract.checks if isinstance(check, References)})
         for name, contract in contracts.items()

@@ -10,13 +10,13 @@ from penstock.projections import task_states
 from penstock.projections.fact import Cursor, Fact
 from penstock.projections.runs import FoldedRun
 
-News = Callable[[str, Cursor], tuple[list[Fact], Cursor]]
+ReadEvents = Callable[[str, Cursor], tuple[list[Fact], Cursor]]
 
 
 class RunState:
     """One run, folded from its events and nothing else."""
 
-    def __init__(self, run_id: RunId, news: News) -> None:
+    def __init__(self, run_id: RunId, news: ReadEvents) -> None:
         self._run_id = run_id
         self._news = news
         self._cursor = Cursor()
@@ -37,19 +37,19 @@ class RunState:
         return self._in(task_states.READY, stage)
 
     def waiting(self, stage: Stage) -> list[str]:
-        """Those that nobody has worked on: ready, or waiting for others."""
+        """The partitions whose task of this stage has not begun: ready, or waiting for others."""
         return [*self.ready(stage), *self._in(task_states.BLOCKED, stage)]
 
     def running(self, stage: Stage) -> list[str]:
-        """Those that were handed out and have no word yet."""
+        """The partitions whose task of this stage has begun and not ended."""
         return self._in(task_states.RUNNING, stage)
 
     def tries(self, stage: Stage, partition_keys: Iterable[str]) -> int:
-        """How often a task was handed out; of several, the most."""
+        """The number of times that a task was begun; the largest of several tasks."""
         return self._run.fold.most_tries([f"{stage}:{key}" for key in partition_keys])
 
     def states(self, partition_key: str) -> dict[Stage, str]:
-        """The tasks of one partition, each with its state; none if the run has none of it."""
+        """The state of each task of a partition; empty if the run does not have the partition."""
         found = {stage: self._run.fold.state_of(f"{stage}:{partition_key}") for stage in Stage}
         return {stage: state for stage, state in found.items() if state is not None}
 

@@ -1,4 +1,4 @@
-"""The runner dispatches the tasks that are ready, in one lane for each stage, so that the stages overlap."""
+"""Dispatches the tasks that are ready, in one lane for each stage, so that the stages overlap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.failpoint import reach
 from penstock.flow.graph import STAGES, FanIn, Graph
 from penstock.flow.guard import Gate
 from penstock.flow.references import waiting_for_references
-from penstock.flow.run_state import News, RunState
+from penstock.flow.run_state import ReadEvents, RunState
 from penstock.flow.stages import RunDependencies, Stages
 from penstock.flow.summary import RunSummary
 from penstock.lake import open_lake
@@ -30,20 +30,20 @@ from penstock.state.records import Issued, Planned
 
 BATCH_PARTITIONS = 10_000
 _SMALLEST_BATCH = 2_500  # below this a second batch costs more than working on two at once saves
-_LOOK_SECONDS = 2.0  # how often a waiting run looks whether it was cancelled
+_POLL_SECONDS = 2.0  # how often a waiting run checks whether it was cancelled
 
 
 class ChecksRefused(ConfigError):
-    """Spark refuses a check of every query in a plan: nothing was issued."""
+    """Spark refuses a check of every query in a plan. No attempt was issued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Carries plans through their stages."""
+    """Executes plans."""
 
     deps: RunDependencies
-    news: News
-    stopping: Callable[[], bool] = lambda: False  # asked before each batch: True means that nothing more is issued
+    news: ReadEvents
+    stopping: Callable[[], bool] = lambda: False  # called before each batch; True stops issuing
 
     def run(
         self,
@@ -54,33 +54,33 @@ class Runner:
         filters: Mapping[str, Any],
         fan_ins: Sequence[FanIn] = (),
     ) -> RunSummary:
-        """Work through the plan, newest months first. What cannot be finished is cancelled, never left open. A query
-        with a check that Spark refuses is left out and reported. Raises ChecksRefused, before anything is recorded, if
-        that leaves nothing of the plan."""
+        """Executes the plan, newest months first. Attempts that cannot be finished are cancelled, never left open. A
+        query with a check that Spark refuses is left out and reported. Raises ChecksRefused, before anything is
+        recorded, if that leaves nothing of the plan."""
         deps = self.deps
         refused = self._prepare(plan)
         if refused and all(item.key.query_name in refused for item in plan):
             raise ChecksRefused("; ".join(refused.values()))
         reasons: dict[str, int] = {}
         for item in plan:
-            reasons[item.reason] = reasons.get(item.reason, 0) + 1
+            reasons[item.reason.value] = reasons.get(item.reason.value, 0) + 1
         keys = [item.key for item in plan]
         graph = Graph(keys, [*fan_ins, *waiting_for_references(keys, deps.contracts)], reasons)
         deps.control.start_run(run_id, deps.worker_token, actor, filters, len(plan), graph.event(run_id))
         reach("run.started")
-        return self._go(run_id, plan, {}, {}, refused)
+        return self._execute(run_id, plan, {}, {}, refused)
 
     def resume(
         self, run_id: RunId, plan: Sequence[Planned], adopted: Sequence[Issued], sizes: Mapping[PartitionKey, int]
     ) -> RunSummary:
-        """Go on with a run whose worker died: what it finished is not done again. The plan is for what it had not
-        issued, the sizes are of the payloads that it had fetched."""
+        """Continues a run whose worker died, without repeating finished tasks. `plan` holds the partitions that it had
+        not issued, `sizes` the sizes of the payloads that it had fetched."""
         refused = self._prepare(plan)
-        return self._go(run_id, plan, {item.attempt.partition: item for item in adopted}, dict(sizes), refused)
+        return self._execute(run_id, plan, {item.attempt.partition: item for item in adopted}, dict(sizes), refused)
 
     def _prepare(self, plan: Sequence[Planned]) -> dict[str, str]:
-        """Keep the contracts that attempts will name. Returns, by query, why Spark refuses a check: nothing of such a
-        query may be issued."""
+        """Stores the contracts that attempts will reference. Returns, by query, why Spark refuses a check: no attempt
+        of such a query may be issued."""
         refused: dict[str, str] = {}
         contracts = []
         for name in sorted({item.key.query_name for item in plan}):
@@ -94,7 +94,7 @@ class Runner:
             self.deps.control.store_contracts([_contract_row(contract) for contract in contracts])
         return refused
 
-    def _go(
+    def _execute(
         self,
         run_id: RunId,
         plan: Sequence[Planned],
@@ -130,7 +130,7 @@ class Runner:
         return done
 
     def _probes(self, plan: Sequence[Planned]) -> list[PartitionKey]:
-        """One partition of each source whose breaker is open, each time of another customer: if it comes through, the
+        """One partition of each source whose breaker is open, each time of another customer. If its probe succeeds, the
         rest of the plan follows."""
         guard, probes = self.deps.guard, []
         for source in sorted({item.key.source for item in plan}):
@@ -144,44 +144,45 @@ class Runner:
 
 @dataclass(slots=True)
 class _Lanes:
-    """Three stages side by side. Each works on one batch at a time; what it works on next, the ledger says."""
+    """Runs the three stages concurrently, each on one batch at a time. The ledger determines the next batch."""
 
     runner: Runner
     stages: Stages
     state: RunState
     probes: list[PartitionKey]
     busy: dict[Stage, Future[None]] = field(default_factory=dict)
-    left: dict[Stage, set[str]] = field(default_factory=dict)  # handed out to a worker that died
-    order: dict[str, PartitionKey] = field(default_factory=dict)  # in which partitions are fetched
+    left: dict[Stage, set[str]] = field(default_factory=dict)  # begun by a worker that died
+    order: dict[str, PartitionKey] = field(default_factory=dict)  # the order in which partitions are fetched
 
     def work_through(self) -> None:
+        """Returns when no task is ready and no lane is busy. Raises the first error of a lane."""
         stages = self.stages
         self.order = {str(key): key for key in (*stages.open, *stages.planned)}
         self.state.refresh()
         self.left = {stage: set(self.state.running(stage)) for stage in STAGES}
         with ThreadPoolExecutor(len(STAGES), thread_name_prefix="lane") as lanes:
             try:
-                if not stages.planned and not stages.open:  # what an earlier run accepted is published all the same
+                if not stages.planned and not stages.open:  # publishes what earlier runs accepted
                     self.busy[Stage.LOAD] = lanes.submit(stages.load, [], 1)
                 while True:
                     for stage in STAGES:
-                        self._hand_out(lanes, stage)
+                        self._dispatch(lanes, stage)
                     if not self.busy:
                         return
                     self._wait()
             except BaseException:
-                self._halt()
+                self._cancel_lanes()
                 raise
 
-    def _hand_out(self, lanes: ThreadPoolExecutor, stage: Stage) -> None:
-        """Give a lane that is idle the next batch of what is ready for it."""
+    def _dispatch(self, lanes: ThreadPoolExecutor, stage: Stage) -> None:
+        """Submits the next batch of ready tasks to a lane that is idle."""
         if stage in self.busy or self._stops(stage):
             return
         ready = self._ready(stage)
         if not ready:
             return
         batch = self._batch(stage, ready)
-        if not batch:  # planned once, but not due any more: the end of the run cancels it
+        if not batch:  # no longer due: the end of the run cancels these tasks
             return
         names = [str(key) for key in batch]
         self.left[stage].difference_update(names)
@@ -193,7 +194,7 @@ class _Lanes:
         return set(self.state.ready(stage)) | self.left[stage]
 
     def _batch(self, stage: Stage, ready: set[str]) -> list[PartitionKey]:
-        if stage is Stage.LOAD:  # one publication takes all that waits
+        if stage is Stage.LOAD:  # one publication loads all accepted partitions
             return [self._key(text) for text in ready]
         if stage is Stage.VALIDATE:
             return [self._key(text) for text in sorted(ready)[:BATCH_PARTITIONS]]
@@ -201,7 +202,7 @@ class _Lanes:
             probe = self.probes.pop(0)
             if str(probe) in ready:
                 return [probe]
-        # Half of what is left, so that little is in the last batches: what comes after them has nothing beside it.
+        # Half of the rest, so that the last batches are small: nothing overlaps with their validation and load.
         size = min(BATCH_PARTITIONS, max(_SMALLEST_BATCH, -(-len(ready) // 2)))
         return list(islice((key for text, key in self.order.items() if text in ready), size))
 
@@ -209,19 +210,19 @@ class _Lanes:
         return self.order.get(text) or PartitionKey.parse(text)
 
     def _stops(self, stage: Stage) -> bool:
-        """Whether nothing more of this stage is handed out: when the process is asked to end, nothing is issued any
-        more; when the run is cancelled, only what is accepted already goes on, into the warehouse."""
+        """True if no further batch of this stage is dispatched. When the process stops, no attempts are issued; when
+        the run is cancelled, only loads of accepted partitions continue."""
         if self.state.cancel_requested:
             self.stages.done.end = "cancelled"
             return stage is not Stage.LOAD
         return stage is Stage.EXTRACT and self.runner.stopping()
 
     def _wait(self) -> None:
-        """Until a lane is idle again, or somebody asks for the run to stop."""
-        while not wait(self.busy.values(), _LOOK_SECONDS, FIRST_COMPLETED).done:
+        """Waits until a lane is idle, or the run is cancelled. Raises the error of a lane that failed."""
+        while not wait(self.busy.values(), _POLL_SECONDS, FIRST_COMPLETED).done:
             try:
                 self.state.refresh()
-            except TransientError:  # the database is away; the lanes may not even need it until it is back
+            except TransientError:  # the database is unavailable; the lanes may not need it before it is back
                 continue
             if self._interrupted():
                 break
@@ -232,16 +233,17 @@ class _Lanes:
                 future.result()
 
     def _interrupted(self) -> bool:
-        """A cancelled run does not wait for its source: the jobs are ended, and what was open is closed."""
+        """Cancels the jobs of a cancelled run, so that it does not wait for its source. True if it did. A load is not
+        interrupted."""
         if not self.state.cancel_requested or Stage.LOAD in self.busy:
             return False
-        self._halt()
+        self._cancel_lanes()
         self.stages.done.end = "cancelled"
-        self.busy.clear()  # whatever they ended with: they were told to
+        self.busy.clear()  # their errors follow from the cancellation
         return True
 
-    def _halt(self) -> None:
-        """End the jobs, and let no lane start another."""
+    def _cancel_lanes(self) -> None:
+        """Cancels all jobs, and prevents the lanes from starting others."""
         self.stages.stopped.set()
         waiting = set(self.busy.values())
         while waiting:
@@ -254,7 +256,7 @@ def _contract_row(contract: Contract) -> tuple[str, str, str, str, dict[str, Any
 
 
 def _newest_month_first(item: Planned) -> tuple[str, str, int, str, int]:
-    """Fresh data first; inside a month the days of a customer together, because a span is one request."""
+    """Sort key: newest months first; in a month the days of a customer together, because a span is one request."""
     key = item.key
     month = key.logical_date.year * 12 + key.logical_date.month
     return (key.source, key.query_name, -month, key.customer_id, key.logical_date.toordinal())

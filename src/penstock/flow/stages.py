@@ -1,4 +1,4 @@
-"""What a stage does with the tasks that it is handed: one Spark job at most and a few bulk writes for all of them."""
+"""The stages of a run. Each call works on a batch of tasks, with at most one Spark job and a few bulk writes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from penstock.errors import ErrorClass, PenstockError, SparkFailed
 from penstock.failpoint import reach
 from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
-from penstock.flow.summary import Failure, RunSummary, Watcher
+from penstock.flow.listener import ProgressListener
+from penstock.flow.summary import Failure, RunSummary
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
-from penstock.lifecycle import MAX_LOSSES, Stage
-from penstock.partition import MODELS, AttemptKey, PartitionKey, RunId, new_ulid
+from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
+from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, asset_kind, new_ulid
 from penstock.partition_set import compact_ranges
 from penstock.pipeline.extract import Extracted, Extraction, extract
 from penstock.pipeline.parsed_cache import Lookup, ParsedCache
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Out = TypeVar("Out")
 
-REFRESH = "refresh"  # planned because something that goes into it may change in this run
-_FAILED_JOBS = 60  # enough to find a few slices that kill their workers among ten thousand
+_FAILED_JOBS = 60  # enough to find a few partitions that kill their workers among ten thousand
 _PROJECT_SECONDS = 60.0
 _AUTH_PAUSE = 900.0
 _QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how long
@@ -50,7 +50,7 @@ _QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how lon
 
 @dataclass(frozen=True, slots=True)
 class RunDependencies:
-    """Everything that the stages work with, made by the composition root."""
+    """The dependencies of the stages, created by the composition root."""
 
     spark: SparkSession
     settings: Settings
@@ -59,8 +59,8 @@ class RunDependencies:
     validator: ValidatorStore
     publish: Callable[[RunId, Report | None, Lookup | None], Publication]
     deriver: Deriver
-    project: Callable[[PrefoldedRuns | None], None]  # brings the projections forward
-    watcher: Watcher
+    project: Callable[[PrefoldedRuns | None], None]  # advances the projections
+    listener: ProgressListener
     worker_token: str
     guard: Guard
     clock: Clock
@@ -76,9 +76,9 @@ class Stages:
     planned: dict[PartitionKey, Planned] = field(default_factory=dict)
     open: dict[PartitionKey, Issued] = field(default_factory=dict)  # issued (or adopted) and not closed
     sizes: dict[PartitionKey, int] = field(default_factory=dict)  # of fetched payloads
-    refused: Mapping[str, str] = field(default_factory=dict)  # queries of which nothing is issued, and why
+    refused: Mapping[str, str] = field(default_factory=dict)  # by query: why no attempts of it are issued
     cache: ParsedCache | None = None
-    unpublishable: set[PartitionKey] = field(default_factory=set)  # reported: each publication finds them again
+    unpublishable: set[PartitionKey] = field(default_factory=set)  # already reported; each publication finds them again
     stopped: Flag = field(default_factory=Flag)
     projected: float = field(default_factory=time.monotonic)
 
@@ -89,7 +89,7 @@ class Stages:
     # --- extract --------------------------------------------------------------------------------------------------
 
     def extract(self, keys: Sequence[PartitionKey], tries: int) -> None:
-        """Issue what is not issued yet, fetch, and close what could not be fetched."""
+        """Issues attempts for the partitions that have none, fetches them, and closes the attempts that failed."""
         adopted = [self.open[key] for key in keys if key in self.open]
         if adopted:
             slices = compact_ranges(item.attempt.partition for item in adopted)
@@ -110,8 +110,8 @@ class Stages:
         self._close_lost(lost, Stage.EXTRACT, tries)
 
     def _without_unchanged(self, planned: Sequence[Planned], tries: int) -> Sequence[Planned]:
-        """What was planned because its inputs might change, and they did not, is left as it is."""
-        perhaps = [item.key for item in planned if item.reason == REFRESH]
+        """Drops the items that were planned because their inputs might change, and whose inputs did not change."""
+        perhaps = [item.key for item in planned if item.reason is AttemptReason.REFRESH]
         unchanged = set(self.deps.deriver.unchanged(perhaps)) if perhaps else set()
         if not unchanged:
             return planned
@@ -129,11 +129,11 @@ class Stages:
         return issued
 
     def _allowed(self, planned: Sequence[Planned]) -> Sequence[Planned]:
-        """What may be issued now: nothing of refused queries, and behind an open breaker a single probe. The rest is
-        dropped from the run."""
+        """The items that may be issued now: none of refused queries, and a single probe of a source whose breaker is
+        open. The others are dropped from the run."""
         if refused := [item.key for item in planned if item.key.query_name in self.refused]:
             reasons = [self.refused[name] for name in sorted({key.query_name for key in refused})]
-            self.done.trouble(reasons)
+            self.done.add_problems(reasons)
             self._drop(refused, "; ".join(reasons))
             planned = [item for item in planned if item.key.query_name not in self.refused]
         guard = self.deps.guard
@@ -146,26 +146,26 @@ class Stages:
         ]
         if len(allowed) < len(planned):
             inside = {item.key for item in allowed}
-            self.done.trouble(guard.trouble(source) for source in gates)
-            why = "; ".join(self.done.troubles) or "the source is in trouble"
+            self.done.add_problems(guard.source_error(source) for source in gates)
+            why = "; ".join(self.done.problems) or "the breaker of the source is open"
             self._drop([item.key for item in planned if item.key not in inside], why)
         return allowed
 
     def _drop(self, keys: Sequence[PartitionKey], why: str) -> None:
-        """Give up tasks of this run before they are issued: the partitions stay due."""
+        """Drops tasks from this run before attempts are issued. The partitions stay due."""
         self.done.count(blocked=len(keys))
         self._record(TasksDropped(self.run_id, Stage.EXTRACT, compact_ranges(keys), 1, why, new_ulid()))
 
     def _fetch(self, issued: Sequence[Issued]) -> list[Extracted]:
         deps = self.deps
-        report = deps.watcher.stage("extract", len(issued))
+        report = deps.listener.stage("extract", len(issued))
         customers = {customer.id: customer for customer in deps.settings.customers}
         hashes = {name: contract.fingerprint for name, contract in deps.contracts.items()}
         extracted: list[Extracted] = []
         for source in sorted({item.attempt.partition.source for item in issued}):
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
             self._raise_if_stopped()
-            if source == MODELS:
+            if asset_kind(source) is AssetKind.DERIVED:
                 extracted += deps.deriver.derive(deps.spark, attempts, report)
                 continue
             work = Extraction(
@@ -183,7 +183,8 @@ class Stages:
         return extracted
 
     def _failed_extractions(self, failed: Sequence[Extracted], tries: int) -> list[Verdict]:
-        """The slice's own trouble is a rejection; the source's trouble cancels the attempt and counts for nothing."""
+        """Rejects the attempts that failed because of the partition. An error of the source (quota, credentials)
+        cancels the attempt, and counts as no failure of the partition."""
         token, verdicts, cancelled = self.deps.worker_token, [], []
         for item in failed:
             error_class, message = item.error_class or ErrorClass.INTERNAL, item.error_message or "unknown"
@@ -202,7 +203,7 @@ class Stages:
     # --- validate -------------------------------------------------------------------------------------------------
 
     def validate(self, keys: Sequence[PartitionKey], tries: int) -> None:
-        """Examine what was fetched, in the order of the tables it will be in, and pass a verdict on each."""
+        """Validates the fetched partitions, in table order, and records a verdict on each."""
         issued = [self.open[key] for key in sorted(keys, key=_in_table_order)]
         self._start(Stage.VALIDATE, keys, tries)
         if self.cache:
@@ -219,7 +220,7 @@ class Stages:
 
     def _examine(self, issued: Sequence[Issued]) -> list[Validated]:
         deps = self.deps
-        report = deps.watcher.stage("validate", len(issued))
+        report = deps.listener.stage("validate", len(issued))
         found: list[Validated] = []
         for name in sorted({item.attempt.partition.query_name for item in issued}):
             items = [
@@ -274,42 +275,42 @@ class Stages:
     # --- load -----------------------------------------------------------------------------------------------------
 
     def load(self, keys: Sequence[PartitionKey], tries: int) -> None:
-        """Publish everything that waits for it, ours and what others left."""
+        """Publishes every accepted partition that is not published yet, also those of other runs."""
         if keys:
             self._start(Stage.LOAD, keys, tries)
-        report = self.deps.watcher.stage("load", len(keys))
+        report = self.deps.listener.stage("load", len(keys))
         published = self.deps.publish(self.run_id, report, self.cache.take if self.cache else None)
         report(1.0)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
         self._fail_loads(published.broken, keys, tries)
-        self.done.trouble(mismatch.message for mismatch in published.refused.values())
-        if time.monotonic() - self.projected > _PROJECT_SECONDS:  # what waits is read from the ledger meanwhile
+        self.done.add_problems(mismatch.message for mismatch in published.refused.values())
+        if time.monotonic() - self.projected > _PROJECT_SECONDS:  # until then readers fold the newer events themselves
             self.deps.project(None)
             self.projected = time.monotonic()
 
     def _fail_loads(self, broken: Mapping[PartitionKey, str], keys: Sequence[PartitionKey], tries: int) -> None:
-        """Record that loads of this run failed for good, and report each partition once; among them may be some that
-        earlier runs accepted."""
+        """Records that loads of this run failed terminally, and reports each partition once. `broken` may hold
+        partitions that earlier runs accepted."""
         mine = [key for key in keys if key in broken]
         if mine:
             why = broken[mine[0]]
             self._record(LoadsFailed(self.run_id, compact_ranges(mine), tries, ErrorClass.DATA, why, new_ulid()))
-        new = {key: words for key, words in broken.items() if key not in self.unpublishable}
+        new = {key: reason for key, reason in broken.items() if key not in self.unpublishable}
         self.unpublishable.update(new)
-        self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, words) for key, words in new.items())
+        self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, reason) for key, reason in new.items())
 
     # --- closing --------------------------------------------------------------------------------------------------
 
     def give_up(self) -> None:
-        """We stop in the middle: what is still open is closed without a verdict, so that it can be tried again."""
-        words = "the run stopped before this partition was judged"
+        """Cancels the attempts that are still open, when the run ends early. Their partitions stay due."""
+        reason = "the run stopped before this partition was judged"
         token = self.deps.worker_token
         try:
             self._cancel(
-                [Cancelled(i.attempt, token, Stage.EXTRACT, ErrorClass.INTERNAL, words) for i in self.open.values()]
+                [Cancelled(i.attempt, token, Stage.EXTRACT, ErrorClass.INTERNAL, reason) for i in self.open.values()]
             )
         except PenstockError:
-            pass  # the first error is the one to show; rescue will close what we could not
+            pass  # the first error is the one to show; rescue closes these attempts later
 
     def _start(self, stage: Stage, keys: Sequence[PartitionKey], tries: int) -> None:
         self._record(TaskStarted(self.run_id, stage, compact_ranges(keys), tries, new_ulid()))
@@ -318,14 +319,14 @@ class Stages:
         self.deps.control.record_event(self.run_id, self.deps.worker_token, event)
 
     def _raise_if_stopped(self) -> None:
-        """Asked before each job: a run that was told to stop starts no other."""
+        """Called before each job, so that a run that is stopped starts no other."""
         if self.stopped.is_set():
             raise KeyboardInterrupt
 
     def _close(self, verdicts: Sequence[Verdict]) -> None:
         if not verdicts:
             return
-        report = self.deps.watcher.stage("judge", len(verdicts))
+        report = self.deps.listener.stage("judge", len(verdicts))
         ruling = self.deps.validator.judge(verdicts)
         applied = set(ruling.applied)
         overtaken = [Failure(a.partition, Stage.VALIDATE, ErrorClass.TRANSIENT, OVERTAKEN) for a in ruling.overtaken]
@@ -342,12 +343,13 @@ class Stages:
         report(1.0)
 
     def _close_lost(self, lost: Sequence[tuple[Issued, SparkFailed]], stage: Stage, tries: int) -> None:
-        """These slices break a job by themselves. That counts as a loss, and the fourth in a row as a rejection."""
+        """Closes the attempts of partitions that break a job by themselves: as lost, or as rejected after MAX_LOSSES
+        losses in a row."""
         rejected: list[Verdict] = []
         cancelled = []
         for item, error in lost:
-            words = f"its worker died: {error}"
-            facts = (item.attempt, self.deps.worker_token, stage, ErrorClass.INTERNAL, words)
+            reason = f"its worker died: {error}"
+            facts = (item.attempt, self.deps.worker_token, stage, ErrorClass.INTERNAL, reason)
             if item.lost_count + 1 >= MAX_LOSSES:
                 rejected.append(Rejected(*facts, tries=tries))
             else:
@@ -377,8 +379,9 @@ def _in_table_order(key: PartitionKey) -> tuple[date, str]:
 def halving(
     items: Sequence[T], work: Callable[[Sequence[T]], list[Out]], patience: int
 ) -> tuple[list[Out], list[tuple[T, SparkFailed]]]:
-    """Do the work. If a job breaks as a whole, each half is tried: one slice that kills its worker must not take the
-    others with it. Says also which items break a job alone."""
+    """Does the work. If a job breaks as a whole, each half is tried, so that one partition that kills its worker does
+    not fail the others. Returns the results, and the items that break a job alone. Raises SparkFailed after `patience`
+    broken jobs."""
     found: list[Out] = []
     lost: list[tuple[T, SparkFailed]] = []
     waiting = [items]
@@ -388,7 +391,7 @@ def halving(
             found += work(some)
         except SparkFailed as error:
             patience -= 1
-            if patience < 0:  # Spark fails, not the slices
+            if patience < 0:  # the error is of Spark, not of single partitions
                 raise
             if len(some) == 1:
                 lost.append((some[0], error))
@@ -399,7 +402,7 @@ def halving(
 
 
 def observation(extracted: Sequence[Extracted]) -> Observation:
-    """What the outcomes of one source say about the source itself."""
+    """Summarises the outcomes of a source for its breaker."""
     refused = [item for item in extracted if item.error_class is ErrorClass.AUTH]
     quota = [_pause(item) for item in extracted if item.error_class is ErrorClass.QUOTA]
     return Observation(
@@ -411,7 +414,7 @@ def observation(extracted: Sequence[Extracted]) -> Observation:
 
 
 def _pause(item: Extracted) -> float:
-    """How long to leave the partition alone, in seconds: as the source asks, or until somebody may have mended it."""
+    """Seconds until the partition is attempted again: as the source asks, or a default for its error class."""
     if item.error_class is ErrorClass.AUTH:
         return _AUTH_PAUSE
     return _QUOTA_PAUSE if item.retry_after is None else item.retry_after

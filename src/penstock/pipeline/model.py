@@ -23,7 +23,7 @@ from penstock.pipeline.extract import Extracted
 from penstock.pipeline.spark_jobs import Report, collected, mapped, progress, refusal, tasks_for
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.spark_frames import frame_of
-from penstock.sql_guard import SparkStatement, SqlRefused, spark_statement
+from penstock.sql_guard import SparkStatement, SqlRefused, UnknownTable, spark_statement
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -290,7 +290,7 @@ def checked_sql(model: Model, code: str) -> SparkStatement:
     try:
         return spark_statement(code, {*model.depends_on, PARTITIONS})
     except SqlRefused as error:
-        hint = ": add it to depends_on" if str(error).startswith("unknown table") else ""
+        hint = ": add it to depends_on" if isinstance(error, UnknownTable) else ""
         raise _refused(model, f"{error}{hint}") from error
 
 

@@ -9,7 +9,7 @@ import orjson
 from penstock.contract import rows
 from penstock.contract.contract import Contract
 from penstock.contract.parse import Parsed, parse_many
-from penstock.partition import MODELS
+from penstock.partition import AssetKind
 from penstock.pipeline.slices import coalesced
 from penstock.raw.layout import holds_lines
 from penstock.raw.reader import RawReader
@@ -20,7 +20,7 @@ def read_together(
     payloads: Sequence[bytes], contract: Contract, counts: Sequence[int], *, accepted_before: bool = False
 ) -> Parsed:
     """Read the rows of small payloads of one contract, all at once."""
-    if contract.source == MODELS:
+    if contract.kind is AssetKind.DERIVED:
         return rows.read_many(payloads, contract)
     return parse_many(payloads, contract, counts=counts, accepted_before=accepted_before)
 
@@ -30,7 +30,7 @@ def read_in_blocks(
 ) -> Iterator[Parsed]:
     """Read the rows of one payload of any size, block by block."""
     line = 1
-    if contract.source == MODELS:
+    if contract.kind is AssetKind.DERIVED:
         for piece in reader.rows(seal):
             yield rows.read_piece(piece, contract, line)
             line += piece.num_rows

@@ -27,7 +27,6 @@ class Resolution(StrEnum):
 
 
 STATES = list(TaskState)
-CODE = {state: number for number, state in enumerate(STATES)}
 BLOCKED, READY, RUNNING, SUCCEEDED, FAILED, SKIPPED, CANCELLED = range(len(STATES))
 
 OUTCOME_CODE = {Outcome.SUCCEEDED: SUCCEEDED, Outcome.FAILED: FAILED, Outcome.CANCELLED: CANCELLED}

@@ -163,7 +163,7 @@ class _Place:
         return []
 
     def _speak_once(self) -> None:
-        with self._speaking(self.template):
+        with self._translated_errors(self.template):
             self.lake.exists("penstock-doctor")
 
     def find(self, path: str) -> list[str]:
@@ -172,7 +172,7 @@ class _Place:
         if "*" not in pattern:
             return [path]
         if folder not in self.listed:
-            with self._speaking(folder):
+            with self._translated_errors(folder):
                 self.listed[folder] = sorted(self._files_in(folder))
         fits = re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
         found = [entry for entry in self.listed[folder] if fits.fullmatch(entry.rpartition("/")[2])]
@@ -195,7 +195,7 @@ class _Place:
     def open(self, path: str) -> Iterator[BinaryIO]:
         """The bytes inside, uncompressed as they are read."""
         limits = self.delivery
-        with self._speaking(path), self.lake.open(path) as file:
+        with self._translated_errors(path), self.lake.open(path) as file:
             self._refuse_link(path, file)
             if not path.endswith(".gz"):
                 yield file
@@ -222,7 +222,7 @@ class _Place:
             )
 
     @contextmanager
-    def _speaking(self, path: str) -> Iterator[None]:
+    def _translated_errors(self, path: str) -> Iterator[None]:
         """The seam: the lake's errors speak of our own storage, and this one is somebody else's."""
         try:
             yield

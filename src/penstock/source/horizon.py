@@ -1,4 +1,4 @@
-"""How far back a source can be asked. What lies before its horizon is frozen: no run touches it any more."""
+"""How far back a source can be asked. Partitions before this horizon are frozen: no run attempts them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from datetime import date
 
 from penstock.config.settings import SourceSettings
 from penstock.config.values import Keeps
-
-# What is known about kinds, without loading their client libraries.
-_KEEPS = {"google_ads": Keeps(months=37)}
+from penstock.source.registry import hooks_of
 
 
 def keeps(settings: SourceSettings) -> Keeps:
-    """What the workspace file says, or what is known about sources of this kind."""
-    return settings.keeps or _KEEPS.get(settings.kind, Keeps())
+    """For how long the source keeps days: by the workspace file, or else by the class of its kind."""
+    return settings.keeps or hooks_of(settings.kind).keeps
 
 
 def horizon(settings: SourceSettings, today: date) -> date | None:

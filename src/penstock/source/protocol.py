@@ -54,8 +54,17 @@ class Source(Protocol):
     Several objects of the class may work at once, in threads of one process: what they share must allow that. Before
     each request a source calls `context.budget.spend()`, which waits as long as the workspace file's `rate` asks for.
 
-    A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is asked
-    before anything is issued. And it may be a Lister, and Probed.
+    A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is
+    called before attempts are issued. It may implement Lister and Probed.
+
+    Three hooks of the class are optional. Commands that only read state use them too, so importing the module must be
+    cheap: a class that needs a client library imports it inside of functions.
+
+    - `keeps`, a `penstock.config.values.Keeps`: for how long the source can be asked for a day. Older partitions are
+      frozen. `sources.<name>.keeps` in the workspace file replaces it.
+    - `normalise_customer(text)`, a static method: returns the customer id as partition keys have it, and raises a
+      ValueError with the rule ("must be digits") for an id that the source cannot have.
+    - `title`: the service as messages name it; the name of the source by default.
     """
 
     in_date_order: bool

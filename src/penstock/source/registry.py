@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from penstock.config.assets import Query
 from penstock.config.settings import SourceSettings
+from penstock.config.source_hooks import SourceHooks
+from penstock.config.values import Keeps
 from penstock.errors import ConfigError
 from penstock.source.protocol import Lister, Probed, RunContext, Source
 
@@ -42,19 +45,53 @@ def reads_places(settings: SourceSettings) -> bool:
 
 
 def _kind(settings: SourceSettings) -> type[Source]:
+    try:
+        return _load(settings.kind)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{settings.name}: {error}") from error
+
+
+def _load(kind: str) -> type[Source]:
     found = _OWN | {point.name: point for point in entry_points(group=GROUP)}
-    if ":" in settings.kind:
-        found[settings.kind] = EntryPoint(settings.kind, settings.kind, GROUP)
-    if settings.kind not in found:
+    if ":" in kind:
+        found[kind] = EntryPoint(kind, kind, GROUP)
+    if kind not in found:
         raise ConfigError(
-            f"sources.{settings.name}: there is no source of kind {settings.kind!r}"
-            f" (installed: {', '.join(sorted(found))}); a class of your own is written module:Class"
+            f"there is no source of kind {kind!r} (installed: {', '.join(sorted(found))});"
+            " a class of your own is written module:Class"
         )
     try:
-        kind: type[Source] = found[settings.kind].load()
+        loaded: type[Source] = found[kind].load()
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"sources.{settings.name}: kind {settings.kind!r} cannot be loaded: {error}") from error
-    return kind
+        raise ConfigError(f"kind {kind!r} cannot be loaded: {error}") from error
+    return loaded
+
+
+@cache
+def hooks_of(kind: str) -> SourceHooks:
+    """The hooks of a kind of source. A class that cannot be imported has none: commands that only read state work
+    without it, and a run reports it."""
+    try:
+        found = _load(kind)
+    except Exception:  # noqa: BLE001 - the module of a source is not our code, and may fail in any way
+        return SourceHooks()
+    return SourceHooks(
+        getattr(found, "title", ""), getattr(found, "keeps", Keeps()), getattr(found, "normalise_customer", None)
+    )
+
+
+def normalise_customer(text: str) -> str:
+    """The id as partition keys have it, for a filter that does not name a source: the first built-in kind whose hook
+    accepts the id decides."""
+    if text.isalnum():  # no kind spells such ids in two ways
+        return text
+    for hook in (hooks_of(kind).normalise_customer for kind in _OWN):
+        if hook is not None:
+            try:
+                return hook(text)
+            except ValueError:
+                continue
+    return text
 
 
 def refuse_queries(source: Source, queries: Iterable[Query]) -> None:

@@ -93,12 +93,16 @@ class SqlSource:
             statement = _bound(_statement(asked.sql), customer, dates)
         self._budget.spend()
         days = Days(dates, asked.date_field)
-        with self._speaking(query.name), self._connection() as connection, connection.execute(statement) as result:
+        with (
+            self._translated_errors(query.name),
+            self._connection() as connection,
+            connection.execute(statement) as result,
+        ):
             yield from _rows(result, query, asked.date_field, days)
 
     def probe(self, queries: Sequence[Query], seconds: float) -> list[str]:
         def connect() -> None:
-            with self._speaking(queries[0].name if queries else "NAME"), self._connection():
+            with self._translated_errors(queries[0].name if queries else "NAME"), self._connection():
                 pass
 
         try:
@@ -125,7 +129,7 @@ class SqlSource:
             raise SourceUnavailable(f"there is no SQLite file {file}")
 
     @contextmanager
-    def _speaking(self, query: str) -> Iterator[None]:
+    def _translated_errors(self, query: str) -> Iterator[None]:
         """The seam: whatever the database says is said again in our words, without the password."""
         from sqlalchemy.exc import SQLAlchemyError
 

@@ -52,7 +52,7 @@ class Caller:
         start = url
         for _ in range(_MOST_REDIRECTS + 1):
             self._budget.spend()
-            with self._speaking(url), self._sent(url, params) as response:
+            with self._translated_errors(url), self._sent(url, params) as response:
                 if not response.has_redirect_location:
                     return self._reply(response, number)
                 target = urljoin(str(response.url), response.headers["location"])
@@ -101,7 +101,7 @@ class Caller:
         return ConfigError(f"{url} refuses the request ({status}): {self._hidden(' '.join(said.split()))}")
 
     @contextmanager
-    def _speaking(self, url: str) -> Iterator[None]:
+    def _translated_errors(self, url: str) -> Iterator[None]:
         """The seam: whatever the client says is said again in our words, without headers and parameters."""
         import httpx
 

@@ -19,7 +19,7 @@ from penstock.db.types import Json, UtcTimestamp
 from penstock.errors import ActRefused, LeaseLost
 from penstock.ledger.append import append
 from penstock.ledger.events import Event, PlanCreated, RunCancelRequested, RunFinished, TasksDropped, TaskStarted
-from penstock.lifecycle import Stage
+from penstock.lifecycle import AttemptReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.partition_set import compact_ranges
 from penstock.state.audited import AuditedAct
@@ -50,21 +50,22 @@ _REFUSE = f"""
 UPDATE incoming_planned AS p SET refusal = CASE
     WHEN p.paused OR EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.paused_at IS NOT NULL)
         THEN 'an operator paused it'
-    WHEN p.reason = 'restate' AND EXISTS (
+    WHEN p.reason = '{AttemptReason.RESTATE}' AND EXISTS (
         SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.held_at IS NOT NULL)
         THEN 'an operator chose its run, so it is not fetched again before it is resumed'
-    WHEN p.reason = 'retry' AND EXISTS (
+    WHEN p.reason = '{AttemptReason.RETRY}' AND EXISTS (
         SELECT 1 FROM partition_state s WHERE {same_key("s", "p")} AND s.status <> 'pending')
         AND NOT EXISTS (SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.next_run_at IS NOT NULL)
         THEN 'its retry was withdrawn'
-    WHEN p.reason = 'retry' AND EXISTS (
+    WHEN p.reason = '{AttemptReason.RETRY}' AND EXISTS (
         SELECT 1 FROM partition_control k JOIN partition_state s ON {same_key("s", "k")}
         WHERE {same_key("k", "p")} AND k.terminal_at IS NOT NULL AND s.status = 'failed')
         THEN 'an operator gave it up'
-    WHEN p.reason = 'retry' AND EXISTS (
+    WHEN p.reason = '{AttemptReason.RETRY}' AND EXISTS (
         SELECT 1 FROM partition_control k WHERE {same_key("k", "p")} AND k.failures >= p.max_attempts)
         THEN 'its retry policy allows no further attempt'
-    WHEN p.reason = 'retry' AND p.expires_at <= :now THEN 'its day is older than its retry policy allows'
+    WHEN p.reason = '{AttemptReason.RETRY}' AND p.expires_at <= :now
+        THEN 'its day is older than its retry policy allows'
 END
 """
 
@@ -146,7 +147,8 @@ DO UPDATE SET next_run_at = excluded.next_run_at, strategy = excluded.strategy
 # A retry by policy moves failed -> pending in the transaction that issues it; the actor is the control plane.
 _REQUEUE_ISSUED = f"""
 UPDATE partition_state AS s SET status = 'pending', updated_at = :now, error_message = NULL
-FROM incoming_planned p WHERE {same_key("s", "p")} AND s.status = 'failed' AND p.reason = 'retry' AND EXISTS (
+FROM incoming_planned p WHERE {same_key("s", "p")} AND s.status = 'failed'
+AND p.reason = '{AttemptReason.RETRY}' AND EXISTS (
     SELECT 1 FROM partition_attempt a WHERE {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL)
 """
 

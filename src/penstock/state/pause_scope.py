@@ -48,11 +48,6 @@ class Scope:
         (first, last), (others_first, others_last) = self.days, other.days
         return _covers(self.owner, other.owner) and first <= others_first and others_last <= last
 
-    def overlaps(self, other: Scope) -> bool:
-        """Whether the two scopes overlap."""
-        (first, last), (others_first, others_last) = self.days, other.days
-        return _overlaps(self.owner, other.owner) and first <= others_last and others_first <= last
-
 
 @dataclass(frozen=True, slots=True)
 class PauseSelector:

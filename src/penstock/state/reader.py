@@ -17,7 +17,7 @@ from penstock.db.engine import Database
 from penstock.db.expected_days import EXPECTED_DAYS
 from penstock.db.types import UtcTimestamp
 from penstock.expected import ExpectedRange
-from penstock.lifecycle import Outcome, PartitionStatus
+from penstock.lifecycle import Outcome, PartitionStatus, PlanReason
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.state import view_sql
 from penstock.state.pause_scope import PauseSelectors
@@ -111,7 +111,7 @@ class StateReader:
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         status: PartitionStatus | None = None,
-    ) -> dict[str, int]:
+    ) -> dict[PlanReason, int]:
         """Count the partitions by the reason for which they would be attempted.
 
         Partitions with the reason `open`, `paused` or `waiting` (the source asked for a pause) would not be attempted;
@@ -119,12 +119,12 @@ class StateReader:
         """
         where = "" if status is None else f" WHERE status = '{status.value}'"
         select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q{where} GROUP BY 1 ORDER BY 1"
-        return {row.reason: row.n for row in self._query(select, ranges, {"now": now}, {})}
+        return {PlanReason(row.reason): row.n for row in self._query(select, ranges, {"now": now}, {})}
 
     def due_by_day(
         self,
         ranges: Sequence[ExpectedRange],
-        reasons: Sequence[str],
+        reasons: Sequence[PlanReason],
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         status: PartitionStatus | None = None,
@@ -140,7 +140,7 @@ class StateReader:
     def candidates(
         self,
         ranges: Sequence[ExpectedRange],
-        reasons: Sequence[str],
+        reasons: Sequence[PlanReason],
         now: datetime,
         restated: Mapping[str, Sequence[int]],
         *,
@@ -164,7 +164,7 @@ class StateReader:
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
             " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held, max_attempts,"
-            f" CASE WHEN reason = 'retry' THEN {view_sql.EXPIRES_AT[self._database.dialect]} END AS expires_at"
+            f" CASE WHEN reason = '{PlanReason.RETRY}' THEN {view_sql.EXPIRES_AT[self._database.dialect]} END AS expires_at"
             f" FROM ({self._reasoned(restated)}) q"
             f" WHERE {view_sql.for_reasons(reasons, status)}{old_enough}{of_version}{later}"
             f" ORDER BY {view_sql.ORDERS[order]}{tail}"
@@ -181,7 +181,7 @@ class StateReader:
             Candidate(
                 key_of(row),
                 PartitionStatus(row.status),
-                row.reason,
+                PlanReason(row.reason),
                 row.last_attempt_no,
                 bool(row.held),
                 row.max_attempts,

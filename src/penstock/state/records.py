@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import ErrorClass
-from penstock.lifecycle import Outcome, PartitionStatus, Stage
+from penstock.lifecycle import AttemptReason, Outcome, PartitionStatus, PlanReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 
 
@@ -132,7 +132,7 @@ class Candidate:
 
     key: PartitionKey
     status: PartitionStatus
-    reason: str
+    reason: PlanReason
     last_attempt_no: int
     held: bool = False  # an operator chose the run that is trusted
     max_attempts: int | None = None  # of its retry policy
@@ -145,7 +145,7 @@ class Planned:
 
     key: PartitionKey
     seen_attempt_no: int
-    reason: str
+    reason: AttemptReason
     contract_fingerprint: str
     schema_version: str
     backfill_id: str | None = None

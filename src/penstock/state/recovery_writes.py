@@ -15,11 +15,11 @@ from penstock.db.bulk import KEY_COLUMNS, Columns, insert, key_values, same_key,
 from penstock.db.types import UtcTimestamp
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged, Event, PartitionPublished, TaskFinished
-from penstock.lifecycle import Act, Outcome, Stage
+from penstock.lifecycle import Act, AttemptReason, Outcome, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.state.recovery import AssetRecovery, Decision, RecoveryRuling
 
-REASON = "recovered"
+REASON = AttemptReason.RECOVERED
 _ATTEMPT_COLUMNS = (
     *schema.KEY, "run_id", "attempt_no", "reason", "contract_fingerprint", "schema_version", "worker_token",
     "lost_count", "issued_at", "stage", "outcome", "error_class", "error_message", "record_count", "payload_digest",

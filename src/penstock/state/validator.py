@@ -12,7 +12,7 @@ from penstock.partition import PartitionKey
 from penstock.state.closing import close
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recheck import FailedRecheck, demote_rejected
-from penstock.state.records import ClosingResult, Rejected, Verdict
+from penstock.state.records import Ruling, Verdict
 
 
 class ValidatorStore:
@@ -40,6 +40,3 @@ class ValidatorStore:
             return demoted
 
         return self._database.transact(work) if found else []
-
-    def reject(self, verdicts: Sequence[Rejected]) -> ClosingResult:
-        return self.judge(verdicts)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from penstock import partition
 from penstock.db.bulk import same_key
 from penstock.db.types import UtcTimestamp
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import PartitionStatus, PlanReason
 from penstock.partition import PartitionKey
 
 _MARKS = (
@@ -69,18 +69,19 @@ VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
 # The reason why a partition would be attempted now, or is not. An open attempt or a pause comes first. A re-fetch of a
 # success partition that was postponed by its source is a retry when the pause ends, unless it belongs to a backfill,
 # which attempts it again by itself.
-REASON = """
+REASON = f"""
 CASE
-    WHEN open_run_id IS NOT NULL THEN 'open'
-    WHEN paused_at IS NOT NULL THEN 'paused'
-    WHEN next_run_at > :now AND strategy IN ('quota', 'auth') THEN 'waiting'
-    WHEN status = 'pending' AND explicit THEN 'requeued'
-    WHEN status = 'pending' THEN 'missing'
+    WHEN open_run_id IS NOT NULL THEN '{PlanReason.OPEN}'
+    WHEN paused_at IS NOT NULL THEN '{PlanReason.PAUSED}'
+    WHEN next_run_at > :now AND strategy IN ('quota', 'auth') THEN '{PlanReason.WAITING}'
+    WHEN status = 'pending' AND explicit THEN '{PlanReason.REQUEUED}'
+    WHEN status = 'pending' THEN '{PlanReason.MISSING}'
     WHEN next_run_at <= :now
         AND (strategy NOT IN ('quota', 'auth') OR (status = 'success' AND (failures > 0 OR last_backfill_id IS NULL)))
-        AND (terminal_at IS NULL OR status = 'success') AND NOT {exhausted} THEN 'retry'
-    WHEN status = 'success' AND held_at IS NULL AND {restatement_due} THEN 'restate'
-    ELSE status
+        AND (terminal_at IS NULL OR status = 'success') AND NOT {{exhausted}} THEN '{PlanReason.RETRY}'
+    WHEN status = 'success' AND held_at IS NULL AND {{restatement_due}} THEN '{PlanReason.RESTATE}'
+    WHEN status = 'success' THEN '{PlanReason.SUCCESS}'
+    ELSE '{PlanReason.FAILED}'
 END"""
 
 # When the day reached the age, as a timestamp: the end of the day in the account's time zone, plus the age in days.
@@ -117,7 +118,7 @@ ORDERS: dict[Order, str] = {
 }
 
 
-def for_reasons(reasons: Sequence[str], status: PartitionStatus | None) -> str:
+def for_reasons(reasons: Sequence[PlanReason], status: PartitionStatus | None) -> str:
     """The condition that a partition would be attempted for one of these reasons, and has this status."""
     marks = ", ".join(f"'{reason}'" for reason in reasons)
     return f"reason IN ({marks})" + ("" if status is None else f" AND status = '{status.value}'")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.warehouse.files import TARGET_BYTES
 from penstock.warehouse.tables import DataFile, SortKey, month_of
 
@@ -37,7 +37,7 @@ class NewSlice(NamedTuple):
 
     @property
     def weight(self) -> int:
-        return self.payload_bytes if self.key.source == MODELS else self.payload_bytes // _JSON_PER_PARQUET
+        return self.payload_bytes if self.key.kind is AssetKind.DERIVED else self.payload_bytes // _JSON_PER_PARQUET
 
 
 @dataclass(frozen=True, slots=True)

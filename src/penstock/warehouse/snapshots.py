@@ -18,7 +18,7 @@ from penstock.db.engine import Database
 from penstock.errors import UsageError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
-from penstock.partition import MODELS
+from penstock.partition import AssetKind, asset_kind
 from penstock.warehouse.reader import TableHead, heads_of_all
 from penstock.warehouse.tables import SortKey
 from penstock.warehouse.withdrawn import withdrawn_inputs
@@ -139,7 +139,7 @@ def as_of(
     made from a demoted run are named, and left out if the model is `hiding` them."""
     withdrawn = withdrawn_since(database, source, query_name, snapshot.created_at)
     named: frozenset[SortKey] = frozenset()
-    if source == MODELS:
+    if asset_kind(source) is AssetKind.DERIVED:
         with database.snapshot() as connection:
             found = withdrawn_inputs(connection, query_name)
         named = frozenset(

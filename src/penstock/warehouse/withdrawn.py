@@ -13,7 +13,7 @@ from penstock.db.bulk import KEY_COLUMNS, same_key
 from penstock.db.engine import Database
 from penstock.db.types import UtcTimestamp
 from penstock.expected import ExpectedRange
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.partition import AssetKind, PartitionKey, RunId, asset_kind
 
 _CONSUMED = " AND ".join(f"i.input_{name} = {{0}}.{name}" for name in KEY_COLUMNS) + " AND i.input_run_id = {0}.run_id"
 _DERIVED = ", ".join(f"i.{name}" for name in (*KEY_COLUMNS, "run_id"))
@@ -101,7 +101,7 @@ def demoted_inputs(connection: Connection, key: PartitionKey, run_id: str) -> li
 
 def not_ready(connection: Connection, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
     """The derived partitions of these assets that serve, or are about to serve, rows made from a demoted run."""
-    names = {span.query_name for span in ranges if span.source == MODELS}
+    names = {span.query_name for span in ranges if span.kind is AssetKind.DERIVED}
     if not names:
         return set()
     only = next(iter(names)) if len(names) == 1 else None
@@ -115,7 +115,7 @@ def not_ready(connection: Connection, ranges: Sequence[ExpectedRange]) -> set[Pa
 def keys_by_table(connection: Connection, source: str, query_name: str) -> dict[str, set[tuple[date, str]]]:
     """Day and customer of the served partitions of an asset that were made from a demoted run, by table."""
     found: dict[str, set[tuple[date, str]]] = {}
-    if source == MODELS:
+    if asset_kind(source) is AssetKind.DERIVED:
         for one in withdrawn_inputs(connection, query_name):
             if one.served_in is not None:
                 found.setdefault(one.served_in, set()).add((one.key.logical_date, one.key.customer_id))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
 from penstock.config.assets import Query
 from penstock.config.settings import Customer
-from penstock.config.values import did_you_mean
+from penstock.config.values import Keeps, did_you_mean
 from penstock.errors import ConfigError, DataError, UsageError
 from penstock.source.google_ads import gaql
 from penstock.source.google_ads.client import Connection, login_from
@@ -20,6 +21,8 @@ from penstock.source.protocol import COMPLETE, Account, Row, RunContext
 
 # Days that nobody asked for cost rows, a further request costs quota: so much of a gap is asked for as well.
 _GAP = timedelta(days=7)
+_ACCOUNT = re.compile(r"\d{3}-\d{3}-\d{4}")
+_DIGITS = re.compile("[0-9]+")
 _STATUSES = ("ENABLED", "CANCELED", "SUSPENDED", "CLOSED")
 
 
@@ -27,6 +30,16 @@ class GoogleAdsSource:
     """Implements the source protocol with the official client."""
 
     in_date_order = True
+    title = "Google Ads"
+    keeps = Keeps(months=37)
+
+    @staticmethod
+    def normalise_customer(text: str) -> str:
+        """The digits of an account id. Google Ads shows them as 123-456-7890."""
+        digits = text.replace("-", "") if _ACCOUNT.fullmatch(text) else text
+        if not _DIGITS.fullmatch(digits):
+            raise ValueError("must be digits")
+        return digits
 
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
         self._options = read_options(Options, options)
@@ -41,8 +54,8 @@ class GoogleAdsSource:
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
         statement, read = self._prepare(query)
-        for days in stretches(dates):
-            yield from self._stretch(statement, read, customer.id, days)
+        for days in date_groups(dates):
+            yield from self._rows_of_group(statement, read, customer.id, days)
 
     def accounts(self, levels: int, statuses: Sequence[str]) -> list[Account]:
         """The accounts below the login's manager that can have reports of their own."""
@@ -74,7 +87,7 @@ class GoogleAdsSource:
             self._prepared[query.name] = (statement, read)
         return self._prepared[query.name]
 
-    def _stretch(
+    def _rows_of_group(
         self, statement: gaql.Statement, read: Read, customer_id: str, days: Sequence[date]
     ) -> Iterator[tuple[date, Row]]:
         """The rows of neighbouring days. A day is complete when a later one has come, or the end."""
@@ -98,7 +111,7 @@ class GoogleAdsSource:
             yield waiting.pop(), COMPLETE
 
 
-def stretches(dates: Sequence[date]) -> list[list[date]]:
+def date_groups(dates: Sequence[date]) -> list[list[date]]:
     """Days in groups that one request can ask for: a new one begins after a long gap."""
     groups: list[list[date]] = []
     for day in dates:

@@ -1,4 +1,4 @@
-"""What a run read and wrote, told to others in the words of OpenLineage: one event for each asset and run."""
+"""Reports what a run read and wrote as OpenLineage events, one for each asset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.clock import iso
 from penstock.config.settings import LineageSettings, Settings
 from penstock.contract.contract import Contract
 from penstock.errors import ConfigError, TransientError
-from penstock.partition import MODELS
+from penstock.partition import AssetKind
 from penstock.state.assets import AssetRun
 from penstock.warehouse.reader import TableHead
 
@@ -32,13 +32,14 @@ def run_events(
     heads: Mapping[str, TableHead],
     lake_url: str,
 ) -> list[RunEvent]:
-    """The events of a run. Contracts by fingerprint, heads by table name."""
-    teller = _Teller(settings, run_id, contracts, heads, lake_url)
-    return [teller.event(asset) for asset in assets]
+    """The events of a run. `contracts` are by fingerprint, `heads` by table name."""
+    builder = _EventBuilder(settings, run_id, contracts, heads, lake_url)
+    return [builder.event(asset) for asset in assets]
 
 
-def tell(lineage: LineageSettings, events: Sequence[RunEvent]) -> None:
-    """Hand the events over: to a file, or to a service that is asked again a few times when it does not answer."""
+def emit(lineage: LineageSettings, events: Sequence[RunEvent]) -> None:
+    """Sends the events to a file or to a service; the client retries a few times when the service does not answer.
+    Raises TransientError if the events cannot be sent."""
     from openlineage.client import OpenLineageClient
 
     client = OpenLineageClient(config={"transport": _transport(lineage)})
@@ -46,14 +47,14 @@ def tell(lineage: LineageSettings, events: Sequence[RunEvent]) -> None:
         for event in events:
             client.emit(event)
     except Exception as error:
-        raise TransientError(f"lineage could not be told to {lineage.where}: {type(error).__name__}") from error
+        raise TransientError(f"lineage could not be sent to {lineage.where}: {type(error).__name__}") from error
     finally:
         client.close()
 
 
 def require_openlineage() -> None:
     try:
-        import openlineage.client  # noqa: F401 - only whether it is there
+        import openlineage.client  # noqa: F401 - only checks that it is installed
     except ImportError:
         raise ConfigError("lineage needs more packages: pip install 'penstock[openlineage]'") from None
 
@@ -66,7 +67,7 @@ def _transport(lineage: LineageSettings) -> dict[str, Any]:
     return {"type": "http", "url": lineage.url, "endpoint": lineage.endpoint, "timeout": seconds, "auth": auth}
 
 
-class _Teller:
+class _EventBuilder:
     def __init__(
         self,
         settings: Settings,
@@ -88,7 +89,7 @@ class _Teller:
         set_producer(_PRODUCER)
         contract = self._contracts[asset.contract_fingerprint]
         state = RunState.COMPLETE if asset.accepted else RunState.FAIL if asset.rejected else RunState.ABORT
-        # The same asset and run always have the same name: telling it again is no second run.
+        # The same asset and run always have the same id: an event that is sent again is no second run.
         name = str(uuid5(NAMESPACE_URL, f"{self._namespace}/{self._run_id}/{asset.name}/{asset.schema_version}"))
         return RunEvent(
             eventTime=iso(asset.ended_at or asset.began_at),
@@ -122,7 +123,7 @@ class _Teller:
     def _inputs(self, contract: Contract) -> list[Any]:
         from openlineage.client.event_v2 import InputDataset
 
-        if contract.source == MODELS:
+        if contract.kind is AssetKind.DERIVED:
             return [InputDataset(self._namespace, table) for table in contract.options["depends_on"]]
         return [InputDataset(f"{self._namespace}/source/{contract.source}", contract.query_name)]
 
@@ -150,11 +151,11 @@ class _Teller:
 def _job_facets(contract: Contract) -> dict[str, Any]:
     from openlineage.client.facet_v2 import job_type_job, source_code_job, sql_job
 
-    kind = "MODEL" if contract.source == MODELS else "QUERY"
+    kind = "MODEL" if contract.kind is AssetKind.DERIVED else "QUERY"
     facets: dict[str, Any] = {"jobType": job_type_job.JobTypeJobFacet("BATCH", "PENSTOCK", kind)}
-    if contract.source == MODELS and contract.options["language"] == "sql":
+    if contract.kind is AssetKind.DERIVED and contract.options["language"] == "sql":
         facets["sql"] = sql_job.SQLJobFacet(contract.options["code"], "spark")
-    elif contract.source == MODELS:
+    elif contract.kind is AssetKind.DERIVED:
         facets["sourceCode"] = source_code_job.SourceCodeJobFacet("python", contract.options["code"])
     return facets
 

@@ -1,0 +1,47 @@
+"""Listeners for the progress of a run. The terminal's bars are in `penstock.cli.progress`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.plural import counted
+
+if TYPE_CHECKING:
+    from penstock.pipeline.work import Report
+
+
+class SilentListener:
+    """Ignores everything: the default of callers that show no progress."""
+
+    def stage(self, name: str, partitions: int) -> Report:
+        return lambda share: None
+
+    def say(self, message: str) -> None:
+        """Does nothing."""
+
+
+SILENT = SilentListener()
+
+
+class LineListener:
+    """Writes plain lines, for logs: one when a stage begins, and one at each quarter of it."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+
+    def stage(self, name: str, partitions: int) -> Report:
+        self._write(f"{name}: {counted(partitions)}")
+        reported = 0
+
+        def report(share: float) -> None:
+            nonlocal reported
+            quarter = int(share * 4)
+            if reported < quarter < 4:
+                reported = quarter
+                self._write(f"{name}: {quarter * 25} %")
+
+        return report
+
+    def say(self, message: str) -> None:
+        self._write(message)
