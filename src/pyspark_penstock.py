@@ -82,7 +82,7 @@ class _Slice:
         self.until = min(self.until or day, day)
 
 
-class _Share(InputPartition):
+class _ScanPartition(InputPartition):
     def __init__(self, share: bytes) -> None:
         super().__init__(None)
         self.share = share
@@ -102,11 +102,11 @@ class PenstockReader(DataSourceReader):
         vouched = _vouched(self._options, self._slice)
         if self._slice.customers is not None and not self._slice.customers:
             return []
-        return [_Share(pickle.dumps((share, vouched.schema))) for share in vouched.shares()]
+        return [_ScanPartition(pickle.dumps((task, vouched.schema))) for task in vouched.scan_tasks()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(
-            partition, _Share
+            partition, _ScanPartition
         ):  # a table without files has no partitions, and Spark asks once all the same
             return
         share, columns = pickle.loads(partition.share)  # noqa: S301 - written by partitions() above

@@ -18,11 +18,11 @@ from penstock.state.authority import AuthorityStore
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.compare import differences, queue_differences
+from penstock.warehouse.format import table_format
+from penstock.warehouse.heads import TableHead
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.publish import Compaction
-from penstock.warehouse.reader import TableHead
 from penstock.warehouse.readiness import Coverage, Rule, wait_for
-from penstock.warehouse.tables import Table
 from penstock.warehouse.vacuum import preview_vacuum
 from support import builders
 from support.builders import audit_entry
@@ -62,7 +62,8 @@ def demote(house: Harness, partition: PartitionKey) -> None:
 
 def files(house: Harness) -> list[str]:
     [(_, head)] = house.workspace.warehouse_tables()
-    return [f.path for f in Table(house.workspace.lake, head.name, head.location, head.version).files()]
+    table = table_format(house.workspace.lake).open(head.name, head.location, head.version)
+    return [f.path for f in table.files()]
 
 
 # --- reconcile -------------------------------------------------------------------------------------------------------

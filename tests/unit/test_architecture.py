@@ -117,6 +117,16 @@ def test_imports_point_downwards() -> None:
     assert wrong == []
 
 
+def test_only_the_delta_modules_import_deltalake() -> None:
+    importing = {
+        module
+        for module, file in modules()
+        for name, _ in imported(ast.parse(file.read_text()), module, file.name == "__init__.py")
+        if name.partition(".")[0] == "deltalake"
+    }
+    assert importing == {"penstock.warehouse.delta"}
+
+
 def test_every_exception_is_still_needed_and_has_a_reason() -> None:
     assert set(EXCEPTIONS) <= {(module, target) for module, target, _ in upward_imports()}
     assert all(EXCEPTIONS.values())

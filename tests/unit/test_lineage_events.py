@@ -17,7 +17,7 @@ from penstock.contract.contract import Contract
 from penstock.control.lineage import run_events, tell
 from penstock.errors import TransientError
 from penstock.state.assets import AssetRun
-from penstock.warehouse.reader import TableHead
+from penstock.warehouse.heads import TableHead
 from support.builders import NOW, contract
 from support.workspaces import write_workspace
 

@@ -289,7 +289,7 @@ class Acting(Explaining):
         from penstock.control.plan import refuse_changed_fields
         from penstock.flow.model_contracts import with_fields
         from penstock.pipeline.validate import check_expressions
-        from penstock.warehouse.reader import table_schemas
+        from penstock.warehouse.heads import table_schemas
 
         def refuse(contract: Contract) -> None:
             refuse_changed_fields(self.reader, {contract.query_name: contract})

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from penstock.pipeline.verify import Verification
     from penstock.pipeline.work import Report
     from penstock.warehouse.compare import Difference
+    from penstock.warehouse.heads import TableHead
     from penstock.warehouse.publish import Compaction, Publication, Publisher
-    from penstock.warehouse.reader import TableHead
 
 
 class Keeping(Reading):
@@ -35,7 +35,7 @@ class Keeping(Reading):
 
     def warehouse_tables(self, assets: Sequence[str] = ()) -> list[tuple[str, TableHead]]:
         """The tables that readers see, by asset."""
-        from penstock.warehouse.reader import heads_of_all
+        from penstock.warehouse.heads import heads_of_all
 
         known = {c.asset: (c.source, c.query_name) for c in self.contracts.values()}
         if unknown := sorted(set(assets) - set(known)):
@@ -109,7 +109,7 @@ class Keeping(Reading):
     def _damage_of(self, tables: Collection[str]) -> WarehouseError | None:
         """The error that names damaged data files of these tables, if they have any."""
         from penstock.warehouse.damage import damage_of
-        from penstock.warehouse.reader import heads_of_all
+        from penstock.warehouse.heads import heads_of_all
 
         assets = sorted({(c.source, c.query_name) for c in self.contracts.values()})
         heads = [head for _, head in heads_of_all(self.database, assets) if head.name in tables]

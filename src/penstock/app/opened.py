@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.state.backfills import BackfillStore
     from penstock.state.marks import MarkStore
     from penstock.state.pauses import PauseStore
-    from penstock.warehouse.consistency import Mismatch
+    from penstock.warehouse.mismatch import Mismatch
     from penstock.warehouse.versions import Versions
 
 
@@ -114,7 +114,8 @@ class Opened:
     def migrate(self) -> tuple[str | None, str]:
         """Create or update the schema, and mark the lake as this database's. Refuses a lake of another database."""
         from penstock.db.migrate import HEAD, migrate, version_of
-        from penstock.warehouse.consistency import claim_lake, lake_identity, refuse_foreign_lake
+        from penstock.warehouse.consistency import refuse_foreign_lake
+        from penstock.warehouse.identity import claim_lake, lake_identity
 
         # A database from before identities that was restored beside a newer lake belongs to that lake. It is migrated
         # even if the lake has tables that it does not know: publishing to them is refused until a recovery.
@@ -133,7 +134,7 @@ class Opened:
 
     def require_own_lake(self) -> None:
         """Raise LakeMismatch unless the lake and the state database belong together."""
-        from penstock.warehouse.consistency import require_own_lake
+        from penstock.warehouse.identity import require_own_lake
 
         require_own_lake(self.database, self.lake)
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from penstock.control.asked_days import AskedDays
     from penstock.pipeline.references import Referenced
     from penstock.raw.reader import RawRun
-    from penstock.warehouse.reader import Explained, TableHead, Vouched
+    from penstock.warehouse.heads import TableHead
+    from penstock.warehouse.reader import Explained, Vouched
     from penstock.warehouse.readiness import Coverage, DayCount
     from penstock.warehouse.snapshots import Snapshot, SnapshotStore
     from penstock.warehouse.sql import Relation
@@ -81,8 +82,9 @@ class Reading(Chronicle):
         a snapshot: what was demoted since it was taken is left out. With `schema_version`, only its rows. A customer or
         a range of days without rows is no error here, as in the filters of a query."""
         from penstock.contract.schema import arrow_schema
-        from penstock.warehouse.reader import Filter, Vouched
-        from penstock.warehouse.tables import file_schema
+        from penstock.warehouse.layout import file_schema
+        from penstock.warehouse.reader import Vouched
+        from penstock.warehouse.row_filter import Filter
 
         contract = next((c for c in self.contracts.values() if c.asset == table), None)
         if contract is None:
@@ -100,8 +102,10 @@ class Reading(Chronicle):
         """The vouched slices of these days, for contracts that refer to them."""
         from penstock.contract.schema import arrow_schema
         from penstock.pipeline.references import Referenced
-        from penstock.warehouse.reader import Filter, Vouched, heads_and_slices
-        from penstock.warehouse.tables import file_schema
+        from penstock.warehouse.heads import heads_and_slices
+        from penstock.warehouse.layout import file_schema
+        from penstock.warehouse.reader import Vouched
+        from penstock.warehouse.row_filter import Filter
 
         contract = next(c for c in self.contracts.values() if c.asset == table)
         found, slices = heads_and_slices(self.database, contract.source, contract.query_name, first, last, self.hiding)
@@ -147,7 +151,7 @@ class Reading(Chronicle):
 
     def _heads(self, table: str, as_of: str | None) -> list[TableHead]:
         """The tables of `source.query_name` that readers see now, or saw when a snapshot was taken."""
-        from penstock.warehouse.reader import heads
+        from penstock.warehouse.heads import heads
 
         source, _, query_name = table.partition(".")
         if as_of is not None:

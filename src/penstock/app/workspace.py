@@ -157,7 +157,7 @@ class Workspace(Planning):
         from penstock.control.round import Planner
         from penstock.flow.guard import Gate
         from penstock.flow.summary import as_one
-        from penstock.warehouse.consistency import messages
+        from penstock.warehouse.mismatch import messages
 
         self.require_own_lake()
         refused = self.mismatches()
@@ -305,7 +305,7 @@ class Workspace(Planning):
         from penstock.contract.contract import Contract
         from penstock.control.lineage import require_openlineage, run_events, tell
         from penstock.state.assets import assets_of_run
-        from penstock.warehouse.reader import heads_of_all
+        from penstock.warehouse.heads import heads_of_all
 
         if self.settings.lineage is None:
             raise UsageError("the workspace file has no `lineage:`: write lineage: {file: lineage.jsonl}")
@@ -332,7 +332,7 @@ class Workspace(Planning):
 
     def _refuse_mismatches(self, selection: Selection) -> None:
         """Raise LakeMismatch before anything is fetched that could not be published."""
-        from penstock.warehouse.consistency import messages
+        from penstock.warehouse.mismatch import messages
 
         assets = {f"{span.source}.{span.query_name}" for span in self.ranges(selection)}
         found = [one for one in self.mismatches() if one.asset is None or one.asset in assets]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.partition import PartitionKey
-    from penstock.warehouse.consistency import Mismatch
+    from penstock.warehouse.mismatch import Mismatch
 
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def mismatch_items(found: Sequence[Mismatch]) -> list[dict[str, Any]]:
 
 
 def draw_mismatches(console: Console, found: Sequence[Mismatch]) -> None:
-    from penstock.warehouse.consistency import messages
+    from penstock.warehouse.mismatch import messages
 
     for line in messages(found):
         console.print(line, style="red")

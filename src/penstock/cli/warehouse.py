@@ -263,7 +263,7 @@ def verify(
     the statistics in the Delta log; exit 1 if anything is wrong. `penstock recover --from database --table TABLE`
     writes damaged tables again."""
     from penstock.app import open_workspace
-    from penstock.warehouse.tables import rebuild_hint
+    from penstock.warehouse.layout import rebuild_hint
 
     ws = open_workspace(workspace)
     with RunProgress() as progress:

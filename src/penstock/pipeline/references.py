@@ -14,7 +14,7 @@ from penstock.contract.rules import said
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.parse_slices import Examiner
 from penstock.pipeline.work import collected, mapped
-from penstock.warehouse.tables import SortKey
+from penstock.warehouse.layout import SortKey
 from penstock.warehouse.version_union import VersionsConflict
 
 if TYPE_CHECKING:

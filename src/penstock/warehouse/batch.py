@@ -19,7 +19,7 @@ from penstock.ledger.append import append
 from penstock.ledger.events import Event, PartitionHidden, PartitionPublished
 from penstock.partition import PartitionKey, RunId
 from penstock.warehouse.due import Hide, Load
-from penstock.warehouse.tables import Staged
+from penstock.warehouse.format import StagedFile
 
 _ITEM_COLUMNS = (
     "batch_id", *KEY, "act", "run_id", "schema_version", "table_name", "record_count", "authority_version",
@@ -30,7 +30,7 @@ _ITEM_COLUMNS = (
 class TableChange:
     """Files in and files out of one table."""
 
-    add: tuple[Staged, ...]
+    add: tuple[StagedFile, ...]
     remove: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class TableChange:
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Self:
-        return cls(tuple(Staged(**staged) for staged in body["add"]), tuple(body["remove"]))
+        return cls(tuple(StagedFile(**staged) for staged in body["add"]), tuple(body["remove"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import PartitionKey
 from penstock.plural import counted
-from penstock.warehouse.reader import TableHead
-from penstock.warehouse.tables import DataFile, rebuild_hint
+from penstock.warehouse.format import DataFile
+from penstock.warehouse.heads import TableHead
+from penstock.warehouse.layout import rebuild_hint
 from penstock.warehouse.versions import Versions
 
 _NAMED = 3

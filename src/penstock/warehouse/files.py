@@ -8,14 +8,14 @@ from datetime import date
 from types import TracebackType
 from typing import Any, Self
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.lake import Lake
 from penstock.partition import new_ulid
-from penstock.warehouse.tables import MONTH, SortKey, Staged
+from penstock.warehouse.format import FileStatistics, StagedFile, TableFormat, table_format
+from penstock.warehouse.layout import MONTH, SortKey
 
 TARGET_BYTES = 64 * 1024 * 1024
 _ROWS_PER_GROUP = 128 * 1024
@@ -27,13 +27,14 @@ class PackedWriter:
 
     def __init__(self, lake: Lake, table_path: str, month: str, schema: pa.Schema) -> None:
         self._filesystem, root = lake.filesystem()
+        self._format = table_format(lake)
         self._table_path = f"{root}/{table_path}"
         self._month = month
         self._schema = schema
         self._held: list[pa.Table] = []
         self._held_bytes = 0
         self._file: _OpenFile | None = None
-        self.staged: list[Staged] = []
+        self.staged: list[StagedFile] = []
 
     def write(self, rows: pa.Table) -> None:
         if not rows.num_rows:
@@ -43,7 +44,7 @@ class PackedWriter:
         if self._held_bytes >= _HELD_BYTES:
             self._flush()
 
-    def close(self) -> list[Staged]:
+    def close(self) -> list[StagedFile]:
         """Finish the last file; everything that was staged."""
         self._flush()
         self._roll()
@@ -57,7 +58,7 @@ class PackedWriter:
         if self._file is None:
             path = f"{MONTH}={self._month}/part-{new_ulid()}.parquet"
             self._filesystem.create_dir(f"{self._table_path}/{MONTH}={self._month}")
-            self._file = _OpenFile(self._filesystem, self._table_path, path, self._schema)
+            self._file = _OpenFile(self._filesystem, self._format, self._table_path, path, self._schema)
         self._file.write(rows)
         if self._file.size >= TARGET_BYTES:
             self._roll()
@@ -78,8 +79,11 @@ class PackedWriter:
 
 
 class _OpenFile:
-    def __init__(self, filesystem: Any, table_path: str, path: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, filesystem: Any, table_format: TableFormat, table_path: str, path: str, schema: pa.Schema
+    ) -> None:
         self._path = path
+        self._format = table_format
         self._sink = filesystem.open_output_stream(f"{table_path}/{path}")
         self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1)
         self._records = 0
@@ -94,11 +98,12 @@ class _OpenFile:
         self._records += rows.num_rows
         self._bounds.add(rows)
 
-    def close(self, month: str) -> Staged:
+    def close(self, month: str) -> StagedFile:
         self._writer.close()
         size = self.size
         self._sink.close()
-        return Staged(self._path, size, self._records, month, self._bounds.stats(self._records))
+        stats = self._format.encode_statistics(self._bounds.statistics(self._records))
+        return StagedFile(self._path, size, self._records, month, stats)
 
     def abandon(self) -> None:
         self._writer.close()
@@ -117,11 +122,9 @@ class _Bounds:
             ends = pc.min_max(rows.column(column)).as_py()
             kept += [ends["min"], ends["max"]]
 
-    def stats(self, records: int) -> str:
-        low = {"customer_id": min(self._customers), "logical_date": min(self._dates).isoformat()}
-        high = {"customer_id": max(self._customers), "logical_date": max(self._dates).isoformat()}
-        nulls = {"customer_id": 0, "logical_date": 0}
-        return orjson.dumps({"numRecords": records, "minValues": low, "maxValues": high, "nullCount": nulls}).decode()
+    def statistics(self, records: int) -> FileStatistics:
+        days = (min(self._dates), max(self._dates))
+        return FileStatistics(records, days, (min(self._customers), max(self._customers)))
 
 
 def read_rows(lake: Lake, table_path: str, files: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -10,9 +10,10 @@ import pyarrow as pa
 from penstock.partition import PartitionKey
 from penstock.warehouse.batch import TableChange
 from penstock.warehouse.due import Hide, Load
+from penstock.warehouse.format import Table, require_columns
+from penstock.warehouse.layout import SortKey, month_of
 from penstock.warehouse.packing import MonthPlan, Part, by_month, plan_month
 from penstock.warehouse.staging import PartStaged, StagePart, Stager
-from penstock.warehouse.tables import SortKey, Table, month_of
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class MonthStaging:
         self._workers = workers
         self._months: dict[tuple[str, str], _Month] = {}
         for name, table in opened.items():
-            table.require_columns(self._fields[name])
+            require_columns(table, self._fields[name])
 
     def run(
         self,

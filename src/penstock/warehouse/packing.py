@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from penstock.partition import MODELS, PartitionKey, RunId
 from penstock.warehouse.files import TARGET_BYTES
-from penstock.warehouse.tables import DataFile, SortKey, month_of
+from penstock.warehouse.format import DataFile
+from penstock.warehouse.layout import SortKey, month_of
 
 SMALL_BYTES = TARGET_BYTES // 4  # files below this may be folded into a later publication of their month
 _TINY_BYTES = 1024 * 1024  # opening a file this small costs more than copying it

@@ -15,7 +15,6 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from penstock.clock import Clock
-from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.errors import LakeMismatch, WarehouseError
 from penstock.failpoint import reach
@@ -24,22 +23,15 @@ from penstock.partition import PartitionKey, RunId, new_ulid
 from penstock.warehouse import batch as batches
 from penstock.warehouse import due as due_work
 from penstock.warehouse.batch import Batch, TableChange
-from penstock.warehouse.consistency import (
-    Mismatch,
-    RecordedHead,
-    examine_opened,
-    examine_table,
-    lake_ahead,
-    recorded_heads,
-    unknown_commits,
-)
-from penstock.warehouse.delta_log import commits_after
+from penstock.warehouse.catalog import RecordedHead, recorded_heads, register_tables, tables_of_same_queries
+from penstock.warehouse.consistency import examine_opened, examine_table, lake_ahead, unknown_commits
 from penstock.warehouse.due import Hide, Load, Settled
+from penstock.warehouse.format import DataFile, StagedFile, Table, require_columns, table_format
 from penstock.warehouse.lease import TableLeases
+from penstock.warehouse.mismatch import Mismatch
 from penstock.warehouse.month_staging import MonthStaging
 from penstock.warehouse.packing import plan_compaction
 from penstock.warehouse.staging import StagePart, Stager
-from penstock.warehouse.tables import DataFile, Staged, Table, ensure_exists, location, table_exists
 
 BATCH_PARTITIONS = 50_000
 
@@ -82,6 +74,7 @@ class Publisher:
     ) -> None:
         self.database = database
         self.lake = lake
+        self.format = table_format(lake)
         self.clock = clock
         self.worker_token = worker_token
         self.fields_of = fields_of
@@ -122,7 +115,7 @@ class Publisher:
         """
         with self.holding([table]) as (opened, leases):
             held = opened[table]
-            held.require_columns(self.fields_of(table))
+            require_columns(held, self.fields_of(table))
             files = held.files()
             months = [plan_compaction(month, files, self.workers) for month in sorted({f.month for f in files})]
             parts = [
@@ -176,15 +169,15 @@ class Publisher:
     def lease(self, leases: TableLeases, involved: due_work.DueTables) -> list[str]:
         """The leases of every table of the queries involved, whatever its schema version: a slice may be on its way
         from one to another. Says which tables the work is about: these, and those of unfinished publications."""
-        self.database.transact(lambda connection: _register(connection, involved))
+        self.database.transact(lambda connection: register_tables(connection, involved.gaining.values()))
         wanted = involved.names
         with self.database.snapshot() as connection:
-            siblings = _siblings(connection, wanted)
+            siblings = tables_of_same_queries(connection, wanted)
         while True:
             leases.acquire(siblings)
             with self.database.snapshot() as connection:
                 wanted |= {name for batch in batches.prepared_batches(connection, siblings) for name in batch.tables}
-                held, siblings = siblings, _siblings(connection, wanted)
+                held, siblings = siblings, tables_of_same_queries(connection, wanted)
             if set(siblings) <= set(held):
                 return sorted(wanted)
             leases.release()
@@ -216,16 +209,16 @@ class Publisher:
                 self.database.transact(
                     lambda connection, b=batch: batches.discard(connection, b, leases.token, self.clock())  # type: ignore[misc]
                 )
-            opened = {name: Table(self.lake, name, table.path) for name, table in opened.items()}
+            opened = {name: self.format.open(name, table.path) for name, table in opened.items()}
         return opened
 
     def _fenced(self, head: RecordedHead) -> Table | Mismatch:
         """The table behind a new fence, if every version beyond its head is a publication that the database knows."""
         if head.version is None:
-            ensure_exists(self.lake, head.location, self.fields_of(head.name))
-        elif not table_exists(self.lake, head.location):
+            self.format.create(head.location, self.fields_of(head.name))
+        elif not self.format.exists(head.location):
             return examine_table(self.lake, head)[0]
-        before = Table(self.lake, head.name, head.location)
+        before = self.format.open(head.name, head.location)
         for mismatch in examine_opened(before, head):
             return mismatch
         recorded = -1 if head.version is None else head.version
@@ -239,7 +232,7 @@ class Publisher:
         """The disagreement that the commits after `first`, up to `last`, show."""
         if first >= last:
             return None
-        commits = list(commits_after(self.lake, head.location, first, last))
+        commits = list(self.format.commits_after(head.location, first, last))
         with self.database.snapshot() as connection:
             unknown = unknown_commits(connection, commits)
         return lake_ahead(head, unknown) if unknown else None
@@ -309,7 +302,9 @@ class Publisher:
         return self.database.transact(lambda connection: due_work.still_authoritative(connection, loads))
 
 
-def _refuse_lost_rows(table: str, files: Sequence[DataFile], removed: Sequence[str], added: Sequence[Staged]) -> None:
+def _refuse_lost_rows(
+    table: str, files: Sequence[DataFile], removed: Sequence[str], added: Sequence[StagedFile]
+) -> None:
     gone = set(removed)
     before = sum(file.records for file in files if file.path in gone)
     after = sum(file.records for file in added)
@@ -329,29 +324,3 @@ def _refuse_together(unfinished: Sequence[Batch], refused: dict[str, Mismatch]) 
                 if causes and name not in refused:
                     refused[name] = causes[0]
                     grown = True
-
-
-def _register(connection: sa.Connection, involved: due_work.DueTables) -> None:
-    """A row for each table that will gain rows."""
-    known = set(connection.scalars(sa.select(schema.warehouse_table.c.table_name)))
-    for name, (source, query, version) in sorted(involved.gaining.items()):
-        if name not in known:
-            connection.execute(
-                sa.text(
-                    "INSERT INTO warehouse_table (table_name, source, query_name, schema_version, location)"
-                    " VALUES (:name, :source, :query, :version, :location) ON CONFLICT DO NOTHING"
-                ),
-                {"name": name, "source": source, "query": query, "version": version, "location": _path(name)},
-            )
-
-
-def _siblings(connection: sa.Connection, tables: Collection[str]) -> list[str]:
-    """Every table of the queries that these tables belong to."""
-    queries = {name.rpartition(".")[0] for name in tables}
-    known = connection.scalars(sa.select(schema.warehouse_table.c.table_name))
-    return sorted(name for name in known if name.rpartition(".")[0] in queries)
-
-
-def _path(table: str) -> str:
-    source, query, version = table.split(".")
-    return location(source, query, version)

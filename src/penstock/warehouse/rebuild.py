@@ -19,12 +19,13 @@ from penstock.partition import PartitionKey, new_ulid
 from penstock.warehouse import batch as batches
 from penstock.warehouse import due as due_work
 from penstock.warehouse.batch import Batch
-from penstock.warehouse.consistency import RecordedHead, recorded_heads
+from penstock.warehouse.catalog import RecordedHead, recorded_heads
 from penstock.warehouse.due import Hide, Load
+from penstock.warehouse.format import Table, require_columns
+from penstock.warehouse.layout import SortKey
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.month_staging import MonthStaging
 from penstock.warehouse.publish import Publisher
-from penstock.warehouse.tables import SortKey, Table, ensure_exists, table_exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Rebuilder:
         self._publisher = publisher
         self._examine = examine
         self._database = publisher.database
-        self._lake = publisher.lake
+        self._format = publisher.format
 
     def preview(self, heads: Collection[RecordedHead]) -> dict[str, TableDamage]:
         """What a rebuild would repair in these tables; changes nothing."""
@@ -126,11 +127,11 @@ class Rebuilder:
 
     def _problem(self, head: RecordedHead) -> str | None:
         """Why the table has to be created again; None if its files are known."""
-        if not table_exists(self._lake, head.location):
+        if not self._format.exists(head.location):
             return None if head.version is None else "there is no Delta table"
         try:
-            table = Table(self._lake, head.name, head.location)
-            table.require_columns(self._publisher.fields_of(head.name))
+            table = self._format.open(head.name, head.location)
+            require_columns(table, self._publisher.fields_of(head.name))
             table.files()
         except WarehouseError as error:
             return f"its Delta log cannot be used: {error}"
@@ -145,17 +146,16 @@ class Rebuilder:
         return TableDamage(partitions=dict.fromkeys((PartitionKey(*row) for row in rows), problem), created=problem)
 
     def _examined(self, head: RecordedHead) -> TableDamage:
-        if not table_exists(self._lake, head.location):
+        if not self._format.exists(head.location):
             return TableDamage()
-        return self._examine(Table(self._lake, head.name, head.location))
+        return self._examine(self._format.open(head.name, head.location))
 
     def _opened(self, head: RecordedHead, create: bool) -> Table:
         """The table behind a new fence. A log that cannot be read is deleted first: the rows come from raw."""
         if create:
-            log = f"{head.location}/_delta_log"
-            self._lake.delete([entry.path for entry in list(self._lake.list(log))])
-        ensure_exists(self._lake, head.location, self._publisher.fields_of(head.name))
-        return Table(self._lake, head.name, head.location).fence()
+            self._format.reset(head.location)
+        self._format.create(head.location, self._publisher.fields_of(head.name))
+        return self._format.open(head.name, head.location).fence()
 
     def _discard_prepared(self, leases: TableLeases, tables: Collection[str]) -> None:
         """End the publications that others left prepared. What they committed is examined like everything else, and

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.partition import RunId
-from penstock.warehouse.reader import TableHead, table_heads
+from penstock.warehouse.heads import TableHead, table_heads
 
 
 @dataclass(frozen=True, slots=True)

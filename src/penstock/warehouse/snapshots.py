@@ -19,8 +19,8 @@ from penstock.errors import UsageError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import MODELS
-from penstock.warehouse.reader import TableHead, heads_of_all
-from penstock.warehouse.tables import SortKey
+from penstock.warehouse.heads import TableHead, heads_of_all
+from penstock.warehouse.layout import SortKey
 from penstock.warehouse.withdrawn import withdrawn_inputs
 
 FOLDER = "snapshots"

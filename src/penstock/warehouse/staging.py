@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.partition import PartitionKey
+from penstock.warehouse.format import StagedFile
+from penstock.warehouse.layout import SortKey
 from penstock.warehouse.packing import Part
-from penstock.warehouse.tables import SortKey, Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class StagePart:
 class PartStaged:
     """What became of a part: its files, or the partitions whose raw run could not be read."""
 
-    files: tuple[Staged, ...]
+    files: tuple[StagedFile, ...]
     broken: Mapping[PartitionKey, str]
 
 

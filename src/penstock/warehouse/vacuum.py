@@ -10,9 +10,9 @@ from penstock.errors import UsageError
 from penstock.lake import Lake
 from penstock.warehouse import batch as batches
 from penstock.warehouse.consistency import refuse_mismatch
+from penstock.warehouse.format import Table, table_format
+from penstock.warehouse.heads import TableHead
 from penstock.warehouse.lease import TableLeases
-from penstock.warehouse.reader import TableHead
-from penstock.warehouse.tables import Table
 
 LEAST = timedelta(hours=1)  # readers that took their heads before the last publication need the files of those
 
@@ -39,7 +39,7 @@ def vacuum_table(
     try:
         leases.acquire([head.name])
         refuse_mismatch(database, lake, head.name)
-        table = Table(lake, head.name, head.location).fence()
+        table = table_format(lake).open(head.name, head.location).fence()
         with database.snapshot() as connection:
             if batches.prepared_batches(connection, [head.name]):
                 raise _interrupted(head)
@@ -57,7 +57,7 @@ def preview_vacuum(
     with database.snapshot() as connection:
         if head.name in batches.abandoned_tables(connection):
             raise _interrupted(head)
-    return _vacuum(Table(lake, head.name, head.location), keep, retention, dry_run=True)
+    return _vacuum(table_format(lake).open(head.name, head.location), keep, retention, dry_run=True)
 
 
 def _vacuum(

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from penstock.errors import WarehouseError
 from penstock.lake import Lake
-from penstock.warehouse.tables import MONTH, DataFile, Table, rebuild_hint
+from penstock.warehouse.format import DataFile, table_format
+from penstock.warehouse.layout import MONTH, rebuild_hint
 
 _Key = tuple[str, int, str | None]  # location, version, publication
 _KEPT = 64  # versions, of all tables together: readers ask for the newest ones
@@ -48,7 +49,7 @@ class Versions:
         return found
 
     def _read(self, name: str, location: str, version: int, publication: str | None) -> Contents:
-        table = Table(self.lake, name, location, version)
+        table = table_format(self.lake).open(name, location, version)
         if publication is not None and not table.has_published(publication):
             raise WarehouseError(
                 f"table {name}: version {version} is not the publication {publication} that the state database"
