@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.bulk import insert, key_values, same_key, timed
 from penstock.db.lease import worker_lives
+from penstock.db.locks import lock_rows
 from penstock.db.schema import KEY
 from penstock.errors import LeaseLost
 from penstock.ledger.append import append
@@ -125,8 +126,7 @@ def record_published(
 ) -> tuple[int, int]:
     """Pointers, load records, heads, due list, events and the batch itself, in the caller's one transaction."""
     parameters = {"batch_id": batch.batch_id, "now": now}
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.text(_LOCK_STATES), parameters)
+    lock_rows(connection, _ITS_STATES, "s", share=True, parameters={"batch_id": batch.batch_id})
     connection.execute(timed(_RECORD_LOADS), parameters)
     for name, version in versions.items():
         connection.execute(
@@ -145,10 +145,7 @@ def record_published(
     return published, len(events) - published
 
 
-_LOCK_STATES = f"""
-SELECT 1 FROM partition_state s JOIN load_batch_item i ON {same_key("s", "i")} WHERE i.batch_id = :batch_id
-ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR SHARE OF s
-"""
+_ITS_STATES = f"partition_state s JOIN load_batch_item i ON {same_key('s', 'i')} WHERE i.batch_id = :batch_id"
 
 # The first load of a run is the record of it; loading the same run again changes nothing, not even the time.
 _RECORD_LOADS = """
