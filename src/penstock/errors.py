@@ -133,6 +133,14 @@ class StateConflict(TransientError):
     """Another process changed the same rows first; planning again will see the new truth."""
 
 
+class ImpossibleRow(TerminalError):
+    """A row would violate a named constraint of the state database. Nothing was written."""
+
+
+class HistoryProtected(TerminalError):
+    """A statement would change or delete a row that a trigger of the state database protects. Nothing was written."""
+
+
 class ActRefused(TerminalError):
     """An operator asked for something that the partition's history does not allow."""
 

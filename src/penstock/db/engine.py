@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from penstock.db import sqlite_read_only
+from penstock.db.constraints import constraint_error
 from penstock.errors import ActRefused, ConfigError, DatabaseUnavailable, PenstockError
 
 T = TypeVar("T")
@@ -96,6 +97,8 @@ def translated(error: Exception, database: object) -> PenstockError:
         return ConfigError(f"the state database {database} cannot be used: {text}")
     if any(kind.__name__ == "OperationalError" for kind in type(original).__mro__):  # of either driver
         return DatabaseUnavailable(f"the state database {database} did not answer: {text}")
+    if violation := constraint_error(original, database):
+        return violation
     return PenstockError(f"the state database {database} refused a change: {text}")
 
 

@@ -42,7 +42,6 @@ _COLUMNS: Columns = {
 
 _SAME_ATTEMPT = f"{same_key('a', 'c')} AND a.run_id = c.run_id"
 
-_CLOSED_ATTEMPTS = f"partition_attempt a JOIN incoming_closing c ON {_SAME_ATTEMPT}"
 
 _RULE = f"""
 UPDATE incoming_closing AS c SET ruling = COALESCE((
@@ -135,8 +134,7 @@ OVERTAKEN = "a run that went into it is not the trusted one any more: it is made
 # A derived partition vouches for the runs that went into it, so they must be the trusted ones at this very moment.
 _SAME_INPUT = " AND ".join(f"s.{name} = i.input_{name}" for name in KEY_COLUMNS)
 _ITS_INPUTS = f"{same_key('i', 'c')} AND i.run_id = c.run_id"
-_INPUT_STATES = f"""partition_state s WHERE EXISTS (
-    SELECT 1 FROM attempt_input i JOIN incoming_closing c ON {_ITS_INPUTS} WHERE {_SAME_INPUT})"""
+_CLOSED_INPUTS = f"SELECT 1 FROM attempt_input i JOIN incoming_closing c ON {_ITS_INPUTS} WHERE {_SAME_INPUT}"
 _OVERTAKEN = f"""
 UPDATE incoming_closing AS c SET outcome = 'CANCELLED', error_class = 'transient', record_count = NULL,
     payload_digest = NULL, payload_bytes = NULL, content_digest = NULL, complaints = NULL, measures = NULL,
@@ -165,10 +163,11 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
     moment = {"now": now}
     derived = bool(connection.scalar(sa.text("SELECT EXISTS (SELECT 1 FROM attempt_input)")))
     with staged(connection, "incoming_closing", _COLUMNS, rows):
-        lock_rows(connection, _CLOSED_ATTEMPTS, "a", order=(*KEY_COLUMNS, "run_id"))
+        closed = f"partition_attempt a JOIN incoming_closing c ON {_SAME_ATTEMPT}"
+        lock_rows(connection, closed, "a", order=(*KEY_COLUMNS, "run_id"))
         lock_partitions(connection, "partition_state", "incoming_closing")
         if derived:
-            lock_rows(connection, _INPUT_STATES, "s", share=True)
+            lock_rows(connection, f"partition_state s WHERE EXISTS ({_CLOSED_INPUTS})", "s", share=True)
             connection.execute(sa.text(_OVERTAKEN))
         connection.execute(sa.text(_RULE))
         connection.execute(timed(_CLOSE), moment)
