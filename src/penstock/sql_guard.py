@@ -14,9 +14,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from penstock import sql_functions
+from penstock.sql_tables import TableReference, is_common_table, table_references
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -87,40 +89,31 @@ class SparkStatement:
 
     tables: tuple[str, ...]
     _tokens: tuple[_Token, ...]
+    _references: tuple[TableReference, ...]  # by number of the token
 
     def text(self, views: Mapping[str, str]) -> str:
-        """The statement with its tables replaced by views; column references such as `source.query.column` as well."""
-        tokens, out, at = self._tokens, [], 0
-        code = [number for number, token in enumerate(tokens) if token.kind not in ("space", "hint")]
-        for place, number in enumerate(code):
-            if number < at:
-                continue
-            out += [token.text for token in tokens[at:number]]
-            at = number + 1
-            view, last = self._view(code, place, views)
-            if view is None:
-                out.append(tokens[number].text)
-            else:
-                out.append(view)
-                at = last + 1
-        return "".join([*out, *(token.text for token in tokens[at:])])
-
-    def _view(self, code: list[int], place: int, views: Mapping[str, str]) -> tuple[str | None, int]:
-        tokens = self._tokens
-        here = [tokens[number] for number in code[place : place + 3]]
-        if len(here) < 3 or here[1].text != "." or (place and tokens[code[place - 1]].text == "."):
-            return None, 0
-        return views.get(f"{here[0].name}.{here[2].name}"), code[place + 2] if place + 2 < len(code) else 0
+        """The statement with its tables replaced by views, also in column references such as `source.query.column`."""
+        parts, at = [], 0
+        for first, end, table in self._references:
+            parts += [*(token.text for token in self._tokens[at:first]), views[table]]
+            at = end
+        return "".join([*parts, *(token.text for token in self._tokens[at:])])
 
 
 def spark_statement(text: str, known: Collection[str]) -> SparkStatement:
     """The SELECT in `text`, checked for Spark: it reads only `known` tables. Raises SqlRefused otherwise."""
     tokens = _tokens(text)
     unlisted = _unlisted_calls(tokens)
-    tree = _parsed("".join(_ANY_TEXT if t.kind == "string" else " " if t.kind == "hint" else t.text for t in tokens))
+    pieces = [_ANY_TEXT if t.kind == "string" else " " if t.kind == "hint" else t.text for t in tokens]
+    tree = _parsed("".join(pieces))
     for name in unlisted - _aliases_with_columns(tree):
         raise _unlisted(name)
-    return SparkStatement(tuple(sorted(_tables(tree, known))), tuple(_without_end(tokens)))
+    tables = _tables(tree, known)
+    number = {start: at for at, start in enumerate(accumulate(map(len, pieces), initial=0))}
+    references = [
+        TableReference(number[start], number[end], table) for start, end, table in table_references(tree, tables)
+    ]
+    return SparkStatement(tuple(sorted(tables)), tuple(_without_end(tokens)), tuple(sorted(references)))
 
 
 def check_spark_expression(text: str) -> None:
@@ -322,7 +315,7 @@ def _tables(tree: exp.Query, known: Collection[str]) -> set[str]:
             raise SqlRefused(f"{table.sql()} is not the name of a table")
         if table.db:
             found.add(vouched_name([part.name for part in table.parts], known))
-        elif not _is_common_table(table):
+        elif not is_common_table(table):
             raise unknown_table(table.name, known)
     return found
 
@@ -343,35 +336,6 @@ def unknown_table(name: str, known: Collection[str]) -> SqlRefused:
 
 def _listed(known: Collection[str]) -> str:
     return ", ".join(sorted(known)) or "none"
-
-
-def _is_common_table(table: exp.Table) -> bool:
-    """Whether a name without a source is a common table expression that is visible where it stands."""
-    from sqlglot import exp
-
-    name = table.name.lower()
-    node: exp.Expr = table
-    own: exp.Expr | None = None  # the expression of the WITH clause that the table stands in
-    while node.parent is not None:
-        parent = node.parent
-        if isinstance(node, exp.CTE):
-            own = node
-        if isinstance(node, exp.With):
-            visible = []
-            for one in node.expressions:
-                if one is own and not node.recursive:
-                    break
-                visible.append(one.alias.lower())
-                if one is own:
-                    break
-            if name in visible:
-                return True
-        else:
-            clause = next((value for value in parent.args.values() if isinstance(value, exp.With)), None)
-            if clause is not None and name in [one.alias.lower() for one in clause.expressions]:
-                return True
-        node = parent
-    return False
 
 
 def _without_end(tokens: list[_Token]) -> Iterator[_Token]:

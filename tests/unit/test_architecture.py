@@ -36,6 +36,7 @@ LAYERS = (
     "config",
     "sql_guard",
     "sql_functions",
+    "sql_tables",
     "field_types",
     "lifecycle",
     "expected",

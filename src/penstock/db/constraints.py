@@ -19,8 +19,7 @@ from penstock.errors import HistoryProtected, ImpossibleRow, PenstockError, Stat
 def constraint_error(error: Exception, database: object) -> PenstockError | None:
     """The domain error for the driver's error; None if it violates no constraint and no trigger of the schema."""
     name = violated_constraint(error)
-    kind = _domain_errors().get(name) if name else None
-    if kind is None:
+    if name is None or (kind := _domain_errors().get(name)) is None:
         return None
     text = str(error).strip()
     message = f"the state database {database} refused a change: {text if name in text else f'{name}: {text}'}"

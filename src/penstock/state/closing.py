@@ -163,8 +163,8 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
     moment = {"now": now}
     derived = bool(connection.scalar(sa.text("SELECT EXISTS (SELECT 1 FROM attempt_input)")))
     with staged(connection, "incoming_closing", _COLUMNS, rows):
-        closed = f"partition_attempt a JOIN incoming_closing c ON {_SAME_ATTEMPT}"
-        lock_rows(connection, closed, "a", order=(*KEY_COLUMNS, "run_id"))
+        attempts = f"partition_attempt a JOIN incoming_closing c ON {_SAME_ATTEMPT}"
+        lock_rows(connection, attempts, "a", order=(*KEY_COLUMNS, "run_id"))
         lock_partitions(connection, "partition_state", "incoming_closing")
         if derived:
             lock_rows(connection, f"partition_state s WHERE EXISTS ({_CLOSED_INPUTS})", "s", share=True)
