@@ -338,7 +338,7 @@ def test_names_of_snapshots_are_given_once_and_expire(house: Harness) -> None:
         store.get("two", now)
     with pytest.raises(UsageError, match="expired"):
         store.get("one", now + timedelta(hours=2))
-    store.forget_expired(now + timedelta(hours=2))
+    store.delete_expired(now + timedelta(hours=2))
     assert store.all() == []
 
 
@@ -352,9 +352,9 @@ def test_a_snapshot_expires_at_its_moment_and_only_expired_ones_are_forgotten(ho
     assert store.get("first", end - instant).expires_at == end
     with pytest.raises(UsageError, match="expired"):
         store.get("first", end)
-    store.forget_expired(end - instant)
+    store.delete_expired(end - instant)
     assert len(store.all()) == 2
-    store.forget_expired(end)
+    store.delete_expired(end)
     assert [taken.name for taken in store.all()] == ["a-later-one"]
     with pytest.raises(UsageError, match="already"):
         store.require_new("a-later-one")

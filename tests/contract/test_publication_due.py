@@ -332,9 +332,9 @@ def test_only_what_is_settled_is_struck_from_the_list(house: Harness) -> None:
     house.deliver({key(2): 2})
     assert due(house) == {key(1): 1, key(2): 2, key(3): 1}
     settled = [Settled(key(1), 1), Settled(key(2), 1)]
-    house.workspace.database.transact(lambda c: due_work.forget(c, settled))
+    house.workspace.database.transact(lambda c: due_work.delete_settled(c, settled))
     assert due(house) == {key(2): 2, key(3): 1}
-    house.workspace.database.transact(lambda c: due_work.forget(c, [Settled(key(3), 2)]))
+    house.workspace.database.transact(lambda c: due_work.delete_settled(c, [Settled(key(3), 2)]))
     assert due(house) == {key(2): 2}
 
 

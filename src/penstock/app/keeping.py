@@ -192,7 +192,7 @@ class Keeping(Reading):
             found = {
                 head.name: vacuum_table(database, lake, heart.token, head, keep[head.name], retention) for head in heads
             }
-        self.snapshots.forget_expired(now)
+        self.snapshots.delete_expired(now)
         return found
 
     def check_vacuum(self, assets: Sequence[str], retention: timedelta) -> None:

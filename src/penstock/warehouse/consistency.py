@@ -1,8 +1,8 @@
-"""Whether the lake and the state database belong together, table by table.
+"""Checks that the lake and the state database agree, table by table.
 
-A lake belongs to one database: both carry the same identity. A database knows each publication before its Delta commit
-is made. A version beyond the recorded head that changes files and names no known publication is therefore the work of
-another database, or of this one before it was restored from an older backup.
+The database records each publication before its table commit. A version beyond the recorded head that changes files and
+records no known publication therefore comes from another database, or from this one before it was restored from an
+older backup.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ def unknown_commits(connection: Connection, commits: Sequence[Commit]) -> list[C
 
 
 def mismatches(database: Database, lake: Lake, *, everything: bool = False) -> list[Mismatch]:
-    """Where the lake and the database disagree. Reads two log entries for each table; with `everything` it lists the
-    logs, and the warehouse for tables that the database does not name. A publication under way is no disagreement."""
+    """The disagreements between the lake and the database. Reads two log entries for each table. With `everything` it
+    also lists the logs, and finds tables that the database does not know. A running publication is no mismatch."""
     found = identity_mismatches(database, lake)
     with database.snapshot() as connection:
         heads = recorded_heads(connection)
     tables = table_format(lake)
     later = [_commits_beyond(tables, head, thorough=everything) for head in heads]
-    with database.snapshot() as connection:  # taken after the log was read: it knows every publication seen there
+    with database.snapshot() as connection:  # taken after the log was read, so it contains every publication in the log
         now = {head.name: head for head in recorded_heads(connection)}
         for head, entry, commits in zip(heads, _head_commits(tables, heads), later, strict=True):
             current = now.get(head.name, head)
             if current.version != head.version:
-                continue  # published meanwhile, by a publisher that made the same check
-            if head.version is not None and (entry is None or not _is_of(entry, head)):
+                continue  # a concurrent publisher, which makes the same check, advanced the head
+            if head.version is not None and (entry is None or not _records_head(entry, head)):
                 found += examine_table(lake, head)
             if unknown := unknown_commits(connection, commits):
                 found.append(lake_ahead(head, unknown))
@@ -68,7 +68,7 @@ def mismatches(database: Database, lake: Lake, *, everything: bool = False) -> l
 
 
 def lake_without_database(lake: Lake, database: str) -> list[Mismatch]:
-    """What a lake holds of a database that does not exist or has no schema; nothing if the lake is new."""
+    """The mismatches of a lake whose database does not exist or has no schema; none if the lake is new."""
     if identity := lake_identity(lake):
         detail = (
             f"the lake {lake.url} belongs to a state database with the identity {identity}, and {database} is empty"
@@ -108,7 +108,7 @@ def refuse_mismatch(database: Database, lake: Lake, table: str) -> None:
 
 
 def examine_table(lake: Lake, head: RecordedHead) -> list[Mismatch]:
-    """Whether the table has the version of its head, made by the recorded publication. Opens the table."""
+    """The mismatches of one table: it must have the version of its head, with the recorded publication."""
     tables = table_format(lake)
     if not tables.exists(head.location):
         detail = f"there is no Delta table at {lake.uri(head.location)}, and the head names version {head.version}"
@@ -117,8 +117,8 @@ def examine_table(lake: Lake, head: RecordedHead) -> list[Mismatch]:
 
 
 def examine_opened(table: Table, head: RecordedHead) -> list[Mismatch]:
-    """The same for a table that is open at its newest version. A table whose newest publication is later than the one
-    of the head was created again since: the database is the older side. Publications are named in order of time."""
+    """The same for a table that is open at its newest version. If the table has a later publication than the head, it
+    was created again and the database is the older side: the ids of publications are ordered by time."""
     known = head.publication is None or table.has_published(head.publication)
     behind = head.version is not None and table.version < head.version
     if head.publication and (behind or not known):
@@ -135,6 +135,7 @@ def examine_opened(table: Table, head: RecordedHead) -> list[Mismatch]:
 
 
 def lake_ahead(head: RecordedHead, unknown: Sequence[Commit]) -> Mismatch:
+    """The mismatch for commits that this database did not prepare."""
     versions = [commit.version for commit in unknown]
     few = ", ".join(map(str, versions[:_LISTED])) + (", ..." if len(versions) > _LISTED else "")
     readers = "readers see nothing of it" if head.version is None else f"readers see version {head.version}"
@@ -151,7 +152,7 @@ def unknown_tables(lake: Lake, known: Collection[str]) -> list[Mismatch]:
     ]
 
 
-def _is_of(entry: Commit, head: RecordedHead) -> bool:
+def _records_head(entry: Commit, head: RecordedHead) -> bool:
     return head.publication is None or head.publication in entry.publications
 
 

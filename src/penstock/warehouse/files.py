@@ -1,4 +1,4 @@
-"""Writing packed data files: rows arrive in table order and leave in Parquet files of about the target size."""
+"""Writes and reads data files: rows in table order, in Parquet files of about the target size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _HELD_BYTES = 32 * 1024 * 1024
 
 
 class PackedWriter:
-    """Rolls over to the next file at the target size. Nobody reads the files before they are committed to a table."""
+    """Writes rows to files of about the target size. Readers do not see the files before they are committed to a
+    table."""
 
     def __init__(self, lake: Lake, table_path: str, month: str, schema: pa.Schema) -> None:
         self._filesystem, root = lake.filesystem()
@@ -45,7 +46,7 @@ class PackedWriter:
             self._flush()
 
     def close(self) -> list[StagedFile]:
-        """Finish the last file; everything that was staged."""
+        """Finish the last file. Returns all staged files."""
         self._flush()
         self._roll()
         return self.staged
@@ -74,7 +75,7 @@ class PackedWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        if self._file is not None:  # an unfinished file is an orphan that no table names
+        if self._file is not None:  # the unfinished file belongs to no table; vacuum deletes it
             self._file.abandon()
 
 
@@ -111,7 +112,7 @@ class _OpenFile:
 
 
 class _Bounds:
-    """Smallest and largest key of a file: by these alone a reader decides whether to open it."""
+    """Collects the smallest and largest keys of a file, by which readers decide whether to open it."""
 
     def __init__(self) -> None:
         self._dates: list[date] = []
@@ -128,7 +129,8 @@ class _Bounds:
 
 
 def read_rows(lake: Lake, table_path: str, files: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of these files in the columns of `schema`, a row group at a time: in memory a file may be far larger."""
+    """The rows of these files in the columns of `schema`, one row group at a time, because a file can be many times
+    larger in memory."""
     filesystem, root = lake.filesystem()
     for path in files:
         with filesystem.open_input_file(f"{root}/{table_path}/{path}") as stream:
@@ -154,27 +156,27 @@ def between(rows: pa.Table, low: SortKey | None, high: SortKey | None) -> pa.Tab
 
 
 def in_table_order(rows: pa.Table) -> pa.Table:
-    """Sorted by day and customer; rows of one partition keep the order in which they stand."""
+    """The rows sorted by day and customer; a stable sort."""
     order = pc.sort_indices(rows, sort_keys=[("logical_date", "ascending"), ("customer_id", "ascending")])
     return rows.take(order)
 
 
 class SortedRows:
-    """Rows in table order that are handed out from the front."""
+    """Returns rows in table order, each row once."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
         runs = pc.run_end_encode(_keys(rows).combine_chunks())
-        self._names: list[str] = runs.values.to_pylist()  # rows of one partition lie together
+        self._names: list[str] = runs.values.to_pylist()  # the rows of one partition are contiguous
         self._ends: list[int] = runs.run_ends.to_pylist()
-        self._given = 0
+        self._returned = 0
 
     def before(self, key: SortKey) -> pa.Table:
-        """The rows not handed out yet that belong before the partition `key`."""
+        """The remaining rows before the partition `key`."""
         return self._until(bisect_left(self._names, _key(key)))
 
     def through(self, key: SortKey) -> pa.Table:
-        """The rows not handed out yet up to the partition `key`, with its own."""
+        """The remaining rows up to and including the partition `key`."""
         return self._until(bisect_right(self._names, _key(key)))
 
     def rest(self) -> pa.Table:
@@ -182,8 +184,8 @@ class SortedRows:
 
     def _until(self, partitions: int) -> pa.Table:
         end = self._ends[partitions - 1] if partitions else 0
-        begin, self._given = self._given, max(end, self._given)
-        return self._rows.slice(begin, self._given - begin)
+        begin, self._returned = self._returned, max(end, self._returned)
+        return self._rows.slice(begin, self._returned - begin)
 
 
 def _key(key: SortKey) -> str:

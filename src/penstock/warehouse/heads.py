@@ -25,9 +25,9 @@ class TableHead:
     location: str
     version: int
     exceptions: frozenset[SortKey]
-    withdrawn: frozenset[tuple[date, str, str]] = frozenset()  # (day, customer, run) that was demoted since
-    publication: str | None = None  # that made this version
-    withdrawn_inputs: frozenset[SortKey] = frozenset()  # partitions in it that were made from a demoted run
+    withdrawn: frozenset[tuple[date, str, str]] = frozenset()  # (day, customer, run), demoted after the snapshot
+    publication: str | None = None  # the batch that committed this version
+    withdrawn_inputs: frozenset[SortKey] = frozenset()  # partitions that were derived from a demoted run
 
     @property
     def asset(self) -> tuple[str, str]:
@@ -36,13 +36,13 @@ class TableHead:
 
     @property
     def hidden_inputs(self) -> frozenset[SortKey]:
-        """Those of `withdrawn_inputs` whose rows readers do not get."""
+        """The partitions of `withdrawn_inputs` whose rows are hidden from readers."""
         runs = {(day, customer) for day, customer, _ in self.withdrawn}
         return frozenset(key for key in self.withdrawn_inputs if key in self.exceptions or key in runs)
 
 
 def heads(database: Database, source: str, query_name: str, hiding: Collection[str] | None = None) -> list[TableHead]:
-    """All tables of an asset and their exceptions, from one snapshot of the database. See `table_heads`."""
+    """The heads of an asset from one snapshot of the database. See `table_heads`."""
     with database.snapshot() as connection:
         return table_heads(connection, source, query_name, hiding)
 
@@ -50,7 +50,7 @@ def heads(database: Database, source: str, query_name: str, hiding: Collection[s
 def heads_of_all(
     database: Database, assets: Sequence[tuple[str, str]], hiding: Collection[str] | None = None
 ) -> list[tuple[str, TableHead]]:
-    """The tables of several assets (source and query), by asset, all from one snapshot of the database."""
+    """The heads of several assets (source and query), each with its asset, from one snapshot of the database."""
     with database.snapshot() as connection:
         return [
             (f"{source}.{query}", head)
@@ -62,7 +62,8 @@ def heads_of_all(
 def heads_and_slices(
     database: Database, source: str, query_name: str, first: date, last: date, hiding: Collection[str] | None = None
 ) -> tuple[list[TableHead], frozenset[SortKey]]:
-    """The tables of an asset and which slices of these days can be read in them, from one snapshot of the database."""
+    """The heads of an asset and its readable slices (day and customer) between two days, from one snapshot of the
+    database."""
     pointer = schema.warehouse_pointer
     statement = sa.select(pointer.c.logical_date, pointer.c.customer_id).where(
         pointer.c.source == source,
@@ -80,7 +81,7 @@ def heads_and_slices(
 def table_schemas(
     versions: Versions, database: Database, assets: Sequence[tuple[str, str]]
 ) -> dict[str, list[pa.Schema]]:
-    """The columns of the tables that readers see, by asset: one for each schema version that is served."""
+    """The columns of the tables that readers see, by asset: one schema for each schema version."""
     found: dict[str, list[pa.Schema]] = {}
     for asset, head in heads_of_all(database, assets, ()):
         found.setdefault(asset, []).append(contents_of(versions, head).columns)
@@ -95,9 +96,9 @@ def contents_of(versions: Versions, head: TableHead) -> Contents:
 def table_heads(
     connection: sa.Connection, source: str, query_name: str, hiding: Collection[str] | None = None
 ) -> list[TableHead]:
-    """The tables of an asset and their exceptions, as this connection sees them. `hiding` names the models whose rows
-    are hidden when they were made from a demoted run, and leaves out tables that serve no partition. None is for
-    maintenance, for which all rows and all tables are alike."""
+    """The tables of an asset with a published version, and their exceptions, as this connection sees them. `hiding`
+    names the models whose rows are hidden if they were derived from a demoted run; with it, tables without an available
+    partition are left out. With None, for maintenance, all tables are returned."""
     table, pointer = schema.warehouse_table, schema.warehouse_pointer
     statement = (
         sa.select(table)
@@ -110,7 +111,7 @@ def table_heads(
     rows = connection.execute(statement).all()
     hidden = connection.execute(
         sa.select(pointer.c.table_name, pointer.c.logical_date, pointer.c.customer_id).where(
-            sa.text("NOT warehouse_pointer.available"),  # in the words of the index, or SQLite does not use it
+            sa.text("NOT warehouse_pointer.available"),  # exactly as in the index, or SQLite does not use it
             pointer.c.hidden_at.is_(None),
             pointer.c.source == source,
             pointer.c.query_name == query_name,

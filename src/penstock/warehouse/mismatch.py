@@ -11,6 +11,8 @@ _LISTED = 5  # tables in a message
 
 
 class MismatchKind(StrEnum):
+    """The kinds of disagreements."""
+
     LAKE_AHEAD = "lake_ahead"  # the table has versions that the database did not write
     LAKE_BEHIND = "lake_behind"  # the head names a version that the table does not have
     TABLE_MISSING = "table_missing"  # the head names a table that is not there
@@ -22,7 +24,7 @@ class MismatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One disagreement between the lake and the database, and the commands that resolve it."""
+    """One disagreement between the lake and the database."""
 
     kind: MismatchKind
     table: str | None
@@ -39,18 +41,19 @@ class Mismatch:
 
     @property
     def message(self) -> str:
+        """The disagreement, and the commands that resolve it."""
         return messages([self])[0]
 
 
 def messages(found: Iterable[Mismatch]) -> list[str]:
-    """One line for each kind of disagreement: the tables, what was found, and the commands that resolve it."""
+    """One line for each kind of disagreement: tables, details, and the commands that resolve it."""
     by_kind: dict[MismatchKind, list[Mismatch]] = {}
     for one in found:
         by_kind.setdefault(one.kind, []).append(one)
-    return [f"{_what(kind, ones)}; {_remedy(kind)}" for kind, ones in by_kind.items()]
+    return [f"{_finding(kind, ones)}; {_remedy(kind)}" for kind, ones in by_kind.items()]
 
 
-def _what(kind: MismatchKind, ones: Sequence[Mismatch]) -> str:
+def _finding(kind: MismatchKind, ones: Sequence[Mismatch]) -> str:
     if len(ones) == 1 or kind in (MismatchKind.FOREIGN_LAKE, MismatchKind.UNMARKED_LAKE):
         return f"table {ones[0].table}: {ones[0].detail}" if ones[0].table else ones[0].detail
     few = ", ".join(str(one.table) for one in ones[:_LISTED]) + (", ..." if len(ones) > _LISTED else "")

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     import duckdb
     from pyspark.sql import DataFrame, SparkSession
 
-Explained = Callable[..., AbstractContextManager[None]]  # called with the kinds of errors that damage makes
+Explained = Callable[..., AbstractContextManager[None]]  # called with the kinds of errors that damaged files cause
 
 
-def _as_it_is(*_kinds: type[Exception]) -> AbstractContextManager[None]:
+def _not_explained(*_kinds: type[Exception]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
 class Vouched:
-    """The vouched rows of one asset at one moment. Reading it again gives the same rows."""
+    """The accepted rows of one asset at one moment. Repeated reads return the same rows."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Vouched:
         wanted: Filter,
         explained: Explained | None = None,
     ) -> None:
-        """`explained` wraps reading: it may raise an error that names damaged files instead of one of these kinds."""
+        """`explained` wraps reads: it may replace an error of the given kinds by one that names damaged files."""
         self._lake = versions.lake
-        self._explained = explained or _as_it_is
+        self._explained = explained or _not_explained
         self._wanted = wanted
         self._versions = versions
         self._fields = fields
@@ -59,15 +59,15 @@ class Vouched:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of all schema versions together. Raises VersionsConflict when a column has types in them that do
-        not fit; `versions` reads such tables."""
+        """The columns of all schema versions. Raises VersionsConflict if a column has incompatible types in them;
+        `versions` reads such tables."""
         if self._conflict is not None:
             raise self._conflict
         return self._schema
 
     @property
     def versions(self) -> dict[str, Vouched]:
-        """The same rows by schema version, each with the columns and types of its own version."""
+        """The rows by schema version, each with the columns and types of its version."""
         return {
             head.schema_version: Vouched(self._versions, self._fields, [head], self._wanted, self._explained)
             for head in self._heads
@@ -80,13 +80,13 @@ class Vouched:
 
     @property
     def withdrawn_inputs(self) -> tuple[PartitionKey, ...]:
-        """The derived partitions of this read that were made from a run that was demoted since. They are not ready;
-        their rows are read all the same, unless the model says `on_demotion: hide`."""
+        """The derived partitions of this read with a demoted input. They are not ready, but their rows are returned
+        unless the model has `on_demotion: hide`."""
         return self._keys(head.withdrawn_inputs for head in self._heads)
 
     @property
     def hidden_inputs(self) -> tuple[PartitionKey, ...]:
-        """Those of `withdrawn_inputs` whose rows are left out (`on_demotion: hide`)."""
+        """The partitions of `withdrawn_inputs` whose rows are left out (`on_demotion: hide`)."""
         return self._keys(head.hidden_inputs for head in self._heads)
 
     def _keys(self, found: Iterable[frozenset[SortKey]]) -> tuple[PartitionKey, ...]:
@@ -102,13 +102,13 @@ class Vouched:
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as a stream, file by file; each file is in table order."""
+        """The rows as a stream of batches, file by file; each file is in table order."""
         with self._explained(OSError, pa.ArrowException, DataFileLost):
             for scan in self._scans:
                 yield from scan.task.fitted(self.schema)
 
     def scan_tasks(self) -> list[ScanTask]:
-        """The work of reading, file by file, to be spread over workers."""
+        """One task per data file, for distributed readers."""
         return [replace(scan.task, files=(path,)) for scan in self._scans for path in scan.files]
 
     def polars(self) -> Any:
@@ -117,8 +117,8 @@ class Vouched:
         return polars.from_arrow(self.arrow())
 
     def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """A DuckDB relation that scans the data files lazily: by itself where it can open them, and otherwise, or on a
-        connection that was brought along and may see no files, through our storage layer."""
+        """A lazy DuckDB relation. DuckDB opens the data files itself if it can; otherwise, and on a given connection
+        (which may have no access to files), it reads them through the lake."""
         import duckdb
 
         opens = connection is None and self._lake.opens_by_path
@@ -133,10 +133,10 @@ class Vouched:
         return whole
 
     def spark(self, session: SparkSession) -> DataFrame:
-        """A Spark DataFrame over exactly the vouched files: scanned by Spark itself where it can open them, else by its
-        workers through our storage layer."""
+        """A Spark DataFrame over the data files. Spark opens them itself if it can; otherwise its Python workers read
+        them through the lake."""
         if not _opens(session, self._lake):
-            return self._spark_through_storage(session)
+            return self._spark_through_lake(session)
         from pyspark.errors import PySparkException
 
         with self._explained(PySparkException):
@@ -149,13 +149,13 @@ class Vouched:
         return whole
 
     def collected(self, frame: DataFrame) -> pa.Table:
-        """The rows of a DataFrame that was made of this one; damaged files are named."""
+        """Collect a DataFrame that is derived from this one. Raises an error that names damaged files."""
         from pyspark.errors import PySparkException
 
         with self._explained(PySparkException):
             return frame.toArrow()
 
-    def _spark_through_storage(self, session: SparkSession) -> DataFrame:
+    def _spark_through_lake(self, session: SparkSession) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         columns, tasks = self.schema, self.scan_tasks()
@@ -165,14 +165,15 @@ class Vouched:
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for task in batch.column("task").to_pylist():
-                    yield from pickle.loads(task).fitted(columns)  # noqa: S301 - written right here
+                    yield from pickle.loads(task).fitted(columns)  # noqa: S301 - pickled by the driver below
 
         table = pa.table({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})
         spread = frame_of(session, table).repartition(len(tasks))
         return spread.mapInArrow(read, from_arrow_schema(columns))
 
     def _one_schema(self) -> pa.Schema:
-        """The columns of this read. Versions that do not fit the others are left out if they have no rows in it."""
+        """The columns of this read. Leaves out incompatible versions without rows in it. Raises UsageError for unknown
+        columns and VersionsConflict for incompatible versions."""
         known = {f.name: f for columns in [p.schema for p in self._scans] or [self._fields] for f in columns}
         known[SCHEMA_VERSION] = pa.field(SCHEMA_VERSION, pa.string())
         if unknown := [name for name in self._wanted.columns if name not in known]:
@@ -189,7 +190,7 @@ class Vouched:
         return pa.schema([found[name] for name in self._wanted.columns])
 
     def _unified(self) -> pa.Schema:
-        """The columns of all versions, or the wanted ones of them. Raises VersionsConflict."""
+        """The unified columns of all versions, or the selected ones. Raises VersionsConflict."""
         found = [(scan.version, scan.schema) for scan in self._scans] or [("", self._fields)]
         if names := self._wanted.columns:
             found = [(version, pa.schema([f for f in columns if f.name in names])) for version, columns in found]
@@ -197,7 +198,7 @@ class Vouched:
 
 
 def _opens(session: SparkSession, lake: Lake) -> bool:
-    """Whether Spark opens the lake's files itself: those on S3 only where the session was given the means."""
+    """Whether Spark can open the files of the lake itself; on S3 only if the session has a Hadoop S3 client."""
     if not lake.url.startswith("s3://"):
         return lake.opens_by_path
     return session.conf.get("spark.hadoop.fs.s3.impl", None) is not None

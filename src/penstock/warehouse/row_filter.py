@@ -13,7 +13,7 @@ from penstock.warehouse.format import DataFile
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which part of an asset is read."""
+    """The days, customers and columns of a read; empty fields select everything."""
 
     since: date | None = None
     until: date | None = None
@@ -21,6 +21,7 @@ class Filter:
     columns: tuple[str, ...] = ()
 
     def may_match(self, file: DataFile) -> bool:
+        """Whether the file can contain matching rows, by its statistics."""
         low, high = file.first[0], file.last[0]
         if (self.since and high < self.since) or (self.until and low > self.until):
             return False
@@ -33,7 +34,7 @@ class Filter:
         return not self.customers or customer in self.customers
 
     def in_spark(self) -> str:
-        """The same in Spark's SQL; nothing for everything."""
+        """The filter as Spark SQL; empty if it selects everything."""
         terms = []
         if self.since:
             terms.append(f"logical_date >= DATE '{self.since}'")
@@ -44,6 +45,7 @@ class Filter:
         return " AND ".join(terms)
 
     def expression(self) -> pc.Expression | None:
+        """The filter as an Arrow expression; None if it selects everything."""
         terms = []
         if self.since:
             terms.append(ds.field("logical_date") >= self.since)

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA_VERSION = "schema_version"
-_S3_ERROR = "AWS Error"  # in the text of each error of Arrow's S3 client; it has no type of its own
+_S3_ERROR = "AWS Error"  # part of every message of Arrow's S3 client, which has no error class
 
 
 class DataFileLost(WarehouseError):
-    """A data file that a head names is missing or is no Parquet file any more."""
+    """A data file of a head is missing or is not valid Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Some files of one schema version, to be read anywhere: it holds plain values only, and travels."""
+    """Data files of one schema version, to be read in any process. It can be pickled."""
 
     _lake: Lake
     head: TableHead
@@ -62,11 +62,11 @@ class ScanTask:
             yield from rows.to_batches()
 
     def _scanned(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The batches of the files. A storage that does not answer raises LakeUnavailable, a file that is missing or
-        damaged raises DataFileLost."""
+        """The batches of the files. Raises LakeUnavailable if the storage does not respond, and DataFileLost if a file
+        is missing or damaged."""
         try:
             yield from self.dataset().scanner(columns=list(columns), filter=self.wanted.expression()).to_batches()
-        except (FileNotFoundError, pa.ArrowInvalid) as error:  # on a worker nobody can say which partitions these are
+        except (FileNotFoundError, pa.ArrowInvalid) as error:  # a worker cannot find out which partitions are affected
             raise DataFileLost(
                 f"table {self.head.name}: a data file is missing or damaged ({str(error).partition(chr(10))[0]}):"
                 f" {rebuild_hint(self.head.name)}"
@@ -77,7 +77,7 @@ class ScanTask:
             raise LakeUnavailable(f"table {self.head.name} cannot be read from {self._lake.url}: {error}") from error
 
     def fitted(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The batches in these columns; what the schema version does not have is null."""
+        """The batches in these columns; columns that the schema version does not have are null."""
         return (_fitted(batch, wanted) for batch in self.batches(wanted.names))
 
     def dataset(self) -> ds.Dataset:
@@ -87,7 +87,7 @@ class ScanTask:
 
 
 class VersionScan:
-    """The vouched rows of one schema version."""
+    """The accepted rows of one schema version, as a DuckDB relation or a Spark DataFrame."""
 
     def __init__(self, versions: Versions, head: TableHead, wanted: Filter) -> None:
         contents = contents_of(versions, head)
@@ -100,7 +100,7 @@ class VersionScan:
         self.task = ScanTask(versions.lake, head, wanted, tuple(self.files), self.schema)
 
     def holds_rows(self) -> bool:
-        """Whether readers find a row of this version; reads until the first one."""
+        """Whether the version has visible rows; reads up to the first one."""
         return any(batch.num_rows for batch in self.task.batches(["customer_id"]))
 
     def relation(
@@ -124,7 +124,7 @@ class VersionScan:
         return rows.project(", ".join(columns))
 
     def _arrow(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        """DuckDB receives Arrow datasets: it opens no file itself."""
+        """A relation over an Arrow dataset: DuckDB opens no file itself."""
         dataset, expression = self.task.dataset(), self._wanted.expression()
         return connection.from_arrow(dataset if expression is None else dataset.filter(expression))
 
@@ -142,7 +142,7 @@ class VersionScan:
         return rows
 
     def frame(self, session: SparkSession, columns: pa.Schema) -> DataFrame:
-        """Said in SQL, in few words: every column object would cost a call to the JVM."""
+        """A DataFrame over the files. Uses SQL text, because each Column object needs a call to the JVM."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -167,8 +167,8 @@ class VersionScan:
 
 
 def _spark_type(kind: pa.DataType) -> str:
-    """The type in Spark's SQL, whatever the session calls a timestamp and takes for a keyword. All our times are
-    moments, whether a table says so or not."""
+    """The type in Spark SQL, independent of the session's timestamp type and keywords. All our timestamps have a time
+    zone."""
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(f'`{member.name}`: {_spark_type(member.type)}' for member in kind)}>"
     if pa.types.is_list(kind):
@@ -181,7 +181,7 @@ def _spark_type(kind: pa.DataType) -> str:
 
 
 def _fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The batch in the columns of `wanted`; a column that its schema version does not have is null."""
+    """The batch in the columns of `wanted`; missing columns are null."""
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names
@@ -192,9 +192,9 @@ def _fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 
 def _without_runs(rows: pa.Table, runs: frozenset[tuple[date, str, str]]) -> pa.Table:
-    """The rows without those of these runs; first by run, which is rarely any of them."""
-    suspicious = pc.is_in(rows[RUN], value_set=pa.array(sorted({run for _, _, run in runs}), pa.string()))
-    if not pc.any(suspicious).as_py():
+    """The rows without these runs. Filters by run id first, because most batches contain none of them."""
+    affected = pc.is_in(rows[RUN], value_set=pa.array(sorted({run for _, _, run in runs}), pa.string()))
+    if not pc.any(affected).as_py():
         return rows
     keys = zip(*(rows[name].to_pylist() for name in ("logical_date", "customer_id", RUN)), strict=True)
     return rows.filter(pa.array([key not in runs for key in keys], pa.bool_()))

@@ -1,4 +1,4 @@
-"""What the versions of tables consist of. A version never changes, so its log is read once."""
+"""A cache of the contents of table versions. A version never changes, so its log is read once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from penstock.warehouse.format import DataFile, table_format
 from penstock.warehouse.layout import MONTH, rebuild_hint
 
 _Key = tuple[str, int, str | None]  # location, version, publication
-_KEPT = 64  # versions, of all tables together: readers ask for the newest ones
+_KEPT = 64  # versions of all tables together: readers use the newest ones
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The columns of a table's files, and the files in table order."""
+    """The columns of the files of a table version, and the files in table order."""
 
     columns: pa.Schema
     files: tuple[DataFile, ...]
 
 
 class Versions:
-    """The versions of the tables in a lake, for all threads of a process; lives no longer than whoever opened it."""
+    """Caches the contents of table versions in a lake. Threads may share it."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -34,8 +34,8 @@ class Versions:
         self._lock = threading.Lock()
 
     def contents(self, name: str, location: str, version: int, publication: str | None = None) -> Contents:
-        """The contents of one version. Raises WarehouseError if that version does not hold `publication`: a table that
-        was restored or created again has other rows under the same number."""
+        """The contents of one version. Raises WarehouseError if the version does not contain `publication`: a table
+        that was restored or created again has other rows under the same number."""
         key = (location, version, publication)
         with self._lock:
             if found := self._kept.get(key):
