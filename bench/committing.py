@@ -14,7 +14,8 @@ from deltalake.transaction import AddAction
 from bench.measure import timed
 from penstock.lake import Lake, open_lake
 from penstock.partition import new_ulid
-from penstock.warehouse.tables import MONTH, Staged, Table, ensure_exists
+from penstock.warehouse.format import StagedFile, Table, table_format
+from penstock.warehouse.layout import MONTH
 
 _NAME, _PATH = "bench.commits.v1", "warehouse/bench/commits/v1"
 _TRIES = 7
@@ -29,7 +30,7 @@ def measure_committing(folder: Path, sizes: Sequence[int]) -> Iterator[dict[str,
         files = [_staged(number) for number in range(held, size)]
         held = size
         for lake in (ours, plain):
-            ensure_exists(lake, _PATH, pa.schema([("clicks", pa.int64())]))
+            table_format(lake).create(_PATH, pa.schema([("clicks", pa.int64())]))
             _table(lake).publish(new_ulid(), files, [], _now())
         seconds = {
             "penstock": median(timed(_publish_one, ours, size + number) for number in range(_TRIES)),
@@ -51,16 +52,16 @@ def _commit_one(lake: Lake, number: int) -> None:
     table.create_write_transaction([action], "append", table.schema(), [MONTH])
 
 
-def _staged(number: int) -> Staged:
+def _staged(number: int) -> StagedFile:
     month = f"{2020 + number // 12 % 5}-{number % 12 + 1:02d}"
     low, high = _BOUNDS % ("1", f"{month}-01"), _BOUNDS % ("9", f"{month}-28")
     nulls = '{"customer_id":0,"logical_date":0}'
     stats = f'{{"numRecords":1000,"minValues":{low},"maxValues":{high},"nullCount":{nulls}}}'
-    return Staged(f"{MONTH}={month}/part-{new_ulid()}.parquet", 1_000_000, 1000, month, stats)
+    return StagedFile(f"{MONTH}={month}/part-{new_ulid()}.parquet", 1_000_000, 1000, month, stats)
 
 
 def _table(lake: Lake) -> Table:
-    return Table(lake, _NAME, _PATH)
+    return table_format(lake).open(_NAME, _PATH)
 
 
 def _now() -> datetime:

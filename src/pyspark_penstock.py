@@ -82,7 +82,7 @@ class _Slice:
         self.until = min(self.until or day, day)
 
 
-class _Share(InputPartition):
+class _ScanPartition(InputPartition):
     def __init__(self, share: bytes) -> None:
         super().__init__(None)
         self.share = share
@@ -102,10 +102,10 @@ class PenstockReader(DataSourceReader):
         vouched = _vouched(self._options, self._slice)
         if self._slice.customers is not None and not self._slice.customers:
             return []
-        return [_Share(pickle.dumps((share, vouched.schema))) for share in vouched.shares()]
+        return [_ScanPartition(pickle.dumps((task, vouched.schema))) for task in vouched.scan_tasks()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(partition, _Share):  # Spark calls this once even for a table without partitions
+        if not isinstance(partition, _ScanPartition):  # Spark calls this once even for a table without partitions
             return
         share, columns = pickle.loads(partition.share)  # noqa: S301 - written by partitions() above
         yield from share.fitted(columns)

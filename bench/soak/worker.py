@@ -21,8 +21,10 @@ from penstock.contract.schema import arrow_schema
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import PenstockError, TransientError
-from penstock.warehouse.reader import Filter, Vouched, table_heads
-from penstock.warehouse.tables import file_schema
+from penstock.warehouse.heads import table_heads
+from penstock.warehouse.layout import file_schema
+from penstock.warehouse.reader import Vouched
+from penstock.warehouse.row_filter import Filter
 
 
 class Quiet:

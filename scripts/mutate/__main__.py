@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
 TIERS = ("tests/unit/test_*.py", "tests/contract/test_*.py", "tests/laws/test_*.py", "tests/crash/test_publish_gaps.py")
-_PROTOCOL = ("batch", "compare", "consistency", "delta_log", "due", "lease", "pointers", "publish", "readiness",
-             "rebuild", "served", "snapshots", "tables", "vacuum", "versions", "withdrawn")  # fmt: skip
+_PROTOCOL = ("batch", "catalog", "compare", "consistency", "delta", "delta_log", "due", "heads", "identity", "lease",
+             "mismatch", "pointers", "publish", "readiness", "rebuild", "served", "snapshots", "vacuum", "versions",
+             "withdrawn")  # fmt: skip
 
 
 def package_files() -> dict[str, list[Path]]:

@@ -108,14 +108,12 @@ def _excluded(source: str) -> list[Range]:
                 leave_out(node.pattern)
             case ast.keyword() if node.arg == "strict":
                 leave_out(node)
-            case ast.Call() if ast.unparse(node.func).startswith(("log.", "report")):
+            case ast.Call() if ast.unparse(node.func).startswith(("log.", "report", "lock_")):
                 leave_out(node)
             case ast.Dict():
                 for key, value in zip(node.keys, node.values, strict=True):
                     if isinstance(key, ast.Constant) and key.value == "postgresql":
                         leave_out(value)
-            case ast.Assign() if "FOR UPDATE" in ast.unparse(node.value):
-                leave_out(node)
             case _:
                 pass
     return found

@@ -133,6 +133,14 @@ class StateConflict(TransientError):
     """Another process changed the same rows first; a new plan reads the new state."""
 
 
+class ImpossibleRow(TerminalError):
+    """A row would violate a named constraint of the state database. Nothing was written."""
+
+
+class HistoryProtected(TerminalError):
+    """A statement would change or delete a row that a trigger of the state database protects. Nothing was written."""
+
+
 class ActRefused(TerminalError):
     """An operator asked for a change that the history of the partition does not allow."""
 

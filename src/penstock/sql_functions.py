@@ -1,7 +1,7 @@
-"""The functions that SQL may call, by engine and subject. Everything else is refused by `sql_guard`.
+"""The functions that SQL may call, by engine and subject. `sql_guard` refuses all others.
 
-A function belongs here if its result depends on its arguments, the clock or chance only. Functions that read files, the
-environment, the session or the catalog, run code of the JVM or of Python, or wait, do not belong here.
+A function is listed if its result depends only on its arguments, the clock or a random generator. Functions that read
+files, the environment, the session or the catalog, that run JVM or Python code, or that wait, are not listed.
 """
 
 from __future__ import annotations
@@ -202,5 +202,5 @@ DUCKDB = {
     """,
 }
 
-# Functions that DuckDB allows as a table: FROM range(10).
+# Table functions of DuckDB: FROM range(10).
 DUCKDB_TABLES = "generate_series json_each json_tree range repeat repeat_row test_all_types unnest"

@@ -1,11 +1,11 @@
-"""Decides which SQL may run: one SELECT over named tables, with listed functions, and nothing else of the machine.
+"""Decides which SQL may run: one SELECT over known tables with listed functions, without access to files or commands.
 
-Spark and sqlglot read the same text by different rules, so a statement could mean one thing to the guard and another to
-the engine. Therefore the text is first split into tokens by the rules of Spark's own lexer, comments are removed, and
-whatever is ambiguous is refused. Function calls are found in the tokens; the shape of the statement and its tables are
-found by sqlglot in the same tokens, with every text literal replaced. Spark gets the text that was checked.
+Spark and sqlglot parse the same text by different rules, so a statement could mean one thing to the guard and another
+to the engine. Therefore the text is first split into tokens by the rules of Spark's own lexer, comments are removed,
+and ambiguous text is refused. Function calls are found in the tokens. sqlglot finds the shape of the statement and its
+tables in the same tokens, with all string literals replaced. Spark executes the text that was checked.
 
-DuckDB returns its own parse of a statement as JSON: that is checked, so that there is no second reading.
+For DuckDB the guard checks DuckDB's own parse tree, so that only one parser interprets the statement.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from penstock import sql_functions
+from penstock.sql_tables import TableReference, is_common_table, table_references
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -32,7 +34,7 @@ SPARK_FUNCTIONS = _names(sql_functions.SPARK.values())
 DUCKDB_FUNCTIONS = _names(sql_functions.DUCKDB.values())
 DUCKDB_TABLE_FUNCTIONS = _names([sql_functions.DUCKDB_TABLES])
 
-# Words that may stand before a bracket and call nothing.
+# Keywords before a parenthesis that are no function call.
 _SPARK_KEYWORDS = _names(
     [
         """
@@ -44,8 +46,8 @@ _SPARK_KEYWORDS = _names(
         """
     ]
 )
-_SESSION_WORDS = {"current_user", "session_user"}  # functions that Spark calls without brackets
-_QUERY_WORDS = {"from", "table", "values", "with", "map", "reduce"}  # what a subquery may begin with besides SELECT
+_SESSION_WORDS = {"current_user", "session_user"}  # functions that Spark calls without parentheses
+_QUERY_WORDS = {"from", "table", "values", "with", "map", "reduce"}  # first words of a subquery besides SELECT
 
 _TOKEN = re.compile(
     r"""
@@ -60,12 +62,16 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_SPARK_OPERATORS = {"!>": "<=", "!<": ">=", ">>>": ">>"}  # operators that sqlglot cannot parse, as others like them
-_ANY_TEXT = "'01'"  # valid as text, in a date, in an interval and as hexadecimal digits
+_SPARK_OPERATORS = {
+    "!>": "<=",
+    "!<": ">=",
+    ">>>": ">>",
+}  # sqlglot cannot parse the first of each pair
+_ANY_TEXT = "'01'"  # valid as a string, a date, an interval and hexadecimal digits
 
 
 class SqlRefused(ValueError):
-    """A statement or an expression that may not run, and why."""
+    """A statement or an expression that may not run, with the reason."""
 
 
 class UnknownTable(SqlRefused):
@@ -79,7 +85,7 @@ class _Token:
 
     @property
     def name(self) -> str | None:
-        """The identifier in lower case; None for anything else."""
+        """The identifier in lower case; None for other tokens."""
         if self.kind == "quoted":
             return self.text[1:-1].replace("``", "`").lower()
         return self.text.lower() if self.kind == "word" else None
@@ -91,44 +97,35 @@ class SparkStatement:
 
     tables: tuple[str, ...]
     _tokens: tuple[_Token, ...]
+    _references: tuple[TableReference, ...]  # by number of the token
 
     def text(self, views: Mapping[str, str]) -> str:
-        """The statement with its tables replaced by views; column references such as `source.query.column` as well."""
-        tokens, out, at = self._tokens, [], 0
-        code = [number for number, token in enumerate(tokens) if token.kind not in ("space", "hint")]
-        for place, number in enumerate(code):
-            if number < at:
-                continue
-            out += [token.text for token in tokens[at:number]]
-            at = number + 1
-            view, last = self._view(code, place, views)
-            if view is None:
-                out.append(tokens[number].text)
-            else:
-                out.append(view)
-                at = last + 1
-        return "".join([*out, *(token.text for token in tokens[at:])])
-
-    def _view(self, code: list[int], place: int, views: Mapping[str, str]) -> tuple[str | None, int]:
-        tokens = self._tokens
-        here = [tokens[number] for number in code[place : place + 3]]
-        if len(here) < 3 or here[1].text != "." or (place and tokens[code[place - 1]].text == "."):
-            return None, 0
-        return views.get(f"{here[0].name}.{here[2].name}"), code[place + 2] if place + 2 < len(code) else 0
+        """The statement with its tables replaced by views, also in column references such as `source.query.column`."""
+        parts, at = [], 0
+        for first, end, table in self._references:
+            parts += [*(token.text for token in self._tokens[at:first]), views[table]]
+            at = end
+        return "".join([*parts, *(token.text for token in self._tokens[at:])])
 
 
 def spark_statement(text: str, known: Collection[str]) -> SparkStatement:
-    """The SELECT in `text`, checked for Spark: it reads only `known` tables. Raises SqlRefused otherwise."""
+    """Check that `text` is one SELECT for Spark that reads only `known` tables. Raises SqlRefused otherwise."""
     tokens = _tokens(text)
     unlisted = _unlisted_calls(tokens)
-    tree = _parsed("".join(_ANY_TEXT if t.kind == "string" else " " if t.kind == "hint" else t.text for t in tokens))
+    pieces = [_ANY_TEXT if t.kind == "string" else " " if t.kind == "hint" else t.text for t in tokens]
+    tree = _parsed("".join(pieces))
     for name in unlisted - _aliases_with_columns(tree):
         raise _unlisted(name)
-    return SparkStatement(tuple(sorted(_tables(tree, known))), tuple(_without_end(tokens)))
+    tables = _tables(tree, known)
+    number = {start: at for at, start in enumerate(accumulate(map(len, pieces), initial=0))}
+    references = [
+        TableReference(number[start], number[end], table) for start, end, table in table_references(tree, tables)
+    ]
+    return SparkStatement(tuple(sorted(tables)), tuple(_without_end(tokens)), tuple(sorted(references)))
 
 
 def check_spark_expression(text: str) -> None:
-    """Refuses an expression that calls a function which is not listed, or that contains a query."""
+    """Raise SqlRefused for an expression that calls an unlisted function or contains a query."""
     tokens = _tokens(text)
     for name in _unlisted_calls(tokens):
         raise _unlisted(name)
@@ -145,9 +142,9 @@ def check_spark_expression(text: str) -> None:
 
 
 def expression_problems(text: str, fields: Mapping[str, str] | None) -> list[str]:
-    """Return the mistakes in a check expression that can be found without Spark: it cannot be parsed, names a column
-    that is no field, or cannot be boolean. `fields` are types by name; None if they are not known. Spark may still
-    refuse the expression: it also knows the types of functions and of their arguments."""
+    """The mistakes in a check expression that can be found without Spark: a syntax error, an unknown column, or a type
+    other than boolean. `fields` are types by name; None if they are not known. Spark may still refuse the expression,
+    because it checks the types of functions and arguments, too."""
     from sqlglot import exp
 
     try:
@@ -169,7 +166,7 @@ def expression_problems(text: str, fields: Mapping[str, str] | None) -> list[str
 
 
 def _parsed_expression(text: str) -> exp.Expr:
-    """The expression as Spark gets it: in brackets. Raises SqlRefused if it is none."""
+    """Parse the expression in parentheses, as Spark gets it. Raises SqlRefused if it is not valid."""
     import logging
 
     import sqlglot
@@ -183,13 +180,13 @@ def _parsed_expression(text: str) -> exp.Expr:
         tree = sqlglot.parse_one(f"({text})", dialect="spark").unnest()
     except SqlglotError as error:
         raise SqlRefused(_where(error)) from error
-    if isinstance(tree, exp.Alias):  # as in `SELECT a b`, which an expression cannot be
+    if isinstance(tree, exp.Alias):  # as in `SELECT a b`, which is no expression
         raise SqlRefused(f"{tree.alias!r} is not expected after {tree.this.sql('spark')!r}")
     return tree
 
 
 def _where(error: Exception) -> str:
-    """The place of a syntax error, in the text without the brackets that were put around it."""
+    """The place of a syntax error in the text without the added parentheses."""
     problems = getattr(error, "errors", None)
     if not problems:
         return "a text or a quoted name does not end"
@@ -201,7 +198,8 @@ def _where(error: Exception) -> str:
 
 
 def _not_boolean(tree: exp.Expr, types: Mapping[str, str]) -> str | None:
-    """What an expression is, if that is certainly not true or false. Only its outermost operator is considered."""
+    """The type of an expression that is certainly not boolean; None if it may be. Considers only the outermost
+    operator."""
     from sqlglot import exp
 
     match tree:
@@ -225,7 +223,8 @@ def _not_boolean(tree: exp.Expr, types: Mapping[str, str]) -> str | None:
 
 
 def _tokens(text: str) -> list[_Token]:
-    """The tokens as Spark reads them, without comments. Refuses what is ambiguous or what Spark would replace first."""
+    """The tokens by the rules of Spark's lexer, without comments. Raises SqlRefused for ambiguous text and for
+    variables that Spark would substitute."""
     if "${" in text:
         raise SqlRefused("'${' is not allowed: Spark would replace it by a variable of the environment or the session")
     found: list[_Token] = []
@@ -248,7 +247,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _unlisted_calls(tokens: Iterable[_Token]) -> Counter[str]:
-    """The names before a bracket that are neither listed functions nor keywords, and how often each stands there."""
+    """The names before a parenthesis that are neither listed functions nor keywords, with the number of occurrences."""
     found: Counter[str] = Counter()
     code = [token for token in tokens if token.kind not in ("space", "hint")]
     for before, token, after in zip([None, *code], code, [*code[1:], None], strict=False):
@@ -263,7 +262,7 @@ def _unlisted_calls(tokens: Iterable[_Token]) -> Counter[str]:
             raise SqlRefused(f"{token.text} cannot be called")
         if token.name is None or (token.kind == "word" and token.name in _SPARK_KEYWORDS and not qualified):
             continue
-        if qualified:  # a function of a catalog, whatever its name
+        if qualified:  # a function of a catalog, also if its name is listed
             raise _unlisted(f"{token.name} with a qualifier")
         if token.name not in SPARK_FUNCTIONS:
             found[token.name] += 1
@@ -275,6 +274,7 @@ def _unlisted(name: str) -> SqlRefused:
 
 
 def _parsed(text: str) -> exp.Query:
+    """Parse one SELECT. Raises SqlRefused for other statements and syntax errors."""
     import logging
 
     import sqlglot
@@ -302,7 +302,7 @@ def _parsed(text: str) -> exp.Query:
 
 
 def _aliases_with_columns(tree: exp.Query) -> Counter[str]:
-    """Names that stand before a bracket and call nothing: `WITH t(a) AS (...)`, `FROM ... AS t(a)`."""
+    """Names before a parenthesis that are no function call: `WITH t(a) AS (...)`, `FROM ... AS t(a)`."""
     from sqlglot import exp
 
     return Counter(alias.name.lower() for alias in tree.find_all(exp.TableAlias) if alias.columns)
@@ -321,18 +321,18 @@ def _tables(tree: exp.Query, known: Collection[str]) -> set[str]:
     found = set()
     for table in tree.find_all(exp.Table):
         if isinstance(table.this, exp.Func):
-            continue  # its name was looked at with all others
+            continue  # `_unlisted_calls` has checked its name
         if not isinstance(table.this, exp.Identifier):
             raise SqlRefused(f"{table.sql()} is not the name of a table")
         if table.db:
             found.add(vouched_name([part.name for part in table.parts], known))
-        elif not _is_common_table(table):
+        elif not is_common_table(table):
             raise unknown_table(table.name, known)
     return found
 
 
 def vouched_name(path: list[str], known: Collection[str]) -> str:
-    """`source.query_name` in lower case, if it is a known table."""
+    """`source.query_name` in lower case. Raises SqlRefused if it is not a known table."""
     name = ".".join(path).lower()
     if name not in known:
         raise unknown_table(".".join(path), known)
@@ -340,6 +340,7 @@ def vouched_name(path: list[str], known: Collection[str]) -> str:
 
 
 def unknown_table(name: str, known: Collection[str]) -> SqlRefused:
+    """The error for an unknown table or a file path."""
     if "/" in name or ":" in name:
         return SqlRefused(f"{name} is a file, and files cannot be read as tables (tables: {_listed(known)})")
     return UnknownTable(f"unknown table {name} (tables: {_listed(known)})")
@@ -349,35 +350,6 @@ def _listed(known: Collection[str]) -> str:
     return ", ".join(sorted(known)) or "none"
 
 
-def _is_common_table(table: exp.Table) -> bool:
-    """Whether a name without a source is a common table expression that is visible where it stands."""
-    from sqlglot import exp
-
-    name = table.name.lower()
-    node: exp.Expr = table
-    own: exp.Expr | None = None  # the expression of the WITH clause that the table stands in
-    while node.parent is not None:
-        parent = node.parent
-        if isinstance(node, exp.CTE):
-            own = node
-        if isinstance(node, exp.With):
-            visible = []
-            for one in node.expressions:
-                if one is own and not node.recursive:
-                    break
-                visible.append(one.alias.lower())
-                if one is own:
-                    break
-            if name in visible:
-                return True
-        else:
-            clause = next((value for value in parent.args.values() if isinstance(value, exp.With)), None)
-            if clause is not None and name in [one.alias.lower() for one in clause.expressions]:
-                return True
-        node = parent
-    return False
-
-
 def _without_end(tokens: list[_Token]) -> Iterator[_Token]:
     """The tokens without the semicolons at the end."""
     last = max(n for n, token in enumerate(tokens) if token.kind != "space" and token.text != ";")
@@ -385,8 +357,8 @@ def _without_end(tokens: list[_Token]) -> Iterator[_Token]:
 
 
 def duckdb_tables(parsed: Any, known: Collection[str]) -> list[str]:
-    """The tables that a statement reads, from DuckDB's own parse of it. Refuses functions that are not listed, and any
-    table that is neither known nor a common table expression."""
+    """The tables that a statement reads, from DuckDB's own parse tree. Raises SqlRefused for unlisted functions, and
+    for tables that are neither known nor common table expressions."""
     return sorted(set(_duckdb_tables(parsed, known, frozenset())))
 
 

@@ -20,21 +20,18 @@ from penstock.errors import LakeMismatch, WarehouseError
 from penstock.lake.local import LocalLake
 from penstock.lake.protocol import Blobs
 from penstock.partition import PartitionKey
+from penstock.warehouse.catalog import RecordedHead
 from penstock.warehouse.consistency import (
-    IDENTITY,
-    Mismatch,
-    MismatchKind,
-    RecordedHead,
-    claim_lake,
     known_publications,
     lake_ahead,
-    lake_identity,
-    messages,
     mismatches,
     refuse_foreign_lake,
     unknown_commits,
 )
-from penstock.warehouse.delta_log import Commit, commits_after, log_path, table_locations
+from penstock.warehouse.delta_log import commits_after, log_path, parse_commit, table_locations
+from penstock.warehouse.format import Commit
+from penstock.warehouse.identity import IDENTITY, claim_lake, lake_identity
+from penstock.warehouse.mismatch import Mismatch, MismatchKind, messages
 from support import builders
 from support.cli import penstock
 from support.harness import Harness
@@ -447,7 +444,7 @@ def test_a_commit_says_which_publications_it_is_and_whether_it_changes_files(
     lines: list[dict[str, object]], publications: tuple[str, ...], changes: bool
 ) -> None:
     data = b"\n\n".join(map(orjson.dumps, lines))
-    assert Commit.parse(4, data, "w/t") == Commit(4, publications, changes)
+    assert parse_commit(4, data, "w/t") == Commit(4, publications, changes)
 
 
 def test_a_log_entry_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from penstock.state.authority import AuthorityStore
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.compare import differences, queue_differences
+from penstock.warehouse.format import table_format
+from penstock.warehouse.heads import TableHead
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.publish import Compaction
-from penstock.warehouse.reader import TableHead
 from penstock.warehouse.readiness import Coverage, Rule, wait_for
-from penstock.warehouse.tables import Table
 from penstock.warehouse.vacuum import preview_vacuum
 from support import builders
 from support.builders import audit_entry
@@ -61,8 +61,9 @@ def demote(house: Harness, partition: PartitionKey) -> None:
 
 
 def files(house: Harness) -> list[str]:
-    [(_, head)] = house.workspace.maintenance.tables()
-    return [f.path for f in Table(house.workspace.context.lake, head.name, head.location, head.version).files()]
+    [(_, head)] = house.workspace.warehouse_tables()
+    table = table_format(house.workspace.lake).open(head.name, head.location, head.version)
+    return [f.path for f in table.files()]
 
 
 # --- reconcile -------------------------------------------------------------------------------------------------------
@@ -339,7 +340,7 @@ def test_names_of_snapshots_are_given_once_and_expire(house: Harness) -> None:
         store.get("two", now)
     with pytest.raises(UsageError, match="expired"):
         store.get("one", now + timedelta(hours=2))
-    store.forget_expired(now + timedelta(hours=2))
+    store.delete_expired(now + timedelta(hours=2))
     assert store.all() == []
 
 
@@ -353,9 +354,9 @@ def test_a_snapshot_expires_at_its_moment_and_only_expired_ones_are_forgotten(ho
     assert store.get("first", end - instant).expires_at == end
     with pytest.raises(UsageError, match="expired"):
         store.get("first", end)
-    store.forget_expired(end - instant)
+    store.delete_expired(end - instant)
     assert len(store.all()) == 2
-    store.forget_expired(end)
+    store.delete_expired(end)
     assert [taken.name for taken in store.all()] == ["a-later-one"]
     with pytest.raises(UsageError, match="already"):
         store.require_new("a-later-one")

@@ -20,10 +20,10 @@ from penstock.warehouse import batch as batches
 from penstock.warehouse import due as due_work
 from penstock.warehouse import publish
 from penstock.warehouse.batch import Batch, TableChange
-from penstock.warehouse.consistency import Mismatch, MismatchKind
 from penstock.warehouse.due import DueTables, Hide, Load, Settled
+from penstock.warehouse.format import StagedFile, table_format
 from penstock.warehouse.lease import TableLeases
-from penstock.warehouse.tables import Staged, Table
+from penstock.warehouse.mismatch import Mismatch, MismatchKind
 from support import builders
 from support.builders import audit_entry
 from support.harness import Harness
@@ -277,7 +277,8 @@ def test_a_publication_is_ended_once_and_only_by_the_one_it_belongs_to(house: Ha
 
 
 def test_a_change_of_a_table_is_kept_as_it_was() -> None:
-    change = TableChange((Staged("a", 1, 2, "2024-06", "{}"), Staged("b", 3, 4, "2024-07", "{}")), ("c", "d"))
+    staged = (StagedFile("a", 1, 2, "2024-06", "{}"), StagedFile("b", 3, 4, "2024-07", "{}"))
+    change = TableChange(staged, ("c", "d"))
     assert TableChange.from_dict(change.as_dict()) == change
 
 
@@ -331,9 +332,9 @@ def test_only_what_is_settled_is_struck_from_the_list(house: Harness) -> None:
     house.deliver({key(2): 2})
     assert due(house) == {key(1): 1, key(2): 2, key(3): 1}
     settled = [Settled(key(1), 1), Settled(key(2), 1)]
-    house.workspace.context.database.transact(lambda c: due_work.forget(c, settled))
+    house.workspace.database.transact(lambda c: due_work.delete_settled(c, settled))
     assert due(house) == {key(2): 2, key(3): 1}
-    house.workspace.context.database.transact(lambda c: due_work.forget(c, [Settled(key(3), 2)]))
+    house.workspace.database.transact(lambda c: due_work.delete_settled(c, [Settled(key(3), 2)]))
     assert due(house) == {key(2): 2}
 
 
@@ -578,7 +579,7 @@ def test_files_are_synced_before_the_publication_is_prepared_and_commits_before_
 
     class NotingLake(LocalLake):
         def sync(self) -> None:
-            table = Table(tables.workspace.context.lake, CAMPAIGN, "warehouse/demo/campaign_daily/v1")
+            table = table_format(tables.workspace.lake).open(CAMPAIGN, "warehouse/demo/campaign_daily/v1")
             assert tables.clicks() == {key(1): {1}}
             seen.append((tables.unfinished(), table.version))
             super().sync()
@@ -641,12 +642,13 @@ def test_a_commit_says_when_files_came_and_went_and_of_which_month_they_are(tabl
 
 def test_who_opened_a_table_before_its_fence_cannot_commit_to_it(tables: Harness) -> None:
     place = "warehouse/demo/campaign_daily/v1"
-    early, late = (Table(tables.workspace.context.lake, CAMPAIGN, place) for _ in range(2))
+    opened = table_format(tables.workspace.lake)
+    early, late = (opened.open(CAMPAIGN, place) for _ in range(2))
     fenced = late.fence()
     assert fenced.version == early.version + 1
     for commit in (early.fence, lambda: early.publish("batch", (), (), tables.now())):
         with pytest.raises(LeaseLost, match=f"table {CAMPAIGN} was changed by another process"):
             commit()
-    assert not Table(tables.workspace.context.lake, CAMPAIGN, place).has_published("batch")
+    assert not opened.open(CAMPAIGN, place).has_published("batch")
     assert fenced.publish("batch", (), (), tables.now()) == fenced.version + 1
-    assert Table(tables.workspace.context.lake, CAMPAIGN, place).has_published("batch")
+    assert opened.open(CAMPAIGN, place).has_published("batch")

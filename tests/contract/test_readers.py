@@ -16,7 +16,8 @@ from penstock.db.engine import Database
 from penstock.errors import WarehouseError
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import PartitionKey
-from penstock.warehouse.reader import _spark_type, heads
+from penstock.warehouse.heads import heads
+from penstock.warehouse.scan import _spark_type
 from penstock.warehouse.versions import Versions
 from support import builders, servers
 from support.harness import Harness

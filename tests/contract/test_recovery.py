@@ -41,7 +41,7 @@ from penstock.state.recovery import (
 from penstock.state.recovery_writes import apply_recovery
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
-from penstock.warehouse.consistency import lake_identity
+from penstock.warehouse.identity import lake_identity
 from support import builders
 from support.builders import Actors, audit_entry
 from support.cli import in_process

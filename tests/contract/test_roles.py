@@ -16,7 +16,7 @@ from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current, migrate
 from penstock.db.role_check import role_prefixes, role_problems
-from penstock.db.roles import GRANTS, NOTED, PURPOSES, Role, make_roles, plan_roles, role_names
+from penstock.db.roles import AUDITED_ACTS, GRANTS, PURPOSES, Role, make_roles, plan_roles, role_names
 from penstock.errors import ActRefused, ConfigError, PenstockError, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, new_run_id, new_ulid
@@ -748,4 +748,4 @@ def test_doctor_says_what_to_do_about_incomplete_roles(estate: Estate, tmp_path:
 
 
 def test_roles_note_acts_that_exist() -> None:
-    assert {act for acts in NOTED.values() for act in acts} <= {str(act) for act in AuditedAct}
+    assert {act for acts in AUDITED_ACTS.values() for act in acts} <= {str(act) for act in AuditedAct}

@@ -15,7 +15,8 @@ from penstock.errors import UsageError
 from penstock.flow.model_contracts import _columns
 from penstock.partition import PartitionKey, new_ulid
 from penstock.state.authority import AuthorityStore
-from penstock.warehouse.reader import Vouched, heads, table_schemas
+from penstock.warehouse.heads import heads, table_schemas
+from penstock.warehouse.reader import Vouched
 from penstock.warehouse.served import read_served
 from penstock.warehouse.snapshots import Snapshot
 from penstock.warehouse.version_union import VersionsConflict, unified

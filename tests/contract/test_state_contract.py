@@ -19,7 +19,7 @@ from penstock.db.engine import Database
 from penstock.db.migrate import HEAD, ensure_current, migrate
 from penstock.db.triggers import REFUSALS
 from penstock.db.types import Json, UtcTimestamp
-from penstock.errors import ConfigError, ErrorClass, PenstockError
+from penstock.errors import ConfigError, ErrorClass, HistoryProtected, ImpossibleRow, PenstockError, StateConflict
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import MAX_LOSSES, Outcome, PartitionStatus, PlanReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
@@ -1094,6 +1094,23 @@ def test_attempt_numbers_are_unique_and_contracts_must_be_known(lived_in: Actors
         lived_in.execute(sa.insert(table).values(good | columns(key()) | {"attempt_no": 2}))
     with pytest.raises(PenstockError, match="refused a change"):
         lived_in.execute(sa.insert(table).values(good | {"contract_fingerprint": "unheard of"}))
+
+
+def test_a_violated_constraint_is_a_domain_error_that_names_it(lived_in: Actors) -> None:
+    attempt = schema.partition_attempt
+    good = GOOD["partition_attempt"] | columns(key())
+    closed, opened = good | FAILED | {"attempt_no": 2}, good | {"run_id": "01ANOTHER"}
+    with pytest.raises(StateConflict, match=r"\battempt_numbers_are_unique\b.*run the command again"):
+        lived_in.execute(sa.insert(attempt).values(closed))
+    two = [opened | {"attempt_no": 98}, opened | {"attempt_no": 99, "run_id": "01OTHER"}]
+    with pytest.raises(StateConflict, match=r"\bone_open_attempt_per_partition\b"):
+        lived_in.execute(sa.insert(attempt).values(two))
+    with pytest.raises(StateConflict, match=r"\bworker_pk\b"):
+        lived_in.execute(sa.insert(schema.worker).values(WORKER))
+    with pytest.raises(ImpossibleRow, match=r"\bone_head_per_schema\b"):
+        lived_in.execute(sa.insert(schema.projection_head).values(GOOD["projection_head"] | {"one": 2}))
+    with pytest.raises(HistoryProtected, match=r"\baudit_is_never_deleted\b"):
+        lived_in.execute(sa.text("DELETE FROM audit"))
 
 
 def test_a_partition_that_leaves_success_hides_its_pointer_in_the_same_statement(actors: Actors) -> None:

@@ -21,7 +21,7 @@ from penstock.state.garbage import GarbageStore
 from penstock.state.inputs import InputReader, InputStore, Trusted
 from penstock.state.recheck import FailedRecheck
 from penstock.state.records import Consumed
-from penstock.warehouse.reader import TableHead, heads, heads_and_slices
+from penstock.warehouse.heads import TableHead, heads, heads_and_slices
 from penstock.warehouse.readiness import coverage, day_counts, usable
 from penstock.warehouse.served import read_served
 from penstock.warehouse.snapshots import Snapshot, as_of, withdrawn_since

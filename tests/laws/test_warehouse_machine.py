@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.errors import ActRefused, UsageError
 from penstock.partition import PartitionKey, RunId
 from penstock.state.authority import AuthorityStore
-from penstock.warehouse.reader import TableHead
-from penstock.warehouse.tables import Table
+from penstock.warehouse.format import table_format
+from penstock.warehouse.heads import TableHead
 from support import builders
 from support.builders import audit_entry
 from support.harness import Harness
@@ -220,7 +220,7 @@ class Warehouse(RuleBasedStateMachine):
         for head in self.heads():
             versions = {None, head.version}
             versions |= {kept.version for s in snapshots for _, kept in s.tables if kept.name == head.name}
-            needed = {f.path for v in versions for f in Table(lake, head.name, head.location, v).files()}
+            needed = {f.path for v in versions for f in table_format(lake).open(head.name, head.location, v).files()}
             place = Path(lake.url) / head.location
             assert {
                 str(path.relative_to(place)) for path in place.rglob("*.parquet") if "_delta_log" not in path.parts

@@ -27,10 +27,10 @@ from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Planned
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
+from penstock.warehouse.format import Table
 from penstock.warehouse.publish import Publication, Publisher
 from penstock.warehouse.rebuild import Rebuilder, Rebuilt, TableDamage
 from penstock.warehouse.staging import PartStaged, StagePart
-from penstock.warehouse.tables import Table
 from support.workspaces import CAMPAIGNS, open_at, rows_by_partition, write_workspace
 
 FIELDS = [{"name": "campaign_id", "type": "long"}, {"name": "clicks", "type": "long"}]

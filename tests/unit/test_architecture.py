@@ -38,6 +38,7 @@ LAYERS = (
     "config",
     "sql_guard",
     "sql_functions",
+    "sql_tables",
     "field_types",
     "lifecycle",
     "expected",
@@ -120,6 +121,16 @@ def test_imports_point_downwards() -> None:
         if (module, target) not in EXCEPTIONS
     ]
     assert wrong == []
+
+
+def test_only_the_delta_modules_import_deltalake() -> None:
+    importing = {
+        module
+        for module, file in modules()
+        for name, _ in imported(ast.parse(file.read_text()), module, file.name == "__init__.py")
+        if name.partition(".")[0] == "deltalake"
+    }
+    assert importing == {"penstock.warehouse.delta"}
 
 
 def test_every_exception_is_still_needed_and_has_a_reason() -> None:

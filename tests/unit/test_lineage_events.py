@@ -18,7 +18,7 @@ from penstock.errors import TransientError
 from penstock.observe.lineage import emit, run_events
 from penstock.source.registry import hooks_of
 from penstock.state.assets import AssetRun
-from penstock.warehouse.reader import TableHead
+from penstock.warehouse.heads import TableHead
 from support.builders import NOW, contract
 from support.workspaces import write_workspace
 

@@ -65,7 +65,7 @@ def test_a_call_whose_value_nobody_uses_is_left_out() -> None:
 
 def test_what_changes_no_promise_on_sqlite_is_no_mutant(tmp_path: Path) -> None:
     source = """
-LOCK = "SELECT 1 WHERE a = b FOR UPDATE"
+from penstock.db.locks import lock_rows
 TEXT = {"sqlite": "SELECT 1 WHERE a = b", "postgresql": "SELECT 1 WHERE a = b"}
 PAGE = 5_000
 _PAUSE, _LONGEST = timedelta(seconds=2), 3 * 1.5
@@ -80,7 +80,8 @@ def f(a: int | None, *, connection) -> int | None:
     assert a == 1
     log.info("said %s", a == 1)
     if connection.dialect.name == "postgresql":
-        connection.execute(LOCK)
+        connection.execute("SELECT 1 WHERE a = b")
+    lock_rows(connection, "a JOIN b ON a.x = b.x WHERE a.y IS NULL", "a")
     return a
 """
     file = tmp_path / "a.py"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.partition import PartitionKey, RunId
+from penstock.warehouse.format import DataFile
 from penstock.warehouse.packing import NewSlice, plan_month
-from penstock.warehouse.tables import DataFile
 
 MB = 1024 * 1024
 FIRST = date(2024, 6, 1)

@@ -50,21 +50,14 @@ from penstock.state.recovery import (
 from penstock.state.recovery_writes import apply_recovery, mark_raw_deleted
 from penstock.warehouse import batch as batches
 from penstock.warehouse.batch import Batch, TableChange
-from penstock.warehouse.consistency import (
-    Mismatch,
-    MismatchKind,
-    claim_lake,
-    database_identity,
-    known_publications,
-    lake_identity,
-    mismatches,
-    recorded_heads,
-)
-from penstock.warehouse.delta_log import commits_after
+from penstock.warehouse.catalog import recorded_heads
+from penstock.warehouse.consistency import known_publications, mismatches
+from penstock.warehouse.format import Table, table_format
+from penstock.warehouse.identity import claim_lake, database_identity, lake_identity
 from penstock.warehouse.lease import TableLeases
+from penstock.warehouse.mismatch import Mismatch, MismatchKind
 from penstock.warehouse.rebuild import Rebuilder, Rebuilt, TableDamage
 from penstock.warehouse.staging import PartStaged, StagePart
-from penstock.warehouse.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +165,7 @@ class Recovery:
         contracts, wanted = self._contracts(database), self._assets_ahead(database)
         done, unusable, damaged = list[AssetRecovery](), dict[AttemptKey, str](), dict[str, str]()
         for number, (asset, tables) in enumerate(sorted(wanted.items())):
-            opened = [Table(context.lake, table.name, table.location) for table in tables]
+            opened = [table_format(context.lake).open(table.name, table.location) for table in tables]
             with database.snapshot() as connection:
                 known = read_asset(connection, *asset)
             share = partial(_share, report, number, len(wanted))
@@ -197,7 +190,7 @@ class Recovery:
         names = [
             name
             for table in tables
-            for commit in commits_after(lake, table.location, -1, Table(lake, table.name, table.location).version)
+            for commit in table_format(lake).open(table.name, table.location).history()
             for name in commit.publications
         ]
         with database.snapshot() as connection:
@@ -235,7 +228,7 @@ class Recovery:
         leases = TableLeases(database, worker_token)
         try:
             leases.acquire([table.name for table in tables])
-            opened = {table.name: Table(context.lake, table.name, table.location).fence() for table in tables}
+            opened = {table.name: table_format(context.lake).open(table.name, table.location).fence() for table in tables}
             with database.snapshot() as connection:
                 known = read_asset(connection, *asset)
             evidence = collect_evidence(

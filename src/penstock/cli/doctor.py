@@ -116,7 +116,7 @@ def _lake(ws: Workspace) -> str:
 
 
 def _agreement(ws: Workspace) -> str:
-    from penstock.warehouse.consistency import messages
+    from penstock.warehouse.mismatch import messages
 
     ws.require_schema()
     if found := ws.mismatches(everything=True):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.partition import PartitionKey
-    from penstock.warehouse.consistency import Mismatch
+    from penstock.warehouse.mismatch import Mismatch
 
 LISTED = 100  # a preview names at most this many partitions
 
@@ -56,7 +56,7 @@ def draw_more(console: Console, shown: int, total: int, following: str | None) -
 
 def draw_mismatches(console: Console, found: Sequence[Mismatch]) -> None:
     """Print the disagreements between the lake and the state database."""
-    from penstock.warehouse.consistency import messages
+    from penstock.warehouse.mismatch import messages
 
     for line in messages(found):
         console.print(line, style="red")

@@ -238,7 +238,7 @@ def verify(
     """
     from penstock.app import open_workspace
     from penstock.views.warehouse import verify_document
-    from penstock.warehouse.tables import rebuild_hint
+    from penstock.warehouse.layout import rebuild_hint
 
     ws = open_workspace(workspace)
     with RunProgress() as progress:

@@ -23,8 +23,8 @@ from penstock.projections.fact import Fact
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.state.recovery import FoundRun, SealedRun
-from penstock.warehouse.delta_log import table_locations
-from penstock.warehouse.tables import KEY_COLUMNS, MONTH, RUN, Table
+from penstock.warehouse.format import Table, table_format
+from penstock.warehouse.layout import KEY_COLUMNS, MONTH, RUN
 
 _SEALS = 500  # that are read at once
 
@@ -73,7 +73,7 @@ class ExportedFacts:
 def tables_in(lake: Lake) -> list[FoundTable]:
     """The tables of a lake at locations that Penstock uses."""
     found = []
-    for location in sorted(table_locations(lake)):
+    for location in sorted(table_format(lake).locations()):
         parts = location.split("/")
         if len(parts) == 4:
             found.append(FoundTable(parts[1], parts[2], parts[3], location))

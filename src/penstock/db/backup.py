@@ -1,4 +1,4 @@
-"""A consistent copy of the state database, made while others work with it."""
+"""Consistent copies of the state database, made while other processes use it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SQLITE_FILE, POSTGRES_FILE = "state.db", "state.dump"
 
 
 def copy_database(database: Database, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Write a copy of the database into the folder. Returns the file, and what it holds as of one moment: identity,
-    schema version, table heads and the last event. The file appears whole or not at all."""
+    """Write a copy of the database into the folder. Returns the file and its facts as of one moment: identity, schema
+    version, table heads and the last event. The file appears atomically. Raises DatabaseUnavailable if it fails."""
     copy = _copy_sqlite if database.dialect == "sqlite" else _dump_postgresql
     return copy(database, folder)
 
 
 def described(connection: Connection) -> dict[str, Any]:
-    """The heads that this state belongs to."""
+    """The facts of a backup: owner, identity, schema version, last event and table heads."""
     table, workspace = schema.warehouse_table.c, schema.workspace.c
     owner = connection.execute(sa.select(workspace.tenant_id, workspace.workspace_id, workspace.identity)).one()
     heads = connection.execute(sa.select(table.table_name, table.version, table.publication).order_by(table.table_name))
@@ -46,13 +46,13 @@ def described(connection: Connection) -> dict[str, Any]:
 
 
 def _copy_sqlite(database: Database, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """SQLite's own online copy. The heads are read from the copy: they are those of the same moment."""
+    """Copies with SQLite's online backup, and reads the heads from the copy, so that both are of the same moment."""
     target, unfinished = folder / SQLITE_FILE, folder / f".{SQLITE_FILE}.unfinished"
     unfinished.unlink(missing_ok=True)
     try:
         with _opened(str(database.url.database)) as source, _opened(str(unfinished)) as copy:
             source.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+            copy.execute("PRAGMA journal_mode = DELETE")  # a single file, without a WAL
     except sqlite3.Error as error:
         raise DatabaseUnavailable(f"the state database {database} could not be copied: {error}") from error
     finished = Database(f"sqlite:///{unfinished}")
@@ -68,7 +68,8 @@ def _copy_sqlite(database: Database, folder: Path) -> tuple[Path, dict[str, Any]
 
 
 class _opened:
-    """A SQLite connection that is closed at the end; the module's own context manager only ends a transaction."""
+    """A SQLite connection that is closed at the end of the block; sqlite3's own context manager only ends a
+    transaction."""
 
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path, timeout=30)
@@ -81,7 +82,7 @@ class _opened:
 
 
 def _dump_postgresql(database: Database, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """`pg_dump` of the snapshot in which the heads are read."""
+    """Runs `pg_dump` on the snapshot in which the heads are read."""
     program = shutil.which("pg_dump")
     if program is None:
         raise ConfigError("a backup of PostgreSQL needs pg_dump: install postgresql-client (Debian, Ubuntu)")
@@ -111,7 +112,7 @@ def _dump_postgresql(database: Database, folder: Path) -> tuple[Path, dict[str, 
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """The exit code of a program and what it said on stderr. It does not outlive an interrupt."""
+    """The exit code and the stderr of a program. Kills it on an interrupt."""
     process = None
     try:
         with interrupts.delayed():

@@ -1,4 +1,4 @@
-"""Many rows, few statements: rows are staged in a temporary table, then one set-based statement uses them."""
+"""Bulk writes: rows are staged in a temporary table, then one set-based statement uses them."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def staged(connection: Connection, name: str, columns: Columns, rows: Iterable[S
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"ANALYZE {name}")
     yield
-    # Not in a finally: after an error the transaction is rolled back, and the table with it.
+    # Not in a finally block: an error rolls back the transaction, and the temporary table with it.
     connection.exec_driver_sql(f"DROP TABLE {name}")
 
 
 def insert(connection: Connection, table: sa.Table, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
-    """Append rows, leaving out those that a unique constraint already knows. Says how many were new."""
+    """Insert rows, except those that violate a unique constraint. Returns the number of inserted rows."""
     staging = f"incoming_{table.name}"
     names = ", ".join(columns)
     with staged(connection, staging, {name: table.c[name].type for name in columns}, rows):
@@ -60,17 +60,17 @@ def insert(connection: Connection, table: sa.Table, columns: Sequence[str], rows
 
 
 def same_key(left: str, right: str) -> str:
-    """The SQL condition that two tables speak of the same partition."""
+    """The SQL condition that two rows belong to the same partition."""
     return " AND ".join(f"{left}.{column} = {right}.{column}" for column in KEY)
 
 
 def key_values(key: PartitionKey) -> tuple[Any, ...]:
-    """A partition as the values of its key columns."""
+    """The values of the key columns of a partition."""
     return (key.source, key.customer_id, key.query_name, key.logical_date)
 
 
 def timed(statement: str) -> sa.TextClause:
-    """A statement with the parameter `now`, which is a moment in both dialects."""
+    """A statement whose parameter `now` is a timestamp in both dialects."""
     return sa.text(statement).bindparams(sa.bindparam("now", type_=UtcTimestamp()))
 
 
@@ -116,7 +116,7 @@ def _with_documents(row: Sequence[Any], documents: Sequence[int]) -> Sequence[An
 
 
 def _as_text(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
-    """How SQLite keeps what it has no type for."""
+    """The conversion to text for types that SQLite does not have; None for others."""
     if isinstance(kind, sa.Date):
         return date.isoformat
     if isinstance(kind, UtcTimestamp):
@@ -126,6 +126,6 @@ def _as_text(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
     return None
 
 
-@lru_cache(maxsize=16)  # thousands of rows of one batch carry the same moment
+@lru_cache(maxsize=16)  # thousands of rows of one batch have the same timestamp
 def _moment(value: datetime) -> str:
     return iso(value)

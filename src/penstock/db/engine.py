@@ -1,4 +1,4 @@
-"""Opening the state database, and the only two ways to talk to it: a write transaction and a snapshot."""
+"""Opens the state database. All access is a write transaction (`transact`) or a read-only snapshot (`snapshot`)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from penstock.db import sqlite_read_only
+from penstock.db.constraints import constraint_error
 from penstock.errors import ActRefused, ConfigError, DatabaseUnavailable, PenstockError
 
 T = TypeVar("T")
 
 _BUSY_TIMEOUT_MS = 30_000
-_RETRIED_SQLSTATES = {"40001", "40P01", "23505"}  # serialization failure, deadlock, two who inserted the same at once
+_RETRIED_SQLSTATES = {"40001", "40P01", "23505"}  # serialization failure, deadlock, concurrent insert of the same key
 _NO_SCHEMA = {"42P01", "42703", "3F000"}  # undefined table, column, schema
 _TRIES = 5
 
 
 class Database:
-    """A workspace's state schema. Holds no open connection between calls, so it may be shared by threads."""
+    """The state schema of a workspace. Threads may share it: it has no open transaction between calls."""
 
     def __init__(self, url: str, schema: str | None = None, *, read_only: bool = False) -> None:
         self.url = sa.make_url(url)
@@ -46,7 +47,8 @@ class Database:
         return self.url.render_as_string(hide_password=True)
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one write transaction; done again from the start if the database asks for that."""
+        """Run `work` in one write transaction and return its result. Runs it again after a serialization failure, a
+        deadlock or a unique violation, at most five times. Raises ActRefused if the database was opened to read."""
         if self.read_only:
             raise ActRefused(f"the state database {self} was opened to read, and nothing is changed in it")
         for attempt in range(1, _TRIES + 1):
@@ -61,12 +63,12 @@ class Database:
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        """Give back the connections that are kept for the next call."""
+        """Close the pooled connections."""
         self.engine.dispose()
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """One consistent view of everything, for reading only."""
+        """One consistent, read-only view of all tables, for the length of the block."""
         try:
             reading = self.engine.connect().execution_options(**self._reading())
             with reading as connection, connection.begin(), _unchanged(connection):
@@ -76,7 +78,7 @@ class Database:
 
     @property
     def _driver_error(self) -> type[Exception]:
-        """What the driver itself raises: bulk copies talk to it without SQLAlchemy in between."""
+        """The driver's own error class: bulk copies use the driver without SQLAlchemy."""
         found: type[Exception] = self.engine.dialect.loaded_dbapi.Error
         return found
 
@@ -87,7 +89,7 @@ class Database:
 
 
 def translated(error: Exception, database: object) -> PenstockError:
-    """The database's complaint as one of ours, with what to do about it."""
+    """The domain error for an error of the driver, with the command that fixes it."""
     original = getattr(error, "orig", None) or error
     text = str(original).strip()
     if _sqlstate(error) in _NO_SCHEMA or "no such table" in text or "no such column" in text:
@@ -96,6 +98,8 @@ def translated(error: Exception, database: object) -> PenstockError:
         return ConfigError(f"the state database {database} cannot be used: {text}")
     if any(kind.__name__ == "OperationalError" for kind in type(original).__mro__):  # of either driver
         return DatabaseUnavailable(f"the state database {database} did not answer: {text}")
+    if violation := constraint_error(original, database):
+        return violation
     return PenstockError(f"the state database {database} refused a change: {text}")
 
 
@@ -104,18 +108,18 @@ def _sqlstate(error: Exception) -> str | None:
 
 
 def _sqlite(url: sa.URL) -> Engine:
-    # A fresh connection per transaction costs microseconds and keeps forked or threaded callers safe.
+    # A new connection per transaction takes microseconds and is safe after a fork and among threads.
     engine = sa.create_engine(url, poolclass=NullPool)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # we send BEGIN ourselves: the driver would send it too late
+        connection.isolation_level = None  # the driver would send BEGIN too late, so `begin` below sends it
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
         _switch_to_wal(connection)
         for pragma in (
             "synchronous = FULL",
             "foreign_keys = ON",
-            "recursive_triggers = ON",  # or INSERT OR REPLACE would slip past the triggers on DELETE
+            "recursive_triggers = ON",  # otherwise INSERT OR REPLACE bypasses the triggers on DELETE
             "temp_store = MEMORY",
             "cache_size = -65536",
         ):
@@ -129,7 +133,7 @@ def _sqlite(url: sa.URL) -> Engine:
 
 
 def _sqlite_to_read(url: sa.URL) -> Engine:
-    """No statement on these connections can change the file."""
+    """An engine whose connections cannot change the file."""
 
     def connect() -> sqlite3.Connection:
         connection = sqlite_read_only.connect(Path(str(url.database)).absolute())
@@ -148,7 +152,7 @@ def _sqlite_to_read(url: sa.URL) -> Engine:
 
 @contextmanager
 def _unchanged(connection: Connection) -> Iterator[None]:
-    """Raises DatabaseUnavailable at the end of a snapshot without locks if the file was changed meanwhile."""
+    """Raises DatabaseUnavailable at the end of a snapshot without locks if the file changed during it."""
     driver: object = connection.connection.dbapi_connection
     if not isinstance(driver, sqlite_read_only.UnlockedConnection):
         yield
@@ -156,13 +160,14 @@ def _unchanged(connection: Connection) -> Iterator[None]:
     try:
         yield
     except Exception:
-        driver.require_unchanged()  # half of a change may end as any error
+        driver.require_unchanged()  # a half-written change can cause any error
         raise
     driver.require_unchanged()
 
 
 def _switch_to_wal(connection: Any) -> None:
-    """Only the first connection to a new file has to; SQLite does not wait for others here, whatever its timeout."""
+    """Needed only on the first connection to a new file. SQLite ignores its busy timeout here, so this function
+    waits."""
     deadline = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
     while True:
         try:
@@ -182,7 +187,7 @@ def _postgresql(url: sa.URL, schema: str | None, read_only: bool) -> Engine:
         return sa.create_engine(
             url,
             pool_pre_ping=True,
-            # also for the connection itself: a driver that was told READ ONLY for a snapshot says READ WRITE after it
+            # also for the connection itself: after a READ ONLY snapshot the driver sets READ WRITE
             execution_options={"postgresql_readonly": True} if read_only else {},
             connect_args={"options": f"{options} -ctimezone=UTC -cjit=off", "connect_timeout": 10},
         )

@@ -1,6 +1,6 @@
-"""Expected ranges as rows of the database: one JSON parameter, which the database unfolds into days.
+"""Expected ranges as SQL rows: one JSON parameter that the database expands into days.
 
-A million expected partitions need no rows, no temporary table and no Python objects.
+A million expected partitions need no stored rows, no temporary table and no Python objects.
 """
 
 from __future__ import annotations

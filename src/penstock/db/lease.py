@@ -1,4 +1,4 @@
-"""Leases belong to workers: what a worker holds is its own while its heartbeat, by the database's clock, is fresh."""
+"""Leases belong to workers: a lease is valid while the heartbeat of its worker, by the database clock, is fresh."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ LEASE_SECONDS = 60
 
 
 def seconds_ago(dialect: str, seconds: int) -> sa.ColumnElement[Any]:
-    """A moment by the database's clock, in the form in which timestamps are stored."""
+    """A past time by the database clock, in the stored form of timestamps."""
     return sa.literal_column(_moment(dialect, seconds))
 
 
 def worker_lives(dialect: str, token: str) -> str:
-    """The SQL condition that the worker named by the column `token` still holds what it holds."""
+    """The SQL condition that the worker in the column `token` is alive, so that its leases are valid."""
     return (
         f"EXISTS (SELECT 1 FROM worker w WHERE w.token = {token} AND w.stopped_at IS NULL"
         f" AND w.heartbeat_at >= {_moment(dialect, LEASE_SECONDS)})"

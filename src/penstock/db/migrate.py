@@ -1,4 +1,4 @@
-"""Bringing a state schema up to date, and refusing to work on one that is not."""
+"""Migrates the state schema, and refuses a schema of another version."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from penstock.partition import new_ulid
 
 HEAD = "0008"
 _SCRIPTS = Path(__file__).with_name("migrations")
-# Events with transaction numbers that this cluster has not given out yet: they came with a dump of another one.
-STRANGERS = sa.text(
+# True if events have transaction numbers that this cluster has not assigned yet: they come from the dump of another
+# one.
+FOREIGN_EVENTS = sa.text(
     "SELECT EXISTS (SELECT 1 FROM event WHERE transaction_id >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 )
 _ONE_AT_A_TIME = 7366452  # PostgreSQL advisory lock: two migrations never run at once
@@ -31,8 +32,8 @@ def migrate(
 ) -> tuple[str | None, str]:
     """Apply the missing migrations in one transaction. Returns the version before and after; safe to repeat.
 
-    A schema without an identity gets `identity`, or a new one. `check` sees the migrated schema; if it raises, nothing
-    is changed.
+    A schema without an identity gets `identity`, or a new one. `check` runs on the migrated schema in the same
+    transaction; if it raises, nothing changes.
     """
     if database.dialect == "sqlite":
         Path(str(database.url.database)).parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,7 @@ def migrate(
 
 
 def ensure_current(database: Database, tenant: str, workspace: str) -> None:
-    """Refuse a schema of another version, or one that belongs to another workspace."""
+    """Raise ConfigError for a missing schema, one of another version, or one of another workspace."""
     if database.dialect == "sqlite" and not Path(str(database.url.database)).exists():
         raise ConfigError(f"there is no state database at {database} yet: run `penstock db migrate`")
     with database.snapshot() as connection:
@@ -65,7 +66,7 @@ def ensure_current(database: Database, tenant: str, workspace: str) -> None:
 
 
 def version_of(database: Database) -> str | None:
-    """The schema version of a database; None if it has no schema, or does not exist."""
+    """The schema version of a database; None if it does not exist or has no schema."""
     if database.dialect == "sqlite" and not Path(str(database.url.database)).exists():
         return None
     with database.snapshot() as connection:
@@ -97,13 +98,13 @@ def _migrate(connection: Connection, schema_name: str | None, tenant: str, works
         {"t": tenant, "w": workspace},
     )
     _check_owner(connection, tenant, workspace)
-    if connection.dialect.name == "postgresql" and connection.scalar(STRANGERS):
-        _settle_strangers(connection)
+    if connection.dialect.name == "postgresql" and connection.scalar(FOREIGN_EVENTS):
+        _adopt_foreign_events(connection)
     return before, HEAD
 
 
-def _settle_strangers(connection: Connection) -> None:
-    """After a restore into another cluster: all events are finished ones, and the projections are made anew."""
+def _adopt_foreign_events(connection: Connection) -> None:
+    """After a restore into another cluster: mark all events as committed and rebuild the projections."""
     connection.exec_driver_sql("ALTER TABLE event DISABLE TRIGGER events_are_never_changed")
     connection.exec_driver_sql("UPDATE event SET transaction_id = 0")
     connection.exec_driver_sql("ALTER TABLE event ENABLE TRIGGER events_are_never_changed")

@@ -1,4 +1,4 @@
-"""Whether the roles that `db roles` made are complete, and have exactly the rights that this release gives them."""
+"""Checks that the roles that `db roles` created are complete and have exactly the rights of this release."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from penstock.db.roles import GRANTS, Role, RolePlan, plan_roles
 
 
 class Right(NamedTuple):
+    """A privilege of a role on a table, or on one column of it."""
+
     role: str
     table: str
     privilege: str
@@ -25,7 +27,7 @@ class Right(NamedTuple):
 
 
 def role_prefixes(database: Database) -> list[str]:
-    """The prefixes under which `db roles` made roles of this workspace: their comments say whose they are."""
+    """The prefixes of the roles of this workspace, which are identified by their comments."""
     with database.snapshot() as connection:
         names = list(connection.scalars(sa.text(_OWN)))
     ends = tuple(f"_{role}" for role in Role)
@@ -33,7 +35,7 @@ def role_prefixes(database: Database) -> list[str]:
 
 
 def role_problems(database: Database, prefix: str) -> list[str]:
-    """What is missing from the roles of this prefix, or is there and should not be; the same for their triggers."""
+    """Missing and surplus rights of the roles of this prefix, and missing or outdated triggers."""
     plan = plan_roles(database, prefix)
     with database.snapshot() as connection:
         there = set(connection.scalars(sa.text(_THERE), {"names": list(plan.names.values())}))
@@ -87,13 +89,13 @@ def _wanted(names: Mapping[Role, str]) -> Iterator[Right]:
         for table, privileges in tables.items():
             for written in privileges:
                 found = _PRIVILEGE.fullmatch(written)
-                assert found is not None  # GRANTS is our own
+                assert found is not None  # GRANTS is a constant
                 columns: Sequence[str | None] = found[2].split(", ") if found[2] else [None]
                 yield from (Right(names[role], table, found[1], column) for column in columns)
 
 
 def _guard_problems(connection: Connection, plan: RolePlan) -> Iterator[str]:
-    """The two rules that grants cannot say, as triggers with the text of this release."""
+    """Problems of the triggers for the rules that grants cannot express."""
     for name, body in (found.groups() for found in map(_GUARD.match, plan.statements) if found):
         if connection.scalar(sa.text(_BODY), {"name": name}) != body:
             yield f"the rule {name} is missing or of another release"

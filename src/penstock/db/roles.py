@@ -1,6 +1,7 @@
-"""Who may do what, said to PostgreSQL: five roles, their grants, and the two rules that grants cannot say.
+"""PostgreSQL roles: five roles, their grants, and triggers for the rules that grants cannot express.
 
-The objects of `penstock.state` have only their own verbs; these roles hold whoever goes around them to the same.
+Each store of `penstock.state` has only the operations of its actor. These roles enforce the same for clients that do
+not use the stores.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Role(StrEnum):
 
 
 PURPOSES: Mapping[Role, str] = {
-    Role.EXTRACTOR: "fetches from sources into the lake; the state is none of its business",
+    Role.EXTRACTOR: "fetches from sources into the lake; has no access to the state",
     Role.VALIDATOR: "judges issued attempts, and withdraws what it vouched for",
     Role.CONTROL: "issues and cancels attempts, requeues what failed, keeps marks, breakers and backfills",
     Role.LOADER: "publishes what is vouched for, and moves the pointers",
@@ -39,9 +40,9 @@ _READ = ("SELECT",)
 _APPEND = ("SELECT", "INSERT")
 _WRITE = ("SELECT", "INSERT", "UPDATE")
 _QUEUE = (*_WRITE, "DELETE")
-# A fact that was told before is left out of the ledger; to see that, its key must be readable.
-_TELL = ("INSERT", "SELECT (idempotency_key)")
-_NOTE = ("INSERT",)
+# The ledger skips events that it has already; to detect them, their keys must be readable.
+_APPEND_EVENTS = ("INSERT", "SELECT (idempotency_key)")
+_APPEND_AUDIT = ("INSERT",)
 
 
 def _only(privilege: str, *columns: str) -> str:
@@ -57,14 +58,14 @@ _CLOSE = (
     "outcome", "stage", "error_class", "error_message", "complaints", "record_count", "payload_digest",
     "payload_bytes", "content_digest", "measures", "finished_at", "lost_count",
 )  # fmt: skip
-_CONTENT = ("contract_fingerprint", "content_digest")  # of attempts whose events, by the first releases, lack them
+_CONTENT = ("contract_fingerprint", "content_digest")  # the events of the first releases lack these columns
 _DISPLAY = (
     *schema.KEY, "run_id", "attempt_no", "outcome", "error_class", "error_message", "finished_at", "demoted_at",
     "backfill_id", *_CONTENT,
 )  # fmt: skip
 _RETRY = ("failures", "failing_since", "next_run_at", "strategy")
 
-_EVERYBODY = {"alembic_version": _READ, "workspace": _READ}  # whose schema it is, and of which version
+_EVERYBODY = {"alembic_version": _READ, "workspace": _READ}  # the owner of the schema, and its version
 
 GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
     Role.EXTRACTOR: {},
@@ -74,13 +75,14 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "worker": _READ,
         "partition_attempt": (*_READ, _only("UPDATE", *_CLOSE, "demoted_at")),
         "partition_state": (*_APPEND, _only("UPDATE", *_STATE)),
-        # What a verdict says about retries. The marks of operators (terminal, paused, held) are not its own.
+        # Retry columns that a verdict writes. The validator does not write the marks of operators (terminal, paused,
+        # held).
         "partition_control": (*_READ, _only("INSERT", *schema.KEY, *_RETRY), _only("UPDATE", *_RETRY)),
-        "retry_due": _QUEUE,  # an acceptance strikes the partition from the list: the only rows it ever deletes
+        "retry_due": _QUEUE,  # an acceptance deletes from the queue; the validator deletes no other rows
         "publish_due": _WRITE,
         "attempt_input": _READ,
-        "event": _TELL,
-        "audit": _NOTE,  # a re-check that a person asked for says so where it demotes
+        "event": _APPEND_EVENTS,
+        "audit": _APPEND_AUDIT,  # a re-check by an operator is in the audit log if it demotes
     },
     Role.CONTROL: {
         **_EVERYBODY,
@@ -90,11 +92,12 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "partition_attempt": (
             *_READ,
             _only("INSERT", *_ISSUE),
-            # Cancelling closes an attempt; a resumed run adopts it; operators approve runs, and old raw data goes.
+            # Cancelling closes an attempt, a resumed run adopts it, operators approve runs, and cleanup deletes old raw
+            # data.
             _only("UPDATE", *_CLOSE, "worker_token", "approved_at", "raw_deleted_at"),
         ),
-        # Closing is one set of statements for verdicts and cancellations, so both need the same grants here: a trigger
-        # says that the control plane moves failed to pending and nothing else.
+        # Verdicts and cancellations close attempts with the same statements, so both need the same grants here. A
+        # trigger allows the control plane only the move from failed to pending.
         "partition_state": (*_APPEND, _only("UPDATE", *_STATE)),
         "partition_control": _WRITE,
         "pause_selector": _WRITE,
@@ -103,7 +106,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "backfill": _WRITE,
         "backfill_chunk": _WRITE,
         "publish_due": _WRITE,
-        "event": (*_APPEND, "DELETE"),  # only what stands in an exported segment: a trigger says so
+        "event": (*_APPEND, "DELETE"),  # a trigger allows it only for events in an exported segment
         "ledger_segment": _APPEND,
         "projection_head": _WRITE,
         "attempt_input": _APPEND,
@@ -119,7 +122,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "contract": _READ,
         "worker": _WRITE,
         "partition_attempt": _READ,
-        # Locking rows against a change of authority needs UPDATE on one column; a trigger refuses to use it.
+        # Row locks against a change of authority need UPDATE on one column; a trigger refuses actual updates.
         "partition_state": (*_READ, _only("UPDATE", "updated_at")),
         "publish_due": _QUEUE,
         "warehouse_table": _WRITE,
@@ -127,8 +130,8 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "load_record": _APPEND,
         "load_batch": _WRITE,
         "load_batch_item": _QUEUE,
-        "event": _TELL,
-        "audit": _NOTE,  # reconcile, compact, vacuum
+        "event": _APPEND_EVENTS,
+        "audit": _APPEND_AUDIT,  # reconcile, compact, vacuum
     },
     Role.CONSUMER: {
         **_EVERYBODY,
@@ -136,10 +139,10 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "partition_state": _READ,
         "partition_control": _READ,
         "pause_selector": _READ,
-        # Enough for a partition's display status, and to find what was made from demoted runs. Complaints quote rows
-        # that were rejected, and stay unread.
+        # The columns for the display status of a partition and for partitions derived from demoted runs. Complaints are
+        # not readable, because they quote rejected rows.
         "partition_attempt": (_only("SELECT", *_DISPLAY),),
-        # The projections are read together with the events that they do not hold yet.
+        # Readers combine the projections with the events that are not in them yet.
         "projection_head": _READ,
         "ledger_segment": _READ,
         "attempt_input": _READ,
@@ -154,13 +157,13 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
 
 _STAGING = (Role.VALIDATOR, Role.CONTROL, Role.LOADER)  # they write in bulk, through temporary tables
 _PREFIX = re.compile(r"[a-z][a-z0-9_]*")
-_LONGEST_NAME = 63  # PostgreSQL cuts longer names without a word
-_ONE_AT_A_TIME = 7366453  # PostgreSQL advisory lock: GRANTs on the same database trip over each other
+_LONGEST_NAME = 63  # PostgreSQL truncates longer names silently
+_ONE_AT_A_TIME = 7366453  # PostgreSQL advisory lock: concurrent GRANTs on the same database fail
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the tables are, and whose they are."""
+    """The schema of the tables, and its owner."""
 
     database: str
     schema: str
@@ -177,7 +180,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """What `db roles` does: the same statements for an administrator to read and for us to execute."""
+    """The statements of `db roles`: `--dry-run` prints the same ones that are executed."""
 
     names: Mapping[Role, str]
     place: Place
@@ -185,7 +188,7 @@ class RolePlan:
 
 
 def role_names(prefix: str) -> dict[Role, str]:
-    """The five roles by their names in the cluster."""
+    """The names of the five roles in the cluster. Raises UsageError if the prefix is not valid."""
     names = {role: f"{prefix}_{role}" for role in Role}
     if not _PREFIX.fullmatch(prefix):
         raise UsageError(f"the prefix {prefix!r} must be lower-case letters, digits and _, and begin with a letter")
@@ -195,10 +198,11 @@ def role_names(prefix: str) -> dict[Role, str]:
 
 
 def plan_roles(database: Database, prefix: str) -> RolePlan:
-    """The statements for this schema. Executing them again converges to the same rights."""
+    """The statements for this schema. They are idempotent. Raises ConfigError on SQLite, and if a role name is
+    taken."""
     names = role_names(prefix)
     if database.dialect != "postgresql":
-        raise ConfigError(f"roles need PostgreSQL: whoever may open {database} may do everything in it")
+        raise ConfigError(f"roles need PostgreSQL: a user who may open {database} may do everything in it")
     with database.snapshot() as connection:
         place = Place(**connection.execute(sa.text(_PLACE)).one()._mapping)
         _refuse_taken(connection, names, place)
@@ -215,16 +219,16 @@ def plan_roles(database: Database, prefix: str) -> RolePlan:
 
 
 def make_roles(database: Database, plan: RolePlan) -> None:
-    """Carry out the plan in one transaction: all rights are as they should be, or all are as they were."""
+    """Execute the plan in one transaction: it grants all rights or changes none."""
     database.transact(lambda connection: _make(connection, plan))
 
 
 def _make(connection: Connection, plan: RolePlan) -> None:
     connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ONE_AT_A_TIME})
-    _require_power(connection, plan)
+    _require_privileges(connection, plan)
     for statement in plan.statements:
         connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
-    _require_reach(connection, plan)
+    _require_effect(connection, plan)
 
 
 _PLACE = """
@@ -242,13 +246,13 @@ END $do$"""
 
 
 def _created(names: Mapping[Role, str], place: Place) -> list[str]:
-    """Roles belong to the whole cluster, their rights to one schema: a comment says whose roles they are."""
+    """Creates missing roles. Roles belong to the whole cluster, so a comment names the workspace of each."""
     whose = "'" + str(place).replace("'", "''") + "'"
     return [_CREATED.format(name=name, whose=whose) for name in names.values()]
 
 
 def _revoked(names: Mapping[Role, str], place: Place) -> list[str]:
-    """Rights that a role should not have go, also those that it would have as one of the public."""
+    """Revokes all rights of the roles, also those that they have through PUBLIC."""
     roles = ", ".join(names.values())
     tables = ", ".join(place.named(table) for table in (*sorted(schema.metadata.tables), "alembic_version"))
     sequences = ", ".join(place.named(sequence) for sequence in _sequences().values())
@@ -275,15 +279,15 @@ def _granted(names: Mapping[Role, str], place: Place) -> list[str]:
 
 
 def _sequences() -> dict[str, str]:
-    """The sequences that number rows, by table."""
+    """The sequences of autoincrement columns, by table."""
     numbered = ((table, table.autoincrement_column) for table in schema.metadata.sorted_tables)
     return {table.name: f"{table.name}_{column.name}_seq" for table, column in numbered if column is not None}
 
 
 def _hiding(place: Place) -> list[str]:
-    """Whoever withdraws a run also hides its pointer, without any right to touch pointers otherwise: the trigger does
-    it as the owner of the tables. It looks up names in this schema before temporary tables, which anybody may create,
-    and nobody else may hang it on a table of their own."""
+    """A role that withdraws a run hides its pointer without a right on pointers: the trigger runs as the owner of the
+    tables. It resolves names in this schema before temporary tables, which any role may create, and no other role
+    may attach it to its own table."""
     hide = place.named("hide_what_is_not_success()")
     return [
         f"ALTER FUNCTION {hide} SECURITY DEFINER SET search_path = {_quoted(place.schema)}, pg_temp",
@@ -291,8 +295,8 @@ def _hiding(place: Place) -> list[str]:
     ]
 
 
-# `current_user` is who sends the statement, so these functions run as the sender. Their names are looked up in the
-# catalog only, where a sender can put nothing.
+# These functions run as the sender of the statement, because they check `current_user`. They resolve names only in the
+# catalog, where a sender cannot create objects.
 _GUARD = """CREATE OR REPLACE FUNCTION {function} RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $guard$
 DECLARE
@@ -302,7 +306,7 @@ BEGIN
     IF owns OR {allowed} THEN
         RETURN NEW;
     END IF;
-    RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = '{name}: ' || {words};
+    RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = '{name}: ' || {message};
 END $guard$"""
 
 _MOVE = """    judges boolean := {judges};
@@ -313,8 +317,9 @@ _MOVE = """    judges boolean := {judges};
 
 
 def _state_guard(names: Mapping[Role, str], place: Place) -> list[str]:
-    """Each role makes the moves that the state machine gives its actor; no row means pending. The control plane's moves
-    leave authority and counts alone. A member of both roles acts for an operator, who may make every move."""
+    """Each role makes only the transitions that the state machine assigns to its actor; no row means pending. The
+    transitions of the control plane do not change authority and counts. A member of both roles acts for an operator,
+    who may make every transition."""
     validator, control = names[Role.VALIDATOR], names[Role.CONTROL]
     kept = [column for column in _STATE if column not in ("status", "updated_at", "error_message")]
     declared = _MOVE.format(
@@ -325,7 +330,7 @@ def _state_guard(names: Mapping[Role, str], place: Place) -> list[str]:
         new=", ".join(f"NEW.{column}" for column in kept),
         old=", ".join(f"OLD.{column}" for column in kept),
     )
-    words = (
+    message = (
         "current_user || ' may not move a partition from ' || earlier || ' to ' || NEW.status || ': members of '"
         f" || CASE WHEN judging THEN '{validator}' WHEN planning THEN '{control}'"
         f" ELSE 'both {validator} and {control}' END || ' may'"
@@ -337,12 +342,12 @@ def _state_guard(names: Mapping[Role, str], place: Place) -> list[str]:
         f"INSERT OR UPDATE ON {place.named('partition_state')} FOR EACH ROW",
         declared=declared,
         allowed=allowed,
-        words=words,
+        message=message,
     )
 
 
 def _attempt_guard(names: Mapping[Role, str], place: Place) -> list[str]:
-    """The control plane closes attempts too, but without a verdict."""
+    """Only the validator closes attempts with a verdict; the control plane cancels them."""
     validator, attempts = names[Role.VALIDATOR], place.named("partition_attempt")
     return _guarded(
         place,
@@ -350,23 +355,23 @@ def _attempt_guard(names: Mapping[Role, str], place: Place) -> list[str]:
         f"UPDATE ON {attempts} FOR EACH ROW WHEN (OLD.outcome IS NULL AND NEW.outcome <> 'CANCELLED')",
         declared=f"    judges boolean := {_is_member(validator)}",
         allowed="judges",
-        words=f"current_user || ' may not close an attempt as ' || NEW.outcome || ': members of {validator} may'",
+        message=f"current_user || ' may not close an attempt as ' || NEW.outcome || ': members of {validator} may'",
     )
 
 
-# Which acts of the audit log these roles carry out, by their names in `state/audited.py`; the control plane does all.
-NOTED = {
+# The acts in the audit log that these roles carry out, by their names in `state/audited.py`. The control plane may all.
+AUDITED_ACTS = {
     Role.VALIDATOR: ("validate",),
     Role.LOADER: ("warehouse reconcile", "warehouse compact", "warehouse vacuum"),
 }
 
 
 def _audit_guard(names: Mapping[Role, str], place: Place) -> list[str]:
-    """A role writes only lines of its own acts: an act that it could imitate otherwise (a demotion by an operator) is
-    refused together with its line."""
+    """A role writes only audit rows of its own acts. An act that it could imitate (a demotion by an operator) fails
+    together with its audit row."""
     own = " OR ".join(
         f"({_is_member(names[role])} AND NEW.command IN ({', '.join(repr(act) for act in acts)}))"
-        for role, acts in NOTED.items()
+        for role, acts in AUDITED_ACTS.items()
     )
     control = names[Role.CONTROL]
     return _guarded(
@@ -375,7 +380,7 @@ def _audit_guard(names: Mapping[Role, str], place: Place) -> list[str]:
         f"INSERT ON {place.named('audit')} FOR EACH ROW",
         declared=f"    notes boolean := {_is_member(control)} OR {own}",
         allowed="notes",
-        words=f"current_user || ' may not record ' || NEW.command || ': members of {control} may'",
+        message=f"current_user || ' may not record ' || NEW.command || ': members of {control} may'",
     )
 
 
@@ -383,14 +388,14 @@ def _guarded(place: Place, name: str, when: str, **body: str) -> list[str]:
     function = place.named(f"{name}()")
     return [
         _GUARD.format(function=function, name=name, **body),
-        # An administrator may have made it: whoever owns the tables must be able to make it again.
+        # An administrator may have created it; the owner of the tables must be able to replace it.
         f"ALTER FUNCTION {function} OWNER TO {_quoted(place.owner)}",
         f"CREATE OR REPLACE TRIGGER {name} BEFORE {when} EXECUTE FUNCTION {function}",
     ]
 
 
 def _is_member(name: str) -> str:
-    """True for superusers as well; false, not an error, when the role was dropped."""
+    """The SQL condition that the user is a member: true for superusers, and false if the role does not exist."""
     return f"pg_has_role(current_user, to_regrole('{name}'), 'MEMBER') IS TRUE"
 
 
@@ -415,15 +420,15 @@ SELECT has_schema_privilege(:role, :schema, 'USAGE') AS enters,
 
 
 def _refuse_taken(connection: Connection, names: Mapping[Role, str], place: Place) -> None:
-    """A role of that name may be somebody else's: then its members would get rights here that nobody meant."""
+    """Raise ConfigError if a role of that name belongs to something else: its members would get rights here."""
     for role in connection.execute(sa.text(_FOUND), {"names": list(names.values())}):
         if role.is_somebody or role.whose not in (None, str(place)):
             whose = "a login or an administrator" if role.is_somebody else role.whose
             raise ConfigError(f"the role {role.name} is taken ({whose}): choose another name with --prefix")
 
 
-def _require_power(connection: Connection, plan: RolePlan) -> None:
-    """Refuse before the first statement, in words that say which privilege is missing."""
+def _require_privileges(connection: Connection, plan: RolePlan) -> None:
+    """Raise ConfigError with the missing privilege before the first statement."""
     power = connection.execute(sa.text(_POWER), {"owner": plan.place.owner}).one()
     found = connection.execute(sa.text(_FOUND), {"names": list(plan.names.values())}).all()
     if not power.owns:
@@ -435,8 +440,8 @@ def _require_power(connection: Connection, plan: RolePlan) -> None:
         )
 
 
-def _require_reach(connection: Connection, plan: RolePlan) -> None:
-    """PostgreSQL only warns when the grantor may not grant on the database or the schema: look what came of it."""
+def _require_effect(connection: Connection, plan: RolePlan) -> None:
+    """Raise ConfigError if a grant had no effect: PostgreSQL only warns if the grantor may not grant."""
     place = plan.place
     for role, name in plan.names.items():
         asked = {"role": name, "schema": place.schema, "database": place.database}

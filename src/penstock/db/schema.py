@@ -1,4 +1,4 @@
-"""The tables of the state database. Constraint names are sentences: the database refuses impossible rows by name."""
+"""The tables of the state database. Constraints refuse impossible rows; `constraints.py` translates their names."""
 
 from __future__ import annotations
 

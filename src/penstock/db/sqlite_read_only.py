@@ -1,9 +1,9 @@
 """Connections that only read a SQLite file, also for a process that cannot write to the file's folder.
 
-Readers and writers of a WAL database share two files beside it, which SQLite makes when they are missing. A process
-that cannot make them (on a read-only mount, or without the permission) uses those of a writer. If no writer has it
-open, and no WAL holds commits, every commit is in the file itself: it is then read as it is (`immutable=1`), without
-SQLite's locks, and each snapshot checks at its end that the file is still the same.
+Readers and writers of a WAL database share two files beside it, which SQLite creates if they are missing. A process
+that cannot create them (on a read-only mount, or without the permission) uses those of a writer. If no writer has the
+database open and the WAL has no commits, every commit is in the file itself: then the file is read without SQLite's
+locks (`immutable=1`), and each snapshot checks at its end that the file did not change.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _CANNOT_SHARE = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
 
 
 class UnlockedConnection(sqlite3.Connection):
-    """Reads the file as it is, without locks. A writer may change it meanwhile, through another mount or as another
+    """Reads the file without locks. A writer may change it at the same time, through another mount or as another
     user."""
 
     path: Path
     opened: tuple[int, int, int]
 
     def require_unchanged(self) -> None:
-        """Raise DatabaseUnavailable if somebody wrote since the connection was opened: what was read may be a mixture,
-        or may lack a commit."""
+        """Raise DatabaseUnavailable if the file changed since the connection was opened: the rows that were read may be
+        inconsistent."""
         if _holds_commits(self.path) or _stamp(self.path) != self.opened:
             raise DatabaseUnavailable(_changed(self.path))
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection on which no statement can change the file. Raises ConfigError if it cannot be read without write
-    access to the folder."""
+    """A connection that cannot change the file. Raises ConfigError if the file cannot be read without write access to
+    the folder."""
     path = path.resolve()  # SQLite keeps the files beside the one that a link points to
     if not path.exists() or _may_write(path.parent):
         return _opened(path, "mode=ro")
@@ -62,7 +62,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _shared(path: Path) -> sqlite3.Connection:
-    """Through the files of a writer: they stay while this connection is open."""
+    """A connection that uses the files of a writer; they exist while this connection is open."""
     connection = _opened(path, "mode=ro")
     try:
         connection.execute("PRAGMA schema_version").fetchone()
@@ -73,7 +73,7 @@ def _shared(path: Path) -> sqlite3.Connection:
 
 
 def _unlocked(path: Path) -> UnlockedConnection | None:
-    """The file as it is; None if it does not hold every commit, or was changed just now."""
+    """A connection without locks; None if the file does not contain every commit, or changed just now."""
     opened = _stamp(path)
     if _holds_commits(path) or abs(time.time_ns() - opened[2]) < _TICK_NS:
         return None
@@ -90,12 +90,12 @@ def _opened(path: Path, how: str, kind: type[sqlite3.Connection] = sqlite3.Conne
 
 
 def _may_write(folder: Path) -> bool:
-    """Whether SQLite can make files there. False on a read-only mount, for everybody."""
+    """Whether SQLite can create files in the folder. False on a read-only mount, for every user."""
     return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _holds_commits(path: Path) -> bool:
-    """Whether the WAL may have commits that the file itself has not."""
+    """Whether the WAL may have commits that are not in the file."""
     try:
         return path.with_name(f"{path.name}-wal").stat().st_size > 0
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What no statement may do, whoever sends it: rewrite history, forget a partition, count backwards."""
+"""Triggers that refuse changes of history for every user: of events, audit rows, closed attempts and counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A row change that the database itself refuses, with the words it answers."""
+    """A row change that a trigger refuses, with its message. Names and messages are part of the schema."""
 
     name: str
     table: str
@@ -51,7 +51,7 @@ _FOUNDATION = (
     Refusal("attempts_are_never_deleted", "partition_attempt", "DELETE", "attempts are never deleted"),
 )
 
-# Each of these is set once, on a closed attempt, by the act that it records; nothing takes it back.
+# Each of these is set once, on a closed attempt, by the act that it records; it is never cleared.
 MARKS_OF_ATTEMPTS = ("raw_deleted_at", "approved_at", "demoted_at")
 FROZEN_COLUMNS = (
     "source", "customer_id", "query_name", "logical_date", "run_id", "attempt_no", "reason", "contract_fingerprint",
@@ -60,7 +60,7 @@ FROZEN_COLUMNS = (
     "measures",
 )  # fmt: skip
 
-_REPLACED = "closed_attempts_stay_closed"  # froze four columns only
+_REPLACED = "closed_attempts_stay_closed"  # protected four columns only
 _FREEZING = (
     Refusal(
         "closed_attempts_are_frozen",
@@ -80,12 +80,12 @@ _FREEZING = (
 
 REFUSALS = (*(refusal for refusal in _FOUNDATION if refusal.name != _REPLACED), *_FREEZING)
 
-# Values may be missing on either side; SQLite has had a standard spelling only since 3.39.
+# A comparison that treats NULL as a value; SQLite has the standard operator only since 3.39.
 _DIFFERS = {"sqlite": "IS NOT", "postgresql": "IS DISTINCT FROM"}
 
 _LEAVES_SUCCESS = "OLD.status = 'success' AND NEW.status <> 'success'"
 
-# A partition that stops being success takes its rows away from readers in the same statement, whoever wrote it.
+# A partition that leaves success hides its rows from readers in the same statement, for every writer.
 _HIDE = (
     "UPDATE warehouse_pointer SET available = {false} WHERE source = NEW.source AND customer_id = NEW.customer_id"
     " AND query_name = NEW.query_name AND logical_date = NEW.logical_date"
@@ -98,7 +98,7 @@ def statements(dialect: str) -> list[str]:
 
 
 def freeze_closed_attempts(dialect: str) -> list[str]:
-    """The DDL that protects every column of a closed attempt, where four were protected before."""
+    """The DDL that protects every column of a closed attempt; before, it protected four."""
     if dialect == "sqlite":
         return [f"DROP TRIGGER {_REPLACED}", *_refusing(_FREEZING, dialect)]
     return [
@@ -159,7 +159,7 @@ _IN_A_SEGMENT = (
 
 
 def exported_events_may_go(dialect: str) -> list[str]:
-    """The one exception: an event that stands in an exported segment of the ledger may leave the database."""
+    """The DDL of the one exception: an event in an exported segment of the ledger may be deleted."""
     name, answer = "events_are_never_deleted", "events are append-only; only exported segments leave the database"
     if dialect == "sqlite":
         return [

@@ -1,4 +1,4 @@
-"""Column types that mean the same on SQLite and PostgreSQL."""
+"""Column types with the same values on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from penstock.clock import iso
 
 
 class UtcTimestamp(TypeDecorator[datetime]):
-    """A moment: timestamptz on PostgreSQL; on SQLite text of one width, so that text order is time order."""
+    """A timestamp in UTC: timestamptz on PostgreSQL; on SQLite text of fixed width, so that text order is time
+    order."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -35,7 +36,7 @@ class UtcTimestamp(TypeDecorator[datetime]):
         return _moment(value)
 
 
-@lru_cache(maxsize=1024)  # thousands of rows of one batch carry the same moment
+@lru_cache(maxsize=1024)  # thousands of rows of one batch have the same timestamp
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 

@@ -24,10 +24,12 @@ from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
 from penstock.warehouse.damage import damage_of
 from penstock.warehouse.diagnosis import explained
-from penstock.warehouse.reader import Filter, TableHead, Vouched
+from penstock.warehouse.heads import TableHead
+from penstock.warehouse.layout import file_schema
+from penstock.warehouse.reader import Vouched
 from penstock.warehouse.readiness import Rule
+from penstock.warehouse.row_filter import Filter
 from penstock.warehouse.served import Served, read_served
-from penstock.warehouse.tables import file_schema
 from penstock.warehouse.version_union import VersionsConflict, unified
 from penstock.warehouse.versions import Versions
 from penstock.warehouse.withdrawn import trusted_inputs

@@ -18,8 +18,8 @@ from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
 from penstock.derived import in_order
 from penstock.errors import ConfigError, WarehouseError
-from penstock.warehouse.reader import SCHEMA_VERSION
-from penstock.warehouse.tables import file_schema
+from penstock.warehouse.layout import file_schema
+from penstock.warehouse.scan import SCHEMA_VERSION
 from penstock.warehouse.version_union import fitting
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One object store, two kinds: a local folder, or a prefix in S3-compatible storage."""
+"""The object store of a workspace: a local folder, or a prefix in S3-compatible storage."""
 
 from __future__ import annotations
 

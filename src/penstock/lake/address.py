@@ -1,4 +1,4 @@
-"""Which kind of lake an address means."""
+"""Opens a lake by its address."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _S3 = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 
 
 def open_lake(url: str) -> Lake:
-    """The lake at an absolute path, a file:// address or s3://bucket/prefix. Touches nothing yet."""
+    """The lake at an absolute path, a file:// address or s3://bucket/prefix. Sends no request. Raises ConfigError if
+    the address is not valid."""
     if url.startswith("s3://"):
         match = _S3.fullmatch(url)
-        if match is None:  # not repeated in the error: people do write s3://key:secret@bucket
+        if match is None:  # not repeated in the error: it may be s3://key:secret@bucket
             raise ConfigError("the address of the lake is not valid: write s3://bucket/prefix, without credentials")
         prefix = (match[2] or "").strip("/")
         return S3Lake(match[1], checked(prefix) if prefix else "")

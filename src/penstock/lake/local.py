@@ -1,4 +1,4 @@
-"""A lake in a local folder. Objects appear whole: written beside their place, then linked or renamed into it."""
+"""A lake in a local folder. Objects appear atomically: written to a temporary file, then linked or renamed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOTHING_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ENOTSUP}
-_PATTERN = re.compile(r"[*?\[\]{}\\^]")  # what Hadoop and DuckDB do not take for a part of a name
+_PATTERN = re.compile(r"[*?\[\]{}\\^]")  # Hadoop and DuckDB treat these characters as a pattern
 _STALE_SECONDS = 24 * 3600  # an unfinished file this old belongs to a dead process
 
 
 @dataclass(frozen=True, slots=True)
 class LocalLake:
+    """Implements `Lake` on a file system with atomic links and renames."""
+
     root: str
 
     @property
@@ -105,7 +107,7 @@ class LocalLake:
         try:
             with os.scandir(f"{self.root}/{below}") as scan:
                 entries = [entry for entry in scan if not entry.name.startswith(TEMPORARY)]
-        except _NOTHING_THERE:  # never there, or deleted while we were looking
+        except _NOTHING_THERE:  # it does not exist, or was deleted during the listing
             return
         for entry in entries:
             if entry.is_dir():
@@ -131,14 +133,14 @@ class LocalLake:
             self._prune(folder)
 
     def _prune(self, folder: str) -> None:
-        """Remove folders that hold nothing any more, upwards: an object store has no empty folders."""
+        """Remove empty folders upwards: an object store has no empty folders."""
         while folder:
             full = f"{self.root}/{folder}"
             try:
-                if not _only_stale_leftovers(full):
+                if not _holds_only_stale_files(full):
                     return
                 os.rmdir(full)
-            except OSError:  # somebody else put something there, or was faster; pruning is only tidiness
+            except OSError:  # another process uses or removed it; an empty folder does no harm
                 return
             folder = os.path.dirname(folder)
 
@@ -175,7 +177,7 @@ class LocalLake:
 
 
 class _LocalWriter:
-    """Holds a small object until commit, so that it costs one open, one write and one close."""
+    """Buffers a small object until commit, so that it needs one open, one write and one close."""
 
     __slots__ = ("_file", "_held", "_path", "_root", "_size", "_temporary")
 
@@ -235,10 +237,10 @@ class _LocalWriter:
 
 
 def _new_file_beside(target: str) -> tuple[str, int]:
-    """An unfinished file in the target's folder. Folders are made only when they turn out to be missing."""
+    """A new temporary file in the target's folder. Creates the folder only if opening the file fails."""
     folder = os.path.dirname(target)
     temporary = f"{folder}/{TEMPORARY}{os.urandom(8).hex()}"
-    for _ in range(10):  # a folder that we make can be pruned by a deleting process before we use it
+    for _ in range(10):  # a deleting process can prune the new folder before it is used
         try:
             return temporary, os.open(temporary, _NEW_FILE, 0o666)
         except FileNotFoundError:
@@ -247,7 +249,7 @@ def _new_file_beside(target: str) -> tuple[str, int]:
 
 
 def _make_folders(folder: str) -> None:
-    """Like os.makedirs, but tries the last one first: usually only that one is missing."""
+    """Like os.makedirs, but tries the last folder first: usually only that one is missing."""
     try:
         os.mkdir(folder)
     except FileExistsError:
@@ -270,8 +272,8 @@ def _write_all(file: int, blocks: Iterable[bytes]) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def _only_stale_leftovers(folder: str) -> bool:
-    """True when the folder is empty, after what killed writers left there long ago has been removed."""
+def _holds_only_stale_files(folder: str) -> bool:
+    """Whether the folder is empty after the removal of old temporary files of killed writers."""
     horizon = time.time() - _STALE_SECONDS
     with os.scandir(folder) as scan:
         for entry in scan:

@@ -1,4 +1,4 @@
-"""What every lake promises, in the words of an object store. Paths are relative, with forward slashes."""
+"""The protocol of a lake: the operations of an object store. Paths are relative, with forward slashes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.errors import ErrorClass, TerminalError, TransientError, UsageErro
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-HELD_BYTES = 8 * 1024 * 1024  # what one writer keeps in memory before it starts to send
-TEMPORARY = ".tmp-"  # how the names of unfinished local files start: no object may be called so
+HELD_BYTES = 8 * 1024 * 1024  # bytes that a writer buffers before it starts to send
+TEMPORARY = ".tmp-"  # prefix of the names of temporary local files; no object may have it
 
-Blobs: TypeAlias = list[bytes | None]  # an alias, because inside a lake the word `list` is a verb
+Blobs: TypeAlias = list[bytes | None]  # an alias, because `list` is a method of a lake
 
 
 class LakeObjectMissing(TerminalError):
-    """There is no object under this path."""
+    """There is no object at this path. Arguments: the URL of the lake and the path."""
 
     error_class = ErrorClass.DATA
 
@@ -35,30 +35,32 @@ class LakeObjectMissing(TerminalError):
 
 
 class LakeUnavailable(TransientError):
-    """The storage did not answer, or could not do it now. Whether a write happened is not known."""
+    """The storage did not respond, or failed for now. A write may or may not have happened."""
 
 
 class LakeRefused(TerminalError):
-    """The storage answered, and said no: credentials, permissions, a bucket that does not exist."""
+    """The storage refused a request: credentials, permissions, a bucket that does not exist."""
 
     error_class = ErrorClass.CONFIG
 
 
 class Entry(NamedTuple):
+    """An object in a listing."""
+
     path: str
     size: int
 
 
 class LakeWriter(Protocol):
-    """One object in the making. Nobody sees it before `commit`; leaving without commit leaves nothing behind."""
+    """Writes one object, which is invisible before `commit`. Leaving the block without a commit discards it."""
 
     def write(self, data: bytes, /) -> None: ...
 
     def commit(self) -> None:
-        """Make the whole object visible at once, in place of an older one of that name."""
+        """Make the object visible atomically; replaces an older one at the same path."""
 
     def discard(self) -> None:
-        """Forget it. Does nothing after a commit."""
+        """Delete the unfinished object. Does nothing after a commit."""
 
     def __enter__(self) -> Self: ...
 
@@ -68,9 +70,8 @@ class LakeWriter(Protocol):
 
 
 class Lake(Protocol):
-    """A lake is a value: it can be pickled, compared and opened again anywhere, and holds nothing open until used.
-
-    A reader sees an object whole or not at all.
+    """A lake is a value: it can be pickled, compared and used in any process, and opens no connection before its first
+    use. Objects are atomic: a reader sees a whole object or none.
     """
 
     @property
@@ -78,43 +79,45 @@ class Lake(Protocol):
 
     @property
     def opens_by_path(self) -> bool:
-        """Whether engines that are handed `uri(...)` open the file themselves, and take its name as it is written."""
+        """Whether DuckDB and Spark can open `uri(...)` themselves, with its name taken literally."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create if absent: True for exactly one caller, for ever; False when the object exists already."""
+        """Create the object if it does not exist. Returns True for exactly one caller, and False if the object
+        exists."""
 
     def writer(self, path: str) -> LakeWriter: ...
 
     def read(self, path: str) -> bytes: ...
 
     def read_many(self, paths: Sequence[str]) -> Blobs:
-        """The objects in the order asked for; None where there is none."""
+        """The objects in the order of `paths`; None for each that does not exist."""
 
     def open(self, path: str) -> BinaryIO:
-        """The object as a seekable stream, read in pieces."""
+        """The object as a seekable stream that is read in ranges."""
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Every object below the folder `prefix`, at any depth, in no promised order."""
+        """Every object below the folder `prefix`, at any depth, in any order."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete these objects; one that is missing already is fine."""
+        """Delete these objects. A missing object is no error."""
 
     def sync(self) -> None:
-        """All that was written before this call survives a power cut."""
+        """Make all completed writes durable, so that they survive a power failure."""
 
     def filesystem(self) -> tuple[FileSystem, str]:
         """The Arrow filesystem, and the path of the lake's root in it."""
 
     def storage_options(self) -> dict[str, str]:
-        """What delta-rs must be told to open `uri(...)`. Never credentials: those it reads from the environment."""
+        """The options with which delta-rs opens `uri(...)`, without credentials: it reads those from the
+        environment."""
 
     def uri(self, path: str) -> str: ...
 
 
 def checked(path: str) -> str:
-    """The path, if it stays inside the lake and means the same on every kind of storage."""
+    """The path, if it stays inside the lake and is valid on every kind of storage. Raises UsageError otherwise."""
     probe = f"/{path}/"
     if "//" in probe or "/./" in probe or "/../" in probe or "\\" in probe or f"/{TEMPORARY}" in probe:
         raise UsageError(f"{path!r} is not a path in a lake: write folder/name, relative, without '.', '..' or '\\'")

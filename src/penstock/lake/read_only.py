@@ -1,4 +1,4 @@
-"""A lake that is only read: every verb that changes it is refused before the storage is asked."""
+"""A read-only lake: it refuses every write before a request is sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyLake:
-    """The reading half of another lake; as a value it can be pickled and compared."""
+    """The read operations of another lake. Writes raise LakeRefused."""
 
     _lake: Lake
 

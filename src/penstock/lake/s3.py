@@ -1,4 +1,5 @@
-"""A lake in S3-compatible storage. Credentials and endpoint come from the standard AWS environment, and stay there."""
+"""A lake in S3-compatible storage. Credentials and endpoint come from the AWS environment variables and are never
+stored or printed."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 _CONCURRENT_READS = 16
 _READ_AHEAD = 4 * 1024 * 1024
-_PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes; one being filled and one on its way stay near HELD_BYTES
+_PART_BYTES = 5 * 1024 * 1024  # the minimum of S3; two buffered parts stay near HELD_BYTES
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _LOGIN_IN_ADDRESS = re.compile(r"//[^/@\s]+@")
 
 
 class S3Lake:
-    """Its state is the address alone: the client is made on first use, in the process that uses it."""
+    """Implements `Lake`. Its state is the address alone: each process creates its own client on first use."""
 
     __slots__ = ("_bucket", "_client", "_prefix")
 
@@ -54,7 +55,7 @@ class S3Lake:
 
     @property
     def opens_by_path(self) -> bool:
-        return False  # without an extension or a jar nobody does
+        return False  # DuckDB needs an extension for it, and Spark a jar
 
     def __reduce__(self) -> tuple[type[S3Lake], tuple[str, str]]:
         return S3Lake, (self._bucket, self._prefix)
@@ -71,7 +72,7 @@ class S3Lake:
     def create(self, path: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        with self._speaking("create", path, missing_is_refusal=True):
+        with self._translated_errors("create", path, missing_is_refusal=True):
             try:
                 self._store().put(checked(path), data, mode="create")
             except (AlreadyExistsError, PreconditionError):
@@ -82,13 +83,13 @@ class S3Lake:
         return _S3Writer(self, checked(path))
 
     def read(self, path: str) -> bytes:
-        with self._speaking("read", path):
+        with self._translated_errors("read", path):
             return self._store().get(checked(path)).bytes().to_bytes()
 
     def read_many(self, paths: Sequence[str]) -> Blobs:
         if not paths:
             return []
-        self._store()  # made here, once, and not by sixteen threads
+        self._store()  # creates the client once, before the threads start
         with ThreadPoolExecutor(min(_CONCURRENT_READS, len(paths))) as pool:
             return list(pool.map(self._read_if_there, paths))
 
@@ -99,13 +100,13 @@ class S3Lake:
             return None
 
     def open(self, path: str) -> BinaryIO:
-        with self._speaking("open", path):
+        with self._translated_errors("open", path):
             size = self._store().head(checked(path))["size"]
         return io.BufferedReader(_S3Stream(self, path, size), _READ_AHEAD)
 
     def exists(self, path: str) -> bool:
         try:
-            with self._speaking("look for", path):
+            with self._translated_errors("look for", path):
                 self._store().head(checked(path))
         except LakeObjectMissing:
             return False
@@ -113,23 +114,23 @@ class S3Lake:
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         folder = prefix.rstrip("/")
-        with self._speaking("list", prefix):
+        with self._translated_errors("list", prefix):
             for chunk in self._store().list(checked(folder) if folder else None, chunk_size=1000):
                 for entry in chunk:
                     yield Entry(entry["path"], entry["size"])
 
     def delete(self, paths: Iterable[str]) -> None:
-        doomed = [checked(path) for path in paths]
-        if not doomed:
+        targets = [checked(path) for path in paths]
+        if not targets:
             return
-        with self._speaking("delete", doomed[0] if len(doomed) == 1 else f"{len(doomed)} objects"):
+        with self._translated_errors("delete", targets[0] if len(targets) == 1 else f"{len(targets)} objects"):
             try:
-                self._store().delete(doomed)
-            except FileNotFoundError:  # some S3-like servers say so; what we wanted is true
+                self._store().delete(targets)
+            except FileNotFoundError:  # some S3-compatible servers report it; the objects are gone
                 return
 
     def sync(self) -> None:
-        """Nothing to do: what S3 has answered is durable."""
+        """Does nothing: S3 confirms a write only when it is durable."""
 
     def filesystem(self) -> tuple[FileSystem, str]:
         from pyarrow.fs import S3FileSystem
@@ -161,14 +162,14 @@ class S3Lake:
         return self._client
 
     @contextmanager
-    def _speaking(self, verb: str, path: str, *, missing_is_refusal: bool = False) -> Iterator[None]:
-        """The seam: whatever the client says is said again in our words, without credentials."""
+    def _translated_errors(self, verb: str, path: str, *, missing_is_refusal: bool = False) -> Iterator[None]:
+        """Translates errors of the client into errors of the lake, without credentials in their text."""
         from obstore.exceptions import BaseError
 
         try:
             yield
         except FileNotFoundError as error:
-            if missing_is_refusal:  # a write finds everything missing only when the bucket is
+            if missing_is_refusal:  # a write gets "not found" only if the bucket is missing
                 raise LakeRefused(f"cannot {verb} {path}: there is no bucket {self._bucket}; create it") from error
             raise LakeObjectMissing(self.url, path) from error
         except (BaseError, OSError) as error:
@@ -184,11 +185,11 @@ class S3Lake:
             return LakeRefused(f"{text}: the storage cannot do that")
         if "NoSuchBucket" in str(error):
             return LakeRefused(f"{text}: there is no such bucket; create it")
-        return LakeUnavailable(f"{text}: {_said(error)}")
+        return LakeUnavailable(f"{text}: {_message(error)}")
 
 
 class _S3Writer:
-    """A small object is one request at commit; a large one is sent in parts that nobody sees before the last."""
+    """Sends a small object in one request at commit, and a large one as a multipart upload that commit completes."""
 
     def __init__(self, lake: S3Lake, path: str) -> None:
         self._lake = lake
@@ -215,11 +216,11 @@ class _S3Writer:
 
     def _send(self, data: bytes) -> None:
         assert self._parts is not None
-        with self._lake._speaking("write", self._path, missing_is_refusal=True):
+        with self._lake._translated_errors("write", self._path, missing_is_refusal=True):
             self._parts.write(data)
 
     def commit(self) -> None:
-        with self._lake._speaking("write", self._path, missing_is_refusal=True):
+        with self._lake._translated_errors("write", self._path, missing_is_refusal=True):
             if self._parts is None:
                 self._lake._store().put(self._path, b"".join(self._held), use_multipart=False)
             else:
@@ -231,9 +232,9 @@ class _S3Writer:
         self._held.clear()
         parts, self._parts = self._parts, None
         if parts is not None:
-            # Closing would publish it. Leaving with an error is how this client is told to abort the upload.
+            # Closing would complete the upload. This client aborts it if the block ends with an error.
             unwanted = RuntimeError("discarded")
-            with self._lake._speaking("discard", self._path):
+            with self._lake._translated_errors("discard", self._path):
                 parts.__exit__(type(unwanted), unwanted, None)
 
     def __enter__(self) -> Self:
@@ -246,7 +247,7 @@ class _S3Writer:
 
 
 class _S3Stream(io.RawIOBase):
-    """An object read by ranges: a slow consumer meets no request timeout, and memory is one range."""
+    """Reads an object by ranges: a slow consumer causes no request timeout, and memory is one range."""
 
     def __init__(self, lake: S3Lake, path: str, size: int) -> None:
         self._lake = lake
@@ -272,7 +273,7 @@ class _S3Stream(io.RawIOBase):
         length = min(len(buffer), self._size - self._at)
         if length <= 0:
             return 0
-        with self._lake._speaking("read", self._path):
+        with self._lake._translated_errors("read", self._path):
             data = self._lake._store().get_range(self._path, start=self._at, length=length)
         memoryview(buffer)[: len(data)] = data
         self._at += len(data)
@@ -291,11 +292,11 @@ def _connect(bucket: str, prefix: str) -> S3Store:
     try:
         return S3Store(bucket, prefix=prefix or None, client_options={"allow_http": plain}, config=cast(Any, options))
     except (BaseError, ValueError) as error:
-        raise ConfigError(f"cannot open s3://{bucket}: {_said(error)}") from _if_without_secrets(error)
+        raise ConfigError(f"cannot open s3://{bucket}: {_message(error)}") from _if_without_secrets(error)
 
 
 def _silence_sdk() -> None:
-    """The AWS SDK inside pyarrow writes its log to standard output. ARROW_S3_LOG_LEVEL asks for it nevertheless."""
+    """Turn off the log that the AWS SDK in pyarrow writes to standard output, unless ARROW_S3_LOG_LEVEL is set."""
     import pyarrow as pa
     from pyarrow.fs import S3LogLevel, initialize_s3
 
@@ -303,7 +304,7 @@ def _silence_sdk() -> None:
         return
     try:
         initialize_s3(S3LogLevel.Off)
-    except pa.ArrowInvalid:  # somebody in this process was first
+    except pa.ArrowInvalid:  # S3 is initialised already in this process
         pass
 
 
@@ -315,8 +316,8 @@ def _region() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
 
 
-def _said(error: Exception) -> str:
-    """The first line of what the client said, without the server's document and without anybody's secrets."""
+def _message(error: Exception) -> str:
+    """The first line of the client's message, without the server's document and without credentials."""
     text = _LOGIN_IN_ADDRESS.sub("//", str(error).partition("\n")[0].partition("<")[0]).strip(" :")
     for name in _SECRETS:
         if value := os.environ.get(name):
@@ -325,7 +326,7 @@ def _said(error: Exception) -> str:
 
 
 def _if_without_secrets(error: Exception) -> Exception | None:
-    """The error as a cause; None when its own text would carry a credential into a traceback."""
+    """The error as a cause; None if its text would put a credential into a traceback."""
     text = str(error)
     leaks = any(value in text for name in _SECRETS if (value := os.environ.get(name)))
     return None if leaks or _LOGIN_IN_ADDRESS.search(text) else error

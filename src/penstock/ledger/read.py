@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Row
 
 from penstock.db import schema
 from penstock.db.engine import Database
-from penstock.db.migrate import STRANGERS
+from penstock.db.migrate import FOREIGN_EVENTS
 from penstock.errors import PenstockError
 from penstock.ledger.segments import SegmentReader
 from penstock.partition import PartitionKey
@@ -48,7 +48,7 @@ class LedgerReader:
         return self._completed(_facts(rows)), _behind(rows, cursor)
 
     def _check_cluster(self, connection: Connection) -> None:
-        if connection.scalar(STRANGERS):
+        if connection.scalar(FOREIGN_EVENTS):
             raise PenstockError(
                 "the events in this database come from another PostgreSQL cluster (was it restored from a dump?):"
                 " run `penstock db migrate`, then `penstock ledger rebuild`"

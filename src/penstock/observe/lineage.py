@@ -16,7 +16,7 @@ from penstock.contract.contract import Contract
 from penstock.errors import ConfigError, TransientError
 from penstock.partition import AssetKind
 from penstock.state.assets import AssetRun
-from penstock.warehouse.reader import TableHead
+from penstock.warehouse.heads import TableHead
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunEvent

@@ -26,9 +26,9 @@ from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.diagnosis import explained
 from penstock.warehouse.files import PackedWriter, SortedRows, between, in_table_order, read_rows, without
+from penstock.warehouse.layout import RUN, file_schema
 from penstock.warehouse.packing import NewSlice
 from penstock.warehouse.staging import PartStaged, StagePart, Stager
-from penstock.warehouse.tables import RUN, file_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

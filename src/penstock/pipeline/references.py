@@ -14,7 +14,7 @@ from penstock.contract.evaluation import reference_checks
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.parse_slices import SliceParser
 from penstock.pipeline.spark_jobs import collected, mapped
-from penstock.warehouse.tables import SortKey
+from penstock.warehouse.layout import SortKey
 from penstock.warehouse.version_union import VersionsConflict
 
 if TYPE_CHECKING:

@@ -30,9 +30,10 @@ from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.plural import counted
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
-from penstock.warehouse.reader import TableHead
+from penstock.warehouse.format import DataFile, Table, table_format
+from penstock.warehouse.heads import TableHead
+from penstock.warehouse.layout import RUN, SortKey, month_of
 from penstock.warehouse.rebuild import TableDamage
-from penstock.warehouse.tables import RUN, DataFile, SortKey, Table, month_of
 
 _ROWS = 200_000
 _RAW_CHUNK = 200
@@ -86,7 +87,7 @@ def verify_table(
 ) -> None:
     """Compare the rows of a table with its pointers, their content with the verdicts, and its files with the statistics
     in the log, by which readers skip files."""
-    table = Table(lake, head.name, head.location, head.version)
+    table = table_format(lake).open(head.name, head.location, head.version)
     names = [f.name for f in contract.columns]
     found: dict[Found, Content] = {}
     unreadable: set[str] = set()

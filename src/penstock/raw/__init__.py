@@ -1,1 +1,1 @@
-"""Received once, for ever: every attempt has a folder of its own, and once sealed it never changes."""
+"""Raw partitions: each attempt has its own folder, which never changes after it is sealed."""

@@ -1,4 +1,4 @@
-"""Where a raw partition lies in the lake. The folder name is the identity of the attempt, and reads back as it."""
+"""Paths of raw partitions in the lake. The name of the folder identifies the attempt and can be parsed back."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def run_folder(attempt: AttemptKey) -> str:
 
 
 def parse_run_folder(path: str) -> AttemptKey:
+    """The attempt that a folder belongs to. Raises RawError if the path is not such a folder."""
     match = _RUN_FOLDER.fullmatch(path)
     if match is None:
         raise RawError(f"{path!r} is not the folder of a raw partition")
@@ -35,12 +36,12 @@ def parse_run_folder(path: str) -> AttemptKey:
 
 
 def payload_name(writer_ulid: str, kind: str = "jsonl") -> str:
-    """Each writer has a file of its own, so that two writers of one attempt never touch the same bytes."""
+    """The file of one writer. Two writers of one attempt never write to the same file."""
     return f"payload-{writer_ulid}.{kind}"
 
 
 def holds_lines(payload: str) -> bool:
-    """Whether a payload is lines of JSON, as a source sent them; what a model made is Parquet."""
+    """Whether a payload is lines of JSON from a source. The payload of a model is Parquet."""
     return payload.endswith(".jsonl")
 
 

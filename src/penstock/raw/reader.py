@@ -1,4 +1,4 @@
-"""Reading raw partitions. What is returned is what was sealed, to the byte, or there is an error that says why not."""
+"""Reads raw partitions. Returns exactly the bytes that were sealed, or raises RawError with the difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCH_ROWS = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawRun:
-    """What lies in the folder of one run: a seal, no seal (yet, or never), or one that cannot be read."""
+    """The folder of one run: with a seal, without one (None), or with one that cannot be read."""
 
     attempt: AttemptKey
     seal: Seal | RawError | None
@@ -33,14 +33,14 @@ class RawReader:
         self._lake = lake
 
     def seal(self, attempt: AttemptKey) -> Seal | None:
-        """The seal of this attempt; None while it is not sealed."""
+        """The seal of this attempt; None if it is not sealed. Raises RawError if the seal cannot be read."""
         [found] = self._seals([attempt])
         if isinstance(found, RawError):
             raise found
         return found
 
     def payload(self, seal: Seal) -> bytes:
-        """The whole payload, checked against its seal."""
+        """The whole payload. Raises RawError if it differs from its seal."""
         [data] = self._lake.read_many([_payload_path(seal)])
         checked = _checked(seal, data)
         if isinstance(checked, RawError):
@@ -48,12 +48,13 @@ class RawReader:
         return checked
 
     def stream(self, seal: Seal) -> Iterator[bytes]:
-        """The payload in blocks of whole lines; memory is one block.
+        """The payload in blocks of whole lines; holds one block in memory.
 
-        The checks need the last byte, so they come last: what was yielded counts only once the iterator has ended.
+        Raises RawError after the last block if the payload differs from its seal, because the digest covers all bytes:
+        the caller must not use the blocks before the iterator has ended.
         """
         check = _Check(holds_lines(seal.payload))
-        rest: list[bytes] = []  # the beginning of a line whose end has not come yet
+        rest: list[bytes] = []  # the beginning of an incomplete line
         try:
             with self._lake.open(_payload_path(seal)) as file:
                 while block := file.read(_BLOCK_BYTES):
@@ -66,11 +67,11 @@ class RawReader:
                         rest.append(block[cut:])
         except LakeObjectMissing as error:
             raise _missing(seal) from error
-        if complaint := check.complaint(seal, ends_in_a_line=not rest):
-            raise complaint
+        if difference := check.difference(seal, ends_in_a_line=not rest):
+            raise difference
 
     def rows(self, seal: Seal) -> Iterator[pa.RecordBatch]:
-        """The rows of a Parquet payload in pieces. The bytes are checked before the first of them."""
+        """The rows of a Parquet payload in batches. Checks all bytes against the seal before the first batch."""
         for _ in self.stream(seal):
             pass
         with self._lake.open(_payload_path(seal)) as file:
@@ -80,14 +81,14 @@ class RawReader:
                 raise RawError(f"{seal.attempt}: {_payload_path(seal)} is not Parquet: {error}") from error
 
     def runs(self, key: PartitionKey) -> list[RawRun]:
-        """Every run that left something in the raw folder of this partition, oldest first; sealed or not."""
+        """Every run with files in the raw folder of this partition, sealed or not, oldest first."""
         folders = {path.rpartition("/")[0] for path, _ in self._lake.list(partition_folder(key))}
         attempts = sorted(parse_run_folder(folder) for folder in folders)
         return [RawRun(attempt, seal) for attempt, seal in zip(attempts, self._seals(attempts), strict=True)]
 
     def delete(self, attempts: Sequence[AttemptKey]) -> int:
-        """Delete everything that these attempts left; says how many files. What is gone already is fine. The storage is
-        asked once for each customer and query, not for each attempt."""
+        """Delete all files of these attempts; files that are missing are no error. Returns the number of files. Sends
+        one listing request for each customer and query, not one for each attempt."""
         wanted = {run_folder(attempt) for attempt in attempts}
         folders = {folder.rsplit("/", 2)[0] for folder in wanted}
         paths = [
@@ -107,16 +108,16 @@ class RawReader:
                 yield parse_run_folder(folder)
 
     def seals(self, attempts: Sequence[AttemptKey]) -> list[Seal | RawError | None]:
-        """The seals of these attempts, in the order asked for; None where there is none."""
+        """The seals of these attempts, in the same order; None for an attempt without a seal."""
         return self._seals(attempts)
 
     def sizes(self, attempts: Sequence[AttemptKey]) -> dict[PartitionKey, int]:
-        """The payload bytes of sealed attempts; what is not sealed, or not readable, is for validation to say."""
+        """The payload sizes of these attempts; 0 without a readable seal, which validation reports."""
         found = zip(attempts, self._seals(attempts), strict=True)
         return {a.partition: seal.payload_bytes if isinstance(seal, Seal) else 0 for a, seal in found}
 
     def read_many(self, attempts: Sequence[AttemptKey]) -> list[tuple[Seal, bytes] | RawError]:
-        """Seal and payload of each attempt, in the order asked for. One that is not whole is an error in its place."""
+        """Seal and payload of each attempt, in the same order; a RawError for each that is missing or damaged."""
         seals = self._seals(attempts)
         payloads = iter(self._read([_payload_path(seal) for seal in seals if isinstance(seal, Seal)]))
         found: list[tuple[Seal, bytes] | RawError] = []
@@ -139,8 +140,8 @@ class RawReader:
         ]
 
     def _read(self, paths: Sequence[str]) -> list[bytes | RawError | None]:
-        """The objects in bulk; one that the storage cannot give is an error in its place. If it gives none, it is the
-        storage that is in trouble, and that is said as it is."""
+        """The objects in bulk; a RawError for each that the storage cannot return. If it returns none, the storage
+        itself fails, and its own error is raised."""
         try:
             return [*self._lake.read_many(paths)]
         except (LakeUnavailable, LakeRefused):
@@ -157,7 +158,7 @@ class RawReader:
 
 
 class _Check:
-    """Digest, size and line count of a payload, taken while it passes by."""
+    """Computes digest, size and line count of a payload block by block."""
 
     def __init__(self, lines: bool) -> None:
         self.lines = lines
@@ -170,8 +171,9 @@ class _Check:
         self._bytes += len(block)
         self._records += block.count(b"\n") if self.lines else 0
 
-    def complaint(self, seal: Seal, *, ends_in_a_line: bool) -> RawError | None:
-        """What differs from the seal, cheapest explanation first: a cut file also has a wrong digest."""
+    def difference(self, seal: Seal, *, ends_in_a_line: bool) -> RawError | None:
+        """The first difference from the seal; None if there is none. The size comes first, because a truncated file
+        also has a wrong digest."""
         digest = self._digest.hexdigest()
         if self._bytes != seal.payload_bytes:
             return _differs(seal, "bytes", seal.payload_bytes, self._bytes)
@@ -189,7 +191,7 @@ def _checked(seal: Seal, data: bytes | None) -> bytes | RawError:
         return _missing(seal)
     check = _Check(holds_lines(seal.payload))
     check.add(data)
-    return check.complaint(seal, ends_in_a_line=not data or data.endswith(b"\n")) or data
+    return check.difference(seal, ends_in_a_line=not data or data.endswith(b"\n")) or data
 
 
 def _parsed(attempt: AttemptKey, document: bytes) -> Seal | RawError:

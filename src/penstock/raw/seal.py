@@ -1,4 +1,4 @@
-"""The seal of a raw partition: what was received, by whom it was asked for, and how to know that it is unchanged."""
+"""The seal of a raw partition (`metadata.json`): origin, size and digest of its payload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _NUMBERS = ("record_count", "payload_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    payload: str  # the file's name, in the folder of the seal
+    """The facts of one sealed raw partition. The file is created once and never replaced."""
+
+    payload: str  # name of the file in the folder of the seal
     source: str
     customer_id: str
     query_name: str
@@ -33,7 +35,7 @@ class Seal:
     payload_bytes: int
     api_version: str
     query_hash: str
-    time_zone: str  # the account's, in which logical_date is a day
+    time_zone: str  # of the account: logical_date is a day in it
     penstock_version: str
 
     def __post_init__(self) -> None:
@@ -45,7 +47,7 @@ class Seal:
         return AttemptKey(PartitionKey(self.source, self.customer_id, self.query_name, self.logical_date), self.run_id)
 
     def to_bytes(self) -> bytes:
-        """One JSON document; equal seals give equal bytes."""
+        """A JSON document. Equal seals have equal bytes."""
         facts: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
         facts["logical_date"] = self.logical_date.isoformat()
         facts["extracted_at"] = iso(self.extracted_at)
@@ -53,7 +55,7 @@ class Seal:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The seal, or a RawError that says what is wrong with it. Fields of a later version are ignored."""
+        """Parse a seal. Ignores fields of later versions. Raises RawError with the reason if it is not valid."""
         facts = _facts(data)
         if not is_payload_name(facts["payload"]):
             raise RawError(f"payload {facts['payload']!r} is not the name of a payload file")
@@ -78,7 +80,7 @@ _FIELDS = tuple(field.name for field in fields(Seal))
 
 
 def _facts(data: bytes) -> dict[str, Any]:
-    """Every field of a seal, each of its right JSON type."""
+    """The fields of a seal with their JSON types checked."""
     try:
         found = orjson.loads(data)
     except orjson.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Writing raw partitions: payload first, then the seal. There is no verb that changes a sealed one."""
+"""Writes raw partitions: the payload first, then the seal. A sealed raw partition cannot be changed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from penstock.partition import AttemptKey, new_ulid
 from penstock.raw.layout import SEAL, payload_name, run_folder
 from penstock.raw.seal import Seal
 
-_BLOCK_BYTES = 1024 * 1024  # lines are hashed and handed to the lake in blocks of about this size
-_GROUP_ROWS = 64 * 1024  # so many rows are written, and later read, at once
+_BLOCK_BYTES = 1024 * 1024  # approximate size of the blocks that are hashed and written to the lake
+_GROUP_ROWS = 64 * 1024  # rows in a Parquet row group
 
 
 class RawSink:
+    """Opens writers for attempts."""
+
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
@@ -36,7 +38,8 @@ class RawSink:
 
 
 class _Payload:
-    """One writer of one attempt. Nothing is part of the raw partition before `seal`; leaving without it discards."""
+    """One writer of one attempt. The raw partition does not exist before `seal`; leaving the block without it discards
+    the payload."""
 
     kind: ClassVar[str]
 
@@ -52,7 +55,7 @@ class _Payload:
         self._open = True
 
     def _flush(self) -> None:
-        """Hand over whatever is held back."""
+        """Write all buffered rows to the payload."""
         raise NotImplementedError
 
     def _refuse_when_closed(self) -> None:
@@ -68,10 +71,10 @@ class _Payload:
     def seal(
         self, extracted_at: datetime, schema_version: str, api_version: str, query_hash: str, time_zone: str
     ) -> Seal:
-        """Close the raw partition for ever and return its seal.
+        """Close the raw partition and return its seal. A sealed partition never changes.
 
-        If another writer of the same attempt was first, ours is deleted and the seal that stands is returned: a task
-        that Spark runs twice reports the same outcome twice.
+        If another writer of the same attempt was first, deletes this payload and returns the existing seal: a task
+        that Spark runs twice reports the same outcome twice. Raises AlreadySealed if this writer is closed.
         """
         self._refuse_when_closed()
         self._flush()
@@ -97,23 +100,23 @@ class _Payload:
         self._open = False
         reach("raw.payload_written")
         if not self._lake.create(f"{self._folder}/{SEAL}", seal.to_bytes()):
-            seal = self._standing_seal()
+            seal = self._existing_seal()
         reach("raw.sealed")
         return seal
 
-    def _standing_seal(self) -> Seal:
+    def _existing_seal(self) -> Seal:
         path = f"{self._folder}/{SEAL}"
         try:
-            standing = Seal.from_bytes(self._lake.read(path))
+            existing = Seal.from_bytes(self._lake.read(path))
         except RawError as error:
             raise RawError(f"{self._attempt}: {path} is broken: {error}") from error
-        # A request that was sent again after a lost answer meets our own seal: then we are not the loser.
-        if standing.payload != self._name:
+        # A request that is repeated after a lost response finds our own seal: then this payload is the sealed one.
+        if existing.payload != self._name:
             self._lake.delete([f"{self._folder}/{self._name}"])
-        return standing
+        return existing
 
     def discard(self) -> None:
-        """Forget everything written. Does nothing after `seal`."""
+        """Delete the unsealed payload. Does nothing after `seal`."""
         if self._open:
             self._open = False
             self._payload.discard()
@@ -128,7 +131,7 @@ class _Payload:
 
 
 class RawWriter(_Payload):
-    """Lines of JSON as they were received."""
+    """Writes JSON lines as they were received."""
 
     kind = "jsonl"
 
@@ -138,7 +141,7 @@ class RawWriter(_Payload):
         self._held = 0
 
     def write(self, line: bytes) -> None:
-        """Take one JSON line, without its line end."""
+        """Append one JSON line, without its line break. Raises DataError if it is empty or has a line break inside."""
         if not line or b"\n" in line:
             raise DataError(
                 f"{self._attempt}, line {self._records + len(self._lines) + 1}: "
@@ -150,7 +153,7 @@ class RawWriter(_Payload):
             self._flush()
 
     def write_row(self, row: dict[str, Any]) -> None:
-        """Take one row. What JSON cannot hold is a TypeError."""
+        """Append one row. Raises TypeError for a value that JSON cannot represent."""
         line = orjson.dumps(row)  # never empty, and never with a line break inside
         self._lines.append(line)
         self._held += len(line)
@@ -161,7 +164,7 @@ class RawWriter(_Payload):
         if not self._lines:
             return
         self._records += len(self._lines)
-        self._lines.append(b"")  # so that the last line ends with a line end, too
+        self._lines.append(b"")  # so that the last line ends with a line break, too
         block = b"\n".join(self._lines)
         self._lines.clear()
         self._held = 0
@@ -169,7 +172,7 @@ class RawWriter(_Payload):
 
 
 class RowsWriter(_Payload):
-    """Typed rows that we made ourselves, as Parquet."""
+    """Writes the typed rows of a model as Parquet."""
 
     kind = "parquet"
 
@@ -200,6 +203,6 @@ class RowsWriter(_Payload):
 
     def discard(self) -> None:
         if self._open:
-            self._sink.put = lambda _block: None  # closing writes a footer, for which there is no place any more
+            self._sink.put = lambda _block: None  # closing writes a footer, which is not needed any more
             self._parquet.close()
         super().discard()

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.db.bulk import KEY_COLUMNS, Columns, same_key, staged, timed
+from penstock.db.locks import lock_partitions, lock_rows
 from penstock.db.types import Json
 from penstock.errors import PenstockError
 from penstock.ledger.append import append
@@ -41,15 +42,6 @@ _COLUMNS: Columns = {
 
 _SAME_ATTEMPT = f"{same_key('a', 'c')} AND a.run_id = c.run_id"
 
-# Rows are locked in key order, so that two bulk closings queue up instead of deadlocking.
-_LOCK_ATTEMPTS = f"""
-SELECT 1 FROM partition_attempt a JOIN incoming_closing c ON {_SAME_ATTEMPT}
-ORDER BY a.source, a.customer_id, a.query_name, a.logical_date, a.run_id FOR UPDATE OF a
-"""
-_LOCK_STATES = f"""
-SELECT 1 FROM partition_state s JOIN incoming_closing c ON {same_key("s", "c")}
-ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s
-"""
 
 _RULE = f"""
 UPDATE incoming_closing AS c SET ruling = COALESCE((
@@ -142,11 +134,7 @@ OVERTAKEN = "a run that went into it is not the trusted one any more: it is made
 # A derived partition vouches for its input runs, so they must be the trusted ones in this transaction.
 _SAME_INPUT = " AND ".join(f"s.{name} = i.input_{name}" for name in KEY_COLUMNS)
 _ITS_INPUTS = f"{same_key('i', 'c')} AND i.run_id = c.run_id"
-_LOCK_INPUTS = f"""
-SELECT 1 FROM partition_state s WHERE EXISTS (
-    SELECT 1 FROM attempt_input i JOIN incoming_closing c ON {_ITS_INPUTS} WHERE {_SAME_INPUT})
-ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR SHARE OF s
-"""
+_CLOSED_INPUTS = f"SELECT 1 FROM attempt_input i JOIN incoming_closing c ON {_ITS_INPUTS} WHERE {_SAME_INPUT}"
 _OVERTAKEN = f"""
 UPDATE incoming_closing AS c SET outcome = 'CANCELLED', error_class = 'transient', record_count = NULL,
     payload_digest = NULL, payload_bytes = NULL, content_digest = NULL, complaints = NULL, measures = NULL,
@@ -176,12 +164,11 @@ def close(connection: Connection, closings: Sequence[Closing], actor: str, now: 
     moment = {"now": now}
     derived = bool(connection.scalar(sa.text("SELECT EXISTS (SELECT 1 FROM attempt_input)")))
     with staged(connection, "incoming_closing", _COLUMNS, rows):
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text(_LOCK_ATTEMPTS))
-            connection.execute(sa.text(_LOCK_STATES))
+        attempts = f"partition_attempt a JOIN incoming_closing c ON {_SAME_ATTEMPT}"
+        lock_rows(connection, attempts, "a", order=(*KEY_COLUMNS, "run_id"))
+        lock_partitions(connection, "partition_state", "incoming_closing")
         if derived:
-            if connection.dialect.name == "postgresql":
-                connection.execute(sa.text(_LOCK_INPUTS))
+            lock_rows(connection, f"partition_state s WHERE EXISTS ({_CLOSED_INPUTS})", "s", share=True)
             connection.execute(sa.text(_OVERTAKEN))
         connection.execute(sa.text(_RULE))
         connection.execute(timed(_CLOSE), moment)

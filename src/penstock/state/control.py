@@ -15,6 +15,7 @@ from penstock.db import schema
 from penstock.db.bulk import KEY_COLUMNS, insert, key_values, same_key, staged, timed
 from penstock.db.engine import Database
 from penstock.db.lease import LEASE_SECONDS, seconds_ago
+from penstock.db.locks import lock_partitions
 from penstock.db.types import Json, UtcTimestamp
 from penstock.errors import ActRefused, LeaseLost
 from penstock.ledger.append import append
@@ -286,8 +287,7 @@ class ControlStore:
 
         def work(connection: Connection) -> int:
             with staged(connection, "incoming_key", KEY_COLUMNS, [key_values(key) for key in keys]):
-                if connection.dialect.name == "postgresql":
-                    connection.execute(sa.text(_lock_states("incoming_key")))
+                lock_partitions(connection, "partition_state", "incoming_key")
                 connection.execute(sa.text(_RESET_FAILURES))
                 moved = connection.execute(timed(_REQUEUE), {"now": now}).rowcount
                 connection.execute(sa.text(_CLEAR_NEXT_RUN))
@@ -318,8 +318,8 @@ class ControlStore:
             for p in each_once
         ]  # fmt: skip
         with staged(connection, "incoming_planned", _PLANNED, rows):
-            if connection.dialect.name == "postgresql":  # serialises issuing with an operator's act
-                connection.execute(sa.text(_lock_states("incoming_planned")))
+            # A concurrent act of an operator waits for this transaction, or this transaction for it.
+            lock_partitions(connection, "partition_state", "incoming_planned")
             connection.execute(timed(_REFUSE), {"now": now})
             connection.execute(timed(_ISSUE), {"run_id": run_id, "worker_token": worker_token, "now": now})
             connection.execute(timed(_REQUEUE_ISSUED), {"run_id": run_id, "now": now})
@@ -406,11 +406,4 @@ def record_audit(connection: Connection, entry: AuditEntry, affected: int, outco
             "affected": affected,
             "outcome": outcome,
         },
-    )
-
-
-def _lock_states(named_in: str) -> str:
-    return (
-        f"SELECT 1 FROM partition_state s JOIN {named_in} k ON {same_key('s', 'k')}"
-        " ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s"
     )

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from penstock.clock import Clock
 from penstock.db.bulk import KEY_COLUMNS, same_key, staged
 from penstock.db.engine import Database
+from penstock.db.locks import lock_partitions
 from penstock.db.types import UtcTimestamp
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.state.control import AuditEntry, record_audit
@@ -28,10 +29,6 @@ AND NOT EXISTS (SELECT 1 FROM attempt_input n WHERE n.input_source = a.source AN
 _ORDER = "a.source, a.customer_id, a.query_name, a.logical_date, a.attempt_no"
 _ATTEMPT = "SELECT a.source, a.customer_id, a.query_name, a.logical_date, a.run_id FROM partition_attempt a"
 _FIND = f"{_ATTEMPT} WHERE {_UNREFERENCED}"
-_LOCK = f"""
-SELECT 1 FROM partition_state s JOIN incoming_raw r ON {same_key("s", "r")}
-ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s
-"""
 _MARK = f"""
 UPDATE partition_attempt AS a SET raw_deleted_at = :now FROM incoming_raw r
 WHERE {same_key("a", "r")} AND a.run_id = r.run_id AND {_UNREFERENCED}
@@ -61,8 +58,8 @@ class GarbageStore:
 
         def work(connection: Connection) -> int:
             with staged(connection, "incoming_raw", {**KEY_COLUMNS, "run_id": sa.Text()}, rows):
-                if connection.dialect.name == "postgresql":  # serialises this with acts on authority
-                    connection.execute(sa.text(_LOCK))
+                # A concurrent change of authority waits for this transaction, or this transaction for it.
+                lock_partitions(connection, "partition_state", "incoming_raw")
                 marked = connection.execute(_timed(_MARK, "before", "now"), {"before": before, "now": now}).rowcount
             record_audit(connection, entry, marked, "done", now)
             return marked

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 from penstock.clock import Clock
 from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged, timed
 from penstock.db.engine import Database
+from penstock.db.locks import lock_partitions
 from penstock.partition import PartitionKey
 from penstock.state.audited import refuse_blank
 from penstock.state.control import DELETE_RETRY_DUE, AuditEntry, record_audit
@@ -86,8 +87,7 @@ class MarkStore:
             with staged(connection, "incoming_key", KEY_COLUMNS, [key_values(key) for key in keys]):
                 if creates:
                     connection.execute(sa.text(_ROWS))
-                if connection.dialect.name == "postgresql":
-                    connection.execute(sa.text(_LOCK))
+                lock_partitions(connection, "partition_control", "incoming_key")
                 parameters = {"now": now, "actor": entry.actor, "reason": reason}
                 wanted = {name: value for name, value in parameters.items() if f":{name}" in statement}
                 text = timed(statement) if "now" in wanted else sa.text(statement)
@@ -99,9 +99,3 @@ class MarkStore:
             return changed
 
         return self._database.transact(work)
-
-
-_LOCK = f"""
-SELECT 1 FROM partition_control c JOIN incoming_key k ON {same_key("c", "k")}
-ORDER BY c.source, c.customer_id, c.query_name, c.logical_date FOR UPDATE OF c
-"""

@@ -13,6 +13,7 @@ from penstock.clock import Clock
 from penstock.db import schema
 from penstock.db.bulk import Columns, staged, timed
 from penstock.db.engine import Database
+from penstock.db.locks import lock_rows
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.pause_scope import Change, PauseSelector, Scope, paused_by, resumed_by
 from penstock.state.pause_selectors import read_selectors
@@ -28,7 +29,6 @@ _SCOPE: Columns = {
 }
 
 _MARKED = "(c.paused_at IS NOT NULL OR c.held_at IS NOT NULL)"
-_KEY_ORDER = "c.source, c.customer_id, c.query_name, c.logical_date"
 _NO_MARKS = (
     """paused_at = NULL, paused_by = NULL, paused_reason = NULL, held_at = NULL, held_by = NULL, held_reason = NULL"""
 )
@@ -40,17 +40,14 @@ _NAMED = """EXISTS (SELECT 1 FROM incoming_scope i
     AND (i.first_date IS NULL OR i.first_date <= c.logical_date)
     AND (i.last_date IS NULL OR i.last_date >= c.logical_date))
 """
-_LOCK = f"SELECT 1 FROM partition_control c WHERE {_MARKED} AND {_NAMED} ORDER BY {_KEY_ORDER} FOR UPDATE OF c"
+_ROWS = f"partition_control c WHERE {_MARKED} AND {_NAMED}"
 _CLEAR = f"UPDATE partition_control AS c SET {_NO_MARKS} WHERE {_MARKED} AND {_NAMED}"
 
 # For thousands of scopes with all fields set: each finds its rows by key.
 _INSIDE = """i.source = c.source AND i.customer_id = c.customer_id AND i.query_name = c.query_name
     AND c.logical_date BETWEEN i.first_date AND i.last_date
 """
-_LOCK_INSIDE = f"""
-SELECT 1 FROM partition_control c JOIN incoming_scope i ON {_INSIDE} WHERE {_MARKED}
-ORDER BY {_KEY_ORDER} FOR UPDATE OF c
-"""
+_ROWS_INSIDE = f"partition_control c JOIN incoming_scope i ON {_INSIDE} WHERE {_MARKED}"
 _CLEAR_INSIDE = f"UPDATE partition_control AS c SET {_NO_MARKS} FROM incoming_scope i WHERE {_INSIDE} AND {_MARKED}"
 
 _END = """
@@ -127,10 +124,9 @@ def _lock_selectors(connection: Connection) -> None:
 
 def _clear_marks(connection: Connection, scopes: Sequence[Scope]) -> int:
     rows = [_values(scope) for scope in scopes]
-    lock, clear = (_LOCK, _CLEAR) if any(None in row for row in rows) else (_LOCK_INSIDE, _CLEAR_INSIDE)
+    named, clear = (_ROWS, _CLEAR) if any(None in row for row in rows) else (_ROWS_INSIDE, _CLEAR_INSIDE)
     with staged(connection, "incoming_scope", _SCOPE, rows):
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text(lock))
+        lock_rows(connection, named, "c")
         return connection.execute(sa.text(clear)).rowcount
 
 

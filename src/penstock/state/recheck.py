@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged, timed
+from penstock.db.locks import lock_partitions
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged
 from penstock.lifecycle import Act
@@ -27,10 +28,6 @@ class FailedRecheck:
 # Only runs that are still trusted: if authority moved during the re-check, there is nothing to withdraw.
 _STILL_TRUSTED = f"{same_key('s', 'i')} AND s.status = 'success' AND s.current_run_id = i.run_id"
 
-_LOCK = f"""
-SELECT 1 FROM partition_state s JOIN incoming_recheck i ON {same_key("s", "i")}
-ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s
-"""
 _RULE = f"""
 UPDATE incoming_recheck AS i SET applies = 1 WHERE EXISTS (SELECT 1 FROM partition_state s WHERE {_STILL_TRUSTED})
 """
@@ -62,8 +59,7 @@ def demote_rejected(connection: Connection, found: Sequence[FailedRecheck], now:
     columns = {**KEY_COLUMNS, "run_id": sa.Text(), "error_message": sa.Text(), "applies": sa.Integer()}
     rows = [(*key_values(f.attempt.partition), f.attempt.run_id, f.error_message, 0) for f in found]
     with staged(connection, "incoming_recheck", columns, rows):
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text(_LOCK))
+        lock_partitions(connection, "partition_state", "incoming_recheck")
         connection.execute(sa.text(_RULE))
         connection.execute(timed(_DEMOTE), {"now": now})
         connection.execute(timed(_MARK), {"now": now})

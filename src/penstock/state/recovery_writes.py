@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from penstock.db import schema
 from penstock.db.bulk import KEY_COLUMNS, Columns, insert, key_values, same_key, staged, timed
+from penstock.db.locks import lock_partitions
 from penstock.db.types import UtcTimestamp
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged, Event, PartitionPublished, TaskFinished
@@ -43,10 +44,6 @@ _DECISION: Columns = {
     "extracted_at": UtcTimestamp(),
 }
 _SAME_RUN = f"{same_key('a', 'i')} AND a.run_id = i.run_id"
-_LOCK = f"""
-SELECT 1 FROM partition_state s JOIN incoming_decision i ON {same_key("s", "i")}
-ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR UPDATE OF s
-"""
 _CLOSE = f"""
 UPDATE partition_attempt AS a SET outcome = 'SUCCEEDED', stage = 'validate', record_count = i.record_count,
     payload_digest = i.payload_digest, payload_bytes = i.payload_bytes, content_digest = i.content_digest,
@@ -173,8 +170,7 @@ def apply_recovery(
     verdicts = Counter(run.attempt.partition for run, _ in recovery.sealed if run.outcome != Outcome.CANCELLED)
     rows = [_row(d, versions, verdicts[d.run.attempt.partition]) for d in recovery.decisions]
     with staged(connection, "incoming_decision", _DECISION, rows):
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text(_LOCK))
+        lock_partitions(connection, "partition_state", "incoming_decision")
         for statement in (_CLOSE, _APPROVE, _MOVE):
             connection.execute(timed(statement), {"now": now})
         connection.execute(sa.text(_COUNT))

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from penstock.db.bulk import KEY_COLUMNS, key_values, same_key, staged
 from penstock.db.engine import Database
+from penstock.db.locks import lock_partitions
 from penstock.db.types import UtcTimestamp
 from penstock.errors import ErrorClass
 from penstock.partition import PartitionKey
@@ -38,11 +39,6 @@ LIMIT :limit
 _LEAVE_OUT = f"""
 DELETE FROM incoming_decision AS i WHERE NOT EXISTS (SELECT 1 FROM retry_due d
     WHERE {same_key("d", "i")} AND d.attempt_no = i.attempt_no)
-"""
-
-_LOCK = f"""
-SELECT 1 FROM retry_due d JOIN incoming_decision i ON {same_key("d", "i")}
-ORDER BY d.source, d.customer_id, d.query_name, d.logical_date FOR UPDATE OF d
 """
 
 _DECIDE = """
@@ -131,8 +127,8 @@ class RetryStore:
             for d in decisions
         ]  # fmt: skip
         with staged(connection, "incoming_decision", _COLUMNS, rows):
-            if connection.dialect.name == "postgresql":  # serialises this with an acceptance
-                connection.execute(sa.text(_LOCK))
+            # A concurrent acceptance waits for this decision, or this decision for it.
+            lock_partitions(connection, "retry_due", "incoming_decision")
             connection.execute(sa.text(_LEAVE_OUT))
             connection.execute(sa.text(_DECIDE))
             connection.execute(sa.text(_FORGET))

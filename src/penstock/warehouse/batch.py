@@ -1,4 +1,4 @@
-"""A publication as the database keeps it: prepared before the first Delta commit, finished after the last."""
+"""Publications in the database: a batch is prepared before the first table commit and finished after the last."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.bulk import insert, key_values, same_key, timed
 from penstock.db.lease import worker_lives
+from penstock.db.locks import lock_rows
 from penstock.db.schema import KEY
 from penstock.errors import LeaseLost
 from penstock.ledger.append import append
 from penstock.ledger.events import Event, PartitionHidden, PartitionPublished
 from penstock.partition import PartitionKey, RunId
 from penstock.warehouse.due import Hide, Load
-from penstock.warehouse.tables import Staged
+from penstock.warehouse.format import StagedFile
 
 _ITEM_COLUMNS = (
     "batch_id", *KEY, "act", "run_id", "schema_version", "table_name", "record_count", "authority_version",
@@ -28,9 +29,9 @@ _ITEM_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """Files in and files out of one table."""
+    """The files that a batch adds to and removes from one table."""
 
-    add: tuple[Staged, ...]
+    add: tuple[StagedFile, ...]
     remove: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -38,12 +39,12 @@ class TableChange:
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Self:
-        return cls(tuple(Staged(**staged) for staged in body["add"]), tuple(body["remove"]))
+        return cls(tuple(StagedFile(**staged) for staged in body["add"]), tuple(body["remove"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One publication: what changes in each table, together or not at all."""
+    """One publication: the changes of all its tables, which take effect together."""
 
     batch_id: str
     changes: Mapping[str, TableChange]
@@ -62,7 +63,7 @@ def prepare(
     hides: Sequence[Hide],
     now: datetime,
 ) -> None:
-    """Write down everything that is needed to finish (or forget) the publication, should we die on the way."""
+    """Record the batch, so that another process can finish or discard it after a crash."""
     body = {name: change.as_dict() for name, change in batch.changes.items()}
     connection.execute(
         sa.insert(schema.load_batch),
@@ -88,7 +89,7 @@ def prepare(
 
 
 def prepared_batches(connection: Connection, tables: Sequence[str]) -> list[Batch]:
-    """Publications that somebody prepared, and nobody finished, on any of `tables`."""
+    """The prepared, unfinished batches that change any of `tables`, oldest first."""
     table = schema.load_batch
     rows = connection.execute(sa.select(table).where(table.c.status == "prepared").order_by(table.c.batch_id)).all()
     batches = [
@@ -98,7 +99,7 @@ def prepared_batches(connection: Connection, tables: Sequence[str]) -> list[Batc
 
 
 def abandoned_tables(connection: Connection) -> set[str]:
-    """The tables of publications that somebody prepared who is gone."""
+    """The tables of prepared batches whose worker is dead."""
     table = schema.load_batch
     lives = worker_lives(connection.dialect.name, "t.lease_worker")
     alone = f"NOT EXISTS (SELECT 1 FROM warehouse_table t WHERE t.lease_token = load_batch.lease_token AND {lives})"
@@ -107,7 +108,7 @@ def abandoned_tables(connection: Connection) -> set[str]:
 
 
 def adopt(connection: Connection, batch: Batch, token: str) -> None:
-    """From now on this batch is ours to finish; whoever prepared it can not publish it any more."""
+    """Take over a prepared batch under this lease token. The process that prepared it can no longer finish it."""
     table = schema.load_batch
     connection.execute(
         sa.update(table)
@@ -117,16 +118,17 @@ def adopt(connection: Connection, batch: Batch, token: str) -> None:
 
 
 def discard(connection: Connection, batch: Batch, token: str, now: datetime) -> None:
+    """Mark a prepared batch as discarded. Raises LeaseLost if another process finished or adopted it."""
     _finish(connection, batch, token, "discarded", now)
 
 
 def record_published(
     connection: Connection, batch: Batch, token: str, versions: Mapping[str, int], now: datetime
 ) -> tuple[int, int]:
-    """Pointers, load records, heads, due list, events and the batch itself, in the caller's one transaction."""
+    """Write pointers, load records, heads, due work, events and the batch itself in the caller's transaction. Returns
+    the numbers of loaded and hidden partitions. Raises LeaseLost if another process finished or adopted the batch."""
     parameters = {"batch_id": batch.batch_id, "now": now}
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.text(_LOCK_STATES), parameters)
+    lock_rows(connection, _ITS_STATES, "s", share=True, parameters={"batch_id": batch.batch_id})
     connection.execute(timed(_RECORD_LOADS), parameters)
     for name, version in versions.items():
         connection.execute(
@@ -136,7 +138,7 @@ def record_published(
         )
     connection.execute(sa.text(_POINT), parameters)
     connection.execute(timed(_HIDE), parameters)
-    connection.execute(sa.text(_STRIKE), parameters)
+    connection.execute(sa.text(_DELETE_DUE), parameters)
     connection.execute(timed(_STILL_DUE), parameters)
     events = _events(connection, batch)
     append(connection, events, "loader", now)
@@ -145,12 +147,9 @@ def record_published(
     return published, len(events) - published
 
 
-_LOCK_STATES = f"""
-SELECT 1 FROM partition_state s JOIN load_batch_item i ON {same_key("s", "i")} WHERE i.batch_id = :batch_id
-ORDER BY s.source, s.customer_id, s.query_name, s.logical_date FOR SHARE OF s
-"""
+_ITS_STATES = f"partition_state s JOIN load_batch_item i ON {same_key('s', 'i')} WHERE i.batch_id = :batch_id"
 
-# The first load of a run is the record of it; loading the same run again changes nothing, not even the time.
+# A load record is written at the first load of a run. Loading the run again does not change it, not even `loaded_at`.
 _RECORD_LOADS = """
 INSERT INTO load_record (source, customer_id, query_name, logical_date, run_id, schema_version, record_count, loaded_at,
     table_name)
@@ -159,15 +158,15 @@ FROM load_batch_item WHERE batch_id = :batch_id AND act = 'load'
 ON CONFLICT DO NOTHING
 """
 
-# A run that newer ones replaced while it was published stays readable until one of them is published, as the run before
-# it was. That it was replaced, and not withdrawn, is certain when nothing but acceptances moved authority since.
+# A run that a newer run replaced during its publication stays readable until the newer run is published. It was
+# replaced and not withdrawn if only acceptances changed the authority since.
 _ONLY_REPLACED = f"""s.status = 'success' AND EXISTS (
     SELECT 1 FROM warehouse_pointer p JOIN partition_attempt a ON {same_key("a", "p")} AND a.run_id = i.run_id
     WHERE {same_key("p", "i")} AND p.available AND s.authority_version - i.authority_version = (
         SELECT count(*) FROM partition_attempt n
         WHERE {same_key("n", "i")} AND n.outcome = 'SUCCEEDED' AND n.attempt_no > a.attempt_no))"""
 
-# A pointer follows authority: what was withdrawn while we published is in the table, but not available.
+# A pointer follows authority: a run that was withdrawn during its publication is in the table, but not available.
 _POINT = f"""
 INSERT INTO warehouse_pointer (source, customer_id, query_name, logical_date, run_id, schema_version, table_name,
     table_version, available, record_count, loaded_at, hidden_at)
@@ -192,13 +191,13 @@ UPDATE warehouse_pointer AS p SET available = false, hidden_at = :now FROM load_
 WHERE {same_key("p", "i")} AND i.batch_id = :batch_id AND i.act = 'hide'
 """
 
-_STRIKE = f"""
+_DELETE_DUE = f"""
 DELETE FROM publish_due AS d WHERE EXISTS (
     SELECT 1 FROM load_batch_item i WHERE i.batch_id = :batch_id AND {same_key("i", "d")}
     AND d.authority_version <= i.authority_version)
 """
 
-# What moved on while we published may have been struck from the list before the table held anything of it.
+# A partition whose authority changed during the publication is due again, because its row may have been deleted.
 _STILL_DUE = f"""
 INSERT INTO publish_due (source, customer_id, query_name, logical_date, authority_version, since)
 SELECT s.source, s.customer_id, s.query_name, s.logical_date, s.authority_version, :now

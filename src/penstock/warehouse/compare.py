@@ -1,4 +1,4 @@
-"""The whole comparison of authority and pointers, as one statement: what is to be loaded, replaced or hidden."""
+"""Compares authority with all pointers in one statement: partitions to load, to replace or to hide."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ON CONFLICT (source, customer_id, query_name, logical_date) DO NOTHING
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A partition whose pointer does not say what authority says."""
+    """A partition whose pointer differs from its authority."""
 
     key: PartitionKey
     act: str
@@ -47,7 +47,7 @@ class Difference:
 
 
 def differences(database: Database, limit: int | None) -> tuple[list[Difference], dict[str, int]]:
-    """Where authority and pointers differ, by key, and how many of each kind there are."""
+    """The differences between authority and pointers in key order, and the number of each kind."""
     order = "source, customer_id, query_name, logical_date"
     page = f"SELECT * FROM ({_COMPARED}) c WHERE act IS NOT NULL ORDER BY {order}"
     page += "" if limit is None else f" LIMIT {int(limit)}"
@@ -59,7 +59,7 @@ def differences(database: Database, limit: int | None) -> tuple[list[Difference]
 
 
 def queue_differences(database: Database, now: datetime) -> int:
-    """Put every difference on the list of due work, whatever verdicts wrote there. Says how many were not on it."""
+    """Insert every difference into the due work. Returns the number of differences that were not in it."""
 
     def work(connection: Connection) -> int:
         return connection.execute(timed(_QUEUE), {"now": now}).rowcount

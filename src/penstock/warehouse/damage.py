@@ -1,4 +1,4 @@
-"""Which data files of a table are missing or cannot be read, looked for after a read or a write failed.
+"""Finds missing and unreadable data files of a table after a read or a write failed.
 
 Nothing here runs while reads and writes succeed. An unreachable storage is no damage: its own error is raised.
 """
@@ -19,8 +19,9 @@ from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import PartitionKey
 from penstock.plural import counted
-from penstock.warehouse.reader import TableHead
-from penstock.warehouse.tables import DataFile, rebuild_hint
+from penstock.warehouse.format import DataFile
+from penstock.warehouse.heads import TableHead
+from penstock.warehouse.layout import rebuild_hint
 from penstock.warehouse.versions import Versions
 
 _NAMED = 3
@@ -28,13 +29,15 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
+    """A data file that cannot be used, with the reason."""
+
     file: DataFile
     reason: str
 
 
 def damage_of(database: Database, versions: Versions, heads: Iterable[TableHead]) -> WarehouseError | None:
-    """The error that names the first of these tables with damaged files, and the partitions in them; None if all of
-    them are whole."""
+    """The error for the first of these tables that has damaged files, with the partitions in them; None if there is no
+    damage."""
     for head in heads:
         files = versions.contents(head.name, head.location, head.version).files
         if damaged := damaged_files(versions.lake, head.location, files):
@@ -43,8 +46,8 @@ def damage_of(database: Database, versions: Versions, heads: Iterable[TableHead]
 
 
 def damaged_files(lake: Lake, location: str, files: Sequence[DataFile]) -> list[DamagedFile]:
-    """Files that are missing or of another size, by one listing; if there are none, all files are read, one at a
-    time, up to the first that cannot be."""
+    """The files that are missing or have another size, by one listing. If there are none, reads all files, one at a
+    time, up to the first that is unreadable."""
     sizes = {entry.path: entry.size for entry in lake.list(location)}
     found = []
     for file in files:
@@ -75,7 +78,7 @@ def _unreadable(lake: Lake, path: str) -> str | None:
 
 
 def _partitions(database: Database, table: str, files: Sequence[DataFile]) -> list[PartitionKey]:
-    """The partitions whose rows may lie in these files."""
+    """The partitions that may have rows in these files, by file statistics."""
     pointer = schema.warehouse_pointer
     statement = sa.select(*(pointer.c[name] for name in schema.KEY)).where(
         pointer.c.table_name == table, pointer.c.hidden_at.is_(None)

@@ -1,4 +1,5 @@
-"""Errors that damaged files made are replaced by errors that name the files. Workers import this: it imports little."""
+"""Replaces errors that damaged files cause by errors that name the files. Spark workers import this module, so it has
+few imports."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Diagnose = Callable[[], PenstockError | None]
 
 @contextmanager
 def explained(diagnose: Diagnose | None, *kinds: type[Exception]) -> Iterator[None]:
-    """Raises the error that names damaged files instead of one of these kinds, if there are any."""
+    """Raises the error that names damaged files instead of an error of these kinds, if files are damaged."""
     try:
         yield
     except kinds as error:
@@ -23,7 +24,8 @@ def explained(diagnose: Diagnose | None, *kinds: type[Exception]) -> Iterator[No
 
 
 def diagnosis(diagnose: Diagnose | None) -> PenstockError | None:
-    """The error that names what is damaged; None also if the storage or the database does not answer now."""
+    """The error that names the damaged files; None if there are none, or if the storage or the database does not
+    respond."""
     try:
         return diagnose() if diagnose else None
     except TerminalError as error:

@@ -1,4 +1,4 @@
-"""What the warehouse does not show yet: authority compared with pointers, for the partitions that verdicts touched."""
+"""Due work: the partitions whose verdicts changed and whose pointers have to follow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TYPES: dict[str, sa.types.TypeEngine[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Authority names a run that readers do not see yet. `instead_of` is the table that holds rows to be replaced."""
+    """An authoritative run that readers do not see yet. `instead_of` is the table with the rows that it replaces."""
 
     slice: NewSlice
     schema_version: str
@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Hide:
-    """The partition is no longer vouched for, and `table` still holds its rows."""
+    """A partition without authority whose rows are still in `table`."""
 
     key: PartitionKey
     table: str
@@ -67,7 +67,7 @@ class Hide:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The pointer already says what authority says."""
+    """A partition whose pointer already agrees with its authority."""
 
     key: PartitionKey
     authority_version: int
@@ -77,14 +77,14 @@ Due = Load | Hide | Settled
 
 
 def read_due(connection: Connection, limit: int, without: Collection[str] = ()) -> list[Due]:
-    """Everything that verdicts left to publish, in table order, except for the assets `without`."""
+    """The due work in table order, up to `limit`, except for the assets `without`."""
     statement = sa.text(_DUE).bindparams(sa.bindparam("without", type_=sa.Text(), expanding=True)).columns(**_TYPES)
     rows = connection.execute(statement, {"limit": limit, "without": sorted(without)})
     return [_due(False, *row) for row in rows]
 
 
 def load_again(connection: Connection, keys: Iterable[PartitionKey]) -> list[Load | Hide]:
-    """The items that put the authoritative rows of these partitions into their tables, whatever pointers say."""
+    """The items that load the authoritative rows of these partitions again, independent of their pointers."""
     with staged(connection, "incoming_again", KEY_COLUMNS, [key_values(key) for key in keys]):
         statement = sa.text(f"{_ITEMS.format(queue='incoming_again')} {_ORDER}").columns(**_TYPES)
         found = [_due(True, *row) for row in connection.execute(statement)]
@@ -102,7 +102,7 @@ LEFT JOIN warehouse_pointer p ON {same_key("p", "d")}
 
 @dataclass(frozen=True, slots=True)
 class DueTables:
-    """The tables that have rows to gain (with source, query and schema version) or to lose."""
+    """The tables that gain rows (with source, query and schema version) or lose rows."""
 
     gaining: dict[str, tuple[str, str, str]]
     losing: set[str]
@@ -115,7 +115,7 @@ class DueTables:
         return DueTables(self.gaining, self.losing | tables)
 
     def without(self, tables: Collection[str]) -> DueTables:
-        """Without the assets of these tables, whatever the schema version."""
+        """Without the assets of these tables, in all schema versions."""
         assets = {name.rpartition(".")[0] for name in tables}
         return DueTables(
             {name: facts for name, facts in self.gaining.items() if name.rpartition(".")[0] not in assets},
@@ -124,7 +124,7 @@ class DueTables:
 
 
 def due_tables(connection: Connection) -> DueTables:
-    """Which tables the due work is about, without reading the work itself."""
+    """The tables of the due work, without reading its items."""
     rows = connection.execute(sa.text(_TABLES)).all()
     gaining = {
         f"{row.source}.{row.query_name}.{row.schema_version}": (row.source, row.query_name, row.schema_version)
@@ -135,7 +135,7 @@ def due_tables(connection: Connection) -> DueTables:
 
 
 def tables_of(due: Iterable[Due]) -> set[str]:
-    """Every table that has rows to gain or to lose."""
+    """Every table that gains or loses rows."""
     tables: set[str] = set()
     for item in due:
         if isinstance(item, Load):
@@ -165,7 +165,7 @@ def _due(
     available: bool | None,
     hidden_at: datetime | None,
 ) -> Due:
-    """One row of `_DUE`, column by column: looking columns up by name would take longer than all the rest."""
+    """The item of one row of `_DUE`. Columns are positional, because access by name would dominate the run time."""
     key = PartitionKey(source, customer_id, query_name, logical_date)
     served = served_table if hidden_at is None else None
     if status != "success":
@@ -176,8 +176,8 @@ def _due(
     return Load(new, schema_version, contract_fingerprint, authority_version, served)
 
 
-def forget(connection: Connection, settled: Iterable[Settled]) -> None:
-    """Strike from the list what is already as it should be."""
+def delete_settled(connection: Connection, settled: Iterable[Settled]) -> None:
+    """Delete settled partitions from the due work, unless their authority changed since."""
     columns = {**KEY_COLUMNS, "authority_version": sa.Integer()}
     with staged(connection, "incoming_settled", columns, [(*key_values(s.key), s.authority_version) for s in settled]):
         connection.execute(
@@ -189,7 +189,7 @@ def forget(connection: Connection, settled: Iterable[Settled]) -> None:
 
 
 def still_authoritative(connection: Connection, loads: Iterable[Load]) -> set[PartitionKey]:
-    """Of these loads, the partitions whose authority has not moved since they were read."""
+    """The partitions of these loads whose authority has not changed since they were read."""
     columns = {**KEY_COLUMNS, "run_id": sa.Text(), "schema_version": sa.Text()}
     rows = [(*key_values(load.key), load.slice.run_id, load.schema_version) for load in loads]
     with staged(connection, "incoming_load", columns, rows):

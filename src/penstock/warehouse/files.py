@@ -1,4 +1,4 @@
-"""Writing packed data files: rows arrive in table order and leave in Parquet files of about the target size."""
+"""Writes and reads data files: rows in table order, in Parquet files of about the target size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import date
 from types import TracebackType
 from typing import Any, Self
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.lake import Lake
 from penstock.partition import new_ulid
-from penstock.warehouse.tables import MONTH, SortKey, Staged
+from penstock.warehouse.format import FileStatistics, StagedFile, TableFormat, table_format
+from penstock.warehouse.layout import MONTH, SortKey
 
 TARGET_BYTES = 64 * 1024 * 1024
 _ROWS_PER_GROUP = 128 * 1024
@@ -23,17 +23,19 @@ _HELD_BYTES = 32 * 1024 * 1024
 
 
 class PackedWriter:
-    """Rolls over to the next file at the target size. Nobody reads the files before they are committed to a table."""
+    """Writes rows to files of about the target size. Readers do not see the files before they are committed to a
+    table."""
 
     def __init__(self, lake: Lake, table_path: str, month: str, schema: pa.Schema) -> None:
         self._filesystem, root = lake.filesystem()
+        self._format = table_format(lake)
         self._table_path = f"{root}/{table_path}"
         self._month = month
         self._schema = schema
         self._held: list[pa.Table] = []
         self._held_bytes = 0
         self._file: _OpenFile | None = None
-        self.staged: list[Staged] = []
+        self.staged: list[StagedFile] = []
 
     def write(self, rows: pa.Table) -> None:
         if not rows.num_rows:
@@ -43,8 +45,8 @@ class PackedWriter:
         if self._held_bytes >= _HELD_BYTES:
             self._flush()
 
-    def close(self) -> list[Staged]:
-        """Finish the last file; everything that was staged."""
+    def close(self) -> list[StagedFile]:
+        """Finish the last file. Returns all staged files."""
         self._flush()
         self._roll()
         return self.staged
@@ -57,7 +59,7 @@ class PackedWriter:
         if self._file is None:
             path = f"{MONTH}={self._month}/part-{new_ulid()}.parquet"
             self._filesystem.create_dir(f"{self._table_path}/{MONTH}={self._month}")
-            self._file = _OpenFile(self._filesystem, self._table_path, path, self._schema)
+            self._file = _OpenFile(self._filesystem, self._format, self._table_path, path, self._schema)
         self._file.write(rows)
         if self._file.size >= TARGET_BYTES:
             self._roll()
@@ -73,13 +75,16 @@ class PackedWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        if self._file is not None:  # an unfinished file is an orphan that no table names
+        if self._file is not None:  # the unfinished file belongs to no table; vacuum deletes it
             self._file.abandon()
 
 
 class _OpenFile:
-    def __init__(self, filesystem: Any, table_path: str, path: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, filesystem: Any, table_format: TableFormat, table_path: str, path: str, schema: pa.Schema
+    ) -> None:
         self._path = path
+        self._format = table_format
         self._sink = filesystem.open_output_stream(f"{table_path}/{path}")
         self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1)
         self._records = 0
@@ -94,11 +99,12 @@ class _OpenFile:
         self._records += rows.num_rows
         self._bounds.add(rows)
 
-    def close(self, month: str) -> Staged:
+    def close(self, month: str) -> StagedFile:
         self._writer.close()
         size = self.size
         self._sink.close()
-        return Staged(self._path, size, self._records, month, self._bounds.stats(self._records))
+        stats = self._format.encode_statistics(self._bounds.statistics(self._records))
+        return StagedFile(self._path, size, self._records, month, stats)
 
     def abandon(self) -> None:
         self._writer.close()
@@ -106,7 +112,7 @@ class _OpenFile:
 
 
 class _Bounds:
-    """Smallest and largest key of a file: by these alone a reader decides whether to open it."""
+    """Collects the smallest and largest keys of a file, by which readers decide whether to open it."""
 
     def __init__(self) -> None:
         self._dates: list[date] = []
@@ -117,15 +123,14 @@ class _Bounds:
             ends = pc.min_max(rows.column(column)).as_py()
             kept += [ends["min"], ends["max"]]
 
-    def stats(self, records: int) -> str:
-        low = {"customer_id": min(self._customers), "logical_date": min(self._dates).isoformat()}
-        high = {"customer_id": max(self._customers), "logical_date": max(self._dates).isoformat()}
-        nulls = {"customer_id": 0, "logical_date": 0}
-        return orjson.dumps({"numRecords": records, "minValues": low, "maxValues": high, "nullCount": nulls}).decode()
+    def statistics(self, records: int) -> FileStatistics:
+        days = (min(self._dates), max(self._dates))
+        return FileStatistics(records, days, (min(self._customers), max(self._customers)))
 
 
 def read_rows(lake: Lake, table_path: str, files: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of these files in the columns of `schema`, a row group at a time: in memory a file may be far larger."""
+    """The rows of these files in the columns of `schema`, one row group at a time, because a file can be many times
+    larger in memory."""
     filesystem, root = lake.filesystem()
     for path in files:
         with filesystem.open_input_file(f"{root}/{table_path}/{path}") as stream:
@@ -151,27 +156,27 @@ def between(rows: pa.Table, low: SortKey | None, high: SortKey | None) -> pa.Tab
 
 
 def in_table_order(rows: pa.Table) -> pa.Table:
-    """Sorted by day and customer; rows of one partition keep the order in which they stand."""
+    """The rows sorted by day and customer; a stable sort."""
     order = pc.sort_indices(rows, sort_keys=[("logical_date", "ascending"), ("customer_id", "ascending")])
     return rows.take(order)
 
 
 class SortedRows:
-    """Rows in table order that are handed out from the front."""
+    """Returns rows in table order, each row once."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
         runs = pc.run_end_encode(_keys(rows).combine_chunks())
-        self._names: list[str] = runs.values.to_pylist()  # rows of one partition lie together
+        self._names: list[str] = runs.values.to_pylist()  # the rows of one partition are contiguous
         self._ends: list[int] = runs.run_ends.to_pylist()
-        self._given = 0
+        self._returned = 0
 
     def before(self, key: SortKey) -> pa.Table:
-        """The rows not handed out yet that belong before the partition `key`."""
+        """The remaining rows before the partition `key`."""
         return self._until(bisect_left(self._names, _key(key)))
 
     def through(self, key: SortKey) -> pa.Table:
-        """The rows not handed out yet up to the partition `key`, with its own."""
+        """The remaining rows up to and including the partition `key`."""
         return self._until(bisect_right(self._names, _key(key)))
 
     def rest(self) -> pa.Table:
@@ -179,8 +184,8 @@ class SortedRows:
 
     def _until(self, partitions: int) -> pa.Table:
         end = self._ends[partitions - 1] if partitions else 0
-        begin, self._given = self._given, max(end, self._given)
-        return self._rows.slice(begin, self._given - begin)
+        begin, self._returned = self._returned, max(end, self._returned)
+        return self._rows.slice(begin, self._returned - begin)
 
 
 def _key(key: SortKey) -> str:

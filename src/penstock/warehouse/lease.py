@@ -1,4 +1,4 @@
-"""Who may publish to which tables. Several leases are taken in name order, so that nobody waits in a circle."""
+"""Leases of tables: one publisher per table at a time. They are acquired in name order, which prevents deadlocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WAIT_SECONDS = 0.25
 
 
 class TableLeases:
-    """The leases of one publication: a token of its own, under the heartbeat of its worker."""
+    """The leases of one publication under one token. They are valid while the worker's heartbeat is fresh."""
 
     def __init__(self, database: Database, worker_token: str, patience: float = 600.0) -> None:
         self.token = new_ulid()
@@ -27,7 +27,8 @@ class TableLeases:
         self._patience = patience
 
     def acquire(self, tables: Sequence[str], waiting: Callable[[str], None] | None = None) -> None:
-        """Take all of `tables`; waits while another living worker holds one."""
+        """Acquire the leases of `tables`; waits while another live worker holds one. Raises StateConflict if the wait
+        exceeds the patience."""
         deadline = time.monotonic() + self._patience
         for table in sorted(tables):
             while not self._database.transact(lambda connection, name=table: self._take(connection, name)):  # type: ignore[misc]
@@ -38,6 +39,7 @@ class TableLeases:
                 time.sleep(_WAIT_SECONDS)
 
     def release(self) -> None:
+        """Release all leases of this token."""
         table = schema.warehouse_table
         statement = (
             sa.update(table).where(table.c.lease_token == self.token).values(lease_token=None, lease_worker=None)
@@ -45,7 +47,8 @@ class TableLeases:
         self._database.transact(lambda connection: connection.execute(statement))
 
     def require(self, connection: Connection, tables: Sequence[str]) -> None:
-        """Fail unless every one of `tables` is still ours, inside the caller's transaction."""
+        """Lock the leases in the caller's transaction. Raises LeaseLost if another process took over one of
+        `tables`."""
         table = schema.warehouse_table
         held = sa.select(table.c.table_name).where(table.c.lease_token == self.token).with_for_update()
         lost = set(tables) - set(connection.scalars(held))

@@ -1,4 +1,4 @@
-"""Staging the months that a publication changes, again without the partitions that drop out of it."""
+"""Stages the months that a publication changes, and stages a month again if a partition drops out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pyarrow as pa
 from penstock.partition import PartitionKey
 from penstock.warehouse.batch import TableChange
 from penstock.warehouse.due import Hide, Load
+from penstock.warehouse.format import Table, require_columns
+from penstock.warehouse.layout import SortKey, month_of
 from penstock.warehouse.packing import MonthPlan, Part, by_month, plan_month
 from penstock.warehouse.staging import PartStaged, StagePart, Stager
-from penstock.warehouse.tables import SortKey, Table, month_of
 
 
 @dataclass(slots=True)
 class _Month:
-    """The staging work of one month of one table; staged again from scratch when an item drops out."""
+    """The staging work of one month of one table."""
 
     plan: MonthPlan
     staged: list[PartStaged] | None = None
@@ -26,7 +27,8 @@ class _Month:
 class MonthStaging:
     """Stages months, and stages a month again without the items that dropped out of it.
 
-    `lost` are files of each table that leave it unread; `unwanted` are partitions of each table whose rows leave it.
+    `lost` are the damaged files of each table, which are removed without being read. `unwanted` are the partitions of
+    each table whose rows are removed.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class MonthStaging:
         self._workers = workers
         self._months: dict[tuple[str, str], _Month] = {}
         for name, table in opened.items():
-            table.require_columns(self._fields[name])
+            require_columns(table, self._fields[name])
 
     def run(
         self,
@@ -60,10 +62,11 @@ class MonthStaging:
         authority: Callable[[Sequence[Load]], set[PartitionKey]],
         broken: dict[PartitionKey, str],
     ) -> list[Load]:
-        """Stage until every item is readable and still authoritative; the loads that remain."""
+        """Stage until every load is readable and still authoritative. Returns the remaining loads; adds unreadable
+        partitions to `broken`."""
         self._plan(loads, hides, None)
         while True:
-            failed = self._stage_what_is_planned(loads)
+            failed = self._stage_planned(loads)
             broken.update(failed)
             vouched = authority(loads)
             out = {load.key for load in loads if load.key in failed or load.key not in vouched}
@@ -80,13 +83,14 @@ class MonthStaging:
             self._plan(loads, hides, touched)
 
     def changes(self) -> dict[str, TableChange]:
+        """The files to add and to remove, by table."""
         changes = {}
         for name in self._tables:
             months = [month for (table, _), month in self._months.items() if table == name]
             add = tuple(f for month in months for piece in month.staged or () for f in piece.files)
             rewritten = [path for month in months for path in month.plan.rewritten]
             changes[name] = TableChange(add, (*sorted(self._lost.get(name, ())), *rewritten))
-        # A table without files in or out is committed too: its head must say that an empty slice is in it.
+        # A table without file changes gets a commit, too: its head must include empty slices.
         return changes
 
     def _plan(self, loads: Sequence[Load], hides: Sequence[Hide], only: set[tuple[str, str]] | None) -> None:
@@ -112,7 +116,7 @@ class MonthStaging:
     def _gone_from(self, table: str, part: Part) -> frozenset[SortKey]:
         return frozenset(self._gone_by_month.get((table, part.month), ())) if part.files else frozenset()
 
-    def _stage_what_is_planned(self, loads: Sequence[Load]) -> dict[PartitionKey, str]:
+    def _stage_planned(self, loads: Sequence[Load]) -> dict[PartitionKey, str]:
         todo = [(name, month) for (name, _), month in self._months.items() if month.staged is None]
         parts = [
             StagePart(name, self._tables[name].path, self._fields[name], self._gone_from(name, part), part)
@@ -130,7 +134,7 @@ class MonthStaging:
 
 
 def _dropped(loads: Sequence[Load], hides: Sequence[Hide]) -> dict[str, set[SortKey]]:
-    """Per table, the partitions whose old rows must go."""
+    """The partitions whose old rows are removed, by table."""
     dropped: dict[str, set[SortKey]] = {}
     for load in loads:
         if load.instead_of:

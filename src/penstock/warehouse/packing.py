@@ -1,7 +1,7 @@
-"""Deciding which files of a month are written anew, and cutting the work into parts that fit a worker's memory.
+"""Plans which files of a month are rewritten, and splits the work into parts that fit a worker's memory.
 
-New slices are put in table order here, on the driver, so that rows never have to be shuffled: a worker that reads its
-slices one after the other writes a sorted file.
+The driver sorts new slices in table order, so that no rows are shuffled: a worker that reads its slices one after the
+other writes a sorted file.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.warehouse.files import TARGET_BYTES
-from penstock.warehouse.tables import DataFile, SortKey, month_of
+from penstock.warehouse.format import DataFile
+from penstock.warehouse.layout import SortKey, month_of
 
-SMALL_BYTES = TARGET_BYTES // 4  # files below this may be folded into a later publication of their month
-_TINY_BYTES = 1024 * 1024  # opening a file this small costs more than copying it
-_PART_BYTES = TARGET_BYTES  # what one part of the work holds in memory, as Parquet
+SMALL_BYTES = TARGET_BYTES // 4  # a later publication of the month may merge files below this size
+_TINY_BYTES = 1024 * 1024  # opening such a small file takes longer than copying it
+_PART_BYTES = TARGET_BYTES  # Parquet bytes that one part holds in memory
 _JSON_PER_PARQUET = 6  # raw JSON lines are about this much larger than the same rows in Parquet
 
 
 class NewSlice(NamedTuple):
-    """A vouched run that is to be in the table."""
+    """An accepted run that is to be loaded into a table."""
 
     key: PartitionKey
     run_id: RunId
@@ -42,19 +43,19 @@ class NewSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One worker's share: the slices and the old files' rows from `low` up to, but without, `high`."""
+    """The work of one Spark task: the slices and the rows of old files from `low` up to, but not including, `high`."""
 
     month: str
     low: SortKey | None
     high: SortKey | None
     slices: tuple[NewSlice, ...]
     files: tuple[str, ...]
-    weight: int  # about how many bytes of Parquet are read and written
+    weight: int  # estimated bytes of Parquet that are read and written
 
 
 @dataclass(frozen=True, slots=True)
 class MonthPlan:
-    """What happens to one month of one table."""
+    """The parts of one month of one table, and the files that they replace."""
 
     month: str
     parts: tuple[Part, ...]
@@ -64,7 +65,7 @@ class MonthPlan:
 def plan_month(
     month: str, files: Sequence[DataFile], slices: Sequence[NewSlice], dropped: set[SortKey], workers: int
 ) -> MonthPlan:
-    """Rewrite only files that may hold a dropped partition, and small ones if as much is written anyway."""
+    """Plan the rewrite of files that may contain a dropped partition, and of small files in proportion to new data."""
     affected = _affected(files, dropped)
     rest = [file for file in files if file not in affected]
     folded = _small_neighbours(rest, sum(s.weight for s in slices) + sum(f.size for f in affected))
@@ -75,7 +76,7 @@ def plan_month(
 
 
 def plan_compaction(month: str, files: Sequence[DataFile], workers: int) -> MonthPlan:
-    """Write the small files of a month together, if there are at least two of them."""
+    """Plan the merge of the small files of a month, if there are at least two."""
     small = sorted((f for f in files if f.month == month and f.size < SMALL_BYTES), key=lambda file: file.first)
     if len(small) < 2:
         return MonthPlan(month, (), ())
@@ -103,10 +104,10 @@ def _affected(files: Sequence[DataFile], dropped: set[SortKey]) -> list[DataFile
 
 
 def _small_neighbours(files: Sequence[DataFile], written: int) -> list[DataFile]:
-    """Tiny files, and small ones as long as at least their own size is written besides.
+    """Tiny files, and small files up to the number of bytes that are written anyway.
 
-    So the file that a row lies in at least doubles whenever the row is written again: a month that is filled by many
-    small publications has few files, and no row is copied more often than sizes can double.
+    The file of a row therefore at least doubles in size whenever the row is rewritten: a month with many small
+    publications has few files, and a row is copied only a logarithmic number of times.
     """
     chosen: list[DataFile] = []
     if not written:
@@ -124,7 +125,7 @@ def _parts(month: str, files: Sequence[DataFile], slices: Sequence[NewSlice], wo
     if not weights:
         return ()
     total = sum(weight for _, weight in weights)
-    # Several workers share a month only when each gets a file worth having.
+    # Several workers share a month only if each writes a file that is not small.
     limit = min(_PART_BYTES, max(total // workers + 1, SMALL_BYTES))
     bounds = _cuts(weights, limit)
     edges: list[SortKey | None] = [None, *bounds, None]
@@ -141,7 +142,7 @@ def _part(
 
 
 def _cuts(weights: Sequence[tuple[SortKey, int]], limit: int) -> list[SortKey]:
-    """Keys at which a new part begins."""
+    """The keys at which a new part begins, so that no part exceeds the limit."""
     cuts: list[SortKey] = []
     held = 0
     last = weights[0][0]

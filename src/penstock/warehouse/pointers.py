@@ -1,4 +1,4 @@
-"""What the warehouse really serves: one pointer per partition, and what waits to be published."""
+"""Reads pointers (the run that the warehouse serves for each partition), load records and due work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.warehouse.batch import abandoned_tables
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The run that the warehouse holds for a partition, and whether readers may see it."""
+    """The run of a partition in the warehouse, and whether readers see it."""
 
     key: PartitionKey
     run_id: RunId
@@ -32,7 +32,7 @@ class Pointer:
 
 
 class PointerReader:
-    """Questions about the published side."""
+    """Queries about published partitions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -44,18 +44,19 @@ class PointerReader:
         return None if row is None else _pointer(row)
 
     def due_since(self, key: PartitionKey) -> datetime | None:
-        """Since when the warehouse has not followed authority; None when it has."""
+        """The time since which the partition waits for publication; None if it is published."""
         table = schema.publish_due
         with self._database.snapshot() as connection:
             since: datetime | None = connection.scalar(sa.select(table.c.since).where(*_is(table, key)))
             return since
 
     def waiting(self) -> int:
+        """The number of partitions that wait for publication."""
         with self._database.snapshot() as connection:
             return int(connection.scalar(sa.select(sa.func.count()).select_from(schema.publish_due)) or 0)
 
     def interrupted(self) -> bool:
-        """True when a publication was prepared by somebody who is gone, and nobody has finished or forgotten it yet."""
+        """Whether a prepared publication of a dead worker is unfinished."""
         with self._database.snapshot() as connection:
             return bool(abandoned_tables(connection))
 
@@ -72,7 +73,7 @@ class PointerReader:
         after: PartitionKey | None = None,
         limit: int | None = None,
     ) -> tuple[list[Pointer], int]:
-        """Pointers in key order, and how many there are in all."""
+        """A page of pointers in key order, and the total number."""
         where = _where(schema.warehouse_pointer, keys, source, customers, queries, since, until, status)
         rows, total = self._page(schema.warehouse_pointer, where, after, limit, [])
         return [_pointer(row) for row in rows], total
@@ -91,8 +92,8 @@ class PointerReader:
         after_run: RunId | None = None,
         limit: int | None = None,
     ) -> tuple[list[LoadRecord], int]:
-        """Load records in key order, of one partition by run, and how many there are in all. They begin after a
-        partition, or after one run of it."""
+        """A page of load records by key and run, and the total number. The page begins after a partition, or after one
+        run of it."""
         table = schema.load_record
         where = _where(table, keys, source, customers, queries, since, until, status)
         rows, total = self._page(table, where, after, limit, [table.c.run_id], after_run)
@@ -161,7 +162,7 @@ def _where(
 
 @dataclass(frozen=True, slots=True)
 class LoadRecord:
-    """When a run of a partition was first loaded; loading it again changes nothing."""
+    """The first load of a run. Loading the run again does not change it."""
 
     key: PartitionKey
     run_id: RunId

@@ -1,8 +1,8 @@
-"""The publish protocol: stage files nobody reads, prepare, commit to Delta under a fence, then move the pointers.
+"""The publish protocol: stage files, prepare the batch, commit to the tables behind a fence, then advance the pointers.
 
-The order is the safety. Before `prepare` nothing exists but orphan files. After it, recovery can always tell from the
-tables themselves whether to finish the publication or to forget it. Readers follow the heads that the last transaction
-writes, so they see all of a publication or none of it.
+The order guarantees safety. Before `prepare`, a publication consists only of files that no table contains. After it,
+recovery decides by the tables themselves whether to finish or to discard the publication. Readers use the heads that
+the last transaction writes, so they see a publication completely or not at all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from penstock.clock import Clock
-from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.errors import LakeMismatch, WarehouseError
 from penstock.failpoint import reach
@@ -24,29 +23,22 @@ from penstock.partition import PartitionKey, RunId, new_ulid
 from penstock.warehouse import batch as batches
 from penstock.warehouse import due as due_work
 from penstock.warehouse.batch import Batch, TableChange
-from penstock.warehouse.consistency import (
-    Mismatch,
-    RecordedHead,
-    examine_opened,
-    examine_table,
-    lake_ahead,
-    recorded_heads,
-    unknown_commits,
-)
-from penstock.warehouse.delta_log import commits_after
+from penstock.warehouse.catalog import RecordedHead, recorded_heads, register_tables, tables_of_same_queries
+from penstock.warehouse.consistency import examine_opened, examine_table, lake_ahead, unknown_commits
 from penstock.warehouse.due import Hide, Load, Settled
+from penstock.warehouse.format import DataFile, StagedFile, Table, require_columns, table_format
 from penstock.warehouse.lease import TableLeases
+from penstock.warehouse.mismatch import Mismatch
 from penstock.warehouse.month_staging import MonthStaging
 from penstock.warehouse.packing import plan_compaction
 from penstock.warehouse.staging import StagePart, Stager
-from penstock.warehouse.tables import DataFile, Staged, Table, ensure_exists, location, table_exists
 
 BATCH_PARTITIONS = 50_000
 
 
 @dataclass(slots=True)
 class Publication:
-    """What a call of `publish` did. Nothing was published to the tables in `refused`, each with its mismatch."""
+    """The result of `publish`. Tables in `refused` disagree with the database, and nothing was published to them."""
 
     loaded: int = 0
     hidden: int = 0
@@ -60,7 +52,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """How many files of a table became how many."""
+    """The numbers of files before and after the compaction of a table."""
 
     table: str
     before: int
@@ -68,7 +60,7 @@ class Compaction:
 
 
 class Publisher:
-    """Publishes what is due. Several may run at once: each table has one publisher at a time."""
+    """Publishes due partitions. Several publishers may run at once; each table has one publisher at a time."""
 
     def __init__(
         self,
@@ -82,6 +74,7 @@ class Publisher:
     ) -> None:
         self.database = database
         self.lake = lake
+        self.format = table_format(lake)
         self.clock = clock
         self.worker_token = worker_token
         self.fields_of = fields_of
@@ -89,8 +82,8 @@ class Publisher:
         self.workers = workers
 
     def publish(self, run_id: RunId | None = None) -> Publication:
-        """Finish or discard what dead publishers left prepared, then publish everything that is due, batch by batch.
-        Tables that disagree with the database are left alone and reported."""
+        """Finish or discard the prepared batches of dead publishers, then publish all due partitions, batch by batch.
+        Skips and reports tables that disagree with the database."""
         done = Publication()
         while True:
             leases = TableLeases(self.database, self.worker_token)
@@ -102,7 +95,7 @@ class Publisher:
 
     @contextmanager
     def holding(self, tables: Collection[str]) -> Iterator[tuple[dict[str, Table], TableLeases]]:
-        """The tables under our lease, fenced, with no prepared publication left. Raises LakeMismatch if a table
+        """The tables under a lease and behind a fence, without prepared publications. Raises LakeMismatch if a table
         disagrees with the database."""
         leases = TableLeases(self.database, self.worker_token)
         done = Publication()
@@ -116,13 +109,13 @@ class Publisher:
             leases.release()
 
     def compact(self, table: str) -> Compaction:
-        """Write the small files of each month together. Rows and their runs do not change; readers see no difference.
+        """Merge the small files of each month. Readers see the same rows and runs.
 
         A compaction is a publication without partitions: if it is interrupted, the next publisher finishes it.
         """
         with self.holding([table]) as (opened, leases):
             held = opened[table]
-            held.require_columns(self.fields_of(table))
+            require_columns(held, self.fields_of(table))
             files = held.files()
             months = [plan_compaction(month, files, self.workers) for month in sorted({f.month for f in files})]
             parts = [
@@ -147,24 +140,24 @@ class Publisher:
             return self._settle(done)
         tables = self.lease(leases, involved)
         opened = self._recover(leases, tables, done)
-        # Read under the leases: nobody else can move these pointers now.
+        # Read under the leases: no other process can change these pointers now.
         with self.database.snapshot() as connection:
             found = [d for d in self._read_due(connection, done) if due_work.tables_of([d]) <= set(opened)]
         settled = [d for d in found if isinstance(d, Settled)]
         loads = [d for d in found if isinstance(d, Load)]
         hides = [d for d in found if isinstance(d, Hide)]
         if settled:
-            self.database.transact(lambda connection: due_work.forget(connection, settled))
+            self.database.transact(lambda connection: due_work.delete_settled(connection, settled))
         if loads or hides:
             self._publish_items(run_id, leases, opened, loads, hides, done)
         return bool(found)
 
     def _settle(self, done: Publication) -> bool:
-        """Strike what is due but changes no table. False: nothing is left to do."""
+        """Delete due work that changes no table. Returns False: nothing is left to publish."""
         with self.database.snapshot() as connection:
             settled = [d for d in self._read_due(connection, done) if isinstance(d, Settled)]
         if settled:
-            self.database.transact(lambda connection: due_work.forget(connection, settled))
+            self.database.transact(lambda connection: due_work.delete_settled(connection, settled))
         return False
 
     def _read_due(self, connection: sa.Connection, done: Publication) -> list[due_work.Due]:
@@ -174,25 +167,25 @@ class Publisher:
         return [d for d in found if d.key not in done.broken]
 
     def lease(self, leases: TableLeases, involved: due_work.DueTables) -> list[str]:
-        """The leases of every table of the queries involved, whatever its schema version: a slice may be on its way
-        from one to another. Says which tables the work is about: these, and those of unfinished publications."""
-        self.database.transact(lambda connection: _register(connection, involved))
+        """Acquire the leases of all schema versions of the queries involved, because a slice may move from one to
+        another. Returns the tables of the work, including those of unfinished publications."""
+        self.database.transact(lambda connection: register_tables(connection, involved.gaining.values()))
         wanted = involved.names
         with self.database.snapshot() as connection:
-            siblings = _siblings(connection, wanted)
+            siblings = tables_of_same_queries(connection, wanted)
         while True:
             leases.acquire(siblings)
             with self.database.snapshot() as connection:
                 wanted |= {name for batch in batches.prepared_batches(connection, siblings) for name in batch.tables}
-                held, siblings = siblings, _siblings(connection, wanted)
+                held, siblings = siblings, tables_of_same_queries(connection, wanted)
             if set(siblings) <= set(held):
                 return sorted(wanted)
             leases.release()
 
     def _recover(self, leases: TableLeases, tables: Sequence[str], done: Publication) -> dict[str, Table]:
-        """Fence every table, then finish or discard the publications that others left prepared. Returns the tables,
-        opened behind the fence. Tables that disagree with the database are added to `done.refused` instead, and so are
-        the tables of unfinished publications that need one of them."""
+        """Fence every table, then finish or discard the prepared publications of other processes. Returns the tables,
+        open behind the fence. Adds to `done.refused` the tables that disagree with the database, and the tables of
+        unfinished publications that need one of them."""
         opened: dict[str, Table] = {}
         with self.database.snapshot() as connection:
             heads = {head.name: head for head in recorded_heads(connection, tables)}
@@ -216,30 +209,30 @@ class Publisher:
                 self.database.transact(
                     lambda connection, b=batch: batches.discard(connection, b, leases.token, self.clock())  # type: ignore[misc]
                 )
-            opened = {name: Table(self.lake, name, table.path) for name, table in opened.items()}
+            opened = {name: self.format.open(name, table.path) for name, table in opened.items()}
         return opened
 
     def _fenced(self, head: RecordedHead) -> Table | Mismatch:
-        """The table behind a new fence, if every version beyond its head is a publication that the database knows."""
+        """The table behind a new fence, or the mismatch if a version beyond its head is unknown to the database."""
         if head.version is None:
-            ensure_exists(self.lake, head.location, self.fields_of(head.name))
-        elif not table_exists(self.lake, head.location):
+            self.format.create(head.location, self.fields_of(head.name))
+        elif not self.format.exists(head.location):
             return examine_table(self.lake, head)[0]
-        before = Table(self.lake, head.name, head.location)
+        before = self.format.open(head.name, head.location)
         for mismatch in examine_opened(before, head):
             return mismatch
         recorded = -1 if head.version is None else head.version
         if unknown := self._unknown_after(head, recorded, before.version):
-            return unknown  # without a fence: a table that disagrees is not touched
+            return unknown  # without a fence: a table that disagrees is not changed
         fenced = before.fence()
         # Usually the fence is the only commit since the table was opened.
         return self._unknown_after(head, before.version, fenced.version - 1) or fenced
 
     def _unknown_after(self, head: RecordedHead, first: int, last: int) -> Mismatch | None:
-        """The disagreement that the commits after `first`, up to `last`, show."""
+        """The mismatch if the database does not know a commit after `first`, up to `last`."""
         if first >= last:
             return None
-        commits = list(commits_after(self.lake, head.location, first, last))
+        commits = list(self.format.commits_after(head.location, first, last))
         with self.database.snapshot() as connection:
             unknown = unknown_commits(connection, commits)
         return lake_ahead(head, unknown) if unknown else None
@@ -270,7 +263,8 @@ class Publisher:
         hides: Sequence[Hide],
         gap: str = "publish",
     ) -> tuple[int, int]:
-        """Prepare the staged batch, commit it to its tables, and record it. Returns how many were loaded and hidden."""
+        """Prepare the staged batch, commit it to its tables, and record it. Returns the numbers of loaded and hidden
+        partitions."""
         self.lake.sync()
         reach(f"{gap}.staged")
 
@@ -285,7 +279,7 @@ class Publisher:
     def _finish(
         self, leases: TableLeases, batch: Batch, opened: Mapping[str, Table], gap: str = "publish"
     ) -> tuple[int, int]:
-        """Commit to every table that does not have this batch yet, then record it."""
+        """Commit the batch to every table that does not have it yet, then record it."""
         versions = {}
         for name in batch.tables:
             table, change = opened[name], batch.changes[name]
@@ -295,7 +289,7 @@ class Publisher:
                 versions[name] = table.publish(batch.batch_id, change.add, change.remove, self.clock())
             reach(f"{gap}.committed")
 
-        self.lake.sync()  # delta-rs does not: the heads must never name a commit that a power cut can undo
+        self.lake.sync()  # delta-rs does not sync, and a head must not name a commit that a power failure can undo
 
         def record(connection: sa.Connection) -> tuple[int, int]:
             leases.require(connection, batch.tables)
@@ -306,10 +300,13 @@ class Publisher:
         return counts
 
     def authority(self, loads: Sequence[Load]) -> set[PartitionKey]:
+        """The partitions of these loads that still have the same authority."""
         return self.database.transact(lambda connection: due_work.still_authoritative(connection, loads))
 
 
-def _refuse_lost_rows(table: str, files: Sequence[DataFile], removed: Sequence[str], added: Sequence[Staged]) -> None:
+def _refuse_lost_rows(
+    table: str, files: Sequence[DataFile], removed: Sequence[str], added: Sequence[StagedFile]
+) -> None:
     gone = set(removed)
     before = sum(file.records for file in files if file.path in gone)
     after = sum(file.records for file in added)
@@ -318,40 +315,14 @@ def _refuse_lost_rows(table: str, files: Sequence[DataFile], removed: Sequence[s
 
 
 def _refuse_together(unfinished: Sequence[Batch], refused: dict[str, Mismatch]) -> None:
-    """An unfinished publication that needs a refused table keeps its other tables waiting: what is published to them
-    now would be overwritten when the publication is finished later."""
-    grown = True
-    while grown:
-        grown = False
+    """Refuse all tables of an unfinished publication that needs a refused table: its later completion would overwrite
+    what is published to them now."""
+    changed = True
+    while changed:
+        changed = False
         for batch in unfinished:
             causes = [refused[name] for name in batch.tables if name in refused]
             for name in batch.tables:
                 if causes and name not in refused:
                     refused[name] = causes[0]
-                    grown = True
-
-
-def _register(connection: sa.Connection, involved: due_work.DueTables) -> None:
-    """A row for each table that will gain rows."""
-    known = set(connection.scalars(sa.select(schema.warehouse_table.c.table_name)))
-    for name, (source, query, version) in sorted(involved.gaining.items()):
-        if name not in known:
-            connection.execute(
-                sa.text(
-                    "INSERT INTO warehouse_table (table_name, source, query_name, schema_version, location)"
-                    " VALUES (:name, :source, :query, :version, :location) ON CONFLICT DO NOTHING"
-                ),
-                {"name": name, "source": source, "query": query, "version": version, "location": _path(name)},
-            )
-
-
-def _siblings(connection: sa.Connection, tables: Collection[str]) -> list[str]:
-    """Every table of the queries that these tables belong to."""
-    queries = {name.rpartition(".")[0] for name in tables}
-    known = connection.scalars(sa.select(schema.warehouse_table.c.table_name))
-    return sorted(name for name in known if name.rpartition(".")[0] in queries)
-
-
-def _path(table: str) -> str:
-    source, query, version = table.split(".")
-    return location(source, query, version)
+                    changed = True

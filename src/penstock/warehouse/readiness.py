@@ -1,7 +1,7 @@
-"""Whether a slice of a table is ready to be read. Pointers are asked, not state: only what is published counts.
+"""Readiness of tables by day. It depends on pointers, not on state: only published partitions count.
 
-A pointer is available only while authority holds: the database itself takes it away from a partition that leaves
-success. Partitions are counted by the database; keys are made only of those that are not ready.
+A pointer is available only while its partition has authority: a trigger clears it when the partition leaves success.
+The database counts partitions; only partitions that are not ready become keys in Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.warehouse.withdrawn import not_ready
 
 
 class Counted(Protocol):
-    """What a rule looks at: how many partitions of a day are expected, and how many are ready."""
+    """The input of a rule: the numbers of expected and ready partitions of a day."""
 
     @property
     def expected(self) -> int: ...
@@ -38,7 +38,7 @@ class Counted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DayCount:
-    """One day of a table in numbers."""
+    """The numbers of expected and ready partitions of one day of a table."""
 
     table: str
     day: date
@@ -48,14 +48,14 @@ class DayCount:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """One day of a table: how many partitions are expected, and which of them are not ready."""
+    """One day of a table: the number of expected partitions, and those that are not ready."""
 
     table: str
     day: date
     expected: int
     absent: tuple[PartitionKey, ...]
-    withdrawn_inputs: tuple[PartitionKey, ...] = ()  # those of `absent` that were made from a demoted run
-    not_over: int = 0  # how many of `absent` belong to accounts where the day has not ended yet
+    withdrawn_inputs: tuple[PartitionKey, ...] = ()  # the partitions of `absent` that were derived from a demoted run
+    not_over: int = 0  # the number of `absent` partitions whose day has not ended in the account's time zone
 
     @property
     def available(self) -> int:
@@ -64,7 +64,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How much of each day must be there: `all`, `any`, a number, or a share such as `95%`."""
+    """The required part of each day: `all`, `any`, a number, or a share such as `95%`. Raises UsageError for others."""
 
     text: str
 
@@ -85,8 +85,8 @@ class Rule:
         return day.available >= self.needed(day.expected)
 
 
-# The pointers of the ranges that readers see. CROSS JOIN makes SQLite begin with the ranges: each is one stretch of the
-# primary key.
+# The available pointers of the ranges. CROSS JOIN makes SQLite start with the ranges: each is one range of the primary
+# key.
 _SERVED = """
 FROM ranges r CROSS JOIN warehouse_pointer p
 WHERE p.source = r.source AND p.customer_id = r.customer_id AND p.query_name = r.query_name
@@ -105,12 +105,12 @@ _NOT_WITHDRAWN = f" AND NOT EXISTS (SELECT 1 FROM withdrawn w WHERE {same_key('w
 
 
 def day_counts(database: Database, ranges: Sequence[ExpectedRange]) -> list[DayCount]:
-    """Every expected day of the ranges, table by table, in numbers. See `coverage`."""
+    """The numbers of every expected day of the ranges, table by table. See `coverage`."""
     expected = expected_by_day(ranges)
     with database.snapshot() as connection:
         withdrawn = not_ready(connection, ranges)
         select = "SELECT p.source, p.query_name, p.logical_date, COUNT(*) AS n {served} GROUP BY 1, 2, 3"
-        rows = _asked(connection, select, ranges, withdrawn)
+        rows = _served_rows(connection, select, ranges, withdrawn)
     ready = {(f"{row.source}.{row.query_name}", row.logical_date): row.n for row in rows}
     return [DayCount(table, day, n, ready.get((table, day), 0)) for (table, day), n in expected.items()]
 
@@ -118,9 +118,9 @@ def day_counts(database: Database, ranges: Sequence[ExpectedRange]) -> list[DayC
 def coverage(
     database: Database, ranges: Sequence[ExpectedRange], due: Sequence[ExpectedRange] | None = None
 ) -> list[Coverage]:
-    """Every expected day of the ranges, table by table, with what of it is not ready: partitions that cannot be read,
-    and derived partitions that were made from a run that was demoted since. `due` are the ranges without days that have
-    not ended yet; all of them, if not given."""
+    """Every expected day of the ranges, table by table, with the partitions that are not ready: those that cannot be
+    read, and derived partitions with a demoted input. `due` are the ranges without days that have not ended yet; by
+    default all ranges."""
     expected, over = expected_by_day(ranges), expected_by_day(ranges if due is None else due)
     with database.snapshot() as connection:
         withdrawn = not_ready(connection, ranges)
@@ -144,12 +144,12 @@ def coverage(
 def _absent(
     connection: sa.Connection, ranges: Sequence[ExpectedRange], withdrawn: Collection[PartitionKey]
 ) -> list[PartitionKey]:
-    """The expected partitions that are not ready. Days are unfolded only for ranges that lack something."""
+    """The expected partitions that are not ready. Only incomplete ranges are expanded into days."""
     select = "SELECT p.source, p.customer_id, p.query_name, r.first_day, COUNT(*) AS n {served} GROUP BY 1, 2, 3, 4"
-    rows = _asked(connection, select, ranges, withdrawn, first_day=sa.Date())
+    rows = _served_rows(connection, select, ranges, withdrawn, first_day=sa.Date())
     ready = {(row.source, row.customer_id, row.query_name, row.first_day): row.n for row in rows}
-    lacking = [r for r in ranges if ready.get((r.source, r.customer_id, r.query_name, r.first), 0) < len(r)]
-    if not lacking:
+    incomplete = [r for r in ranges if ready.get((r.source, r.customer_id, r.query_name, r.first), 0) < len(r)]
+    if not incomplete:
         return []
     dialect = connection.dialect.name
     key = ", ".join(f"e.{name}" for name in schema.KEY)
@@ -158,12 +158,12 @@ def _absent(
         f"WITH RECURSIVE {EXPECTED_DAYS[dialect]}, {_WITHDRAWN[dialect]} SELECT {key} FROM expected e"
         f" WHERE NOT EXISTS (SELECT 1 FROM warehouse_pointer p WHERE {same_key('p', 'e')} AND p.available{without})"
     )
-    parameters = {"ranges": ranges_json(lacking), "withdrawn": _keys_json(withdrawn)}
+    parameters = {"ranges": ranges_json(incomplete), "withdrawn": _keys_json(withdrawn)}
     found = connection.execute(sa.text(statement).columns(logical_date=sa.Date()), parameters)
     return [PartitionKey(*row) for row in found]
 
 
-def _asked(
+def _served_rows(
     connection: sa.Connection,
     select: str,
     ranges: Sequence[ExpectedRange],
@@ -189,8 +189,8 @@ def wait_for(
     clock: Callable[[], float] = lambda: time.monotonic(),
     glance: Callable[[], Iterable[Counted]] | None = None,
 ) -> list[Coverage]:
-    """Ask until every day satisfies the rule, or patience ends; the last answer. With `glance`, which costs less, it is
-    asked first, and the whole answer only when the glance satisfies the rule."""
+    """Poll `ask` until every day satisfies the rule or the patience ends. Returns the last coverage. With `glance`, a
+    cheaper query, `ask` runs only after `glance` satisfies the rule."""
     deadline, pause = clock() + patience.total_seconds(), 0.5
     while True:
         left = deadline - clock()
@@ -204,8 +204,8 @@ def wait_for(
 
 
 def usable(database: Database, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
-    """The partitions on the days of the ranges, of whichever customer, that a model may be made from: readers see the
-    run that has authority, and no demoted run went into it."""
+    """The partitions of all customers on the days of the ranges that a model may read: their authoritative run is
+    published, and it was not derived from a demoted run."""
     p, s = schema.warehouse_pointer.c, schema.partition_state.c
     found: set[PartitionKey] = set()
     with database.snapshot() as connection:
@@ -221,7 +221,7 @@ def usable(database: Database, ranges: Sequence[ExpectedRange]) -> set[Partition
 
 
 def _days(ranges: Iterable[ExpectedRange]) -> Mapping[tuple[str, str], tuple[date, date]]:
-    """From which to which day the ranges of each table reach."""
+    """The first and last day of the ranges of each table."""
     found: dict[tuple[str, str], tuple[date, date]] = {}
     for span in ranges:
         first, last = found.get((span.source, span.query_name), (span.first, span.last))

@@ -1,8 +1,7 @@
-"""Rebuilding the tables of an asset from raw, so that they hold exactly what the state database says.
+"""Rebuilds the tables of an asset from raw, so that they contain exactly the partitions of the state database.
 
-The order is that of a publication: stage files that no reader uses, prepare, commit behind a fence, record. Readers see
-the recorded head until the last step. A rebuild that is interrupted is finished or discarded by the next publisher, and
-repeating it changes nothing.
+The order is that of a publication: stage files, prepare, commit behind a fence, record. Readers see the recorded head
+until the last step. The next publisher finishes or discards an interrupted rebuild, and a rebuild is idempotent.
 """
 
 from __future__ import annotations
@@ -19,22 +18,23 @@ from penstock.partition import PartitionKey, new_ulid
 from penstock.warehouse import batch as batches
 from penstock.warehouse import due as due_work
 from penstock.warehouse.batch import Batch
-from penstock.warehouse.consistency import RecordedHead, recorded_heads
+from penstock.warehouse.catalog import RecordedHead, recorded_heads
 from penstock.warehouse.due import Hide, Load
+from penstock.warehouse.format import Table, require_columns
+from penstock.warehouse.layout import SortKey
 from penstock.warehouse.lease import TableLeases
 from penstock.warehouse.month_staging import MonthStaging
 from penstock.warehouse.publish import Publisher
-from penstock.warehouse.tables import SortKey, Table, ensure_exists, table_exists
 
 
 @dataclass(frozen=True, slots=True)
 class TableDamage:
-    """What is wrong with the newest version of a table: files that cannot be used, each with the reason, and
-    partitions whose rows are not those that the pointers name."""
+    """The damage of a table at its newest version: unusable files with the reason, and partitions whose rows differ
+    from their pointers."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[PartitionKey, str] = field(default_factory=dict)
-    created: str | None = None  # why the table has to be created again
+    created: str | None = None  # the reason why the table must be created again
 
     @property
     def is_none(self) -> bool:
@@ -43,13 +43,13 @@ class TableDamage:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild did to the tables of one asset."""
+    """The result of the rebuild of one asset."""
 
     asset: str
     damage: Mapping[str, TableDamage]  # by table
     loaded: int
     hidden: int
-    broken: Mapping[PartitionKey, str]  # raw cannot be read either: hidden from readers, to be fetched again
+    broken: Mapping[PartitionKey, str]  # raw is unreadable, too: they are hidden and have to be fetched again
 
 
 _POINTER, _TABLE = schema.warehouse_pointer.c, schema.warehouse_table.c
@@ -60,16 +60,16 @@ Examine = Callable[[Table], TableDamage]  # reads all rows of a table at the ver
 
 
 class Rebuilder:
-    """Makes tables hold what the database says, through the leases, fences and records of a publisher."""
+    """Rebuilds tables with the leases, fences and records of a publisher."""
 
     def __init__(self, publisher: Publisher, examine: Examine) -> None:
         self._publisher = publisher
         self._examine = examine
         self._database = publisher.database
-        self._lake = publisher.lake
+        self._format = publisher.format
 
     def preview(self, heads: Collection[RecordedHead]) -> dict[str, TableDamage]:
-        """What a rebuild would repair in these tables; changes nothing."""
+        """The damage that a rebuild of these tables would repair. Changes nothing."""
         found = {}
         for head in heads:
             problem = self._problem(head)
@@ -77,12 +77,12 @@ class Rebuilder:
         return found
 
     def rebuild(self, asset: str) -> Rebuilt:
-        """Repair every table of an asset in one publication."""
+        """Repair all tables of an asset in one publication."""
         leases = TableLeases(self._database, self._publisher.worker_token)
         try:
             with self._database.snapshot() as connection:
                 names = {head.name for head in recorded_heads(connection) if head.name.rpartition(".")[0] == asset}
-            # With the tables of publications that somebody left prepared: they change together or not at all.
+            # Includes the tables of prepared publications, because these tables change together.
             return self._rebuild(asset, self._publisher.lease(leases, due_work.DueTables({}, names)), leases)
         finally:
             leases.release()
@@ -99,7 +99,7 @@ class Rebuilder:
             damage[name] = TableDamage(found.files, found.partitions, created.get(name))
         wrong = sorted({key for found in damage.values() for key in found.partitions})
         items = self._database.transact(lambda connection: due_work.load_again(connection, wrong))
-        # A partition on its way to a table that is not there yet is left to the next publication.
+        # The next publication loads a partition whose new table does not exist yet.
         loads = [item for item in items if isinstance(item, Load) and item.table in mine]
         hides = [hide for item in items if isinstance(item, Hide) or item.table not in mine if (hide := _hidden(item))]
         unwanted = {name: {_sort_key(key) for key in found.partitions} for name, found in damage.items()}
@@ -114,30 +114,30 @@ class Rebuilder:
         broken: dict[PartitionKey, str] = {}
         wanted = {load.key: load for load in loads}
         loads = staging.run(loads, hides, self._publisher.authority, broken)
-        # Broken in raw, or overtaken by a newer run meanwhile: their old rows leave the table all the same.
+        # Partitions with broken raw runs, or with a newer run by now: their old rows leave the table, too.
         others = wanted.keys() - {load.key for load in loads}
         hides += [hide for key in sorted(others) if (hide := _hidden(wanted[key]))]
         batch = Batch(new_ulid(), staging.changes())
         loaded, hidden = self._publisher.commit(None, leases, mine, batch, loads, hides, "rebuild")
-        # A table that was created again counts versions from zero; a pointer must name one that its table has. Every
-        # rebuild lowers them: the next one completes a rebuild that died before this line.
+        # A table that was created again starts at version zero, and a pointer must name an existing version. Every
+        # rebuild lowers the versions, so the next one completes a rebuild that died before this line.
         self._database.transact(lambda connection: connection.execute(_LOWER_VERSIONS))
         return Rebuilt(asset, damage, loaded, hidden, broken)
 
     def _problem(self, head: RecordedHead) -> str | None:
-        """Why the table has to be created again; None if its files are known."""
-        if not table_exists(self._lake, head.location):
+        """The reason why the table must be created again; None if its log is usable."""
+        if not self._format.exists(head.location):
             return None if head.version is None else "there is no Delta table"
         try:
-            table = Table(self._lake, head.name, head.location)
-            table.require_columns(self._publisher.fields_of(head.name))
+            table = self._format.open(head.name, head.location)
+            require_columns(table, self._publisher.fields_of(head.name))
             table.files()
         except WarehouseError as error:
             return f"its Delta log cannot be used: {error}"
         return None
 
     def _lost(self, head: RecordedHead, problem: str) -> TableDamage:
-        """Everything that the table is to hold is loaded again."""
+        """The damage of a lost table: all its partitions have to be loaded again."""
         pointer = schema.warehouse_pointer.c
         served = sa.and_(pointer.table_name == head.name, pointer.hidden_at.is_(None), pointer.record_count > 0)
         with self._database.snapshot() as connection:
@@ -145,21 +145,20 @@ class Rebuilder:
         return TableDamage(partitions=dict.fromkeys((PartitionKey(*row) for row in rows), problem), created=problem)
 
     def _examined(self, head: RecordedHead) -> TableDamage:
-        if not table_exists(self._lake, head.location):
+        if not self._format.exists(head.location):
             return TableDamage()
-        return self._examine(Table(self._lake, head.name, head.location))
+        return self._examine(self._format.open(head.name, head.location))
 
     def _opened(self, head: RecordedHead, create: bool) -> Table:
-        """The table behind a new fence. A log that cannot be read is deleted first: the rows come from raw."""
+        """The table behind a new fence. Deletes an unusable log first: all rows come from raw."""
         if create:
-            log = f"{head.location}/_delta_log"
-            self._lake.delete([entry.path for entry in list(self._lake.list(log))])
-        ensure_exists(self._lake, head.location, self._publisher.fields_of(head.name))
-        return Table(self._lake, head.name, head.location).fence()
+            self._format.reset(head.location)
+        self._format.create(head.location, self._publisher.fields_of(head.name))
+        return self._format.open(head.name, head.location).fence()
 
     def _discard_prepared(self, leases: TableLeases, tables: Collection[str]) -> None:
-        """End the publications that others left prepared. What they committed is examined like everything else, and
-        their partitions are still due."""
+        """Discard the prepared publications of other processes. Their commits are examined with the rest of the table,
+        and their partitions are still due."""
         with self._database.snapshot() as connection:
             unfinished = batches.prepared_batches(connection, sorted(tables))
 
@@ -172,8 +171,8 @@ class Rebuilder:
 
 
 def _hidden(item: Load | Hide) -> Hide | None:
-    """What takes the partition out of the table that serves it; None if no table does. A run that was to be loaded
-    stays due: the hide is older than its authority."""
+    """The item that removes the partition from its table; None if no table serves it. A run that was to be loaded stays
+    due, because the hide has an older authority version."""
     if isinstance(item, Hide):
         return item
     return Hide(item.key, item.instead_of, item.authority_version - 1) if item.instead_of else None

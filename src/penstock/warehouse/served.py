@@ -1,4 +1,4 @@
-"""What readers see of several tables at one moment: their heads, and which run of each partition is in them."""
+"""The heads of several tables and the run of each partition in them, from one snapshot."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sqlalchemy.engine import Connection
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.partition import RunId
-from penstock.warehouse.reader import TableHead, table_heads
+from penstock.warehouse.heads import TableHead, table_heads
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The heads of tables and the runs that they serve, from one snapshot: each run has authority at that moment."""
+    """The heads of tables and the runs that they serve, from one snapshot. Each run is authoritative in it."""
 
     heads: Mapping[str, list[TableHead]]  # by table
     runs: Mapping[tuple[str, date], Mapping[str, tuple[RunId, str]]]  # by table and day; by customer, run and digest
@@ -26,9 +26,8 @@ class Served:
 
 
 def read_served(database: Database, days: Mapping[str, tuple[date, date]]) -> Served:
-    """The tables, and the runs of each between two days; all from one snapshot of the database. Partitions that are
-    about to be replaced, and derived partitions that were made from a demoted run, are left out: nothing new may be
-    made from them."""
+    """The heads of these tables, and their runs between two days, from one snapshot of the database. Leaves out
+    partitions that are about to be replaced and derived partitions with a demoted input: models must not read them."""
     heads: dict[str, list[TableHead]] = {}
     runs: dict[tuple[str, date], dict[str, tuple[RunId, str]]] = {}
     served_in: dict[tuple[str, date], dict[str, str]] = {}
@@ -52,7 +51,7 @@ def read_served(database: Database, days: Mapping[str, tuple[date, date]]) -> Se
 
 
 def _pointers(connection: Connection, source: str, query_name: str, first: date, last: date) -> Iterable[sa.Row[Any]]:
-    """What readers see, each with the run that has authority (or none)."""
+    """The available pointers, each with the authoritative run of its partition (or none)."""
     pointer, state, attempt = schema.warehouse_pointer, schema.partition_state, schema.partition_attempt
     p = pointer.c
     trusted = [state.c[name] == p[name] for name in schema.KEY] + [state.c.status == "success"]

@@ -1,4 +1,4 @@
-"""Named snapshots: which version of each table readers saw at a moment, and what of it they were not to see."""
+"""Named snapshots: the heads of all tables at one moment, stored in the lake."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from penstock.errors import UsageError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import AssetKind, asset_kind
-from penstock.warehouse.reader import TableHead, heads_of_all
-from penstock.warehouse.tables import SortKey
+from penstock.warehouse.heads import TableHead, heads_of_all
+from penstock.warehouse.layout import SortKey
 from penstock.warehouse.withdrawn import withdrawn_inputs
 
 FOLDER = "snapshots"
@@ -29,6 +29,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """The heads of all tables at one moment, under a name, until it expires."""
+
     name: str
     created_at: datetime
     expires_at: datetime
@@ -63,7 +65,7 @@ class Snapshot:
 
 
 class SnapshotStore:
-    """Snapshots are objects in the lake; a name is given once."""
+    """Stores snapshots as objects in the lake. A name can be used once."""
 
     def __init__(self, database: Database, lake: Lake) -> None:
         self._database = database
@@ -77,7 +79,8 @@ class SnapshotStore:
         keep: timedelta,
         hiding: Collection[str] = (),
     ) -> Snapshot:
-        """Name the present state of these tables (source and query), all of them at one moment."""
+        """Create a snapshot of the current heads of these assets (source and query). Raises UsageError if the name is
+        not valid or exists."""
         _require_name(name)
         found = heads_of_all(self._database, assets, hiding)
         snapshot = Snapshot(name, now, now + keep, tuple(found))
@@ -94,6 +97,7 @@ class SnapshotStore:
             raise _taken(name)
 
     def get(self, name: str, now: datetime) -> Snapshot:
+        """The snapshot of this name. Raises UsageError if it does not exist or has expired."""
         try:
             found = Snapshot.loads(self._lake.read(_path(name)))
         except LakeObjectMissing as error:
@@ -112,14 +116,14 @@ class SnapshotStore:
     def drop(self, name: str) -> None:
         self._lake.delete([_path(name)])
 
-    def forget_expired(self, now: datetime) -> None:
+    def delete_expired(self, now: datetime) -> None:
         self._lake.delete([_path(snapshot.name) for snapshot in self.all() if snapshot.expires_at <= now])
 
 
 def withdrawn_since(
     database: Database, source: str, query_name: str, moment: datetime
 ) -> frozenset[tuple[date, str, str]]:
-    """Runs of an asset that were demoted after a moment: day, customer and run."""
+    """The runs of an asset that were demoted after a moment: day, customer and run."""
     with database.snapshot() as connection:
         rows = connection.execute(demoted_since(source, query_name, moment))
         return frozenset((row.logical_date, row.customer_id, row.run_id) for row in rows)
@@ -135,8 +139,8 @@ def demoted_since(source: str, query_name: str, moment: datetime) -> sa.Select[t
 def as_of(
     database: Database, snapshot: Snapshot, source: str, query_name: str, hiding: Collection[str]
 ) -> list[TableHead]:
-    """The tables of an asset as a snapshot names them, without the runs that were demoted since. Partitions that were
-    made from a demoted run are named, and left out if the model is `hiding` them."""
+    """The heads of an asset in a snapshot, without the runs that were demoted since. Derived partitions with a demoted
+    input are in `withdrawn_inputs`; they are left out if the model is in `hiding`."""
     withdrawn = withdrawn_since(database, source, query_name, snapshot.created_at)
     named: frozenset[SortKey] = frozenset()
     if asset_kind(source) is AssetKind.DERIVED:
@@ -170,7 +174,7 @@ def _head(table: dict[str, Any]) -> TableHead:
         table["location"],
         table["version"],
         _read(table["exceptions"]),
-        withdrawn_inputs=_read(table.get("withdrawn_inputs", ())),  # snapshots of earlier releases name none
+        withdrawn_inputs=_read(table.get("withdrawn_inputs", ())),  # snapshots of earlier releases have none
         publication=table.get("publication"),
     )
 

@@ -1,37 +1,35 @@
-"""SQL over vouched rows: DuckDB sees only the tables that are registered for it, and nothing else of the machine."""
+"""SQL over accepted rows. DuckDB sees only the tables that are registered for it: no file, no variable, no network."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import duckdb
 import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.sql_guard import SqlRefused, duckdb_tables
+from penstock.sql_tables import with_tables_renamed
 
-_COMMENT = r"--[^\n]*|/\*.*?\*/"
-_QUOTED = r"""'(?:[^']|'')*'|"(?:[^"]|"")*\""""
-
-
-# Types in the text of a type, and names and values in quotes, which are none.
-_INEXACT = re.compile(rf"{_QUOTED}|\b(?:UHUGEINT|BIGNUM|TIME WITH TIME ZONE|BIT|VARIANT|GEOMETRY)\b")
+# Arrow represents these types incorrectly: a large UHUGEINT as a negative number, a time without its zone, bits and
+# large numbers as bytes.
+_INEXACT = frozenset({"uhugeint", "bignum", "time with time zone", "bit", "variant", "geometry"})
 
 
 class Relation(Protocol):
-    """Something that DuckDB can be shown as a table."""
+    """A table that can be opened on a DuckDB connection."""
 
     def duckdb(self, connection: duckdb.DuckDBPyConnection, /) -> duckdb.DuckDBPyRelation: ...
 
 
 def query(statement: str, tables: Mapping[str, Callable[[], Relation]]) -> pa.RecordBatchReader:
-    """Run one SELECT. Tables are named `source.query_name`; only those that the statement names are opened."""
-    connection = _closed_duckdb()
+    """Run one SELECT. Tables are named `source.query_name`; only those that the statement names are opened. Raises
+    UsageError if the statement is refused or fails, also while the result is read."""
+    connection = _isolated_duckdb()
     named = named_tables(statement, tables)
-    # DuckDB has a catalog of its own with the name `system`, so ours go by another one inside.
+    # DuckDB has a catalog of its own named `system`, so our schema `system` has another name inside.
     inside = {name: f"penstock_{name}" for name in named if name.startswith("system.")}
     for name in named:
         source, _, table = inside.get(name, name).partition(".")
@@ -40,38 +38,56 @@ def query(statement: str, tables: Mapping[str, Callable[[], Relation]]) -> pa.Re
         tables[name]().duckdb(connection).create_view(relation)
         connection.execute(f'CREATE VIEW "{source}"."{table}" AS SELECT * FROM "{relation}"')
     try:
-        asked = connection.sql(with_names(statement, inside) if inside else statement)
-        reader = _exact(asked).to_arrow_reader(100_000)
+        result = connection.sql(with_tables_renamed(statement, inside, "duckdb") if inside else statement)
+        reader = _with_exact_types(result).to_arrow_reader(100_000)
     except duckdb.Error as error:
         raise UsageError(f"the SQL failed: {_first_line(error)}") from error
     return pa.RecordBatchReader.from_batches(reader.schema, _translated(reader))
 
 
-def _exact(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """The relation with text in place of types that Arrow would show otherwise than they are: a large UHUGEINT as a
-    negative number, a time without its zone, bits and large numbers as bytes."""
-    kinds = [str(kind) for kind in relation.types]
-    casts = {number: exact for number, kind in enumerate(kinds) if (exact := _INEXACT.sub(_as_text, kind)) != kind}
-    if not casts:
+def _with_exact_types(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """The relation with text in place of types that Arrow represents incorrectly."""
+    exact = [_exact(kind) for kind in relation.types]
+    if exact == list(relation.types):
         return relation
     if len(set(relation.columns)) < len(relation.columns):
         raise UsageError(f"two columns have the same name ({', '.join(relation.columns)}): rename one with AS")
     return relation.select(
         *(
-            duckdb.ColumnExpression(name).cast(duckdb.sqltype(casts[number])).alias(name)
-            if number in casts
-            else duckdb.ColumnExpression(name)
-            for number, name in enumerate(relation.columns)
+            duckdb.ColumnExpression(name) if kind == wanted else duckdb.ColumnExpression(name).cast(wanted).alias(name)
+            for name, kind, wanted in zip(relation.columns, relation.types, exact, strict=True)
         )
     )
 
 
-def _as_text(found: re.Match[str]) -> str:
-    return found[0] if found[0].startswith(('"', "'")) else "VARCHAR"
+def _exact(kind: Any) -> Any:
+    """The DuckDB type with text in place of each inexact type in it."""
+    if kind.id in _INEXACT:
+        return duckdb.sqltype("VARCHAR")
+    match kind.id:
+        case "list":
+            [(_, child)] = kind.children
+            return duckdb.list_type(_exact(child))
+        case "array":
+            [(_, child), (_, size)] = kind.children
+            return duckdb.array_type(_exact(child), size)
+        case "map":
+            [(_, key), (_, value)] = kind.children
+            return duckdb.map_type(_exact(key), _exact(value))
+        case "struct":
+            return duckdb.struct_type({name: _exact(member) for name, member in kind.children})
+        case "tuple":  # its members have no names, and the Python API no constructor for it
+            return duckdb.sqltype(f"TUPLE({', '.join(str(_exact(member)) for _, member in kind.children)})")
+        case "union":
+            _tag, *members = kind.children
+            return duckdb.union_type({name: _exact(member) for name, member in members})
+        case _:
+            return kind
 
 
 def _translated(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """DuckDB works while it is read: an error may come after the first rows, and comes through Arrow."""
+    """The batches of the result. DuckDB computes while it is read, so an error may follow the first rows; Arrow raises
+    it, and it is translated here."""
     try:
         yield from reader
     except (OSError, pa.ArrowException) as error:
@@ -79,8 +95,9 @@ def _translated(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def named_tables(statement: str, known: Collection[str]) -> list[str]:
-    """The tables that one SELECT reads; refuses anything else, unknown tables and functions that are not listed."""
-    found = json.loads(_closed_duckdb().execute("SELECT json_serialize_sql(?)", [statement]).fetchall()[0][0])
+    """The tables that one SELECT reads. Raises UsageError for other statements, unknown tables and functions that are
+    not listed."""
+    found = json.loads(_isolated_duckdb().execute("SELECT json_serialize_sql(?)", [statement]).fetchall()[0][0])
     if found["error"]:
         if found["error_type"] == "not implemented":
             raise UsageError("only SELECT statements are allowed: readers change nothing")
@@ -94,8 +111,8 @@ def named_tables(statement: str, known: Collection[str]) -> list[str]:
         raise UsageError(text) from error
 
 
-def _closed_duckdb() -> duckdb.DuckDBPyConnection:
-    """A DuckDB that sees neither files nor Python variables nor the network, only what we register."""
+def _isolated_duckdb() -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection without access to files, Python variables and the network."""
     return duckdb.connect(
         config={
             "enable_external_access": "false",
@@ -104,17 +121,6 @@ def _closed_duckdb() -> duckdb.DuckDBPyConnection:
             "autoload_known_extensions": "false",
         }
     )
-
-
-def with_names(statement: str, names: Mapping[str, str]) -> str:
-    """The statement with tables renamed. Words inside quotes and comments are left as they are."""
-    tables = "|".join(r"\s*\.\s*".join(f"(?:`{part}`|{part})" for part in name.split(".")) for name in names)
-    pattern = rf"{_COMMENT}|{_QUOTED}|(?<![\w.])(?:{tables})(?!\w)|`[^`]*`"
-
-    def named(found: re.Match[str]) -> str:
-        return names.get(re.sub(r"[`\s]", "", found[0]).lower(), found[0])
-
-    return re.sub(pattern, named, statement, flags=re.IGNORECASE | re.DOTALL)
 
 
 def _first_line(error: duckdb.Error) -> str:

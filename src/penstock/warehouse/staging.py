@@ -1,4 +1,4 @@
-"""What is to be staged, and what became of it: the words between the publisher and whoever writes files for it."""
+"""Staging work and its results: the interface between the publisher and the Spark job that writes files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.partition import PartitionKey
+from penstock.warehouse.format import StagedFile
+from penstock.warehouse.layout import SortKey
 from penstock.warehouse.packing import Part
-from penstock.warehouse.tables import SortKey, Staged
 
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """One share of the staging work, with the table it is for."""
+    """One part of the staging work, with its table."""
 
     table: str
     table_path: str
@@ -25,11 +26,11 @@ class StagePart:
 
 @dataclass(frozen=True, slots=True)
 class PartStaged:
-    """What became of a part: its files, or the partitions whose raw run could not be read."""
+    """The result of a part: its files, and the partitions whose raw run could not be read."""
 
-    files: tuple[Staged, ...]
+    files: tuple[StagedFile, ...]
     broken: Mapping[PartitionKey, str]
 
 
-# Stages parts in parallel and answers in the same order. The contracts are looked up by fingerprint.
+# Stages parts in parallel and returns the results in the same order. Gets the contract fingerprint of each partition.
 Stager = Callable[[Sequence[StagePart], Mapping[PartitionKey, str]], list[PartStaged]]

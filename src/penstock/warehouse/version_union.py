@@ -1,4 +1,4 @@
-"""The columns of several schema versions as one schema, or the error that says why there is none."""
+"""Unifies the columns of several schema versions, or raises the error that names incompatible columns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _NAMES = {pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean", pa.
 
 
 class VersionsConflict(WarehouseError, UsageError):
-    """A column has types in two schema versions that no one type can hold. Arguments: the table, and by column its type
-    in each version."""
+    """A column has incompatible types in two schema versions. Arguments: the table, and by column its type in each
+    version."""
 
     def __init__(self, asset: str, columns: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(asset, columns)
@@ -39,7 +39,7 @@ class VersionsConflict(WarehouseError, UsageError):
 
 
 def unified(asset: str, versions: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
-    """One schema with the columns of all versions, each of a type that holds the values of all. Raises
+    """One schema with the columns of all versions, each of a type that can represent the values of all. Raises
     VersionsConflict."""
     try:
         return _unified(columns for _, columns in versions)
@@ -48,7 +48,7 @@ def unified(asset: str, versions: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def fitting(columns: pa.Schema, others: Iterable[pa.Schema]) -> pa.Schema:
-    """The columns, with those of every other schema that fits them. A schema that does not fit is left out."""
+    """The columns, unified with every compatible schema of `others`. Ignores incompatible schemas."""
     for other in others:
         try:
             columns = _unified([columns, other])

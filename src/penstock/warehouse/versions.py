@@ -1,4 +1,4 @@
-"""What the versions of tables consist of. A version never changes, so its log is read once."""
+"""A cache of the contents of table versions. A version never changes, so its log is read once."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ import pyarrow as pa
 
 from penstock.errors import WarehouseError
 from penstock.lake import Lake
-from penstock.warehouse.tables import MONTH, DataFile, Table, rebuild_hint
+from penstock.warehouse.format import DataFile, table_format
+from penstock.warehouse.layout import MONTH, rebuild_hint
 
 _Key = tuple[str, int, str | None]  # location, version, publication
-_KEPT = 64  # versions, of all tables together: readers ask for the newest ones
+_KEPT = 64  # versions of all tables together: readers use the newest ones
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The columns of a table's files, and the files in table order."""
+    """The columns of the files of a table version, and the files in table order."""
 
     columns: pa.Schema
     files: tuple[DataFile, ...]
 
 
 class Versions:
-    """The versions of the tables in a lake, for all threads of a process; lives no longer than whoever opened it."""
+    """Caches the contents of table versions in a lake. Threads may share it."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -33,8 +34,8 @@ class Versions:
         self._lock = threading.Lock()
 
     def contents(self, name: str, location: str, version: int, publication: str | None = None) -> Contents:
-        """The contents of one version. Raises WarehouseError if that version does not hold `publication`: a table that
-        was restored or created again has other rows under the same number."""
+        """The contents of one version. Raises WarehouseError if the version does not contain `publication`: a table
+        that was restored or created again has other rows under the same number."""
         key = (location, version, publication)
         with self._lock:
             if found := self._kept.get(key):
@@ -48,7 +49,7 @@ class Versions:
         return found
 
     def _read(self, name: str, location: str, version: int, publication: str | None) -> Contents:
-        table = Table(self.lake, name, location, version)
+        table = table_format(self.lake).open(name, location, version)
         if publication is not None and not table.has_published(publication):
             raise WarehouseError(
                 f"table {name}: version {version} is not the publication {publication} that the state database"

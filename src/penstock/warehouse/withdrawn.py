@@ -1,4 +1,4 @@
-"""Derived partitions whose rows were made from runs that were demoted since, found from the demoted attempts."""
+"""Finds derived partitions with demoted inputs, starting from the demoted attempts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CONSUMED = " AND ".join(f"i.input_{name} = {{0}}.{name}" for name in KEY_COLUMN
 _DERIVED = ", ".join(f"i.{name}" for name in (*KEY_COLUMNS, "run_id"))
 _INPUT = ", ".join(f"i.input_{name} AS {name}" for name in (*KEY_COLUMNS, "run_id"))
 
-# Demoted attempts are few, recorded inputs are many: CROSS JOIN makes SQLite begin with the former. UNION ends the
-# recursion, and keeps one row for each derived run and demotion.
+# There are few demoted attempts and many recorded inputs: CROSS JOIN makes SQLite start with the former. UNION ends the
+# recursion and keeps one row for each derived run and demotion.
 _WITHDRAWN = f"""
 WITH RECURSIVE withdrawn AS (
     SELECT {_DERIVED}, d.demoted_at FROM partition_attempt d CROSS JOIN attempt_input i
@@ -61,11 +61,13 @@ class WithdrawnInput(NamedTuple):
     first_demoted_at: datetime
     last_demoted_at: datetime
     loaded_at: datetime | None
-    served_in: str | None  # the table in which readers find the rows of this run
-    trusted: bool  # whether this run holds authority
+    served_in: str | None  # the table from which readers get the rows of this run
+    trusted: bool  # whether this run is authoritative
 
 
 class DemotedRun(NamedTuple):
+    """A demoted run and the time of its demotion."""
+
     key: PartitionKey
     run_id: RunId
     demoted_at: datetime
@@ -75,7 +77,7 @@ class DemotedRun(NamedTuple):
 
 
 def withdrawn_inputs(connection: Connection, query_name: str | None = None) -> list[WithdrawnInput]:
-    """Every run of a model (or of all models) that was made from a demoted run, whether or not it is still served."""
+    """Every run of a model (or of all models) that was derived from a demoted run, also if it is no longer served."""
     statement = (
         sa.text(_WITHDRAWN)
         .bindparams(sa.bindparam("query_name", type_=sa.Text()))
@@ -92,7 +94,7 @@ def withdrawn_inputs(connection: Connection, query_name: str | None = None) -> l
 
 
 def demoted_inputs(connection: Connection, key: PartitionKey, run_id: str) -> list[DemotedRun]:
-    """The demoted runs that went into one run of a derived partition, oldest demotion first."""
+    """The demoted inputs of one run of a derived partition, direct and indirect, oldest demotion first."""
     typed = [sa.bindparam("logical_date", type_=sa.Date())]
     statement = sa.text(_ROOTS).bindparams(*typed).columns(logical_date=sa.Date(), demoted_at=UtcTimestamp())
     rows = connection.execute(statement, {**key._asdict(), "run_id": run_id})
@@ -100,7 +102,7 @@ def demoted_inputs(connection: Connection, key: PartitionKey, run_id: str) -> li
 
 
 def not_ready(connection: Connection, ranges: Sequence[ExpectedRange]) -> set[PartitionKey]:
-    """The derived partitions of these assets that serve, or are about to serve, rows made from a demoted run."""
+    """The derived partitions of these assets that serve, or are about to serve, rows with a demoted input."""
     names = {span.query_name for span in ranges if span.kind is AssetKind.DERIVED}
     if not names:
         return set()
@@ -113,7 +115,7 @@ def not_ready(connection: Connection, ranges: Sequence[ExpectedRange]) -> set[Pa
 
 
 def keys_by_table(connection: Connection, source: str, query_name: str) -> dict[str, set[tuple[date, str]]]:
-    """Day and customer of the served partitions of an asset that were made from a demoted run, by table."""
+    """Day and customer of the served partitions of an asset with a demoted input, by table."""
     found: dict[str, set[tuple[date, str]]] = {}
     if asset_kind(source) is AssetKind.DERIVED:
         for one in withdrawn_inputs(connection, query_name):
@@ -123,6 +125,6 @@ def keys_by_table(connection: Connection, source: str, query_name: str) -> dict[
 
 
 def trusted_inputs(database: Database) -> Collection[WithdrawnInput]:
-    """The derived partitions whose authoritative run was made from a demoted run."""
+    """The derived partitions whose authoritative run has a demoted input."""
     with database.snapshot() as connection:
         return [one for one in withdrawn_inputs(connection) if one.trusted]

@@ -1,4 +1,4 @@
-"""One Delta table per source, query and schema version: where it lies, what its columns are, which files it holds."""
+"""Delta Lake tables, through delta-rs. Only modules named `delta*` know this format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,68 +14,79 @@ import pyarrow as pa
 from penstock.errors import LeaseLost, WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
-from penstock.warehouse.delta_log import PUBLICATION
+from penstock.warehouse import delta_log
+from penstock.warehouse.format import Commit, DataFile, FileStatistics, StagedFile
+from penstock.warehouse.layout import KEY_COLUMNS, MONTH, rebuild_hint, table_schema
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    import deltalake
 
-MONTH = "_month"
-RUN = "_run_id"
-FENCE = "penstock/fence"
-KEY_COLUMNS = (pa.field("customer_id", pa.string()), pa.field("logical_date", pa.date32()))
-
+_FENCE = "penstock/fence"
 _STATISTICS = ("num_records", *(f"{end}.{column.name}" for end in ("min", "max") for column in KEY_COLUMNS))
-
-SortKey = tuple[date, str]  # (logical_date, customer_id): the order of rows inside a table
-
-
-def location(source: str, query_name: str, schema_version: str) -> str:
-    return f"warehouse/{source}/{query_name}/{schema_version}"
-
-
-def file_schema(fields: pa.Schema) -> pa.Schema:
-    """The columns of a data file: key, the contract's fields, the run. The month is in the folder's name."""
-    return pa.schema([*KEY_COLUMNS, *fields, pa.field(RUN, pa.string())])
-
-
-def month_of(day: date) -> str:
-    return f"{day:%Y-%m}"
+_TABLE_PROPERTIES = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 3650 days"}
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
-    """A Parquet file of a table, with what is needed to decide whether it must be opened."""
+class DeltaFormat:
+    """Implements `TableFormat`."""
 
-    path: str
-    month: str
-    size: int
-    records: int
-    first: SortKey
-    last: SortKey
-    customers: tuple[str, str]
+    lake: Lake
 
-    def may_hold(self, key: SortKey) -> bool:
-        return self.first[0] <= key[0] <= self.last[0] and self.customers[0] <= key[1] <= self.customers[1]
+    def exists(self, location: str) -> bool:
+        from deltalake import DeltaTable
 
+        options = self.lake.storage_options()
+        return bool(DeltaTable.is_deltatable(self.lake.uri(location), storage_options=options))
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A file that was written but is in no table yet."""
+    def create(self, location: str, fields: pa.Schema) -> None:
+        from deltalake import DeltaTable, Schema
 
-    path: str
-    size: int
-    records: int
-    month: str
-    stats: str
+        if self.exists(location):
+            return
+        with _translated_writes(self.lake, location):
+            DeltaTable.create(
+                self.lake.uri(location),
+                Schema.from_arrow(table_schema(fields)),
+                mode="ignore",
+                partition_by=[MONTH],
+                configuration=_TABLE_PROPERTIES,
+                storage_options=self.lake.storage_options(),
+            )
+
+    def open(self, name: str, location: str, version: int | None = None) -> Table:
+        return Table(self.lake, name, location, version)
+
+    def reset(self, location: str) -> None:
+        delta_log.delete(self.lake, location)
+
+    def locations(self) -> set[str]:
+        return delta_log.table_locations(self.lake)
+
+    def newest_version(self, location: str) -> int:
+        return delta_log.newest_version(self.lake, location)
+
+    def commits_after(self, location: str, version: int, until: int | None = None) -> Iterator[Commit]:
+        return delta_log.commits_after(self.lake, location, version, until)
+
+    def commits_at(self, versions: Sequence[tuple[str, int]]) -> list[Commit | None]:
+        return delta_log.commits_at(self.lake, versions)
+
+    def encode_statistics(self, statistics: FileStatistics) -> str:
+        return delta_log.encode_statistics(statistics)
 
 
 class Table:
-    """A Delta table at one version. A commit succeeds only if nobody committed since this object was opened."""
+    """A Delta table at one version. Implements `format.Table`.
+
+    The fence is an application transaction whose number grows with each commit. delta-rs rejects a commit whose
+    application transactions changed since the table was opened; without the fence it would accept two concurrent
+    appends.
+    """
 
     def __init__(self, lake: Lake, name: str, path: str, version: int | None = None) -> None:
         self.name = name
         self.path = path
-        self.lake = lake
+        self._lake = lake
         self._delta = _open(lake, name, path, version)
 
     @property
@@ -83,51 +94,39 @@ class Table:
         return int(self._delta.version())
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns as readers see them."""
         return pa.schema(self._delta.schema().to_arrow())
 
-    def require_columns(self, fields: pa.Schema) -> None:
-        """Delta accepts files of any shape: so we look before we add one."""
-        expected = pa.schema([*file_schema(fields), pa.field(MONTH, pa.string())])
-        found = self.arrow_schema()
-        if {f.name: f.type for f in found} != {f.name: f.type for f in expected}:
-            raise WarehouseError(
-                f"table {self.name} has the columns {found.names}, the contract has {expected.names}:"
-                " give the query a new schema_version"
-            )
-
     def files(self) -> list[DataFile]:
-        """Every file of this version, with its bounds from the log."""
         actions = pa.table(self._delta.get_add_actions(flatten=True))
         if not actions.num_rows:
             return []
-        return [_file(self.name, row) for row in actions.to_pylist()]
+        return [_data_file(self.name, row) for row in actions.to_pylist()]
 
     def has_published(self, batch_id: str) -> bool:
         return self._delta.transaction_version(_publication(batch_id)) is not None
 
-    def fence(self) -> Table:
-        """Make the commit of everybody who opened the table before fail. The table, opened anew."""
-        self._commit([], [])
-        return Table(self.lake, self.name, self.path)
+    def history(self) -> Iterator[Commit]:
+        return delta_log.commits_after(self._lake, self.path, -1, self.version)
 
-    def publish(self, batch_id: str, add: Sequence[Staged], remove: Sequence[str], now: datetime) -> int:
-        """One atomic commit of files in and files out. The new version."""
+    def fence(self) -> Table:
+        self._commit([], [])
+        return Table(self._lake, self.name, self.path)
+
+    def publish(self, batch_id: str, add: Sequence[StagedFile], remove: Sequence[str], now: datetime) -> int:
         moment = int(now.timestamp() * 1000)
         actions = [_add_action(staged, moment) for staged in add]
         self._commit(actions + [_remove_action(path, moment) for path in remove], [_publication(batch_id)])
-        return Table(self.lake, self.name, self.path).version
+        return Table(self._lake, self.name, self.path).version
 
     def vacuum(self, keep: Sequence[int], retention_hours: int, *, dry_run: bool) -> list[str]:
-        """Delete files that belong to none of the versions `keep` and left the table longer ago; says which."""
         from deltalake.exceptions import DeltaError
 
         try:
             return self._delta.vacuum(
                 retention_hours,
                 dry_run=dry_run,
-                enforce_retention_duration=False,  # the least that is sensible is ours to say
-                full=True,  # also files of publications that came to nothing
+                enforce_retention_duration=False,  # `warehouse vacuum` enforces its own minimum
+                full=True,  # also files of discarded publications
                 keep_versions=sorted(set(keep)),
             )
         except DeltaError as error:
@@ -137,10 +136,10 @@ class Table:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
-        fence = (self._delta.transaction_version(FENCE) or 0) + 1
-        marks = [Transaction(FENCE, fence), *(Transaction(name, 1) for name in publications)]
+        fence = (self._delta.transaction_version(_FENCE) or 0) + 1
+        marks = [Transaction(_FENCE, fence), *(Transaction(name, 1) for name in publications)]
         try:
-            with _writing(self.lake, self.path):
+            with _translated_writes(self._lake, self.path):
                 self._delta.create_write_transaction(
                     actions,
                     "append",
@@ -154,39 +153,13 @@ class Table:
             ) from error
 
 
-def table_exists(lake: Lake, path: str) -> bool:
-    """Whether there is a Delta table at this path."""
-    from deltalake import DeltaTable
-
-    return bool(DeltaTable.is_deltatable(lake.uri(path), storage_options=lake.storage_options()))
-
-
-def ensure_exists(lake: Lake, path: str, fields: pa.Schema) -> None:
-    """Create the Delta table if it is not there. The caller holds the table's lease."""
-    from deltalake import DeltaTable, Schema
-
-    uri, options = lake.uri(path), lake.storage_options()
-    if table_exists(lake, path):
-        return
-    columns = pa.schema([*file_schema(fields), pa.field(MONTH, pa.string())])
-    with _writing(lake, path):
-        DeltaTable.create(
-            uri,
-            Schema.from_arrow(columns),
-            mode="ignore",
-            partition_by=[MONTH],
-            configuration={"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 3650 days"},
-            storage_options=options,
-        )
-
-
-# What delta-rs quotes when the storage refuses a write: local errors by number, S3 by its code.
+# delta-rs reports a refused write only in its message: local errors by number, S3 errors by code.
 _REFUSED = re.compile(r"os error (1|13|20|21|30)\)|Os \{ code: (1|13|20|21|30),|AccessDenied|NoSuchBucket|Forbidden")
 
 
 @contextmanager
-def _writing(lake: Lake, path: str) -> Iterator[None]:
-    """Translates errors of the storage in a write of delta-rs. Lost races (CommitFailedError) pass."""
+def _translated_writes(lake: Lake, path: str) -> Iterator[None]:
+    """Translates storage errors of a delta-rs write. CommitFailedError, a lost race, passes unchanged."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     try:
@@ -202,7 +175,7 @@ def _writing(lake: Lake, path: str) -> Iterator[None]:
         raise WarehouseError(text) from error
 
 
-def _open(lake: Lake, name: str, path: str, version: int | None) -> DeltaTable:
+def _open(lake: Lake, name: str, path: str, version: int | None) -> deltalake.DeltaTable:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -220,16 +193,11 @@ def _open(lake: Lake, name: str, path: str, version: int | None) -> DeltaTable:
         ) from error
 
 
-def rebuild_hint(name: str) -> str:
-    """The command that rebuilds a damaged table (`source.query_name.schema_version`)."""
-    return f"`penstock recover --from database --table {name.rpartition('.')[0]}` rebuilds it from raw"
-
-
 def _publication(batch_id: str) -> str:
-    return f"{PUBLICATION}{batch_id}"
+    return f"{delta_log.PUBLICATION}{batch_id}"
 
 
-def _add_action(staged: Staged, moment: int) -> Any:
+def _add_action(staged: StagedFile, moment: int) -> Any:
     from deltalake.transaction import AddAction
 
     return AddAction(staged.path, staged.size, {MONTH: staged.month}, moment, True, staged.stats)
@@ -242,7 +210,7 @@ def _remove_action(path: str, moment: int) -> Any:
     return RemoveAction(path, True, moment, None, {MONTH: month})
 
 
-def _file(table: str, row: dict[str, Any]) -> DataFile:
+def _data_file(table: str, row: dict[str, Any]) -> DataFile:
     if any(row.get(name) is None for name in _STATISTICS):
         raise WarehouseError(
             f"table {table}: the Delta log has no statistics of its file {row['path']}, by which readers choose files:"
