@@ -62,8 +62,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_system = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
     assert build_system["build-backend"] == "hatchling.build"
     execute([*PIP, "install", "--target", str(folder / "build"), *build_system["requires"]], folder)
-    command = [sys.executable, "-m", "hatchling", "build", "-d", folder / "dist"]
-    execute(command, ROOT, PYTHONPATH=str(folder / "build"))
+    execute([sys.executable, "-m", "hatchling", "build", "-d", folder / "dist"], ROOT, PYTHONPATH=str(folder / "build"))
     return folder / "dist"
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import pydantic
 from pydantic import (
@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from penstock import field_types
-from penstock.config.values import LIST, Declared, Duration, Names, did_you_mean, distinct, in_words, named
+from penstock.config.values import LIST, Declared, Duration, KeyDoc, Names, did_you_mean, distinct, in_words, named
 from penstock.errors import ConfigError
 from penstock.sql_guard import check_spark_expression
 
@@ -62,6 +62,18 @@ class Field(Declared):
     required: bool = False
     # stands in where a row does not have the field at all; a null that was sent stays null
     default: Annotated[Any, BeforeValidator(_as_json)] = None
+
+    documentation: ClassVar = {
+        "name": KeyDoc(
+            "The column. Reserved: `customer_id`, `logical_date`, `schema_version`, and names with a leading `_`.",
+            "clicks",
+        ),
+        "type": KeyDoc("The type: see [contracts](../contracts.md#fields).", '"decimal(10,2)"', "type"),
+        "required": KeyDoc("Whether a null in the column rejects the partition.", "true"),
+        "default": KeyDoc(
+            "The value of rows that do not have the field. An explicit null stays null.", "DE", "value of the type"
+        ),
+    }
 
     @pydantic.field_validator("default")
     @classmethod

@@ -19,6 +19,8 @@ STAGES = (Stage.EXTRACT, Stage.VALIDATE, Stage.LOAD)
 class GraphRefused(PenstockError):
     """The tasks and edges of a run make no sense together."""
 
+    remedy = "Report it: a plan never contains such a graph."
+
 
 @dataclass(frozen=True, slots=True)
 class FanIn:

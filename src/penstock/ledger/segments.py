@@ -36,6 +36,8 @@ EVENTS = pa.schema(
 class SegmentDamaged(PenstockError):
     """An exported segment is not what was exported."""
 
+    remedy = "Restore the file from a backup of the lake."
+
 
 class SegmentReader:
     def __init__(self, lake: Lake) -> None:

@@ -29,6 +29,8 @@ _READERS_NEED = timedelta(hours=1)  # how long a reader may still stand on an ol
 class ProjectionsLost(TerminalError):
     """A file of the projections is missing or damaged; the ledger still has everything they were made from."""
 
+    remedy = "`penstock ledger rebuild` writes all projections again."
+
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
 

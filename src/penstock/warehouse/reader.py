@@ -38,6 +38,8 @@ _S3_ERROR = "AWS Error"  # in the text of each error of Arrow's S3 client; it ha
 class DataFileLost(WarehouseError):
     """A data file that a head names is missing or is no Parquet file any more."""
 
+    remedy = "`penstock recover --from database` writes the file again from raw."
+
 
 @dataclass(frozen=True, slots=True)
 class TableHead:
