@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/reference from the code. A test fails when a page is stale."""
+"""Writes docs/reference from the code: commands, states, tables and events. A test fails when they are outdated."""
 
 from __future__ import annotations
 

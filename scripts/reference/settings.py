@@ -7,6 +7,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from enum import Enum
 from typing import Any
 
 import annotated_types
@@ -15,6 +16,15 @@ from pydantic.fields import FieldInfo
 from penstock.config.check_keys import BESIDE_KEYS, CHECK_KEYS
 from penstock.config.settings import Settings
 from penstock.config.values import Declared, Keeps, KeyDoc, named, spelled
+from penstock.source.demo import DemoOptions
+from penstock.source.files import Delivery, FilesOptions
+from penstock.source.google_ads.options import Options as GoogleAdsOptions
+from penstock.source.google_ads.options import QueryOptions as GoogleAdsQueryOptions
+from penstock.source.http import HttpOptions, Request
+from penstock.source.options import Options
+from penstock.source.sql import SqlOptions, SqlQueryOptions
+
+Map = type[Declared] | type[Options]
 
 _INTRODUCTION = """\
 The keys of `penstock.yaml`. Unknown keys, wrong types and values that cannot work are refused with their file and line;
@@ -29,6 +39,14 @@ _TYPES = {str: "text", int: "whole number", float: "number", bool: "`true` or `f
           timedelta: "duration", Keeps: "duration", Any: "value"}  # fmt: skip
 
 
+# By kind: the options of the source, and of its queries.
+SOURCES: dict[str, tuple[Map, Map | None]] = {
+    "demo": (DemoOptions, None),
+    "files": (FilesOptions, Delivery),
+    "google_ads": (GoogleAdsOptions, GoogleAdsQueryOptions),
+    "http": (HttpOptions, Request),
+    "sql": (SqlOptions, SqlQueryOptions),
+}
 _HEAD = ("| key | type | default | example | meaning |", "|---|---|---|---|---|")
 
 
@@ -37,25 +55,37 @@ class Section:
     """The keys of one map of the file."""
 
     title: str  # its places in the file, or the kind of the check
-    meaning: str
-    model: type[Declared]
+    meaning: str  # of a check; empty for other maps
+    model: Map
     documentation: Mapping[str, KeyDoc]
 
     def undocumented(self) -> list[str]:
         """Keys without documentation, and documentation of keys that do not exist."""
-        return sorted(set(self.model.keys_in_yaml()) ^ set(self.documentation))
+        return sorted(set(_keys(self.model)) ^ set(self.documentation))
 
 
 def sections() -> list[Section]:
-    """Every map of the workspace file, in the order of the file."""
-    places: dict[type[Declared], list[str]] = {}
+    """Every map of the workspace file but the options of sources, in the order of the file."""
+    places: dict[Map, list[str]] = {}
     _collect(Settings, "", places)
     return [_section(model, where) for model, where in places.items()]
 
 
-def _section(model: type[Declared], places: Sequence[str]) -> Section:
+def source_sections(kind: str) -> list[Section]:
+    """The options of a source of this kind and of its queries, and the maps inside them."""
+    of_source, of_query = SOURCES[kind]
+    places: dict[Map, list[str]] = {}
+    _collect(of_source, "sources.<name>", places)
+    if of_query is not None:
+        _collect(of_query, "queries.<name>.options", places)
+    return [_section(model, where) for model, where in places.items()]
+
+
+def _section(model: Map, places: Sequence[str]) -> Section:
     if "checks[]" not in places[0]:
         title = " and ".join(f"`{place}`" for place in places if place) or "Top level"
+        if typing.get_origin(_annotation(model, "kind")) is typing.Literal:
+            title += f", kind `{typing.get_args(_annotation(model, 'kind'))[0]}`"
         return Section(title, "", model, model.documentation)
     kind = str(model.model_fields["kind"].default)
     documentation = CHECK_KEYS.get(kind, {})
@@ -79,32 +109,39 @@ def page() -> str:
         (checks if section.meaning else lines).extend(_lines(section))
     lines += ["## Checks\n", "A check is a map with its kind as the key. These keys stand beside the kind:", ""]
     a_check = next(section.model for section in sections() if section.meaning)
-    lines += [*_HEAD, *(_row(key, _field(a_check, key), doc) for key, doc in BESIDE_KEYS.items()), ""]
-    return "\n".join([*lines, *checks])
+    lines += [*_HEAD, *(_row(key, _field(a_check, key), doc) for key, doc in BESIDE_KEYS.items()), "", *checks]
+    for kind in SOURCES:
+        lines += [
+            f"## Options of kind `{kind}`\n",
+            *(line for found in source_sections(kind) for line in _lines(found, 3)),
+        ]
+    return "\n".join(lines)
 
 
-def _lines(section: Section) -> list[str]:
+def _lines(section: Section, level: int = 2) -> list[str]:
     rows = [_row(key, _field(section.model, key), doc) for key, doc in section.documentation.items()]
     if not section.meaning:
-        return [f"## {section.title}\n", *_HEAD, *rows, ""]
+        return [f"{'#' * level} {section.title}\n", *_HEAD, *rows, ""]
     return [f"### {section.title}\n", f"{section.meaning} `- {check_example(section)}`", "", *_HEAD, *rows, ""]
 
 
-def _collect(model: type[Declared], place: str, places: dict[type[Declared], list[str]]) -> None:
+def _collect(model: Map, place: str, places: dict[Map, list[str]]) -> None:
     seen = model in places
     places.setdefault(model, []).append(place)
-    if seen:
-        return
-    for key in model.keys_in_yaml():
-        field = _field(model, key)
-        if field is not None:
-            for inner, suffix in _models_in(field.annotation):
-                _collect(inner, f"{place}.{key}{suffix}".removeprefix("."), places)
+    for key in () if seen else _keys(model):
+        for inner, suffix in _models_in(_annotation(model, key)):
+            _collect(inner, f"{place}.{key}{suffix}".removeprefix("."), places)
 
 
-def _models_in(annotation: Any) -> Iterator[tuple[type[Declared], str]]:
-    """The declared maps inside a type, with how the file leads to them: by name, or by position."""
-    if isinstance(annotation, type) and issubclass(annotation, Declared):
+def _keys(model: Map) -> list[str]:
+    if issubclass(model, Declared):
+        return model.keys_in_yaml()
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[tuple[Map, str]]:
+    """The maps inside a type, with how the file leads to them: by name, or by position."""
+    if isinstance(annotation, type) and issubclass(annotation, Declared | Options):
         yield annotation, ""
         return
     suffix = {dict: ".<name>", tuple: "[]"}.get(typing.get_origin(annotation), "")
@@ -113,7 +150,12 @@ def _models_in(annotation: Any) -> Iterator[tuple[type[Declared], str]]:
             yield model, suffix + further
 
 
-def _field(model: type[Declared], key: str) -> FieldInfo | None:
+def _annotation(model: Map, key: str) -> Any:
+    field = _field(model, key)
+    return None if field is None else field.annotation
+
+
+def _field(model: Map, key: str) -> FieldInfo | None:
     """The field that a key is parsed into; None for a key that only the file has."""
     fields = {str(field.validation_alias or name): field for name, field in model.model_fields.items()}
     return fields.get(key)
@@ -142,8 +184,10 @@ def _type(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return "list of maps" if inner == "map" else f"list of {inner}" if "`" in inner else f"list of {_plural(inner)}"
     if origin is dict:
         return "map of maps" if _declares(annotation) else "map"
-    if isinstance(annotation, type) and issubclass(annotation, Declared):
+    if isinstance(annotation, type) and issubclass(annotation, Declared | Options):
         return "map"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(f"`{value}`" for value in annotation)
     if any(getattr(item, "func", None) is named for item in metadata):
         return "name"
     return f"{_TYPES[annotation]}{_bounds(metadata)}"
@@ -169,7 +213,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "**required**"
     value = field.get_default(call_default_factory=True)
-    if value is None or value in ("", (), {}) or isinstance(value, Declared):
+    if value is None or value in ("", (), {}) or isinstance(value, Declared | Options):
         return ""
     if isinstance(value, tuple):
         return f"`[{', '.join(_as_written(item) for item in value)}]`"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import typer.main
 import yaml
 from reference.errors import catalogue
-from reference.settings import Section, check_example, sections
+from reference.settings import SOURCES, Section, check_example, sections, source_sections
 
 from penstock.cli.main import app
 from penstock.config.check_keys import BESIDE_KEYS, CHECK_KEYS
@@ -18,9 +20,13 @@ from penstock.config.checks import check_from_mapping
 from penstock.config.settings import load_settings
 from penstock.config.values import Declared, KeyDoc
 from penstock.errors import PenstockError
+from penstock.source.google_ads import options as google_ads
+from penstock.source.options import Options, read_options
+from penstock.source.paging import Offsets, PageNumbers
 
 SECTIONS = sections()
 CHECKS = [section for section in SECTIONS if section.meaning]
+SOURCE_SECTIONS = [(kind, section) for kind in SOURCES for section in source_sections(kind)]
 
 # Keys that are valid only with another one.
 ALONGSIDE = {
@@ -28,6 +34,14 @@ ALONGSIDE = {
     "lineage.api_key": {"url": "https://marquez.example.com"},
     "lineage.timeout": {"url": "https://marquez.example.com"},
     "queries.<name>.restate.ages": {"days": 30},
+}
+NEEDS = {
+    (google_ads.Options, "insecure"): ["endpoint"],
+    (google_ads.QueryOptions, "conditions"): ["resource"],
+    (google_ads.QueryOptions, "select"): ["resource"],
+    (google_ads.QueryOptions, "enums"): ["resource"],
+    (PageNumbers, "size_param"): ["size"],
+    (Offsets, "size_param"): ["size"],
 }
 WORKSPACE: dict[str, Any] = {
     "tenant": "acme",
@@ -47,7 +61,11 @@ WORKSPACE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
+@pytest.mark.parametrize(
+    "section",
+    [*SECTIONS, *(section for _, section in SOURCE_SECTIONS)],
+    ids=lambda section: f"{section.model.__name__}",
+)
 def test_every_key_of_the_workspace_file_is_documented(section: Section) -> None:
     assert section.undocumented() == []
     assert all(doc.meaning and doc.example for doc in section.documentation.values())
@@ -105,6 +123,34 @@ def test_the_example_of_a_key_is_valid(place: str, key: str, doc: KeyDoc, tmp_pa
 @pytest.mark.parametrize("section", CHECKS, ids=lambda section: section.title)
 def test_the_example_of_a_check_is_valid(section: Section) -> None:
     assert isinstance(check_from_mapping(yaml.safe_load(check_example(section))), section.model)
+
+
+def test_every_source_is_on_the_page() -> None:
+    assert {entry.name for entry in entry_points(group="penstock.sources")} == set(SOURCES)
+    documented = {section.model for _, section in SOURCE_SECTIONS}
+    assert {model for model in subclasses(Options) if not model.__name__.startswith("_")} <= documented
+
+
+def subclasses(model: type[Options]) -> Iterator[type[Options]]:
+    for derived in model.__subclasses__():
+        if derived.__module__.startswith("penstock."):
+            yield derived
+            yield from subclasses(derived)
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [(section, key) for _, section in SOURCE_SECTIONS for key in section.documentation],
+    ids=lambda value: value if isinstance(value, str) else value.model.__name__,
+)
+def test_the_example_of_an_option_is_valid(section: Section, key: str) -> None:
+    examples = {
+        name: yaml.safe_load(re.sub(r"\$\{\w+:-(.*?)\}", r"\1", doc.example))
+        for name, doc in section.documentation.items()
+    }
+    required = {name for name, field in section.model.model_fields.items() if field.is_required()}
+    together = {key, *required, *NEEDS.get((section.model, key), ())}
+    read_options(section.model, {name: examples[name] for name in together})
 
 
 @pytest.mark.parametrize("error", catalogue(), ids=lambda error: error.__name__)
