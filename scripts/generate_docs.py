@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 import typer.main
+from reference import errors, settings
 
 from penstock.cli.main import app
 from penstock.db.schema import metadata
@@ -33,7 +34,9 @@ def pages() -> dict[str, str]:
     """Every generated page by its file name."""
     made = {
         "cli.md": _commands(),
+        "settings.md": settings.page(),
         "exit-codes.md": _exit_codes(),
+        "errors.md": errors.page(),
         "states.md": _states(),
         "tables.md": _tables(),
         "events.md": _events(),

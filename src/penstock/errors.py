@@ -54,6 +54,7 @@ class PenstockError(Exception):
 
     error_class: ClassVar[ErrorClass] = ErrorClass.INTERNAL
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+    remedy: ClassVar[str] = "Read the message. If it does not say what to do, report it."
 
     def __str__(self) -> str:
         return " ".join(str(fact) for fact in self.args)
@@ -64,10 +65,13 @@ class TransientError(PenstockError):
 
     error_class = ErrorClass.TRANSIENT
     exit_code = ExitCode.TRY_AGAIN
+    remedy = "Run the command again. If it keeps failing, `penstock doctor` checks what it depends on."
 
 
 class TerminalError(PenstockError):
     """The same work would fail again: something must be changed first."""
+
+    remedy = "Change what the message names, then run the command again."
 
 
 class UsageError(TerminalError):
@@ -75,28 +79,34 @@ class UsageError(TerminalError):
 
     error_class = ErrorClass.CONFIG
     exit_code = ExitCode.USAGE
+    remedy = "Correct the command line: the message names the valid values."
 
 
 class ConfigError(TerminalError):
     """The workspace file, or a file it refers to, is not valid."""
 
     error_class = ErrorClass.CONFIG
+    remedy = "Correct the workspace file at the line in the message, then run `penstock doctor`."
 
 
 class DataError(TerminalError):
     """The rows of a partition are not valid."""
 
     error_class = ErrorClass.DATA
+    remedy = "Correct the rows at the source or the contract, then `penstock state retry` and `penstock run`."
 
 
 class SourceUnavailable(TransientError):
     """The source did not respond, or broke off a response."""
+
+    remedy = "Nothing: the retry policy tries again. `penstock why KEY` shows when."
 
 
 class QuotaExceeded(TransientError):
     """The source asks for a pause, of `retry_after` seconds if it names a time."""
 
     error_class = ErrorClass.QUOTA
+    remedy = "Nothing: no request is sent until the pause is over. Lower `rate` or `parallelism` if it repeats."
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message, retry_after)
@@ -115,18 +125,25 @@ class AuthFailed(TerminalError):
     """The source refuses our credentials."""
 
     error_class = ErrorClass.AUTH
+    remedy = "Renew the credentials, then `penstock control close-breaker` lets the source be asked again at once."
 
 
 class VersionRefused(AuthFailed):
     """The source no longer supports the API version: like refused credentials, this fails every request."""
 
+    remedy = "Set `api_version` of the source to a supported version, or upgrade the client."
+
 
 class RawError(DataError):
     """A raw partition is missing, unsealed or does not match its seal."""
 
+    remedy = "Fetch the partition again: `penstock run KEY --reprocess`."
+
 
 class AlreadySealed(TerminalError):
     """The raw partition is sealed: it cannot be written to again."""
+
+    remedy = "Report it: a run writes each raw partition once."
 
 
 class StateConflict(TransientError):
@@ -140,28 +157,41 @@ class ImpossibleRow(TerminalError):
 class HistoryProtected(TerminalError):
     """A statement would change or delete a row that a trigger of the state database protects. Nothing was written."""
 
+    remedy = "Run the command again: it plans from the new state."
+
 
 class ActRefused(TerminalError):
     """An operator asked for a change that the history of the partition does not allow."""
+
+    remedy = "The message names what the history allows; `penstock state history KEY` shows it."
 
 
 class LeaseLost(TransientError):
     """The lease expired during a pause: another process holds the lease now."""
 
+    remedy = "Run the command again: the next run continues. If it repeats, look for a suspended or overloaded host."
+
 
 class WarehouseError(TerminalError):
     """A warehouse table does not match its head."""
+
+    remedy = "`penstock warehouse verify` lists the damage, `penstock recover --from database` rebuilds it."
 
 
 class LakeMismatch(TerminalError):
     """The lake and the state database disagree: one is older than the other, damaged, or of another workspace."""
 
     error_class = ErrorClass.CONFIG
+    remedy = "Run `penstock recover`: it shows which side is older, and how to rebuild the other one."
 
 
 class SparkFailed(TransientError):
     """A Spark job failed as a whole (a worker or an executor died): no partition of it got a verdict."""
 
+    remedy = "Run the command again. If it repeats, give Spark more memory (`spark.config`) and read its log."
+
 
 class DatabaseUnavailable(TransientError):
     """The state database cannot be reached or is locked."""
+
+    remedy = "Start the database or wait for the lock, then run the command again."

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.console_blocks import commands_of, fits, outputs_of
 from support.servers import free_port
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
@@ -32,37 +29,7 @@ def test_the_example_of_a_page_runs(page: Path, tmp_path: Path) -> None:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(body)
         elif language == "console":
-            commands += _commands(body)
+            commands += commands_of(body)
     assert any(command.startswith("penstock run") for command, _ in commands)
-    for (command, expected), found in zip(commands, _outputs(commands, tmp_path), strict=True):
-        assert _fits(expected, found), f"{command}\n--- expected\n{expected}\n--- found\n{found}"
-
-
-def _commands(block: str) -> list[tuple[str, str]]:
-    """Each line after `$`, with the output that the page shows."""
-    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
-    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
-
-
-def _outputs(commands: list[tuple[str, str]], folder: Path) -> list[str]:
-    """Run all commands in one shell; processes that they leave running are ended."""
-    mark = "--- next ---"
-    lines = ["set -e", "trap 'kill $(jobs -p) 2> /dev/null || true' EXIT"]
-    lines += [line for command, _ in commands for line in (command, f"echo '{mark}'")]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(lines)],
-        cwd=folder,
-        env={"PYTHONPATH": "", **os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.split(f"{mark}\n")[:-1]
-
-
-def _fits(expected: str, found: str) -> bool:
-    """The same, where `...` matches anything; a command without shown output prints nothing."""
-    return doctest.OutputChecker().check_output(expected, found, doctest.ELLIPSIS)
+    for (command, expected), found in zip(commands, outputs_of(commands, tmp_path), strict=True):
+        assert fits(expected, found), f"{command}\n--- expected\n{expected}\n--- found\n{found}"

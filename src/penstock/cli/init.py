@@ -1,4 +1,4 @@
-"""`penstock init`: a new workspace with the demo source."""
+"""`penstock init`: creates a workspace whose first `penstock run` succeeds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def init(
 
 
 def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
-    """Create a workspace with the demo source and an empty state database. Raises UsageError if the folder has one."""
+    """Write a workspace file with the demo source and a model, create its state database, and open the workspace.
+
+    Raises UsageError if the folder has a workspace file already or cannot be written.
+    """
     from penstock.app import load_workspace
     from penstock.clock import utc_now
 
@@ -70,15 +73,16 @@ def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
 
 
 _TEMPLATE = """\
-# A Penstock workspace. `penstock doctor` checks it, `penstock run` works on it.
+# A Penstock workspace. `penstock doctor` checks it, `penstock run` fetches, checks and loads what is due.
+# docs/reference/settings.md describes every key.
 tenant: acme
 workspace: ads
 
-# Where the state is kept: which run of which slice is trusted. In production:
+# The state database: which run of which partition is trusted. In production:
 #   state: postgresql+psycopg://user@host/db
 state: sqlite:///state.db
 
-# Where the data is kept: raw/, warehouse/ (Delta tables). Or: s3://bucket/prefix
+# The data: raw/ and warehouse/ (Delta tables). Or: s3://bucket/prefix
 lake: ./lake
 
 spark:
@@ -93,8 +97,8 @@ sources:
     kind: demo
     seed: 7
     rows: 20
-    # This share of the slices is broken on purpose. Set it to 0, then: penstock state retry && penstock run
-    failure_rate: ${{PENSTOCK_DEMO_FAILURES:-0.05}}
+    # Breaks this share of the partitions on purpose, to see what a failure looks like:
+    # failure_rate: 0.05
 
 queries:
   campaign_daily:
@@ -128,8 +132,8 @@ queries:
       - unique: [ad_group_id]
       - allowed: {{field: network, values: [SEARCH, CONTENT, YOUTUBE_WATCH, MIXED]}}
 
-# Tables made from other tables, by Spark SQL: a day is made when enough of its inputs can be read, and made again when
-# any of them changed. Read it as models.daily_spend.
+# Tables derived from other tables by Spark SQL. A day is derived when enough of its inputs can be read, and again when
+# one of them changes. In SQL the table is models.daily_spend.
 models:
   daily_spend:
     sql: models/daily_spend.sql
@@ -141,7 +145,7 @@ models:
 """
 
 _MODEL = """\
--- One row per day. `logical_date` says to which slice a row belongs.
+-- One row per day. The column `logical_date` assigns each row to its partition.
 SELECT
   logical_date,
   count(DISTINCT customer_id)   AS customers,

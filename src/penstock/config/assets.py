@@ -14,13 +14,20 @@ from pydantic import (
 
 from penstock import partition
 from penstock.config.checks import Check, Field, check_to_mapping, refuse_unfit_check, refuse_unsafe_expression
-from penstock.config.values import LIST, Day, Declared, Duration, Name, Names, distinct, not_empty
+from penstock.config.values import LIST, Day, Declared, Duration, KeyDoc, Name, Names, distinct, not_empty
 
 
 class Freshness(Declared):
     """How old the newest successful partition may be before it counts as stale."""
 
     max_lag: Duration
+
+    documentation: ClassVar = {
+        "max_lag": KeyDoc(
+            "How long an accepted run is fresh. Then its partition is stale, if it can still be restated or derived.",
+            "36h",
+        ),
+    }
 
 
 class Restate(Declared):
@@ -29,6 +36,16 @@ class Restate(Declared):
     days: Annotated[int, pydantic.Field(ge=1)]
     # ages in days at which a day is extracted again; by default daily at first, then less and less often
     ages: Annotated[tuple[Annotated[int, pydantic.Field(ge=1)], ...], LIST, AfterValidator(distinct)] | None = None
+
+    documentation: ClassVar = {
+        "days": KeyDoc(
+            "For how many days after its end a day is fetched again, because the source still changes it.", "30"
+        ),
+        "ages": KeyDoc(
+            "At which ages, in days, it is fetched again. By default daily at first, then less and less often.",
+            "[1, 2, 3, 7, 30]",
+        ),
+    }
 
     @pydantic.model_validator(mode="after")
     def _ages_within_days(self) -> Self:
@@ -49,6 +66,19 @@ class Retry(Declared):
     max_age: Duration = timedelta(days=30)
     # error classes that are retried automatically; quota and credential errors do not count against a partition
     errors: Annotated[tuple[Literal["transient", "config", "data", "internal"], ...], LIST] = ("transient", "internal")
+
+    documentation: ClassVar = {
+        "max_attempts": KeyDoc(
+            "The largest number of failed attempts; after them only an operator retries the partition.", "3"
+        ),
+        "backoff": KeyDoc("The time before the second, third, ... attempt; the last one repeats.", "[5m, 30m, 2h]"),
+        "jitter": KeyDoc("The largest random share by which each time becomes longer or shorter.", "0.2"),
+        "max_age": KeyDoc("How long after it became due a partition is retried.", "30d"),
+        "errors": KeyDoc(
+            "The error classes that are retried. Errors of quota and credentials never count as failed attempts.",
+            "[transient]",
+        ),
+    }
 
 
 def _distinct_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
@@ -76,6 +106,33 @@ class Query(Declared):
     # the options with ${NAME} unexpanded, for storage and display; None if they contain no variables
     stored_options: dict[str, Any] | None = pydantic.Field(default=None, repr=False, exclude=True)
     customers: Names | None = None
+
+    documentation: ClassVar = {
+        "source": KeyDoc("The name of the source.", "demo"),
+        "schema_version": KeyDoc(
+            "The version of the fields. Change it when fields change: each version is a table of its own.", "v2"
+        ),
+        "start_date": KeyDoc("The first day that is expected.", "2024-06-01"),
+        "fields": KeyDoc("The columns.", "[{name: clicks, type: long}]"),
+        "checks": KeyDoc(
+            "Conditions on the rows of a partition; a partition that violates one is rejected.",
+            "[{unique: [campaign_id]}]",
+        ),
+        "unknown_fields": KeyDoc(
+            "Fields that only the rows have: reject the partition, drop them, or keep them as JSON in `_extra`.",
+            "keep",
+        ),
+        "missing_fields": KeyDoc("Fields that a row lacks: reject the partition, or read them as null.", "reject"),
+        "freshness": KeyDoc("How long an accepted run is fresh.", "{max_lag: 36h}"),
+        "restate": KeyDoc("Which past days are fetched again.", "{days: 3}"),
+        "retry": KeyDoc("When a failed partition is tried again.", "{max_attempts: 3}"),
+        "options": KeyDoc(
+            "Options of the source's kind for this query, for example its SQL or its path.", "{sql: SELECT 1}"
+        ),
+        "customers": KeyDoc(
+            "The ids of the customers that the query is for. Without it, all of them.", '["1000000001"]'
+        ),
+    }
 
     @property
     def options_to_store(self) -> dict[str, Any]:
@@ -133,6 +190,37 @@ class Model(Declared):
     checks: Annotated[tuple[Annotated[Check, AfterValidator(refuse_unsafe_expression)], ...], LIST] = ()
     freshness: Freshness | None = None
     retry: Retry = Retry()
+
+    documentation: ClassVar = {
+        "sql": KeyDoc(
+            "A file with one Spark SQL query. Without `sql` and `python`: `models/<name>.sql`.",
+            "models/daily_spend.sql",
+        ),
+        "python": KeyDoc("A file with a function `model(inputs, partitions)`. Excludes `sql`.", "models/peak.py"),
+        "schema_version": KeyDoc("The version of the columns. Change it when columns change.", "v2"),
+        "depends_on": KeyDoc("The tables that the model reads.", "[demo.campaign_daily]"),
+        "per": KeyDoc(
+            "The partitions of the model: one for each day, or one for each customer and day.", "[customer, date]"
+        ),
+        "needs": KeyDoc(
+            "The days of the inputs that are read for one day, including the day itself.", "7 days", "days"
+        ),
+        "require": KeyDoc(
+            "How many input partitions must be readable: `all`, `any`, a number, or a share.", "95%", "rule"
+        ),
+        "refresh": KeyDoc(
+            "Whether a day is derived again when its inputs or its code change. If not, it is only marked as stale.",
+            "false",
+        ),
+        "on_demotion": KeyDoc(
+            "Whether rows that were derived from a demoted run can still be read (`stale`) or not (`hide`).", "hide"
+        ),
+        "checks": KeyDoc(
+            "Conditions on the rows of a partition; a partition that violates one is rejected.", "[{rows: {min: 1}}]"
+        ),
+        "freshness": KeyDoc("How long an accepted run is fresh.", "{max_lag: 36h}"),
+        "retry": KeyDoc("When a failed partition is tried again.", "{max_attempts: 3}"),
+    }
 
     source: ClassVar[str] = partition.MODELS
     restate: ClassVar[None] = None  # models follow their inputs

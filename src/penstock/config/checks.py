@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, Self, assert_never
+from typing import Annotated, Any, ClassVar, Literal, Self, assert_never, get_args
 
 import pydantic
 from pydantic import (
@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from penstock import field_types
-from penstock.config.values import LIST, Declared, Duration, Names, describe_problem, did_you_mean, distinct, named
+from penstock.config.values import LIST, Declared, Duration, KeyDoc, Names, describe_problem, did_you_mean, distinct, named
 from penstock.errors import ConfigError
 from penstock.sql_guard import check_spark_expression
 
@@ -65,6 +65,18 @@ class Field(Declared):
     required: bool = False
     # the value of rows without the field; an explicit null stays null
     default: Annotated[Any, BeforeValidator(_as_json)] = None
+
+    documentation: ClassVar = {
+        "name": KeyDoc(
+            "The column. Reserved: `customer_id`, `logical_date`, `schema_version`, and names with a leading `_`.",
+            "clicks",
+        ),
+        "type": KeyDoc("The type: see [contracts](../contracts.md#fields).", '"decimal(10,2)"', "type"),
+        "required": KeyDoc("Whether a null in the column rejects the partition.", "true"),
+        "default": KeyDoc(
+            "The value of rows that do not have the field. An explicit null stays null.", "DE", "value of the type"
+        ),
+    }
 
     @pydantic.field_validator("default")
     @classmethod

@@ -12,7 +12,7 @@ from datetime import date, timedelta
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -26,7 +26,7 @@ from penstock.config.checks import (
 )
 from penstock.config.file import MERGED_MAPS, Document, Trail, read_workspace_file
 from penstock.config.source_hooks import HooksOf, SourceHooks
-from penstock.config.values import Day, Declared, Duration, Kept, Name, Rate, describe_problem, did_you_mean
+from penstock.config.values import Day, Declared, Duration, Kept, KeyDoc, Name, Rate, describe_problem, did_you_mean
 from penstock.errors import ConfigError, UsageError
 
 WORKSPACE_FILE = "penstock.yaml"
@@ -70,6 +70,15 @@ class StateSettings(Declared):
     url: Annotated[str, AfterValidator(_state_url)]
     schema_name: Annotated[Name | None, pydantic.Field(validation_alias="schema")] = None
 
+    documentation: ClassVar = {
+        "url": KeyDoc(
+            "The URL of the state database: a SQLite file or PostgreSQL.", "postgresql+psycopg://user@host/db"
+        ),
+        "schema": KeyDoc(
+            "The PostgreSQL schema of the state, so that several workspaces can share one database.", "penstock"
+        ),
+    }
+
     @pydantic.field_validator("schema_name")
     @classmethod
     def _only_where_schemas_exist(cls, name: str | None, info: ValidationInfo) -> str | None:
@@ -99,6 +108,14 @@ class SparkSettings(Declared):
     master: str = "local[*]"
     remote: str | None = None
     config: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = pydantic.Field(default_factory=dict, repr=False)
+
+    documentation: ClassVar = {
+        "master": KeyDoc("The Spark master that a run starts or connects to. Excludes `remote`.", '"local[4]"'),
+        "remote": KeyDoc("The address of a Spark Connect server. Excludes `master`.", "sc://host:15002"),
+        "config": KeyDoc(
+            "Settings of the Spark session, as Spark names them.", "{spark.driver.memory: 4g}", "map of Spark settings"
+        ),
+    }
 
     @pydantic.model_validator(mode="after")
     def _one_of_two(self) -> SparkSettings:
@@ -138,6 +155,16 @@ class Customer(Declared):
     active_from: Day | None = None
     active_to: Day | None = None
 
+    documentation: ClassVar = {
+        "id": KeyDoc("The id of the account, in quotes. Part of the key of every partition.", '"1000000001"'),
+        "name": KeyDoc("A name for people.", "Example"),
+        "time_zone": KeyDoc(
+            "The time zone of the account's days: a day is due when it is over there.", "Europe/Berlin", "time zone"
+        ),
+        "active_from": KeyDoc("The first day that is expected of the customer.", "2024-01-01"),
+        "active_to": KeyDoc("The last day that is expected of the customer.", "2024-12-31"),
+    }
+
     @pydantic.field_validator("active_to")
     @classmethod
     def _after_the_start(cls, last: date | None, info: ValidationInfo) -> date | None:
@@ -165,6 +192,20 @@ class SourceSettings(Declared):
     keeps: Kept | None = None  # how long it keeps a day; older days are frozen (default: by its kind)
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
 
+    documentation: ClassVar = {
+        "kind": KeyDoc(
+            "`demo`, `files`, `google_ads`, `http`, `sql`, or a kind of your own. Other keys are its options.",
+            "demo",
+        ),
+        "parallelism": KeyDoc("The largest number of simultaneous requests, over all workers.", "8"),
+        "rate": KeyDoc("The largest number of requests in a time, over all workers.", "600/m", "rate"),
+        "keeps": KeyDoc(
+            "How long the source keeps a day. Older days are frozen: no run fetches them. Default: by kind.",
+            "37 months",
+            "months, days or `forever`",
+        ),
+    }
+
 
 def _lake(text: str) -> str:
     scheme, separator, rest = text.partition("://")
@@ -186,11 +227,30 @@ class ControlSettings(Declared):
     fresh_days: Annotated[int, pydantic.Field(ge=1)] = 7  # younger missing days count as fresh, older ones as history
     every: Duration = timedelta(seconds=30)  # between the starts of two rounds
 
+    documentation: ClassVar = {
+        "largest_run": KeyDoc(
+            "The largest number of partitions that one run fetches; larger plans are split into several runs.", "20000"
+        ),
+        "round": KeyDoc("The largest number of partitions that one round of the control loop issues.", "5000"),
+        "backfill_share": KeyDoc(
+            "The share of a round for backfills and history, when fresh work is due as well.", "0.5"
+        ),
+        "fresh_days": KeyDoc("Missing days up to this age are fresh work; older ones are history.", "3"),
+        "every": KeyDoc("The time between the starts of two rounds of `penstock control serve`.", "1m"),
+    }
+
 
 class LedgerSettings(Declared):
     """How long the tasks and edges of finished runs are kept; partition status is kept forever."""
 
     keep_runs: Duration = timedelta(days=90)
+
+    documentation: ClassVar = {
+        "keep_runs": KeyDoc(
+            "How long the tables of tasks and edges keep a finished run; partition status is kept forever.",
+            "30d",
+        ),
+    }
 
 
 class LineageSettings(Declared):
@@ -201,6 +261,14 @@ class LineageSettings(Declared):
     endpoint: str = "api/v1/lineage"
     api_key: str | None = pydantic.Field(default=None, repr=False)
     timeout: Duration = timedelta(seconds=5)
+
+    documentation: ClassVar = {
+        "file": KeyDoc("A file that gets one line for each OpenLineage event. Excludes `url`.", "lineage.jsonl"),
+        "url": KeyDoc("The address of an OpenLineage service. Excludes `file`.", "https://marquez.example.com"),
+        "endpoint": KeyDoc("The path of the service that takes events.", "api/v1/lineage"),
+        "api_key": KeyDoc("The key of the service.", "${OPENLINEAGE_API_KEY}"),
+        "timeout": KeyDoc("How long one request to the service may take.", "10s"),
+    }
 
     @pydantic.model_validator(mode="after")
     def _one_place(self) -> LineageSettings:
@@ -233,6 +301,47 @@ class Settings(Declared):
     sources: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
     queries: dict[str, Query] = pydantic.Field(default_factory=dict)
     models: dict[str, Model] = pydantic.Field(default_factory=dict)
+
+    documentation: ClassVar = {
+        "tenant": KeyDoc("The owner of the workspace: `tenant_id` in events and projections.", "acme"),
+        "workspace": KeyDoc("The name of the workspace: `workspace_id` in events and projections.", "ads"),
+        "state": KeyDoc(
+            "The state database: its URL, or a map. A relative SQLite path starts at the workspace file.",
+            "sqlite:///state.db",
+            "URL or map",
+        ),
+        "lake": KeyDoc(
+            "A folder or `s3://bucket/prefix`, for `raw/`, `warehouse/` and `projections/`.",
+            "./lake",
+        ),
+        "spark": KeyDoc("The Spark session of runs.", '{master: "local[4]"}'),
+        "control": KeyDoc("The size of runs, and the schedule of the control loop.", "{every: 1m}"),
+        "ledger": KeyDoc("How long finished runs are kept as tables.", "{keep_runs: 30d}"),
+        "lineage": KeyDoc("Where OpenLineage events of runs go. Without it, none are sent.", "{file: lineage.jsonl}"),
+        "customers": KeyDoc(
+            "The accounts whose partitions are fetched: a list, or the path of a .csv file with these keys as columns.",
+            "customers.csv",
+            "list of maps, or a .csv file",
+        ),
+        "sources": KeyDoc(
+            "The sources by name. The name is part of the key of every partition; `models` and `system` are reserved.",
+            "{demo: {kind: demo}}",
+        ),
+        "queries": KeyDoc(
+            "The queries by name. A query is one table: `source.name` in SQL.",
+            "{daily: {source: demo, fields: [{name: clicks, type: long}]}}",
+        ),
+        "models": KeyDoc(
+            "The models by name. A model is a table derived from other tables: `models.name` in SQL.",
+            "{daily_spend: {depends_on: [demo.daily]}}",
+        ),
+        "schema": KeyDoc("The same as `state.schema`.", "penstock", "name"),
+        "include": KeyDoc(
+            "Further files with `sources`, `queries`, `models` and `customers`, relative to this one.",
+            "[queries.yaml]",
+            "list of files",
+        ),
+    }
 
     @cached_property
     def _customers_by_id(self) -> dict[str, Customer]:

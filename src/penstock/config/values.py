@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from calendar import monthrange
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import pydantic
 from pydantic import (
@@ -75,6 +75,14 @@ def refusal(problems: Iterable[tuple[tuple[int | str, ...], str]]) -> pydantic.V
     return pydantic.ValidationError.from_exception_data("workspace", details)
 
 
+class KeyDoc(NamedTuple):
+    """The documentation of one key of the workspace file, for the generated page docs/reference/settings.md."""
+
+    meaning: str
+    example: str  # as YAML
+    type: str | None = None  # how the value is written, where the declared type does not say it
+
+
 class Declared(pydantic.BaseModel):
     """Base of everything that the workspace file declares. Refuses unknown keys and values of a wrong type."""
 
@@ -84,6 +92,7 @@ class Declared(pydantic.BaseModel):
 
     not_in_yaml: ClassVar[frozenset[str]] = frozenset()
     also_in_yaml: ClassVar[tuple[str, ...]] = ()
+    documentation: ClassVar[Mapping[str, KeyDoc]] = {}
 
     @classmethod
     def keys_in_yaml(cls) -> list[str]:

@@ -19,6 +19,8 @@ STAGES = (Stage.EXTRACT, Stage.VALIDATE, Stage.LOAD)
 class GraphRefused(PenstockError):
     """The graph of a run has a duplicate task, an unknown dependency or a cycle."""
 
+    remedy = "Report it: a plan never contains such a graph."
+
 
 @dataclass(frozen=True, slots=True)
 class FanIn:

@@ -36,6 +36,8 @@ _POLL_SECONDS = 2.0  # how often a waiting run checks whether it was cancelled
 class ChecksRefused(ConfigError):
     """Spark refuses a check of every query in a plan. No attempt was issued."""
 
+    remedy = "Correct the expressions of the checks that the message names; `penstock doctor` finds most of them."
+
 
 @dataclass(frozen=True, slots=True)
 class Runner:

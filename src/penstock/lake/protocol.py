@@ -21,6 +21,7 @@ class LakeObjectMissing(TerminalError):
     """There is no object at this path. Arguments: the URL of the lake and the path."""
 
     error_class = ErrorClass.DATA
+    remedy = "`penstock recover` shows what else is missing, and how to rebuild it."
 
     def __init__(self, url: str, path: str) -> None:
         super().__init__(url, path)
@@ -37,11 +38,14 @@ class LakeObjectMissing(TerminalError):
 class LakeUnavailable(TransientError):
     """The storage did not respond, or failed for now. A write may or may not have happened."""
 
+    remedy = "Run the command again when the storage responds; `penstock doctor` checks it."
+
 
 class LakeRefused(TerminalError):
     """The storage refused a request: credentials, permissions, a bucket that does not exist."""
 
     error_class = ErrorClass.CONFIG
+    remedy = "Correct the credentials, the permissions or the bucket of `lake`; `penstock doctor` checks them."
 
 
 class Entry(NamedTuple):

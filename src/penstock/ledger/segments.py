@@ -36,6 +36,8 @@ EVENTS = pa.schema(
 class SegmentDamaged(PenstockError):
     """An exported segment does not match its digest."""
 
+    remedy = "Restore the file from a backup of the lake."
+
 
 class SegmentReader:
     def __init__(self, lake: Lake) -> None:

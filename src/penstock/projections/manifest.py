@@ -29,6 +29,8 @@ _READER_GRACE = timedelta(hours=1)  # how long a reader may use an older manifes
 class ProjectionsLost(TerminalError):
     """A file of the projections is missing or damaged. The ledger still has all events to rebuild it."""
 
+    remedy = "`penstock ledger rebuild` writes all projections again."
+
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
 

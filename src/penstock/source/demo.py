@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pydantic
@@ -22,6 +22,7 @@ import pydantic
 from penstock.config.assets import Query
 from penstock.config.checks import Field
 from penstock.config.settings import Customer
+from penstock.config.values import KeyDoc
 from penstock.errors import AuthFailed, QuotaExceeded, SourceUnavailable
 from penstock.field_types import ArrayOf, DecimalOf, Kind, Simple, StructOf, kind_of
 from penstock.source.options import Options, read_options
@@ -58,6 +59,16 @@ class FaultRule(Options):
     enabled: bool = True
     seconds: float = 1.0
 
+    documentation: ClassVar = {
+        "fault": KeyDoc("The fault.", "wrong_type"),
+        "customer": KeyDoc("Only partitions of this customer.", '"1000000001"'),
+        "query": KeyDoc("Only partitions of this query.", "campaign_daily"),
+        "date": KeyDoc("Only partitions of this day.", "2024-06-01"),
+        "since": KeyDoc("Only partitions of this day and later ones.", "2024-06-01"),
+        "enabled": KeyDoc("Whether the fault happens; a variable switches it from outside.", "${FAULTS:-true}"),
+        "seconds": KeyDoc("For `slow`: how many seconds the fetch takes longer.", "2.5"),
+    }
+
     def strikes(self, customer: str, query: str, day: dt.date) -> bool:
         return (
             self.enabled
@@ -75,6 +86,13 @@ class DemoOptions(Options):
     rows: int = pydantic.Field(default=20, ge=0)
     failure_rate: float = pydantic.Field(default=0.0, ge=0, le=1)
     faults: tuple[FaultRule, ...] = ()
+
+    documentation: ClassVar = {
+        "seed": KeyDoc("The same seed gives the same rows.", "7"),
+        "rows": KeyDoc("The number of rows of a partition.", "20"),
+        "failure_rate": KeyDoc("The share of partitions that get a random fault.", "0.05"),
+        "faults": KeyDoc("Faults of chosen partitions; the first one that fits counts.", "[{fault: zero_rows}]"),
+    }
 
 
 @dataclass(frozen=True, slots=True)

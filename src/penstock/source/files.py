@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 import pydantic
 
 from penstock.config.assets import Query
 from penstock.config.checks import Field
 from penstock.config.settings import Customer
+from penstock.config.values import KeyDoc
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
 from penstock.lake import Lake, open_lake
 from penstock.lake.local import LocalLake
@@ -41,6 +42,20 @@ class Delivery(Options):
     follow_symlinks: bool = False
     max_inflated_bytes: int = pydantic.Field(default=4 * 1024**3, ge=1)
     max_inflate_ratio: int = pydantic.Field(default=200, ge=1)
+
+    documentation: ClassVar = {
+        "path": KeyDoc(
+            "The files of one partition, with `{customer_id}`, `{query_name}`, `{date}`, and `*` in the last part.",
+            '"{customer_id}/{date}-*.csv"',
+        ),
+        "format": KeyDoc("The file format. By default from the ending.", "csv"),
+        "missing": KeyDoc("A partition without a file fails and is retried, or is empty.", "empty"),
+        "delimiter": KeyDoc("The delimiter of CSV.", '";"'),
+        "encoding": KeyDoc("The encoding of CSV.", "cp1252"),
+        "follow_symlinks": KeyDoc("Whether links to places outside of the folder are followed.", "true"),
+        "max_inflated_bytes": KeyDoc("The largest size of a `.gz` file after decompression.", "8589934592"),
+        "max_inflate_ratio": KeyDoc("The largest compression ratio of a `.gz` file, beyond its first 64 MiB.", "500"),
+    }
 
     @pydantic.field_validator("encoding")
     @classmethod
@@ -66,6 +81,14 @@ class FilesOptions(Delivery):
     """What `sources.<name>` may say for kind files. `folder` is where paths start; by default the workspace's."""
 
     folder: str | None = None
+
+    documentation: ClassVar = {
+        **Delivery.documentation,
+        "folder": KeyDoc(
+            "Where paths start: a folder or `s3://bucket/prefix`. By default the folder of the workspace file.",
+            "s3://bucket/inbox",
+        ),
+    }
 
     @pydantic.field_validator("folder")
     @classmethod

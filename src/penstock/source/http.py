@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urljoin, urlsplit
 
 import pydantic
 
 from penstock.config.assets import Query
 from penstock.config.settings import Customer
+from penstock.config.values import KeyDoc
 from penstock.errors import ConfigError, DataError, SourceUnavailable
 from penstock.source.answer import Answer, Record, trail
 from penstock.source.days import Days
@@ -46,12 +47,33 @@ class Request(Options):
     date_field: str | None = None
     paging: Paging | None = None
 
+    documentation: ClassVar = {
+        "url": KeyDoc(
+            "The address, with `{customer_id}`, `{query_name}`, and `{date}` or `{first_date}` and `{last_date}`.",
+            '"https://api.example.com/{customer_id}?day={date}"',
+        ),
+        "params": KeyDoc("Parameters of the address, with the same placeholders.", '{day: "{date}"}'),
+        "records": KeyDoc("The dotted path to the list of records. By default the response itself.", "data.items"),
+        "date_field": KeyDoc("The field with the day of a record. Required when one request covers many days.", "day"),
+        "paging": KeyDoc("How the next page is requested.", "{kind: link}"),
+    }
+
 
 class HttpOptions(Request):
     """What `sources.<name>` may say for kind http. Headers belong here: what a query says is kept with its contract."""
 
     headers: dict[str, Header] = pydantic.Field(default_factory=dict, repr=False)
     timeout: float = pydantic.Field(default=60.0, gt=0)
+
+    documentation: ClassVar = {
+        **Request.documentation,
+        "headers": KeyDoc(
+            "Headers of each request. They are never shown.",
+            '{Authorization: "Bearer ${TOKEN}"}',
+            "map",
+        ),
+        "timeout": KeyDoc("The largest number of seconds without a byte from the server.", "30"),
+    }
 
 
 class HttpSource:

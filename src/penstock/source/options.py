@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pydantic
 
+from penstock.config.values import KeyDoc
 from penstock.errors import ConfigError
 
 
@@ -15,6 +16,8 @@ class Options(pydantic.BaseModel):
     """What one map of options may say; unknown keys are refused."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    documentation: ClassVar[Mapping[str, KeyDoc]] = {}
 
 
 T = TypeVar("T", bound=pydantic.BaseModel)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
 
+from penstock.config.values import KeyDoc
 from penstock.source.options import Options
 
 
@@ -37,6 +38,11 @@ class _Sized(Options):
     size_param: str | None = None
     size: int | None = pydantic.Field(default=None, ge=1)
 
+    documentation: ClassVar = {
+        "size_param": KeyDoc("The parameter with the number of records to return. Needs `size`.", "limit"),
+        "size": KeyDoc("The number of records of a full page; a page with fewer is the last one.", "100"),
+    }
+
     @pydantic.model_validator(mode="after")
     def _both_or_none(self) -> Self:
         if self.size_param is not None and self.size is None:
@@ -57,6 +63,13 @@ class PageNumbers(_Sized):
     param: str
     start: int = 1
 
+    documentation: ClassVar = {
+        **_Sized.documentation,
+        "kind": KeyDoc("Pages have numbers.", "page"),
+        "param": KeyDoc("The parameter with the number of the page.", "page"),
+        "start": KeyDoc("The number of the first page.", "0"),
+    }
+
     def first(self) -> Step:
         return self.sized({self.param: str(self.start)})
 
@@ -70,6 +83,13 @@ class Offsets(_Sized):
     kind: Literal["offset"]
     param: str
     start: int = 0
+
+    documentation: ClassVar = {
+        **_Sized.documentation,
+        "kind": KeyDoc("Pages begin at a record.", "offset"),
+        "param": KeyDoc("The parameter with the number of records to skip.", "offset"),
+        "start": KeyDoc("The offset of the first page.", "0"),
+    }
 
     def first(self) -> Step:
         return self.sized({self.param: str(self.start)})
@@ -87,6 +107,12 @@ class Cursor(Options):
     param: str
     next: str = pydantic.Field(min_length=1)
 
+    documentation: ClassVar = {
+        "kind": KeyDoc("Each page names the next one.", "cursor"),
+        "param": KeyDoc("The parameter with the cursor.", "after"),
+        "next": KeyDoc("The dotted path to the cursor of the next page.", "meta.next"),
+    }
+
     def first(self) -> Step:
         return Step()
 
@@ -98,6 +124,10 @@ class Links(Options):
     """Each answer has the next one's address in its header `Link` (RFC 8288), as rel=next, until it has none."""
 
     kind: Literal["link"]
+
+    documentation: ClassVar = {
+        "kind": KeyDoc("The header `Link` names the next page as `rel=next`.", "link"),
+    }
 
     def first(self) -> Step:
         return Step()

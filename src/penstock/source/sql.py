@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pydantic
 
 from penstock.config.assets import Query
 from penstock.config.settings import Customer
+from penstock.config.values import KeyDoc
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
 from penstock.source.days import Days
 from penstock.source.options import Options, about, read_options
@@ -66,12 +67,24 @@ class SqlOptions(Options):
 
     url: str = pydantic.Field(repr=False, min_length=1)
 
+    documentation: ClassVar = {
+        "url": KeyDoc("The SQLAlchemy URL of the database. It is never shown.", "${SHOP_URL:-sqlite:///shop.db}"),
+    }
+
 
 class SqlQueryOptions(Options):
     """What `queries.<name>.options` may say when its source is of kind sql."""
 
     sql: str = pydantic.Field(min_length=1)
     date_field: str = "logical_date"
+
+    documentation: ClassVar = {
+        "sql": KeyDoc(
+            "One SELECT, with `:customer_id`, and `:first_date` and `:last_date`, or `:dates`.",
+            "SELECT day, clicks FROM t WHERE day IN :dates",
+        ),
+        "date_field": KeyDoc("The column with the day of a row.", "day"),
+    }
 
 
 class SqlSource:

@@ -32,6 +32,8 @@ _S3_ERROR = "AWS Error"  # part of every message of Arrow's S3 client, which has
 class DataFileLost(WarehouseError):
     """A data file of a head is missing or is not valid Parquet."""
 
+    remedy = "`penstock recover --from database` writes the file again from raw."
+
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:

@@ -15,6 +15,8 @@ class VersionsConflict(WarehouseError, UsageError):
     """A column has incompatible types in two schema versions. Arguments: the table, and by column its type in each
     version."""
 
+    remedy = "Read one version with `--schema-version`."
+
     def __init__(self, asset: str, columns: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(asset, columns)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator
 
-from penstock.config.values import Declared, Duration
+from penstock.config.values import Declared, Duration, KeyDoc
 
 _ENDPOINT = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
 _PATH = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -37,6 +37,14 @@ class Options(Declared):
     insecure: bool = False
     timeout: Duration = timedelta(minutes=30)
 
+    documentation: ClassVar = {
+        "login_customer_id": KeyDoc("The manager account that has access to the customers.", "123-456-7890"),
+        "api_version": KeyDoc("The version of the API. By default the one that this release is tested with.", "v26"),
+        "endpoint": KeyDoc("The address of a test server, as `host:port`.", '"localhost:8080"'),
+        "insecure": KeyDoc("Whether the test server is called without TLS. Needs `endpoint`.", "true"),
+        "timeout": KeyDoc("The largest duration of one request.", "10m"),
+    }
+
     @pydantic.model_validator(mode="after")
     def _plain_text_is_for_test_servers(self) -> Self:
         if self.insecure and self.endpoint is None:
@@ -56,6 +64,11 @@ class Column(Declared):
     path: Annotated[str, AfterValidator(_path)]
     unit: Annotated[Literal["units"] | None, pydantic.Field(validation_alias="as")] = None
 
+    documentation: ClassVar = {
+        "path": KeyDoc("The Google Ads field.", "metrics.clicks"),
+        "as": KeyDoc("`units` turns micros into units of the currency.", "units"),
+    }
+
 
 def _column(value: object) -> object:
     return {"path": value} if isinstance(value, str) else value
@@ -69,6 +82,23 @@ class QueryOptions(Declared):
     gaql: str | None = None
     select: dict[str, Annotated[Column, BeforeValidator(_column)]]
     enums: Literal["names", "numbers"] = "names"
+
+    documentation: ClassVar = {
+        "resource": KeyDoc("The resource of the report. Excludes `gaql`.", "campaign"),
+        "conditions": KeyDoc(
+            "Conditions of the report, beside the days. Need `resource`.", "[campaign.status = ENABLED]"
+        ),
+        "gaql": KeyDoc(
+            "A whole query in the Google Ads Query Language. Excludes `resource`.",
+            "SELECT metrics.clicks FROM campaign",
+        ),
+        "select": KeyDoc(
+            "The Google Ads field of each field of the query: its name, or a map.",
+            "{clicks: metrics.clicks}",
+            "map of names or maps",
+        ),
+        "enums": KeyDoc("Whether enums arrive as names or as numbers.", "numbers"),
+    }
 
     @pydantic.model_validator(mode="after")
     def _one_of_two(self) -> Self:

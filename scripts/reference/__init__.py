@@ -1,0 +1,1 @@
+"""Generated reference pages that need more than a table of one value."""
