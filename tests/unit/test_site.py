@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_LOADED = re.compile(r"<(?:script|img|iframe|source|video|embed|object)\b[^>]*?(?:src|data)=[\"']?((?:https?:)?//[^\s\"'>]+)")
+_LOADED = re.compile(
+    r"<(?:script|img|iframe|source|video|embed|object)\b[^>]*?(?:src|data)=[\"']?((?:https?:)?//[^\s\"'>]+)"
+)
 _LINKED = re.compile(r"<link\b[^>]*?href=[\"']?((?:https?:)?//[^\s\"'>]+)")
 _IN_CSS = re.compile(r"(?:url\(|@import\s*)[\"']?((?:https?:)?//[^\s\"')]+)")
 
@@ -39,7 +41,9 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     sheets = {path: path.read_text() for path in site.rglob("*.css")}
     assert pages
     assert sheets
-    found = [(path.name, url) for path, text in pages.items() for url in (*_LOADED.findall(text), *_LINKED.findall(text))]
+    found = [
+        (path.name, url) for path, text in pages.items() for url in (*_LOADED.findall(text), *_LINKED.findall(text))
+    ]
     found += [(path.name, url) for path, text in {**pages, **sheets}.items() for url in _IN_CSS.findall(text)]
     assert found == []
     # the script of the theme loads mermaid from another host for such blocks, and asks GitHub about a repository
