@@ -14,6 +14,7 @@ import typer.main
 from penstock.cli.main import app
 
 ROOT = Path(__file__).parents[2]
+_SHELL = ("", "sh", "console")  # the languages of code blocks with commands
 
 
 def test_the_reference_pages_are_current() -> None:
@@ -77,7 +78,7 @@ def test_every_command_in_the_pages_exists_with_its_options() -> None:
 
 def _command_lines(text: str) -> Iterator[str]:
     """Yields each `penstock ...` of a page: in backticks, or as a command in a block of code."""
-    blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.M | re.S)
+    blocks = [body for kind, body in re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.M | re.S) if kind in _SHELL]
     inline = re.findall(r"`(penstock [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
     commands = [line for block in blocks for line in re.findall(r"(?:^|[$&;(] ?)(penstock [^#|&;>\n]+)", block, re.M)]
     yield from (" ".join(line.split()) for line in (*inline, *commands))
