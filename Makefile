@@ -39,8 +39,9 @@ types: $(VENV)/.dev ## check types with mypy
 bench: $(VENV)/.dev ## measure a whole run, compared with a plain Spark script (ARGS=...)
 	$(BIN)/python -m bench $(or $(ARGS),--partitions 10000 --partitions 50000 --output bench-results.jsonl)
 
-docs: $(VENV)/.dev ## write the generated reference pages
+docs: $(VENV)/.dev ## write the generated reference pages and build the site in build/site
 	$(BIN)/python scripts/generate_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Lock files contain versions and hashes only, and name no registry.
 lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes

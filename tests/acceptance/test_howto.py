@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from support.console_blocks import commands_of, fits, outputs_of
 from support.servers import free_port
@@ -20,6 +21,19 @@ def test_every_kind_of_source_has_an_example() -> None:
     assert {page.stem for page in PAGES} >= {"sql", "files", "http", "own-source"}
 
 
+@pytest.fixture
+def servers(page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts the servers whose variables the page uses, and sets the variables."""
+    text = page.read_text()
+    if "PGHOST" in text:
+        url = sa.make_url(request.getfixturevalue("postgres_url"))
+        for name, value in {"PGHOST": url.host, "PGPORT": url.port, "PGUSER": url.username}.items():
+            monkeypatch.setenv(name, str(value))
+    if "PENSTOCK_LAKE" in text:
+        monkeypatch.setenv("PENSTOCK_LAKE", f"{request.getfixturevalue('s3_url')}/{page.stem}")
+
+
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_example_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     text = page.read_text().replace(_PORT, str(free_port()))

@@ -6,9 +6,16 @@ import ast
 import importlib.util
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from penstock.cli.main import app
 
 ROOT = Path(__file__).parents[2]
+_SHELL = ("", "sh", "console")  # the languages of code blocks with commands
 
 
 def test_the_reference_pages_are_current() -> None:
@@ -72,3 +79,36 @@ def test_make_help_lists_every_target() -> None:
     assert list(listed) == targets
     written = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert sorted(written) == sorted(targets)
+
+
+def test_every_command_in_the_pages_exists_with_its_options() -> None:
+    root = typer.main.get_command(app)
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    named = [(page, line) for page in pages for line in _command_lines(page.read_text())]
+    assert len(named) >= 200
+    assert [f"{page.name}: {line}: {wrong}" for page, line in named for wrong in _unknown_parts(root, line)] == []
+
+
+def _command_lines(text: str) -> Iterator[str]:
+    """Yields each `penstock ...` of a page: in backticks, or as a command in a block of code."""
+    blocks = [body for kind, body in re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.M | re.S) if kind in _SHELL]
+    inline = re.findall(r"`(penstock [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    commands = [line for block in blocks for line in re.findall(r"(?:^|[$&;(] ?)(penstock [^#|&;>\n]+)", block, re.M)]
+    yield from (" ".join(line.split()) for line in (*inline, *commands))
+
+
+def _unknown_parts(root: Any, line: str) -> Iterator[str]:
+    """Yields the subcommand that does not exist, or each option that the command does not have."""
+    command = root
+    for word in line.split()[1:]:
+        group = getattr(command, "commands", None)
+        if word.startswith("--"):
+            known = {option for parameter in command.params for option in parameter.opts}
+            name = word.strip(",;:.").split("=")[0]
+            if name not in known and name != "--help":
+                yield name
+        elif group is not None and re.fullmatch(r"[a-z][a-z-]*", word):
+            if word not in group:
+                yield word
+                return
+            command = group[word]
