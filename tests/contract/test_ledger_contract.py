@@ -622,7 +622,9 @@ def test_the_remaining_work_of_a_dead_run_follows_from_its_events_and_open_attem
     taken = actors.issue_one(key(4))
     actors.control.start_run(run_id, actors.token, "ada", {}, len(keys), Graph(keys).event(run_id))
     actors.control.issue(run_id, actors.token, "one", [builders.planned(key(day)) for day in (1, 2, 3, 4)])
-    actors.control.record_event(run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one"))
+    actors.control.record_event(
+        run_id, actors.token, SlicesExtracted(run_id, compact_ranges([key(1), key(2)]), 1, "one")
+    )
     actors.validator.judge([accepted(attempt(run_id, 1), actors.token)])
     actors.workers.stop(actors.token)
     adopted = actors.control.adopt(run_id, actors.workers.register())

@@ -228,7 +228,9 @@ class Recovery:
         leases = TableLeases(database, worker_token)
         try:
             leases.acquire([table.name for table in tables])
-            opened = {table.name: table_format(context.lake).open(table.name, table.location).fence() for table in tables}
+            opened = {
+                table.name: table_format(context.lake).open(table.name, table.location).fence() for table in tables
+            }
             with database.snapshot() as connection:
                 known = read_asset(connection, *asset)
             evidence = collect_evidence(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, Self, assert_never, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, assert_never
 
 import pydantic
 from pydantic import (
@@ -21,7 +21,17 @@ from pydantic import (
 )
 
 from penstock import field_types
-from penstock.config.values import LIST, Declared, Duration, KeyDoc, Names, describe_problem, did_you_mean, distinct, named
+from penstock.config.values import (
+    LIST,
+    Declared,
+    Duration,
+    KeyDoc,
+    Names,
+    describe_problem,
+    did_you_mean,
+    distinct,
+    named,
+)
 from penstock.errors import ConfigError
 from penstock.sql_guard import check_spark_expression
 
