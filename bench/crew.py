@@ -24,7 +24,10 @@ class Crew:
         self._control, self._validator = ControlStore(database, clock), ValidatorStore(database, clock)
         self.token, self._run_id, self._batches = WorkerStore(database, clock).register(), new_run_id(), count()
         self._control.store_contracts(
-            [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in workspace.contracts.values()]
+            [
+                (c.fingerprint, c.source, c.query_name, c.schema_version, c.body())
+                for c in workspace.context.contracts.values()
+            ]
         )
 
     def issue(self, planned: Sequence[Planned]) -> list[AttemptKey]:

@@ -76,8 +76,8 @@ class Deliveries:
 
 def publish(workspace: Workspace, spark: Any) -> Publication:
     """Publish due partitions, without the full comparison and without projections: the load stage of a run."""
-    with Heartbeat(WorkerStore(workspace.database, workspace.now)) as heart:
-        done = workspace.publisher(spark, heart.token, None).publish()
+    with Heartbeat(WorkerStore(workspace.context.database, workspace.context.now)) as heart:
+        done = workspace.publications.publisher(spark, heart.token, None).publish()
     if done.broken:
         raise SystemExit(f"{len(done.broken)} slices could not be published: {next(iter(done.broken.values()))}")
     return done

@@ -55,7 +55,7 @@ def _ask(workspace: Workspace, partitions: int, stored: int) -> Iterator[Fact]:
 
 
 def _reasons(workspace: Workspace, ranges: Ranges) -> Mapping[PlanReason, int]:
-    return workspace.reader.reasons(ranges, workspace.now(), _restated(workspace))
+    return workspace.context.state.reasons(ranges, workspace.context.now(), _restated(workspace))
 
 
 def _candidates(workspace: Workspace, ranges: Ranges, limit: int | None) -> int:

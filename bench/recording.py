@@ -31,7 +31,7 @@ def measure_recording(place: Place, events: int) -> Iterator[dict[str, object]]:
         started = perf_counter()
         folded = workspace.status.projector.advance()
         seconds = perf_counter() - started
-        [run] = workspace.current().runs().to_pylist()
+        [run] = workspace.status.current().runs().to_pylist()
         if run["tasks_succeeded"] != 2 * partitions or folded != len(told):  # there are no events of extraction
             raise SystemExit(f"{partitions} partitions were told of, but the run says {run}")
         yield {

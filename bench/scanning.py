@@ -18,7 +18,9 @@ _SUMS = "sum(clicks), sum(impressions), sum(cost_micros), sum(conversions)"
 
 def measure_scanning(workspace: Workspace, spark: Any, customer: str) -> Iterator[dict[str, object]]:
     """A sum over everything, and all rows of one customer."""
-    files = [workspace.lake.uri(path) for share in workspace.vouched(ASSET).scan_tasks() for path in share.files]
+    files = [
+        workspace.context.lake.uri(path) for share in workspace.data.vouched(ASSET).scan_tasks() for path in share.files
+    ]
     one = f"customer_id = '{customer}'"
     sums = [part.strip() for part in _SUMS.split(",")]
 

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.config.check_keys import BESIDE_KEYS, CHECK_KEYS
 from penstock.config.settings import Settings
-from penstock.config.values import Declared, Keeps, KeyDoc, named, spelled
+from penstock.config.values import Declared, Keeps, KeyDoc, named, format_duration
 from penstock.source.demo import DemoOptions
 from penstock.source.files import Delivery, FilesOptions
 from penstock.source.google_ads.options import Options as GoogleAdsOptions
@@ -222,5 +222,5 @@ def _default(field: FieldInfo) -> str:
 
 def _as_written(value: object) -> str:
     if isinstance(value, timedelta):
-        return spelled(value)
+        return format_duration(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

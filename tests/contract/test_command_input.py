@@ -84,16 +84,16 @@ def test_both_databases_take_the_largest_numbers(backend: str, tmp_path: Path, r
     if backend == "postgresql":
         state, schema = request.getfixturevalue("postgres_url"), f"t_{new_ulid().lower()}"
     ws = Harness(tmp_path, state=state, schema=schema).workspace
-    ws.note(builders.audit_entry(), 1, "done")
-    assert len(ws.reader.audit(MOST_LINES + 1, after=LAST_ID)) == 1
-    assert ws.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
-    assert ws.backfills.page(MOST_LINES + 1, None) == ([], 0)
-    assert len(ws.reader.views(ws.ranges(Selection()), limit=MOST_LINES + 1)) == 18
-    assert ws.garbage(MAX_DURATION) == []
-    assert ws.export_ledger(MAX_DURATION.days, builders.audit_entry(), rehearsal=True)["events"] == 0
-    ws.snapshot("s", MAX_DURATION)
-    assert [found.name for found in ws.snapshots.all()] == ["s"]
-    ws.database.close()
+    ws.context.note(builders.audit_entry(), 1, "done")
+    assert len(ws.context.state.audit(MOST_LINES + 1, after=LAST_ID)) == 1
+    assert ws.context.ledger.tail(MOST_LINES + 1, after=LAST_ID) == []
+    assert ws.context.backfills.page(MOST_LINES + 1, None) == ([], 0)
+    assert len(ws.context.state.views(ws.context.ranges(Selection()), limit=MOST_LINES + 1)) == 18
+    assert ws.maintenance.garbage(MAX_DURATION) == []
+    assert ws.ledger.export_ledger(MAX_DURATION.days, actor="ada", dry_run=True)["events"] == 0
+    ws.data.take_snapshot("s", MAX_DURATION)
+    assert [found.name for found in ws.data.snapshots.all()] == ["s"]
+    ws.context.database.close()
 
 
 LENGTHS: tuple[tuple[str, ...], ...] = (

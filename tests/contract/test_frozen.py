@@ -46,9 +46,12 @@ class Office:
     token: str
 
     def close(self, *days: int, accept: bool) -> None:
-        database, run_id = self.workspace.database, new_run_id()
-        contract = self.workspace.contracts["campaign_daily"]
-        control, validator = ControlStore(database, self.workspace.now), ValidatorStore(database, self.workspace.now)
+        database, run_id = self.workspace.context.database, new_run_id()
+        contract = self.workspace.context.contracts["campaign_daily"]
+        control, validator = (
+            ControlStore(database, self.workspace.context.now),
+            ValidatorStore(database, self.workspace.context.now),
+        )
         control.store_contracts([(contract.fingerprint, "demo", contract.query_name, "v1", contract.body())])
         planned = [Planned(key(day), 0, AttemptReason.MISSING, contract.fingerprint, "v1") for day in days]
         issued, refused = control.issue(run_id, self.token, 1, planned)

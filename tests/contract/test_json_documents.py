@@ -42,7 +42,7 @@ def house() -> Iterator[Harness]:
 
 
 def reject(house: Harness, number: int) -> None:
-    contract = house.workspace.contracts["campaign_daily"]
+    contract = house.workspace.context.contracts["campaign_daily"]
     planned = Planned(key(number), 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version)
     token = house.workers.register()
     issued, _ = house.control.issue(new_run_id(), token, 0, [planned])

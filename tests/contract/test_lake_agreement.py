@@ -369,7 +369,7 @@ def test_a_table_that_is_published_to_meanwhile_agrees_and_the_others_are_examin
 
 
 def test_a_mismatch_check_reads_two_log_entries_of_each_table_and_lists_no_unknown_ones(house: Harness) -> None:
-    lake = WatchedLake(house.workspace.lake.url)
+    lake = WatchedLake(house.workspace.context.lake.url)
     shutil.copytree(f"{lake.url}/warehouse/demo/campaign_daily", f"{lake.url}/warehouse/demo/unknown_daily")
     assert mismatches(house.workspace.context.database, lake) == []
     head = table_of(house).version()

@@ -42,7 +42,7 @@ def examined_and_published(house: Harness, clicks: int, megabytes: int) -> dict[
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["digest"] == attempt.content_digest
     assert found["loaded"] == 1
-    shares = [share.dataset() for share in house.workspace.vouched("demo.campaign_daily").scan_tasks()]
+    shares = [share.dataset() for share in house.workspace.data.vouched("demo.campaign_daily").scan_tasks()]
     assert sum(share.count_rows(filter=ds.field("clicks") == clicks) for share in shares) == rows
     assert sum(share.count_rows() for share in shares) == rows
     return found

@@ -61,8 +61,8 @@ def demote(house: Harness, partition: PartitionKey) -> None:
 
 
 def files(house: Harness) -> list[str]:
-    [(_, head)] = house.workspace.warehouse_tables()
-    table = table_format(house.workspace.lake).open(head.name, head.location, head.version)
+    [(_, head)] = house.workspace.maintenance.tables()
+    table = table_format(house.workspace.context.lake).open(head.name, head.location, head.version)
     return [f.path for f in table.files()]
 
 

@@ -46,7 +46,7 @@ def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
     opened = open_at(write_workspace(tmp_path, customers=10, **state))
     today = opened.context.contracts["campaign_daily"]
     kept = (today.fingerprint, "demo", "campaign_daily", "v1", today.body())
-    ControlStore(opened.database, opened.now).store_contracts([kept])
+    ControlStore(opened.context.database, opened.context.now).store_contracts([kept])
     chosen = Selection(customers=tuple(customer_id(number) for number in range(1, FAILED + 1)))
     reject(opened, opened.plans.preview(chosen).items)
     yield opened
@@ -59,7 +59,7 @@ def reject(ws: Workspace, items: Sequence[Planned]) -> None:
     token = workers.register()
     issued, _ = ControlStore(ws.context.database, ws.context.now).issue(new_run_id(), token, 0, items)
     verdicts = [builders.rejected(item.attempt, token, payload_digest="x") for item in issued]
-    ValidatorStore(ws.database, ws.now).judge(verdicts)
+    ValidatorStore(ws.context.database, ws.context.now).judge(verdicts)
     workers.stop(token)
 
 
@@ -167,10 +167,10 @@ def test_a_pause_or_resume_that_is_killed_between_pages_is_finished_by_the_next(
 def failed_backfill(ws: Workspace) -> Backfill:
     """A backfill in which all fourteen partitions failed."""
     shape = {"chunk_size": 10, "priority": 3, "max_chunks": 2}
-    made = ws.new_backfill(ALL, reprocess=False, actor="ada", **shape)
-    ws.backfills.create(made, audit_entry())
-    ws.retry(status(ws, PartitionStatus.FAILED), RETRY)
-    chosen = [item for item in ws.plan(ALL).items if item.reason == "requeued"]
+    made = ws.backfills.plan(ALL, reprocess=False, actor="ada", **shape)
+    ws.context.backfills.create(made, audit_entry())
+    ws.operations.retry(Selection(keys=tuple(status(ws, PartitionStatus.FAILED))), without_raw=True, actor="kim")
+    chosen = [item for item in ws.plans.preview(ALL).items if item.reason == "requeued"]
     reject(ws, [replace(item, reason=AttemptReason.BACKFILL, backfill_id=made.backfill_id) for item in chosen])
     return made
 

@@ -43,7 +43,7 @@ def ws(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workspace]:
 
 
 def reasons(ws: Workspace, selection: Selection = ALL) -> dict[PlanReason, int]:
-    return ws.reader.reasons(ws.ranges(selection), ws.now(), {})
+    return ws.context.state.reasons(ws.context.ranges(selection), ws.context.now(), {})
 
 
 def rows(ws: Workspace, table: sa.Table) -> int:
@@ -61,13 +61,15 @@ def marked(ws: Workspace) -> int:
 
 def fail(ws: Workspace, *numbers: int) -> None:
     """The first day of these customers is attempted and rejected."""
-    control, workers = ControlStore(ws.database, ws.now), WorkerStore(ws.database, ws.now)
-    body = ws.contracts["campaign_daily"]
+    control, workers = ControlStore(ws.context.database, ws.context.now), WorkerStore(ws.context.database, ws.context.now)
+    body = ws.context.contracts["campaign_daily"]
     control.store_contracts([(body.fingerprint, "demo", "campaign_daily", "v1", body.body())])
     token = workers.register()
     wanted = Selection(keys=tuple(key(number, FIRST.isoformat()) for number in numbers))
-    issued, _ = control.issue(new_run_id(), token, 0, ws.plan(wanted).items)
-    ValidatorStore(ws.database, ws.now).judge([builders.rejected(item.attempt, token) for item in issued])
+    issued, _ = control.issue(new_run_id(), token, 0, ws.plans.preview(wanted).items)
+    ValidatorStore(ws.context.database, ws.context.now).judge(
+        [builders.rejected(item.attempt, token) for item in issued]
+    )
     workers.stop(token)
 
 
@@ -130,14 +132,14 @@ def test_what_was_planned_before_the_pause_is_not_issued(ws: Workspace) -> None:
 
 def test_pauses_of_single_partitions_stay_valid_and_end_with_their_selector(ws: Workspace) -> None:
     """A database from before the selectors contains such rows."""
-    assert ws.marks.pause([key(1), key(2)], "one by one", PAUSE) == 2
-    assert ws.pause_partitions(MINE, "all of it", PAUSE) == DAYS - 1
+    assert ws.context.marks.pause([key(1), key(2)], "one by one", PAUSE) == 2
+    assert ws.operations.pause(MINE, reason="all of it", actor="kim") == DAYS - 1
     assert reasons(ws)[PlanReason.PAUSED] == DAYS + 1
-    [view] = ws.reader.views(ws.ranges(Selection(keys=(key(1),))))
+    [view] = ws.context.state.views(ws.context.ranges(Selection(keys=(key(1),))))
     assert view.control.paused_reason == "one by one"
-    assert ws.resume_partitions(MINE, RESUME) == DAYS
+    assert ws.operations.resume(MINE, actor="ada") == DAYS
     assert reasons(ws)[PlanReason.PAUSED] == 1
-    assert ws.resume_partitions(Selection(keys=(key(2),)), RESUME) == 1
+    assert ws.operations.resume(Selection(keys=(key(2),)), actor="ada") == 1
     assert reasons(ws) == {"missing": 36_500}
 
 

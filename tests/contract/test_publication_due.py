@@ -332,9 +332,9 @@ def test_only_what_is_settled_is_struck_from_the_list(house: Harness) -> None:
     house.deliver({key(2): 2})
     assert due(house) == {key(1): 1, key(2): 2, key(3): 1}
     settled = [Settled(key(1), 1), Settled(key(2), 1)]
-    house.workspace.database.transact(lambda c: due_work.delete_settled(c, settled))
+    house.workspace.context.database.transact(lambda c: due_work.delete_settled(c, settled))
     assert due(house) == {key(2): 2, key(3): 1}
-    house.workspace.database.transact(lambda c: due_work.delete_settled(c, [Settled(key(3), 2)]))
+    house.workspace.context.database.transact(lambda c: due_work.delete_settled(c, [Settled(key(3), 2)]))
     assert due(house) == {key(2): 2}
 
 
@@ -579,7 +579,7 @@ def test_files_are_synced_before_the_publication_is_prepared_and_commits_before_
 
     class NotingLake(LocalLake):
         def sync(self) -> None:
-            table = table_format(tables.workspace.lake).open(CAMPAIGN, "warehouse/demo/campaign_daily/v1")
+            table = table_format(tables.workspace.context.lake).open(CAMPAIGN, "warehouse/demo/campaign_daily/v1")
             assert tables.clicks() == {key(1): {1}}
             seen.append((tables.unfinished(), table.version))
             super().sync()
@@ -642,7 +642,7 @@ def test_a_commit_says_when_files_came_and_went_and_of_which_month_they_are(tabl
 
 def test_who_opened_a_table_before_its_fence_cannot_commit_to_it(tables: Harness) -> None:
     place = "warehouse/demo/campaign_daily/v1"
-    opened = table_format(tables.workspace.lake)
+    opened = table_format(tables.workspace.context.lake)
     early, late = (opened.open(CAMPAIGN, place) for _ in range(2))
     fenced = late.fence()
     assert fenced.version == early.version + 1

@@ -50,7 +50,7 @@ def test_the_log_of_a_version_is_read_once_and_a_new_version_is_seen_at_once(hou
     assert clicks(house) == [1, 1]
     assert clicks(house, customers=[key(2).customer_id]) == [1]
     with pytest.raises(WarehouseError):  # a new reader has to read it
-        open_at(house.folder).vouched(TABLE)
+        open_at(house.folder).data.vouched(TABLE)
     aside.rename(log)
     house.deliver(days(2, clicks=7), rows=1)
     house.publish()

@@ -122,7 +122,7 @@ def restored(house: Harness, rows: dict[str, list[dict[str, Any]]]) -> Harness:
 
 def empty(house: Harness) -> Workspace:
     """The workspace with a new database: the old one is lost."""
-    database = house.workspace.database
+    database = house.workspace.context.database
     database.close()
     if database.dialect == "sqlite":
         for file in house.folder.glob("state.db*"):
@@ -152,9 +152,9 @@ def from_lake(workspace: Workspace) -> LakeRecovery:
 
 def assert_sound(house: Harness) -> None:
     """There are no mismatches, nothing is due, and every row is the validated one."""
-    assert house.workspace.mismatches(everything=True) == []
-    assert house.workspace.differences() == ([], {})
-    verified = house.workspace.verify((), silent, raw=True)
+    assert house.workspace.context.mismatches(everything=True) == []
+    assert house.workspace.maintenance.differences() == ([], {})
+    verified = house.workspace.maintenance.verify((), silent, raw=True)
     assert (verified.wrong, verified.files) == ({}, {})
 
 
@@ -259,7 +259,7 @@ def test_a_run_that_was_open_or_rejected_at_the_backup_is_accepted_as_the_table_
     token, run = house.workers.register(), RunId(new_run_id())
     planned = [Planned(one(4), 0, AttemptReason.MISSING, contract(house), "v1")]
     [issued], _ = house.control.issue(run, token, 0, planned)
-    backup = dump(house.workspace.database)
+    backup = dump(house.workspace.context.database)
     house.validator.judge([house._accepted(issued.attempt, 6, 3, token)])
     house.publish()
     old = restored(house, backup)
@@ -880,7 +880,7 @@ def test_raw_runs_that_are_needed_are_lost_and_not_deleted(actors: Actors) -> No
 
 def restore_backup(house: Harness, folder: Path) -> Harness:
     """Replace the database with the copy, as docs/howto/backup-and-restore.md describes."""
-    database = house.workspace.database
+    database = house.workspace.context.database
     database.close()
     if database.dialect == "sqlite":
         for file in house.folder.glob("state.db*"):
@@ -988,7 +988,7 @@ def test_the_database_is_right_about_versions_that_it_does_not_know(house: Harne
 
 def edit_statistics(house: Harness, edit: Callable[[dict[str, Any]], None]) -> Harness:
     """Change the entries of the Delta log about files, as a reader that opens the workspace later finds them."""
-    log = Path(house.workspace.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
+    log = Path(house.workspace.context.lake.url) / "warehouse/demo/campaign_daily/v1/_delta_log"
     for entry in log.glob("*.json"):
         actions = [orjson.loads(line) for line in entry.read_bytes().splitlines()]
         for action in actions:

@@ -744,7 +744,7 @@ def test_doctor_says_what_to_do_about_incomplete_roles(estate: Estate, tmp_path:
         health_checks.roles(ws)
     make_roles(estate.owner, plan_roles(estate.owner, estate.prefix))
     assert "complete" in health_checks.roles(ws)
-    ws.database.close()
+    ws.context.database.close()
 
 
 def test_roles_note_acts_that_exist() -> None:

@@ -138,13 +138,13 @@ def test_a_load_record_says_when_from_which_run_and_in_which_schema_version(hous
 def test_sealed_raw_files_without_a_verdict_make_nothing_ready(house: Harness) -> None:
     house.deliver(slices(2))
     house.publish()
-    contract = house.workspace.contracts["campaign_daily"]
+    contract = house.workspace.context.contracts["campaign_daily"]
     planned = Planned(key(1, DAY), 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version)
     token, run_id = house.workers.register(), new_run_id()
     issued, _ = house.control.issue(run_id, token, 0, [planned])
     assert [item.attempt for item in issued] == [AttemptKey(key(1), run_id)]
     house._accepted(AttemptKey(key(1), run_id), 1, 3, token)  # seals the payload, without a verdict
-    [sealed], trusted = house.workspace.raw_runs(key(1))
+    [sealed], trusted = house.workspace.raw.runs(key(1))
     assert (sealed.seal is not None, trusted) == (True, None)
     assert house.publish().loaded == 0
     assert set(house.clicks()) == {key(2)}

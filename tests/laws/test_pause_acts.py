@@ -64,13 +64,18 @@ def ws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
     with builders.quick_folder() as folder:
         query = {"start_date": DAYS[0].isoformat()}
         opened = open_at(write_workspace(Path(folder), customers=CUSTOMERS, query=query, **state))
-        control, workers = ControlStore(opened.database, opened.now), WorkerStore(opened.database, opened.now)
-        today = opened.contracts["campaign_daily"]
+        control, workers = (
+            ControlStore(opened.context.database, opened.context.now),
+            WorkerStore(opened.context.database, opened.context.now),
+        )
+        today = opened.context.contracts["campaign_daily"]
         control.store_contracts([(today.fingerprint, "demo", "campaign_daily", "v1", today.body())])
         token = workers.register()
-        issued, _ = control.issue(new_run_id(), token, 0, opened.plan(Selection(tuple(FAILED))).items)
-        ValidatorStore(opened.database, opened.now).judge([builders.rejected(item.attempt, token) for item in issued])
-        assert {view.key for view in opened.reader.views(opened.ranges(ALL))} == set(KEYS)
+        issued, _ = control.issue(new_run_id(), token, 0, opened.plans.preview(Selection(tuple(FAILED))).items)
+        ValidatorStore(opened.context.database, opened.context.now).judge(
+            [builders.rejected(item.attempt, token) for item in issued]
+        )
+        assert {view.key for view in opened.context.state.views(opened.context.ranges(ALL))} == set(KEYS)
         yield opened
         opened.context.database.close()
 
@@ -93,7 +98,7 @@ def written(ws: Workspace) -> list[object]:
 def test_the_last_act_on_a_partition_decides_and_a_repeated_act_changes_nothing(
     ws: Workspace, acts: list[tuple[Selection, bool]]
 ) -> None:
-    ws.resume_partitions(ALL, RESUME)  # ends the pauses of the previous example
+    ws.operations.resume(ALL, actor="ada")  # ends the pauses of the previous example
     paused: set[PartitionKey] = set()
     for chosen, pause in acts:
         named = {one for one in KEYS if names(chosen, one)}

@@ -169,7 +169,7 @@ def create_backfill(shop: Shop) -> list[Line]:
     new = shop.ws.backfills.plan(ONE, reprocess=True, chunk_size=10, priority=0, max_chunks=1, actor="kim")
     shop.filters = ONE_FILTER
     shop.flags = {"reprocess": True, "chunk_size": 10, "priority": 0, "max_chunks": 1}
-    assert shop.ws.backfills.create(new, ONE) == new.backfill_id
+    assert shop.ws.context.backfills.create(new, ONE) == new.backfill_id
     return [(1, "done")]
 
 
@@ -186,7 +186,7 @@ def moved(verb: str, before: str | None) -> Callable[[Shop], list[Line]]:
 def retry_backfill(shop: Shop) -> list[Line]:
     old = shop.ws.backfills.get(shop.backfill())
     shop.filters = {"backfill_id": old.backfill_id}
-    actors = builders.Actors.on(shop.ws.database)
+    actors = builders.Actors.on(shop.ws.context.database)
     item = replace(actors.plan(key(1))[0], reason=AttemptReason.BACKFILL, backfill_id=old.backfill_id)
     [issued], _ = actors.try_to_issue(item)
     actors.validator.judge([builders.rejected(issued.attempt, actors.token, payload_digest="x")])

@@ -31,7 +31,9 @@ def workspace(folder: Path, *faults: dict[str, Any], **models: Any) -> Workspace
 
 def rows(ws: Workspace, day: date = D9) -> int:
     """The source rows that the model counts for a day."""
-    [found] = [row["rows_"] for row in ws.vouched("models.spend").arrow().to_pylist() if row["logical_date"] == day]
+    [found] = [
+        row["rows_"] for row in ws.data.vouched("models.spend").arrow().to_pylist() if row["logical_date"] == day
+    ]
     return int(found)
 
 
@@ -86,7 +88,7 @@ def test_an_approved_run_is_published_before_models_are_planned(tmp_path: Path, 
     assert (rows(ws), ws.partitions.why(key(1)).headline) == (20, "serving attempt 1 with 10 rows")
 
     # With nothing to publish and nothing to run, Spark is not started.
-    assert ws.tick(never, WorkerStore(ws.database, ws.now).register(), Silent())["planned"] == 0
+    assert ws.rounds.tick(never, WorkerStore(ws.context.database, ws.context.now).register(), Silent())["planned"] == 0
 
 
 def test_a_model_does_not_wait_for_ever_for_a_publication_that_fails(tmp_path: Path, spark: Any) -> None:
@@ -156,7 +158,7 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
     assert set(ws.data.vouched("models.total").arrow().column("logical_date").to_pylist()) == {D9, D10}
 
     # The input comes back with the same rows: all models are computed again nevertheless, and are ready.
-    assert ws.retry([key(1)], ENTRY) == 1
+    assert ws.operations.retry(Selection(keys=(key(1),)), without_raw=True, actor="test") == 1
     again = run(ws, spark)
     assert (again.accepted, again.unchanged, again.cancelled) == (4, 0, 0)
     digests = {attempt.content_digest for attempt in ws.context.state.attempts(key(1))}

@@ -43,7 +43,7 @@ class Keeper(Harness):
         token, run_id = self.workers.register(), new_run_id()
         contract = self.workspace.context.contracts["campaign_daily"]
         planned = [
-            Planned(k, len(self.workspace.reader.attempts(k)), AttemptReason.MISSING, contract.fingerprint, "v1")
+            Planned(k, len(self.workspace.context.state.attempts(k)), AttemptReason.MISSING, contract.fingerprint, "v1")
             for k in slices
         ]
         issued, _ = self.control.issue(run_id, token, 0, planned)
@@ -108,7 +108,7 @@ def test_nested_values_defaults_and_kept_fields_reach_every_reader(tmp_path: Pat
     assert [(c.check, c.severity) for c in found.complaints] == [("known", "warn")]
     assert house.publish().broken == {}
     ws = house.workspace
-    verified = ws.verify((), lambda share: None, raw=True)
+    verified = ws.maintenance.verify((), lambda share: None, raw=True)
     assert (verified.wrong, verified.rows) == ({}, 4)  # the table has the validated rows, digest by digest
 
     wanted = [*READ, {"id": 9, "tags": None, "geo": None, "country": "X", "_extra": None}]
@@ -194,10 +194,10 @@ def test_a_run_is_compared_with_the_one_that_is_trusted(tmp_path: Path, spark: A
     ws.operations.approve(key(), held.run_id, reason="the account shrank", actor="ada")
     again = run(ws, spark, key(), reprocess=True)
     assert (again.accepted, again.warnings) == (1, 0)  # compared with the approved run
-    ws.rollback(key(), trusted.run_id, audit_entry())
+    ws.operations.rollback(key(), trusted.run_id, actor="ada")
     assert run(ws, spark, key(), reprocess=True).rejected == 1  # and with the run of the rollback
-    ws.demote(key(), "wrong", audit_entry())
-    ws.retry([key()], audit_entry())
+    ws.operations.demote(key(), reason="wrong", actor="ada")
+    ws.operations.retry(Selection(keys=(key(),)), without_raw=True, actor="ada")
     assert run(ws, spark, key()).accepted == 1  # nothing is trusted, so there is nothing to compare with
 
 

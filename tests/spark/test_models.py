@@ -292,7 +292,7 @@ def test_other_columns_need_another_schema_version(tmp_path: Path, spark: Any) -
     run(open_at(write_workspace(tmp_path, models={"spend": spend()})), spark)
     other = SPEND.replace("AS cost", "AS euros")
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(code=other)}))
-    assert ws.board(Selection(source="models")).stale_reasons()["CODE_CHANGED"] == 2
+    assert ws.status.board(Selection(source="models")).stale_reasons()["CODE_CHANGED"] == 2
     [trouble] = run(ws, spark).problems
     assert "cost long was removed; euros long was added" in trouble
     ws = open_at(write_workspace(tmp_path, models={"spend": spend(code=other, schema_version="v2")}))

@@ -239,9 +239,9 @@ def test_models_of_models_follow_customers_that_come_and_go_in_other_time_zones(
 
     # A partition in the middle is withdrawn and computed again: its downstream partitions follow, across its window.
     gone = slice_of(date(2024, 6, 8), "own", customer_id(1))
-    assert ws.demote(gone, "wrong", entry())
+    assert ws.operations.demote(gone, reason="wrong", actor="test")
     assert planned(ws) == {}  # its downstream partitions wait
-    ws.retry([gone], entry())
+    ws.operations.retry(Selection(keys=(gone,)), without_raw=True, actor="test")
     assert planned(ws) == {
         str(gone): "requeued",
         str(slice_of(date(2024, 6, 8), "share", customer_id(1))): "stale",

@@ -164,7 +164,7 @@ def test_each_fault_ends_in_its_own_outcome_and_spoils_no_other_slice(tmp_path: 
         assert ws.context.state.state(key(number, "2024-06-09")).status is PartitionStatus.SUCCESS, fault  # type: ignore[union-attr]
     assert summary.rejected == 5
     assert summary.cancelled == 2
-    assert ws.reader.state(key(2, day)) is None  # a cancelled attempt does not count
+    assert ws.context.state.state(key(2, day)) is None  # a cancelled attempt does not count
     broken = {
         key(n, day) for n, (outcome, *_) in enumerate(FAULTS.values(), start=1) if outcome is not Outcome.SUCCEEDED
     }

@@ -73,17 +73,17 @@ class Harness:
             write_workspace(folder, **settings)
         self.folder = folder
         self.workspace: Workspace = open_at(folder)
-        self.control = ControlStore(self.workspace.database, self.now)
-        self.validator = ValidatorStore(self.workspace.database, self.now)
-        self.workers = WorkerStore(self.workspace.database, self.now)
-        self._contracts = self.workspace.contracts
+        self.control = ControlStore(self.workspace.context.database, self.now)
+        self.validator = ValidatorStore(self.workspace.context.database, self.now)
+        self.workers = WorkerStore(self.workspace.context.database, self.now)
+        self._contracts = self.workspace.context.contracts
         self.control.store_contracts(
             [(c.fingerprint, c.source, c.query_name, c.schema_version, c.body()) for c in self._contracts.values()]
         )
 
     def under(self, version: str) -> Harness:
         """The same state and lake, under a workspace file with another schema version."""
-        database = self.workspace.database
+        database = self.workspace.context.database
         url = database.url.render_as_string(hide_password=False)
         queries = tuple(self._contracts)
         return Harness(self.folder / version, queries, url, database.schema, version, self.workspace.context.lake.url)

@@ -86,7 +86,7 @@ def make(folder: Path) -> LongNames:
 def fail(house: Harness, keys: Sequence[PartitionKey]) -> RunId:
     """A run in which the source answered for none of these."""
     run_id, token = new_run_id(), house.workers.register()
-    contract = house.workspace.contracts[QUERY]
+    contract = house.workspace.context.contracts[QUERY]
     planned = [Planned(key, 0, AttemptReason.MISSING, contract.fingerprint, contract.schema_version) for key in keys]
     house.control.start_run(run_id, token, "ada", {}, len(keys), Graph(keys).event(run_id))
     issued, _ = house.control.issue(run_id, token, "one", planned)

@@ -25,7 +25,9 @@ def examine(house: Harness) -> str:
     item = ToValidate(AttemptKey(key(), attempt.run_id), attempt.payload_bytes or 0, None)
     add_up = summariser(len(row_rules(contract)), [check.fields for check in unique_checks(contract)])
     batches = iter(_item_table([item]).to_batches())
-    [found] = pa.Table.from_batches(add_up(SliceParser(house.workspace.lake.url, contract)(batches))).to_pylist()
+    [found] = pa.Table.from_batches(
+        add_up(SliceParser(house.workspace.context.lake.url, contract)(batches))
+    ).to_pylist()
     return content_digest(contract.schema_version, found["rows"], found["hash_xor"], found["hash_sum"] % 2**64)
 
 

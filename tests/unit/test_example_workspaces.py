@@ -18,7 +18,7 @@ def demo_options(settings: Settings) -> DemoOptions:
 
 def test_the_workspace_of_init_has_no_faults(tmp_path: Path) -> None:
     ws = write_workspace(tmp_path / "new", customers=2, days=3)
-    ws.database.close()
+    ws.context.database.close()
     settings = load_settings(tmp_path / "new", {})
     options = demo_options(settings)
     assert (options.failure_rate, options.faults) == (0, ())

@@ -27,8 +27,8 @@ def house(tmp_path: Path) -> Harness:
 
 
 def stored(house: Harness) -> list[pa.Table]:
-    root = Path(house.workspace.lake.url)
-    paths = [path for share in house.workspace.vouched("demo.campaign_daily").scan_tasks() for path in share.files]
+    root = Path(house.workspace.context.lake.url)
+    paths = [path for share in house.workspace.data.vouched("demo.campaign_daily").scan_tasks() for path in share.files]
     assert all(path.startswith("warehouse/") for path in paths)
     return [pq.read_table(root / path, partitioning=None) for path in paths]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context, audit_entry, os_user
 from penstock.control.ranges import clip_to_keys, count_partitions, without_frozen
-from penstock.control.requeue import MOVED, RetryPage, RetryPreview, sort_out
-from penstock.control.select import Selection
+from penstock.control.requeue import MOVED, RetryPage, RetryPreview, classify_failed
+from penstock.control.select import Selection, by_kind
 from penstock.errors import UsageError
-from penstock.partition import MODELS, PartitionKey, new_ulid
+from penstock.partition import PartitionKey, new_ulid
 from penstock.state.audited import AuditedAct
 from penstock.state.records import FailedPartition
 
@@ -66,8 +66,8 @@ class BackfillService:
         """
         from penstock.state.backfills import Backfill
 
-        ranges = [span for span in without_frozen(self._context.ranges(selection)) if span.source != MODELS]
-        if selection.source == MODELS or any(key.source == MODELS for key in selection.keys):
+        ranges = by_kind(without_frozen(self._context.ranges(selection))).fetched
+        if selection.names_derived:
             raise UsageError("models are not backfilled: `penstock run` makes what is due, `--reprocess` all again")
         for key in selection.keys:
             self._plans.refuse_not_due(key)
@@ -136,7 +136,7 @@ class BackfillService:
         >>> ws.backfills.count_of_version(Selection(schema_version="v1"))
         """
 
-        ranges = [span for span in without_frozen(self._context.ranges(selection)) if span.source != MODELS]
+        ranges = by_kind(without_frozen(self._context.ranges(selection))).fetched
         versions = self._context.state.versions(ranges)
         wanted = selection.schema_version
         if wanted not in versions:
@@ -174,7 +174,7 @@ class BackfillService:
             # A success partition whose re-fetch failed is not in `known`: no rule refuses its retry.
             found = [known.get(key, FailedPartition(key, marked=False, left_nothing=False)) for key in failed]
             frozen = {key for key in failed if spans[key].is_frozen(key.logical_date)}
-            yield sort_out(found, frozen, without_raw=without_raw)
+            yield classify_failed(found, frozen, without_raw=without_raw)
 
     def _failed(self, page: RetryPage) -> list[PartitionKey]:
         """The partitions of the page that are failed, so that a retry moves them."""

@@ -29,7 +29,8 @@ from penstock.state.control import AuditEntry, ControlStore
 from penstock.state.reader import StateReader
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
-from penstock.warehouse.consistency import mismatches, require_own_lake
+from penstock.warehouse.consistency import mismatches
+from penstock.warehouse.identity import require_own_lake
 from penstock.warehouse.pointers import PointerReader
 from penstock.warehouse.versions import Versions
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.state.backfills import BackfillStore
     from penstock.state.marks import MarkStore
     from penstock.state.pauses import PauseStore
-    from penstock.warehouse.consistency import Mismatch
+    from penstock.warehouse.mismatch import Mismatch
 
 
 @dataclass

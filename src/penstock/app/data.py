@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.app.status import StatusService
     from penstock.pipeline.references import Referenced
-    from penstock.warehouse.reader import Explained, TableHead, Vouched
+    from penstock.warehouse.heads import TableHead
+    from penstock.warehouse.reader import Explained, Vouched
     from penstock.warehouse.snapshots import Snapshot, SnapshotStore
     from penstock.warehouse.sql import Relation
 
@@ -83,8 +84,9 @@ class DataService:
 
         >>> ws.data.vouched("demo.campaign_daily", columns=["clicks"]).arrow()
         """
-        from penstock.warehouse.reader import Filter, Vouched
-        from penstock.warehouse.tables import file_schema
+        from penstock.warehouse.layout import file_schema
+        from penstock.warehouse.reader import Vouched
+        from penstock.warehouse.row_filter import Filter
 
         contract = self._context.contract_of(table)
         found = self._heads(table, as_of)
@@ -102,8 +104,10 @@ class DataService:
     def referenced(self, table: str, first: Day, last: Day, customers: Sequence[str]) -> Referenced:
         """The partitions of these days and their rows, for reference checks of other contracts."""
         from penstock.pipeline.references import Referenced
-        from penstock.warehouse.reader import Filter, Vouched, heads_and_slices
-        from penstock.warehouse.tables import file_schema
+        from penstock.warehouse.heads import heads_and_slices
+        from penstock.warehouse.layout import file_schema
+        from penstock.warehouse.reader import Vouched
+        from penstock.warehouse.row_filter import Filter
 
         contract = self._context.contract_of(table)
         found, slices = heads_and_slices(
@@ -165,7 +169,7 @@ class DataService:
 
     def _heads(self, table: str, as_of: str | None) -> list[TableHead]:
         """The heads of `source.query_name` now, or at a snapshot: one per schema version."""
-        from penstock.warehouse.reader import heads
+        from penstock.warehouse.heads import heads
 
         source, _, query_name = table.partition(".")
         if as_of is not None:

@@ -23,9 +23,9 @@ class LineageService:
 
         >>> ws.lineage.emit(ws.runs.start().run_id)
         """
-        from penstock.control.lineage import require_openlineage, run_events, tell
+        from penstock.observe.lineage import emit, require_openlineage, run_events
         from penstock.state.assets import assets_of_run
-        from penstock.warehouse.reader import heads_of_all
+        from penstock.warehouse.heads import heads_of_all
 
         if self._context.settings.lineage is None:
             raise UsageError("the workspace file has no `lineage:`: write lineage: {file: lineage.jsonl}")
@@ -35,7 +35,7 @@ class LineageService:
         kept = self._context.stored_contracts()
         names = sorted({(asset.source, asset.query_name) for asset in assets})
         heads = {head.name: head for _, head in heads_of_all(self._context.database, names)}
-        tell(
+        emit(
             self._context.settings.lineage,
             run_events(self._context.settings, run_id, assets, kept, heads, self._context.lake.url),
         )

@@ -17,7 +17,8 @@ from penstock.errors import LakeMismatch, UsageError
 from penstock.failpoint import reach
 from penstock.partition import AttemptKey, new_run_id
 from penstock.state.audited import AuditedAct
-from penstock.warehouse.consistency import claim_lake, lake_identity, lake_without_database, refuse_foreign_lake
+from penstock.warehouse.consistency import lake_without_database, refuse_foreign_lake
+from penstock.warehouse.identity import claim_lake, lake_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from penstock.pipeline.verify import Verification
     from penstock.pipeline.work import Report
     from penstock.warehouse.compare import Difference
-    from penstock.warehouse.consistency import Mismatch
+    from penstock.warehouse.heads import TableHead
+    from penstock.warehouse.mismatch import Mismatch
     from penstock.warehouse.publish import Compaction, Publication
-    from penstock.warehouse.reader import TableHead
 
 
 class MaintenanceService:
@@ -85,7 +86,7 @@ class MaintenanceService:
 
         >>> [head.name for _, head in ws.maintenance.tables()]
         """
-        from penstock.warehouse.reader import heads_of_all
+        from penstock.warehouse.heads import heads_of_all
 
         self._context.require_tables(assets)
         known = {c.asset: (c.source, c.query_name) for c in self._context.contracts.values()}
@@ -242,7 +243,7 @@ class MaintenanceService:
             found = {
                 head.name: vacuum_table(database, lake, heart.token, head, keep[head.name], retention) for head in heads
             }
-        self._data.snapshots.forget_expired(now)
+        self._data.snapshots.delete_expired(now)
         return found
 
     def _refuse_mismatched(self, tables: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
 from penstock.control.select import Selection
-from penstock.partition import MODELS, PartitionKey
+from penstock.partition import MODELS, AssetKind, PartitionKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ class ModelService:
         from penstock.control.plan import refuse_changed_fields
         from penstock.flow.model_contracts import with_fields
         from penstock.pipeline.validate import check_expressions
-        from penstock.warehouse.reader import table_schemas
+        from penstock.warehouse.heads import table_schemas
 
         def refuse(contract: Contract) -> None:
             refuse_changed_fields(self._context.state, {contract.query_name: contract})
@@ -96,11 +96,11 @@ class ModelService:
         """The items under the current contracts of models, without the partitions of models that cannot be built."""
         from penstock.control.models import TodaysModels
 
-        if not any(item.key.source == MODELS for item in items):
+        if not any(item.key.kind is AssetKind.DERIVED for item in items):
             return TodaysModels(items, fan_ins)
         broken = self.learn_contracts(spark)
         prints = {name: contract.fingerprint for name, contract in self._context.contracts.items()}
-        kept = [item for item in items if item.key.source != MODELS or item.key.query_name not in broken]
+        kept = [item for item in items if item.key.kind is AssetKind.FETCHED or item.key.query_name not in broken]
         there = {item.key for item in kept}
         return TodaysModels(
             [replace(item, contract_fingerprint=prints[item.key.query_name]) for item in kept],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.context import Context, audit_entry
 from penstock.contract.contract import Contract
 from penstock.control.ranges import count_partitions, iter_pages
-from penstock.control.requeue import MOVED, SCANNED, RetryPage, RetryPreview, sort_out
+from penstock.control.requeue import MOVED, SCANNED, RetryPage, RetryPreview, classify_failed
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, UsageError
 from penstock.failpoint import reach
@@ -89,7 +89,7 @@ class OperationService:
             due = {(span.source, span.customer_id, span.query_name): span for span in some}
             failed = self._context.state.failed(some, until)
             frozen = {f.key for f in failed if due[f.key[:3]].is_frozen(f.key.logical_date)}
-            yield sort_out(failed, frozen, without_raw=without_raw)
+            yield classify_failed(failed, frozen, without_raw=without_raw)
 
     def requeue(
         self, keys: Iterator[PartitionKey], total: int, entry: AuditEntry, report: Callable[[float], None]

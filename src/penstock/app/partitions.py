@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from penstock.app.context import Context
 from penstock.clock import last_day_over
 from penstock.contract.contract import Contract
-from penstock.control.breaker import in_words
+from penstock.control.breaker import describe
 from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import MOVED, SCANNED
 from penstock.control.select import Selection, due_range
-from penstock.lifecycle import Act, Outcome, PartitionStatus
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
+from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.state.records import Attempt, PartitionView
 from penstock.warehouse.withdrawn import demoted_inputs
 
@@ -65,13 +65,13 @@ class PartitionService:
         key = PartitionKey.parse(key) if isinstance(key, str) else key
         [view] = self.find(Selection(keys=(key,)))
         attempts, pointer = self._context.state.attempts(key), self._context.pointers.pointer(key)
-        model = self._context.settings.models.get(key.query_name) if key.source == MODELS else None
+        model = self._context.settings.models.get(key.query_name) if key.kind is AssetKind.DERIVED else None
         around = Circumstances(
             due_range(self._context.settings, key, self._context.now()),
             self._status.standings([key])[key],
             self._context.pointers.due_since(key),
             self.terminal_reason(view),
-            in_words(self._context.breakers.get(key.source), self._context.now()),
+            describe(self._context.breakers.get(key.source), self._context.now()),
             self.maturity(view),
             self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
             self._missing_inputs(key) if model else (),
@@ -86,13 +86,13 @@ class PartitionService:
     def _approvable(self, view: PartitionView, attempts: Sequence[Attempt]) -> bool:
         """Whether an operator may approve the last attempt: only guards rejected it, and no other rule refuses it."""
         from penstock.control.approval import held_back_by_guards
-        from penstock.state.authority import Return, refusal
+        from penstock.state.authority import AuthorityRequest, refusal
 
         last = next((attempt for attempt in attempts if attempt.run_id == view.last_attempt_run_id), None)
         if last is None or last.outcome is not Outcome.FAILED or last.approved_at is not None:
             return False
         by_run = {str(attempt.run_id): attempt for attempt in attempts}
-        if refusal(Return(view.key, Act.APPROVE, view.state, last, by_run)) is not None:
+        if refusal(AuthorityRequest(view.key, Act.APPROVE, view.state, last, by_run)) is not None:
             return False
         body = self._context.state.contract(last.contract_fingerprint)
         return body is not None and held_back_by_guards(last, Contract.from_body(body))
@@ -136,7 +136,7 @@ class PartitionService:
         >>> ws.partitions.source_errors()
         """
 
-        found = (in_words(breaker, self._context.now()) for breaker in self._context.breakers.all())
+        found = (describe(breaker, self._context.now()) for breaker in self._context.breakers.all())
         return [message for message in found if message]
 
     def provisional_count(self, selection: Selection) -> int:
@@ -212,13 +212,13 @@ class PartitionService:
                 found["terminal"] += 1
             else:
                 found["retry" if self.next_run_at(view) is not None else "operator"] += 1
-        erroneous = {breaker.source for breaker in self._context.breakers.all() if in_words(breaker, now)}
+        erroneous = {breaker.source for breaker in self._context.breakers.all() if describe(breaker, now)}
         blocked = [span for span in without_frozen(ranges) if span.source in erroneous]
         due = self._context.state.reasons(blocked, now, {}, selection.status) if blocked else {}
         return found | {
-            "paused": reasons.get("paused", 0),
-            "blocked": reasons.get("waiting", 0) + sum(due.get(reason, 0) for reason in DUE),
-            "open": reasons.get("open", 0),
+            "paused": reasons.get(PlanReason.PAUSED, 0),
+            "blocked": reasons.get(PlanReason.WAITING, 0) + sum(due.get(reason, 0) for reason in DUE),
+            "open": reasons.get(PlanReason.OPEN, 0),
             "publication": self._context.pointers.waiting(),
         }
 
@@ -252,7 +252,7 @@ class PartitionService:
         """
         from penstock.control.restate import maturity
 
-        if view.state.status is not PartitionStatus.SUCCESS or view.key.source == MODELS:
+        if view.state.status is not PartitionStatus.SUCCESS or view.key.kind is AssetKind.DERIVED:
             return None
         over = last_day_over(self._context.now(), self._context.settings.customer(view.key.customer_id).time_zone)
         return maturity(self._context.settings.query(view.key.query_name), view.key.logical_date, over)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
 from penstock.control.ranges import clip_to_keys
-from penstock.control.select import Selection, due_range
+from penstock.control.select import Selection, by_kind, due_range
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
-from penstock.partition import MODELS, PartitionKey, new_run_id
+from penstock.lifecycle import PlanReason
+from penstock.partition import AssetKind, PartitionKey, new_run_id
 
 if TYPE_CHECKING:
     from penstock.app.model_plans import ModelService
@@ -39,16 +40,16 @@ class PlanService:
     def _plan(self, selection: Selection, reprocess: bool, limit: int | None) -> Plan:
         """The plan with a list of at least `limit` items, if it has so many: a run needs every model partition that
         waits for others or is waited for. A plan that will be split lists fetched partitions only."""
-        from penstock.control.plan import asked_for, in_words, preview
+        from penstock.control.plan import asked_for, attempt_reason, preview
         from penstock.control.restate import schedules
 
-        ranges = self.runnable_ranges(selection)
-        models = [span for span in ranges if span.source == MODELS]
+        work = by_kind(self.runnable_ranges(selection))
+        models = work.derived
         reasons = asked_for(reprocess)
         most = self._context.settings.control.largest_run
         plan = preview(
             self._context.state,
-            [span for span in ranges if span.source != MODELS],
+            work.fetched,
             self._context.contracts,
             self._context.now(),
             restated=schedules(self._context.settings.queries),
@@ -59,7 +60,7 @@ class PlanService:
         )
         if plan.total > most:
             due = self._context.state.reasons(models, self._context.now(), {}, selection.status) if models else {}
-            counts = Counter(plan.reasons) + Counter({in_words(reason): due.get(reason, 0) for reason in reasons})
+            counts = Counter(plan.reasons) + Counter({attempt_reason(reason): due.get(reason, 0) for reason in reasons})
             return replace(plan, counts=counts, is_divided=True)
         if not models:
             return plan
@@ -91,10 +92,8 @@ class PlanService:
         batches = RunBatches(
             self._context.state, self._context.contracts, self._context.now, restated, reasons, selection.status, size
         )
-        yield from batches.of(
-            lambda: [span for span in self._context.ranges(selection) if span.source != MODELS], may_go_on
-        )
-        models = [span for span in self._context.ranges(selection) if span.source == MODELS]
+        yield from batches.of(lambda: by_kind(self._context.ranges(selection)).fetched, may_go_on)
+        models = by_kind(self._context.ranges(selection)).derived
         if models:
             made = self._models.planner().plan(models, (), self._context.now(), reasons, selection.status)
             if made.items:
@@ -135,13 +134,15 @@ class PlanService:
         from penstock.source.protocol import RunContext
         from penstock.source.registry import make_source, refuse_queries
 
-        queries = {name: contract for name, contract in self._context.contracts.items() if contract.source != MODELS}
+        queries = {
+            name: contract for name, contract in self._context.contracts.items() if contract.kind is AssetKind.FETCHED
+        }
         refuse_changed_fields(self._context.state, queries)  # `learn_contracts` checks the models, one by one
-        for name in sorted({found.source for found in ranges} - {MODELS}):
+        for name in sorted({found.source for found in by_kind(ranges).fetched}):
             source = make_source(self._context.settings.sources[name], RunContext(new_run_id()))
             refuse_queries(source, self._context.settings.queries_of(name))
 
-    def replan(self, keys: Sequence[PartitionKey], reasons: Sequence[str]) -> Sequence[Planned]:
+    def replan(self, keys: Sequence[PartitionKey], reasons: Sequence[PlanReason]) -> Sequence[Planned]:
         """The items for those of these partitions that are still due: other workers may have finished some."""
         from penstock.control.plan import preview
         from penstock.control.restate import schedules
@@ -152,15 +153,16 @@ class PlanService:
             return []
         self.refuse_unrunnable(ranges)
         restated = schedules(self._context.settings.queries)
-        fetched = [span for span in ranges if span.source != MODELS]
-        made = [span for span in ranges if span.source == MODELS]
+        work = by_kind(ranges)
         plan = preview(
             self._context.state,
-            fetched,
+            work.fetched,
             self._context.contracts,
             self._context.now(),
             restated=restated,
             reasons=reasons,
         )
-        derived = self._models.planner().still_due(made, wanted, self._context.now(), reasons) if made else []
+        derived = (
+            self._models.planner().still_due(work.derived, wanted, self._context.now(), reasons) if work.derived else []
+        )
         return [*(item for item in plan.items if item.key in wanted), *derived]

@@ -58,7 +58,7 @@ class PublicationService:
     def _damage_of(self, tables: Collection[str]) -> WarehouseError | None:
         """The error that names the damaged data files of these tables; None without any."""
         from penstock.warehouse.damage import damage_of
-        from penstock.warehouse.reader import heads_of_all
+        from penstock.warehouse.heads import heads_of_all
 
         assets = sorted({(c.source, c.query_name) for c in self._context.contracts.values()})
         heads = [head for _, head in heads_of_all(self._context.database, assets) if head.name in tables]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from penstock.app.context import Context, audit_entry
 from penstock.control.select import Selection
-from penstock.flow.summary import SILENT
 from penstock.lifecycle import PartitionStatus
-from penstock.partition import MODELS, AttemptKey, PartitionKey, new_run_id
+from penstock.observe.progress import SILENT
+from penstock.partition import AssetKind, AttemptKey, PartitionKey, new_run_id
 from penstock.state.audited import AuditedAct
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.app.data import DataService
     from penstock.app.model_plans import ModelService
     from penstock.app.publications import PublicationService
+    from penstock.flow.listener import ProgressListener
     from penstock.flow.recheck import Rechecked
-    from penstock.flow.summary import Watcher
     from penstock.state.recheck import FailedRecheck
 
 
@@ -38,7 +38,7 @@ class RecheckService:
         self,
         selection: Selection,
         *,
-        listener: Watcher | None = None,
+        listener: ProgressListener | None = None,
         actor: str | None = None,
         spark: SparkSession | None = None,
     ) -> Rechecked:
@@ -54,7 +54,7 @@ class RecheckService:
         trusted = self.candidates(selection)
         session = self._context.session(spark)
         broken: dict[str, str] = {}
-        if any(attempt.partition.source == MODELS for attempt, _ in trusted):
+        if any(attempt.partition.kind is AssetKind.DERIVED for attempt, _ in trusted):
             broken = self._models.learn_contracts(session)
         unjudged = {a.partition: broken[a.partition.query_name] for a, _ in trusted if a.partition.query_name in broken}
         trusted = [(attempt, size) for attempt, size in trusted if attempt.partition not in unjudged]

@@ -10,10 +10,11 @@ from penstock.app.context import Context
 from penstock.control.breaker import BreakerGuard
 from penstock.control.select import Selection
 from penstock.flow.guard import Gate
-from penstock.flow.summary import SILENT, as_one
+from penstock.flow.summary import as_one
+from penstock.observe.progress import SILENT
 from penstock.partition import new_run_id
 from penstock.pipeline.memory import reduced_gc
-from penstock.warehouse.consistency import messages
+from penstock.warehouse.mismatch import messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from penstock.app.publications import PublicationService
     from penstock.app.runners import RunnerFactory
     from penstock.app.runs import RunService
-    from penstock.flow.summary import RunSummary, Watcher
+    from penstock.flow.listener import ProgressListener
+    from penstock.flow.summary import RunSummary
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class RoundService:
         self,
         session: Callable[[], SparkSession],
         worker_token: str,
-        listener: Watcher | None = None,
+        listener: ProgressListener | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, Any]:
         """Close the attempts of dead workers, schedule retries, publish what waits for it, plan within the shares of
@@ -63,7 +65,7 @@ class RoundService:
 
         >>> ws.rounds.tick(ws.context.session, worker_token)
         """
-        from penstock.control.rescue import tidy_own
+        from penstock.control.rescue import close_own_attempts
         from penstock.control.round import Planner
 
         listener = listener or SILENT
@@ -71,7 +73,7 @@ class RoundService:
         refused = self._context.mismatches()
         # After a restored backup, open attempts may have been accepted since: only a recovery may close them.
         workers = self._context.workers if refused else self._runners.rescue()
-        tidy_own(workers, self._context.control, worker_token)
+        close_own_attempts(workers, self._context.control, worker_token)
         self._plans.refuse_unrunnable(self._context.ranges(Selection()))
         published: list[RunSummary] = []
         if self._publications.is_due():  # before planning: models read only what is published
@@ -101,7 +103,7 @@ class RoundService:
         if planned.items or models.items:
             spark = session()
             made = self._models.with_current_contracts(spark, models.items, models.fan_ins)
-            for message in made.troubles:
+            for message in made.problems:
                 log.error("models.refused: %s", message)
             items = [*planned.items, *made.items]
             facts["planned"] = len(items)
@@ -110,7 +112,7 @@ class RoundService:
             done = runner.run(run_id, items, actor="control", filters=filters, fan_ins=made.fan_ins)
             summary = as_one([*published, done])
             facts |= {**summary.counts(), "blocked": summary.blocked, "seconds": summary.seconds}
-            facts["troubles"] = list(dict.fromkeys([*facts["troubles"], *summary.troubles, *made.troubles]))
+            facts["troubles"] = list(dict.fromkeys([*facts["troubles"], *summary.problems, *made.problems]))
             if summary.blocked:  # the next round makes no more progress than this one
                 facts["waiting"] = 0
             self._runners.schedule_retries()
@@ -118,5 +120,5 @@ class RoundService:
         elif published:
             [summary] = published
             facts |= {**summary.counts(), "run_id": summary.run_id, "seconds": summary.seconds}
-        planner.conclude(planned.stretches, self._context.now())
+        planner.conclude(planned.chunks, self._context.now())
         return facts

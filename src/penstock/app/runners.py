@@ -12,7 +12,7 @@ from penstock.control.select import Selection, due_times
 from penstock.errors import LakeMismatch
 from penstock.partition import RunId
 from penstock.state.worker import WorkerStore
-from penstock.warehouse.consistency import messages
+from penstock.warehouse.mismatch import messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from penstock.app.data import DataService
     from penstock.app.publications import PublicationService
     from penstock.app.status import StatusService
+    from penstock.flow.listener import ProgressListener
     from penstock.flow.runner import Runner
-    from penstock.flow.summary import Watcher
     from penstock.pipeline.parsed_cache import Lookup
     from penstock.pipeline.work import Report
     from penstock.warehouse.publish import Publication
@@ -42,7 +42,7 @@ class RunnerFactory:
         self,
         session: SparkSession,
         worker_token: str,
-        listener: Watcher,
+        listener: ProgressListener,
         *,
         by_hand: bool,
         stopping: Callable[[], bool] = lambda: False,
@@ -92,7 +92,7 @@ class RunnerFactory:
     def schedule_retries(self) -> None:
         """Apply the retry policy to every failure without a decision."""
         from penstock.control.schedule import schedule
-        from penstock.state.schedule import RetryStore
+        from penstock.state.retries import RetryStore
 
         due_at = due_times(self._context.settings, self._context.now())
         schedule(RetryStore(self._context.database), self._context.settings.assets, random.random, due_at)

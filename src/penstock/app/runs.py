@@ -13,8 +13,10 @@ from penstock.control.select import Selection
 from penstock.control.unfinished import Unfinished, left_of, unfinished_runs
 from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.flow.guard import Gate
-from penstock.flow.summary import SILENT, RunSummary, Watcher, as_one
-from penstock.partition import MODELS, RunId, new_run_id
+from penstock.flow.listener import ProgressListener
+from penstock.flow.summary import RunSummary, as_one
+from penstock.observe.progress import SILENT
+from penstock.partition import AssetKind, RunId, new_run_id
 from penstock.pipeline.memory import reduced_gc
 from penstock.plural import counted
 from penstock.state.audited import AuditedAct
@@ -57,7 +59,7 @@ class RunService:
         self,
         selection: Selection | None = None,
         *,
-        listener: Watcher | None = None,
+        listener: ProgressListener | None = None,
         reprocess: bool = False,
         actor: str | None = None,
         spark: SparkSession | None = None,
@@ -74,7 +76,7 @@ class RunService:
     def _start(
         self,
         selection: Selection,
-        listener: Watcher,
+        listener: ProgressListener,
         reprocess: bool,
         actor: str,
         spark: SparkSession | None,
@@ -104,7 +106,7 @@ class RunService:
             summary.unfinished = unfinished
             return summary
         spark = self._context.session(spark)
-        if whole.is_divided and any(span.source == MODELS for span in self._context.ranges(selection)):
+        if whole.is_divided and any(span.kind is AssetKind.DERIVED for span in self._context.ranges(selection)):
             for message in self._models.learn_contracts(
                 spark
             ).values():  # at the start of hours of work, not at the end
@@ -121,7 +123,7 @@ class RunService:
         summary.unfinished = unfinished
         return summary
 
-    def _publish(self, spark: SparkSession, workers: WorkerStore, listener: Watcher, actor: str) -> RunSummary:
+    def _publish(self, spark: SparkSession, workers: WorkerStore, listener: ProgressListener, actor: str) -> RunSummary:
         """A run without items: it publishes what waits for it."""
         from penstock.flow.heartbeat import Heartbeat
 
@@ -137,7 +139,7 @@ class RunService:
         guard: BreakerGuard,
         spark: SparkSession,
         workers: WorkerStore,
-        listener: Watcher,
+        listener: ProgressListener,
         actor: str,
         filters: Mapping[str, Any],
     ) -> None:
@@ -151,7 +153,7 @@ class RunService:
             for plan in plans:
                 for source, count in plan.blocked.items() if finished else ():
                     finished[-1].count(blocked=count)
-                    finished[-1].trouble([guard.trouble(source)])
+                    finished[-1].add_problems([guard.source_error(source)])
                 if plan.blocked:
                     continue
                 if whole.is_divided:
@@ -165,7 +167,7 @@ class RunService:
                     refused.append((len(today.items), error))
                     continue
                 done.count(blocked=today.left_out)
-                done.trouble(today.troubles)
+                done.add_problems(today.problems)
                 finished.append(done)
                 self._runners.schedule_retries()
                 self._lineage.emit_or_log(run_id)
@@ -175,7 +177,7 @@ class RunService:
             if not finished:
                 raise refusal
             finished[-1].count(blocked=count)
-            finished[-1].trouble([str(refusal)])
+            finished[-1].add_problems([str(refusal)])
 
     @contextmanager
     def _reprocessing(
@@ -196,7 +198,7 @@ class RunService:
         self,
         run_id: RunId,
         *,
-        listener: Watcher | None = None,
+        listener: ProgressListener | None = None,
         spark: SparkSession | None = None,
         actor: str | None = None,
     ) -> RunSummary:
@@ -212,7 +214,7 @@ class RunService:
             action.affected, action.outcome = summary.accepted + summary.rejected, summary.end
         return summary
 
-    def _resume(self, run_id: RunId, listener: Watcher, spark: SparkSession | None, actor: str) -> RunSummary:
+    def _resume(self, run_id: RunId, listener: ProgressListener, spark: SparkSession | None, actor: str) -> RunSummary:
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
         from penstock.flow.heartbeat import Heartbeat
         from penstock.flow.run_state import RunState
@@ -244,23 +246,25 @@ class RunService:
             plan = self._plans.replan(waiting.unissued, reasons)
             sizes = RawReader(self._context.lake).sizes([item.attempt for item in waiting.fetched])
             broken: dict[str, str] = {}
-            if any(item.attempt.partition.source == MODELS for item in adopted):
+            if any(item.attempt.partition.kind is AssetKind.DERIVED for item in adopted):
                 broken = self._models.learn_contracts(session)
             lost = [
-                i for i in adopted if i.attempt.partition.source == MODELS and i.attempt.partition.query_name in broken
+                i
+                for i in adopted
+                if i.attempt.partition.kind is AssetKind.DERIVED and i.attempt.partition.query_name in broken
             ]
             control.cancel(outdated_closings(lost, heart.token))
             today = self._models.with_current_contracts(session, plan)
             runner = self._runners.runner(session, heart.token, listener, by_hand=True)
             summary = as_one([runner.resume(run_id, today.items, [i for i in adopted if i not in lost], sizes)])
             summary.count(blocked=today.left_out + len(lost), loaded=published.loaded, hidden=published.hidden)
-            summary.trouble([*today.troubles, *broken.values()])
+            summary.add_problems([*today.problems, *broken.values()])
         self._runners.schedule_retries()
         self._lineage.emit_or_log(run_id)
         return summary
 
     def _resume_in_new_run(
-        self, run_id: RunId, listener: Watcher, spark: SparkSession | None, actor: str
+        self, run_id: RunId, listener: ProgressListener, spark: SparkSession | None, actor: str
     ) -> RunSummary:
         """Process the rest of a finished run in a new run."""
         from penstock.control.resume import reasons_of

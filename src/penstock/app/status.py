@@ -11,7 +11,7 @@ from penstock.app.context import Context
 from penstock.config.assets import Model
 from penstock.control.select import Selection
 from penstock.derived import reads_own
-from penstock.partition import MODELS, PartitionKey, RunId
+from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.state.inputs import InputReader
 from penstock.warehouse.withdrawn import trusted_inputs
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.projections.current import Current
-    from penstock.projections.page import PrefoldedRuns
+    from penstock.projections.event_page import PrefoldedRuns
     from penstock.projections.projector import Projector
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
@@ -78,7 +78,7 @@ class StatusService:
         ranges = self._context.ranges(selection)
         only = None if selection.status is None else self._context.state.keys_in(ranges, selection.status)
         without = None if requeued else self._context.state.requeued()
-        withdrawn = self._withdrawn_inputs() if any(span.source == MODELS for span in ranges) else None
+        withdrawn = self._withdrawn_inputs() if any(span.kind is AssetKind.DERIVED for span in ranges) else None
         return Board(
             self.current(),
             ranges,

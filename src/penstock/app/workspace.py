@@ -31,6 +31,7 @@ from penstock.clock import Clock, utc_now
 from penstock.config.settings import Settings, find_workspace, load_settings
 from penstock.control.filters import ReadOptions, SliceFilters
 from penstock.partition import PartitionKey
+from penstock.source.registry import hooks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

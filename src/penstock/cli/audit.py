@@ -37,7 +37,7 @@ def list_(
     """List manual operations, newest first: actor, time, command, filters, flags, count and outcome."""
     from penstock.app import open_workspace
 
-    reader = open_workspace(workspace).reader
+    reader = open_workspace(workspace).context.state
     entries, following = paginate(reader.audit(limit + 1, after=after), limit, lambda entry: entry["audit_id"])
     total = reader.audit_count()
     names = ("audit_id", "at", "actor", "command", "filters", "flags", "affected", "outcome")

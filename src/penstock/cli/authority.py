@@ -34,7 +34,7 @@ def demote(
     """Withdraw the authoritative run of a partition: readers no longer see its rows, at once."""
     _change_authority(
         "demote", key, {"reason": reason},
-        lambda ws, one, entry: ws.demote(one, reason, entry, rehearsal=dry_run), workspace, actor, dry_run, as_json,
+        lambda ws, one, entry: ws.operations.demote(one, reason, entry, rehearsal=dry_run), workspace, actor, dry_run, as_json,
         "demoted: readers no longer see its rows",
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ def rollback(
 
     _change_authority(
         "rollback", key, {"to": to, "reason": reason},
-        lambda ws, one, entry: ws.rollback(one, run_id(to), entry, reason=reason, rehearsal=dry_run), workspace,
+        lambda ws, one, entry: ws.operations.rollback(one, run_id(to), entry, reason=reason, rehearsal=dry_run), workspace,
         actor, dry_run, as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def approve(
 
     _change_authority(
         "approve", key, {"run": run, "reason": reason},
-        lambda ws, one, entry: ws.approve(one, run_id(run), reason, entry, rehearsal=dry_run), workspace, actor,
+        lambda ws, one, entry: ws.operations.approve(one, run_id(run), reason, entry, rehearsal=dry_run), workspace, actor,
         dry_run, as_json, f"approved run {run}: the next `penstock run` publishes it",
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def _change_authority(
     ws = open_workspace(workspace)
     chosen = opt.select_key(key)
     [one] = chosen.keys
-    ws.ranges(chosen)  # refuses unknown names
+    ws.context.ranges(chosen)  # refuses unknown names
     changes = apply(ws, one, AuditEntry(actor or os_user(), AuditedAct(f"state {command}"), chosen.as_dict(), flags))
     message = f"{one} {'would be' if dry_run else 'is'} {result}" if changes else f"{one}: nothing to do"
     document = authority_document(one, changed=changes and not dry_run, dry_run=dry_run)

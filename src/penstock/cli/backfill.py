@@ -71,10 +71,10 @@ def create(
 
     ws = open_workspace(workspace)
     chosen = replace(filters.selection(), schema_version=schema_version)
-    moved = ws.of_version(chosen) if schema_version else None
+    moved = ws.backfills.count_of_version(chosen) if schema_version else None
     reprocess = reprocess or moved is not None
     who = change.actor or os_user()
-    new = ws.new_backfill(
+    new = ws.backfills.new(
         chosen, reprocess=reprocess, chunk_size=chunk_size, priority=priority, max_chunks=max_chunks, actor=who
     )
     if not new.total:
@@ -90,7 +90,7 @@ def create(
     message = f"{total} would be backfilled" if change.dry_run else f"backfill {new.backfill_id}: {total}"
     if moved is not None:
         message += f", of which {moved:,} are of version {schema_version} and move"
-    frozen = ws.frozen_in(chosen)
+    frozen = ws.partitions.frozen_count(chosen)
     if frozen:
         message += f"; leaves out {counted(frozen, 'frozen partition')}: the source no longer has the day"
     item = _item(ws, new, is_saved=not change.dry_run)
@@ -110,7 +110,7 @@ def list_all(
     from penstock.app import open_workspace
 
     ws = open_workspace(workspace)
-    found, total = ws.backfills.page(limit + 1, after)
+    found, total = ws.context.backfills.page(limit + 1, after)
     shown, following = paginate(found, limit, lambda backfill: backfill.backfill_id)
     items = [_item(ws, backfill) for backfill in shown]
 
@@ -130,7 +130,7 @@ def show_one(
     from penstock.views.backfills import backfill_document
 
     ws = open_workspace(workspace)
-    failed = ws.backfills.failed(backfill_id)
+    failed = ws.context.backfills.failed(backfill_id)
     document = backfill_document(_item(ws, ws.backfills.get(backfill_id)), failed)
 
     def draw(console: Console) -> None:
@@ -202,13 +202,13 @@ def retry_failed(
     from penstock.views.operations import retry_failed_document
 
     ws = open_workspace(workspace)
-    found = ws.backfill_failures(backfill_id, without_raw=without_raw)
+    found = ws.backfills.preview_retry(backfill_id, without_raw=without_raw)
     new: str | None = None
     if found.total and not change.dry_run:
         confirm("retrying", found.total, yes=change.yes, force=change.force)
         flags = {"without_raw": without_raw, "yes": change.yes, "force": change.force}
         with RunProgress() as progress:
-            new = ws.retry_backfill(
+            new = ws.backfills.retry_failed(
                 ws.backfills.get(backfill_id),
                 change.actor or os_user(),
                 without_raw=without_raw,
@@ -239,7 +239,7 @@ def _change_status(
 
     ws = open_workspace(workspace)
     entry = AuditEntry(actor or os_user(), AuditedAct(f"backfill {verb}"), {"backfill_id": backfill_id}, {})
-    changes = ws.backfills.move(backfill_id, status, entry, rehearsal=dry_run)
+    changes = ws.context.backfills.move(backfill_id, status, entry, rehearsal=dry_run)
     message = f"backfill {backfill_id} {'would be' if dry_run else 'is'} {status}"
     item = _item(ws, ws.backfills.get(backfill_id))
     if not changes:
@@ -253,7 +253,7 @@ def _change_status(
 def _item(ws: Workspace, found: Backfill, *, is_saved: bool = True) -> dict[str, Any]:
     from penstock.views.backfills import backfill_item
 
-    return backfill_item(found, ws.backfills.progress(found.backfill_id), ws.now(), is_saved=is_saved)
+    return backfill_item(found, ws.backfills.progress(found.backfill_id), ws.context.now(), is_saved=is_saved)
 
 
 def _draw(console: Console, items: Sequence[Mapping[str, Any]]) -> None:

@@ -49,9 +49,9 @@ def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: 
 
     ws = open_workspace(workspace)
     stop = _stop_on_signals()
-    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart, RunProgress() as progress:
-        facts = ws.tick(_session(ws), heart.token, progress, stop.is_set)
-    held_up = None if facts["planned"] else ws.held_up(Selection()) | {"model_inputs": facts["model_inputs"]}
+    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart, RunProgress() as progress:
+        facts = ws.rounds.tick(_session(ws), heart.token, progress, stop.is_set)
+    held_up = None if facts["planned"] else ws.partitions.held_up(Selection()) | {"model_inputs": facts["model_inputs"]}
     document = round_document(facts, held_up)
     show(document, as_json, lambda console: console.print(_describe(document)))
 
@@ -84,12 +84,12 @@ def serve(
     session = _session(ws)
 
     def round_() -> Mapping[str, Any]:
-        facts = ws.tick(session, heart.token, _LogProgress(), stop.is_set)
+        facts = ws.rounds.tick(session, heart.token, _LogProgress(), stop.is_set)
         if as_json:
             show_line(round_document(facts))
         return facts
 
-    with Heartbeat(WorkerStore(ws.database, ws.now)) as heart:
+    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart:
         _log("started", {"worker": heart.token, "every_seconds": ws.settings.control.every.total_seconds()})
         loop(round_, ws.settings.control.every, stop, _log, rounds)
         _log("stopped", {"worker": heart.token})
@@ -102,7 +102,7 @@ def breakers(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, deb
     from penstock.views.operations import breakers_document
 
     ws = open_workspace(workspace)
-    found = ws.breakers.all()
+    found = ws.context.breakers.all()
 
     def draw(console: Console) -> None:
         rows = [
@@ -138,8 +138,8 @@ def close_breaker(
     if source not in ws.settings.sources:
         raise UsageError(f"unknown source {source} (known: {', '.join(ws.settings.sources)})")
     entry = AuditEntry(actor or os_user(), AuditedAct.CLOSE_BREAKER, {"source": source}, {})
-    is_open = ws.breakers.get(source) != Breaker(source)
-    closed = not dry_run and ws.breakers.close(source, entry)
+    is_open = ws.context.breakers.get(source) != Breaker(source)
+    closed = not dry_run and ws.context.breakers.close(source, entry)
     message = f"the breaker of {source} was not open"
     if dry_run and is_open:
         message = f"the breaker of {source} would be closed"

@@ -86,13 +86,13 @@ def sync(
 
     ws = open_workspace(workspace)
     wanted = [text.upper() for text in status or ["ENABLED"]]
-    name, plan = ws.customer_changes(source, levels, wanted)
+    name, plan = ws.customers.plan_sync(source, levels, wanted)
     changes = plan.changes
     if changes and not change.dry_run:
         confirm("changing", len(changes), yes=change.yes, force=change.force, noun="customer")
         flags = {"levels": levels, "status": wanted, "yes": change.yes, "force": change.force}
         entry = AuditEntry(change.actor or os_user(), AuditedAct.CUSTOMERS_SYNC, {"source": name}, flags)
-        ws.sync_customers(plan, entry)
+        ws.customers.sync(plan, entry)
     document = sync_document(plan, dry_run=change.dry_run)
 
     def draw(console: Console) -> None:

@@ -33,10 +33,10 @@ def migrate(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debu
     from penstock.views.installation import migration_document
 
     ws = load_workspace(workspace)
-    before, after = ws.migrate()
+    before, after = ws.maintenance.migrate()
     result = f"schema {after} was already there" if before == after else f"schema {before or 'none'} -> {after}"
-    document = migration_document(str(ws.database), before, after)
-    show(document, as_json, lambda console: console.print(f"{ws.database}: {result}"))
+    document = migration_document(str(ws.context.database), before, after)
+    show(document, as_json, lambda console: console.print(f"{ws.context.database}: {result}"))
 
 
 @db.command()
@@ -56,10 +56,10 @@ def roles(
     from penstock.views.installation import roles_document
 
     ws = load_workspace(workspace)
-    plan = plan_roles(ws.database, prefix if prefix is not None else f"penstock_{ws.settings.workspace}")
-    ws.require_schema()
+    plan = plan_roles(ws.context.database, prefix if prefix is not None else f"penstock_{ws.settings.workspace}")
+    ws.context.require_schema()
     if not dry_run:
-        make_roles(ws.database, plan)
+        make_roles(ws.context.database, plan)
     draw = _draw_script if dry_run else _draw_roles
     show(roles_document(plan, dry_run=dry_run), as_json, lambda console: draw(console, plan))
 

@@ -101,25 +101,27 @@ def _spark() -> str:
 
 
 def _database(ws: Workspace) -> str:
-    ws.require_schema()
-    return str(ws.database)
+    ws.context.require_schema()
+    return str(ws.context.database)
 
 
 def _lake(ws: Workspace) -> str:
     from penstock.partition import new_ulid
 
     probe = f"doctor/{new_ulid()}"
-    if not ws.lake.create(probe, b"penstock doctor") or ws.lake.create(probe, b"again"):
-        raise PenstockError(f"{ws.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely")
-    ws.lake.delete([probe])
-    return f"{ws.lake.url}: can write, read and create-if-absent"
+    if not ws.context.lake.create(probe, b"penstock doctor") or ws.lake.create(probe, b"again"):
+        raise PenstockError(
+            f"{ws.context.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely"
+        )
+    ws.context.lake.delete([probe])
+    return f"{ws.context.lake.url}: can write, read and create-if-absent"
 
 
 def _agreement(ws: Workspace) -> str:
     from penstock.warehouse.mismatch import messages
 
-    ws.require_schema()
-    if found := ws.mismatches(everything=True):
+    ws.context.require_schema()
+    if found := ws.context.mismatches(everything=True):
         raise PenstockError("; ".join(messages(found)))
     return "the lake and the state database belong together, and every table is at its recorded version"
 
@@ -128,12 +130,12 @@ def _models(ws: Workspace) -> str:
     """Parse the SQL of models. Only a run can check the columns against Spark."""
     from penstock.pipeline.model import checked_sql
 
-    ws.require_schema()
-    if unreadable := ws.unreadable_models:
+    ws.context.require_schema()
+    if unreadable := ws.context.unreadable_models:
         raise PenstockError("; ".join(unreadable.values()))
     in_sql = {name: model for name, model in ws.settings.models.items() if model.python is None}
     health_checks.run_all(
-        lambda name=name, model=model: checked_sql(model, str(ws.contracts[name].options["code"]))  # type: ignore[misc]
+        lambda name=name, model=model: checked_sql(model, str(ws.context.contracts[name].options["code"]))  # type: ignore[misc]
         for name, model in in_sql.items()
     )
     return ", ".join(ws.settings.models)
@@ -147,8 +149,8 @@ def _lineage(ws: Workspace) -> str:
 
 
 def _breakers(ws: Workspace) -> str:
-    ws.require_schema()
-    if source_errors := ws.troubles():
+    ws.context.require_schema()
+    if source_errors := ws.partitions.source_errors():
         repair = "repair it, then `penstock run` or `penstock control close-breaker`"
         raise PenstockError(f"{'; '.join(source_errors)}; {repair}")
     return "no source is blocked"

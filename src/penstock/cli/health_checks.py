@@ -71,16 +71,16 @@ def check_expressions(ws: Workspace) -> str:
 
 def roles(ws: Workspace) -> str:
     """Check on PostgreSQL that the roles of `db roles` are complete, with the rights of this release."""
-    if ws.database.dialect != "postgresql":
+    if ws.context.database.dialect != "postgresql":
         return "not applicable: SQLite has no roles; every user who can open the file has all rights"
     from penstock.db.role_check import role_prefixes, role_problems
 
-    ws.require_schema()
-    prefixes = role_prefixes(ws.database)
+    ws.context.require_schema()
+    prefixes = role_prefixes(ws.context.database)
     if not prefixes:
         return "none: every login uses its own rights; `penstock db roles` creates a role for each actor"
     for prefix in prefixes:
-        if problems := role_problems(ws.database, prefix):
+        if problems := role_problems(ws.context.database, prefix):
             few = "; ".join(problems[:_NAMED]) + (f"; and {len(problems) - _NAMED} more" if problems[_NAMED:] else "")
             raise ConfigError(f"{few}: run `penstock db roles --prefix {prefix}` as the owner of the tables")
     return f"{', '.join(f'{prefix}_*' for prefix in prefixes)}: complete, with the rights of this release"

@@ -33,7 +33,7 @@ def init(
     ws = write_workspace(folder, customers, days)
     target = folder / "penstock.yaml"
     where = folder if str(folder) != "." else Path.cwd()
-    document = workspace_document(where.resolve(), target.resolve(), str(ws.database))
+    document = workspace_document(where.resolve(), target.resolve(), str(ws.context.database))
 
     def draw(console: object) -> None:
         go = f"cd {folder} && " if str(folder) != "." else ""
@@ -68,7 +68,7 @@ def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
     except OSError as error:
         raise UsageError(f"cannot make a workspace in {folder}: {error.strerror}") from error
     ws = load_workspace(folder)
-    ws.migrate()
+    ws.maintenance.migrate()
     return ws
 
 

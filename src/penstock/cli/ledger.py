@@ -67,7 +67,7 @@ def rebuild(
     if engine not in ("embedded", "spark"):
         raise UsageError(f"--engine {engine!r} is unknown: use embedded or spark")
     note("rebuilding the projections from the ledger")
-    done = open_workspace(workspace).rebuild_projections(engine)
+    done = open_workspace(workspace).ledger.rebuild(engine)
     message = f"{counted(done, 'event')} folded"
     show(rebuild_document(done, engine), as_json, lambda console: console.print(message))
 
@@ -100,7 +100,7 @@ def export(
     entry = AuditEntry(actor or os_user(), AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than}, {})
     if not dry_run and not yes:
         raise UsageError("this removes events from the database: look at --dry-run first, then add --yes")
-    exported = ws.export_ledger(older_than, entry, rehearsal=dry_run)
+    exported = ws.ledger.export(older_than, entry, rehearsal=dry_run)
     message = f"{counted(exported['events'], 'event')} {'would be exported' if dry_run else 'exported'}"
     show(export_document(exported, dry_run=dry_run), as_json, lambda console: console.print(message))
 

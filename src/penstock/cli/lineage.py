@@ -33,7 +33,7 @@ def emit(
     from penstock.views.runs import lineage_document
 
     ws = open_workspace(workspace)
-    sent = ws.tell_lineage(run_id(run))
+    sent = ws.lineage.emit(run_id(run))
     where = ws.settings.lineage.where if ws.settings.lineage else ""
     message = f"{counted(sent, 'event')} of run {run} sent to {where}"
     show(lineage_document(run, sent, where), as_json, lambda console: console.print(message))

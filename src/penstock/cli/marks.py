@@ -48,9 +48,9 @@ def terminal(
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
-    found = ws.terminal(chosen, after=opt.after_key(after), limit=limit + 1)
+    found = ws.partitions.terminal(chosen, after=opt.after_key(after), limit=limit + 1)
     shown, following = paginate(found, limit, lambda item: item[0].key)
-    total = ws.terminal_count(chosen)
+    total = ws.partitions.terminal_count(chosen)
     show(
         terminal_document(shown, total, following),
         as_json,
@@ -75,7 +75,7 @@ def mark_terminal(
         workspace,
         as_json,
         _without_terminal_mark,
-        lambda ws, found, entry: ws.marks.mark_terminal(found, reason, entry) if found else None,
+        lambda ws, found, entry: ws.context.marks.mark_terminal(found, reason, entry) if found else None,
     )
 
 
@@ -99,7 +99,7 @@ def clear_terminal(
         workspace,
         as_json,
         _with_terminal_mark_or_failures,
-        lambda ws, found, entry: ws.marks.clear_terminal(found, entry) if found else None,
+        lambda ws, found, entry: ws.context.marks.clear_terminal(found, entry) if found else None,
     )
 
 
@@ -127,7 +127,7 @@ def pause(
         workspace,
         as_json,
         _not_paused,
-        lambda ws, _, entry: ws.pause_partitions(chosen, reason, entry),
+        lambda ws, _, entry: ws.operations.pause(chosen, reason, entry),
     )
 
 
@@ -151,7 +151,7 @@ def resume(
         workspace,
         as_json,
         _paused_or_held,
-        lambda ws, _, entry: ws.resume_partitions(chosen, entry),
+        lambda ws, _, entry: ws.operations.resume(chosen, entry),
     )
 
 
@@ -209,10 +209,10 @@ def _without_terminal_mark(ws: Workspace, chosen: Selection) -> tuple[list[Parti
     from penstock.control.ranges import iter_pages
     from penstock.control.requeue import SCANNED
 
-    ranges = ws.ranges(chosen)  # refuses unknown names
+    ranges = ws.context.ranges(chosen)  # refuses unknown names
     if chosen.status not in (None, PartitionStatus.FAILED):
         return [], 0
-    failed = (ws.reader.views(some, status=PartitionStatus.FAILED) for some in iter_pages(ranges, SCANNED))
+    failed = (ws.context.state.views(some, status=PartitionStatus.FAILED) for some in iter_pages(ranges, SCANNED))
     keys = [view.key for some in failed for view in some if view.control.terminal_at is None]
     return keys, len(keys)
 
@@ -222,22 +222,22 @@ def _with_terminal_mark_or_failures(ws: Workspace, chosen: Selection) -> tuple[l
 
     keys: list[PartitionKey] = []
     after = None
-    while found := ws.terminal(chosen, after=after, limit=MOVED):
+    while found := ws.partitions.terminal(chosen, after=after, limit=MOVED):
         after = found[-1][0].key
         keys += [view.key for view, _ in found if view.control.terminal_at is not None or view.control.failures]
     return keys, len(keys)
 
 
 def _not_paused(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
-    ranges, status = ws.ranges(chosen), chosen.status
-    found = ws.reader.views(ranges, status=status, paused=False, limit=LISTED)
-    return [view.key for view in found], ws.reader.count(ranges, status=status, paused=False)
+    ranges, status = ws.context.ranges(chosen), chosen.status
+    found = ws.context.state.views(ranges, status=status, paused=False, limit=LISTED)
+    return [view.key for view in found], ws.context.state.count(ranges, status=status, paused=False)
 
 
 def _paused_or_held(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
-    ranges, status = ws.ranges(chosen), chosen.status
-    found = ws.reader.views(ranges, status=status, marked=True, limit=LISTED)
-    return [view.key for view in found], ws.reader.count(ranges, status=status, marked=True)
+    ranges, status = ws.context.ranges(chosen), chosen.status
+    found = ws.context.state.views(ranges, status=status, marked=True, limit=LISTED)
+    return [view.key for view in found], ws.context.state.count(ranges, status=status, marked=True)
 
 
 def _draw_terminal(

@@ -40,11 +40,11 @@ def missing(
     from penstock.views.partitions import missing_document
 
     ws = open_workspace(workspace)
-    board = ws.board(filters.selection())
+    board = ws.status.board(filters.selection())
     gaps, gaps_total = board.gaps(limit)
     found, following = paginate(board.missing_page(after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.missing()
-    views = ws.views([standing.key for standing in found])
+    views = ws.partitions.views([standing.key for standing in found])
 
     def draw(console: Console) -> None:
         if not total:
@@ -83,10 +83,10 @@ def failed(
     from penstock.views.partitions import partitions_document
 
     ws = open_workspace(workspace)
-    board = ws.board(filters.selection(), requeued=False)
+    board = ws.status.board(filters.selection(), requeued=False)
     found, following = paginate(board.page(FAILED, after=opt.after_key(after), limit=limit + 1), limit, lambda s: s.key)
     total = board.total(FAILED)
-    views = ws.views([standing.key for standing in found])
+    views = ws.partitions.views([standing.key for standing in found])
 
     def draw(console: Console) -> None:
         if not total:
@@ -126,11 +126,11 @@ def stale(
     from penstock.views.partitions import stale_document
 
     ws = open_workspace(workspace)
-    board = ws.board(filters.selection())
+    board = ws.status.board(filters.selection())
     by_reason, total = board.stale_reasons(), board.total(STALE)
     rows = [] if reasons else board.page(STALE, after=opt.after_key(after), limit=limit + 1)
     found, following = paginate(rows, limit, lambda s: s.key)
-    document = stale_document(found, total, following, by_reason, ws.sweep() if sweep else None)
+    document = stale_document(found, total, following, by_reason, ws.status.sweep() if sweep else None)
 
     def draw(console: Console) -> None:
         if not total:

@@ -37,9 +37,9 @@ def pauses(
     from penstock.views.pauses import pauses_document
 
     ws = open_workspace(workspace)
-    found, total = ws.reader.pauses(limit + 1, after=after)
+    found, total = ws.context.state.pauses(limit + 1, after=after)
     entries, following = paginate(found, limit, lambda entry: entry["pause_id"])
-    paused = ws.reader.count(ws.ranges(Selection()), paused=True)
+    paused = ws.context.state.count(ws.context.ranges(Selection()), paused=True)
 
     def draw(console: Console) -> None:
         columns = ("pause", "acts as", "source", "customer", "query", "from", "until", "since", "by", "reason")

@@ -80,7 +80,7 @@ def read(
 
     chosen = PartitionKey.parse(key)
     if run:
-        lines = open_workspace(workspace).raw_lines_of(chosen, run_id(run), actor)
+        lines = open_workspace(workspace).raw.lines_of(chosen, run_id(run), actor)
     else:
         lines = open_reader(workspace).raw_lines(chosen)
     wanted = list(islice(lines, limit))
@@ -116,14 +116,14 @@ def gc(
 
     ws = open_workspace(workspace)
     age = duration(older_than)
-    found = ws.garbage(age)
+    found = ws.maintenance.garbage(age)
     if change.dry_run:
         document = garbage_document(found)
         show(document, as_json, lambda console: _draw_garbage(console, document))
         return
     confirm("deleting raw runs of", len(found), yes=change.yes, force=change.force)
     entry = AuditEntry(change.actor or os_user(), AuditedAct.RAW_GC, {"older_than": older_than}, {})
-    runs, files = ws.collect_garbage(found, age, entry)
+    runs, files = ws.maintenance.collect_garbage(found, age, entry)
     message = f"deleted {counted(runs, 'raw run')}, {counted(files, 'file')}"
     show(deleted_runs_document(runs, files), as_json, lambda console: console.print(message))
 

@@ -50,7 +50,7 @@ def backup(
     from penstock.views.recovery import backup_document
 
     ws = open_workspace(workspace)
-    found = ws.backup(folder)
+    found = ws.maintenance.backup(folder)
 
     def draw(console: Console) -> None:
         tables = found["tables"]
@@ -109,10 +109,10 @@ def recover(
 def _report(ws: Workspace, as_json: bool) -> None:
     from penstock.views.warehouse import mismatches_document
 
-    found = ws.lost_database()
+    found = ws.maintenance.lost_database()
     if not found:
-        ws.require_schema()
-        found = ws.mismatches(everything=True)
+        ws.context.require_schema()
+        found = ws.context.mismatches(everything=True)
 
     def draw(console: Console) -> None:
         draw_mismatches(console, found)
@@ -132,11 +132,11 @@ def _from_lake(ws: Workspace, entry: AuditEntry, change: opt.ChangeOptions, as_j
     from penstock.views.recovery import lake_recovery_document
 
     with RunProgress() as progress:
-        found = ws.recovery.preview_from_lake(progress.stage("read", 1))
+        found = ws.maintenance.recovery.preview_from_lake(progress.stage("read", 1))
     if not change.dry_run and not found.is_nothing:
         confirm("restoring", found.restored, yes=change.yes, force=change.force)
         with RunProgress() as progress:
-            found = ws.recovery.from_lake(entry, progress.stage("restore", found.restored))
+            found = ws.maintenance.recovery.from_lake(entry, progress.stage("restore", found.restored))
     document = lake_recovery_document(found, dry_run=change.dry_run)
     show(document, as_json, lambda console: _draw_lake(console, found, change.dry_run))
 
@@ -190,18 +190,18 @@ def _from_database(
     from penstock.cli.confirm import confirm
     from penstock.views.recovery import database_recovery_document
 
-    ws.require_schema()
+    ws.context.require_schema()
     with RunProgress() as progress:
-        damage = ws.recovery.preview_from_database(tables, progress.stage("examine", 1))
+        damage = ws.maintenance.recovery.preview_from_database(tables, progress.stage("examine", 1))
     wanted = {name.rpartition(".")[0] for name, found in damage.items() if not found.is_none}
     known = {name.rpartition(".")[0] for name in damage}
-    wanted |= {mismatch.asset for mismatch in ws.mismatches() if mismatch.asset} & known
+    wanted |= {mismatch.asset for mismatch in ws.context.mismatches() if mismatch.asset} & known
     done: list[Rebuilt] = []
     if wanted and not change.dry_run:
         partitions = sum(len(found.partitions) for found in damage.values())
         confirm("rebuilding", partitions, yes=change.yes, force=change.force)
         with RunProgress() as progress:
-            done = ws.recovery.from_database(sorted(wanted), entry, progress.stage("rebuild", len(wanted)))
+            done = ws.maintenance.recovery.from_database(sorted(wanted), entry, progress.stage("rebuild", len(wanted)))
     document = database_recovery_document(damage, sorted(wanted), done, dry_run=change.dry_run)
     show(document, as_json, lambda console: _draw_database(console, damage, sorted(wanted), done, change.dry_run))
     if document["broken"]:

@@ -42,7 +42,7 @@ def retry(
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
-    found = ws.retry_candidates(chosen, without_raw=without_raw)
+    found = ws.operations.preview_retry(chosen, without_raw=without_raw)
     requeued = 0
     if not change.dry_run and found.total:
         confirm("retrying", found.total, yes=change.yes, force=change.force)
@@ -50,7 +50,7 @@ def retry(
         entry = AuditEntry(change.actor or os_user(), AuditedAct.STATE_RETRY, chosen.as_dict(), flags)
         with RunProgress() as progress:
             report = progress.stage("retry", found.total)
-            requeued = ws.retry_selected(
+            requeued = ws.operations.retry_selected(
                 chosen, entry, without_raw=without_raw, total=found.total, until=found.moment, report=report
             )
     show(

@@ -53,21 +53,21 @@ def run(
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
-    expected = sum(len(span) for span in ws.ranges(chosen))
+    expected = sum(len(span) for span in ws.context.ranges(chosen))
     if plan:
         with RunProgress() as progress:
             progress.plan(expected)
-            planned = ws.plan(chosen, reprocess=reprocess, limit=limit)
+            planned = ws.plans.preview(chosen, reprocess=reprocess, limit=limit)
         show(plan_document(planned, limit), as_json, lambda console: _draw_plan(console, planned, limit))
         return
     if reprocess:
         with RunProgress() as progress:
             progress.plan(expected)
-            again = ws.plan(chosen, reprocess=True, limit=1).reasons.get(AttemptReason.REPROCESS, 0)
+            again = ws.plans.preview(chosen, reprocess=True, limit=1).reasons.get(AttemptReason.REPROCESS, 0)
         confirm("reprocessing", again, yes=yes, force=force)
     with explain_interrupt("`penstock run` continues"), RunProgress() as progress:
         progress.plan(expected)
-        summary = ws.run(chosen, watcher=progress, reprocess=reprocess, actor=actor)
+        summary = ws.runs.start(chosen, watcher=progress, reprocess=reprocess, actor=actor)
     show_summary(summary, as_json)
 
 

@@ -42,7 +42,7 @@ def list_runs(
     from penstock.app import open_workspace
     from penstock.partition import run_id
 
-    older, total = open_workspace(workspace).current().runs_before(run_id(after) if after else None, limit + 1)
+    older, total = open_workspace(workspace).status.current().runs_before(run_id(after) if after else None, limit + 1)
     rows, following = paginate(older, limit, lambda row: row["run_id"])
 
     def text(console: Console) -> None:
@@ -66,7 +66,7 @@ def show_run(
     from penstock.partition import run_id
     from penstock.views.runs import run_tasks_document
 
-    found = open_workspace(workspace).run_page(run_id(run))
+    found = open_workspace(workspace).status.run_page(run_id(run))
     show(run_tasks_document(found), as_json, lambda console: _draw_tasks(console, found))
 
 
@@ -87,7 +87,7 @@ def resume(
 
     ws = open_workspace(workspace)
     with explain_interrupt("`penstock run` continues"), RunProgress() as progress:
-        summary = ws.resume(run_id(run), watcher=progress, actor=actor)
+        summary = ws.runs.resume(run_id(run), watcher=progress, actor=actor)
     show_summary(summary, as_json)
 
 
@@ -112,11 +112,11 @@ def cancel(
     ws = open_workspace(workspace)
     named = run_id(run)
     entry = AuditEntry(actor or os_user(), AuditedAct.RUNS_CANCEL, {"run_id": named}, {})
-    is_running = ws.cancel_run(named, entry, rehearsal=dry_run)
+    is_running = ws.runs.cancel(named, entry, rehearsal=dry_run)
     message = "it would stop" if dry_run else "it stops within seconds"
     if not is_running:
         message = "it ended before: there is nothing to cancel (see `penstock runs list`)"
-    open_keys = ws.reader.open_attempts(named) if dry_run else []
+    open_keys = ws.context.state.open_attempts(named) if dry_run else []
 
     def draw(console: Console) -> None:
         console.print(f"run {named}: {message}")

@@ -42,8 +42,8 @@ def snapshot(
         raise UsageError("name the snapshot to delete")
     if listed or drop:
         if drop and name is not None:
-            ws.drop_snapshot(name, actor=actor)
-        found = ws.snapshots.all()
+            ws.data.drop_snapshot(name, actor=actor)
+        found = ws.data.snapshots.all()
         rows = [(one.name, one.created_at, one.expires_at) for one in found]
         show(
             snapshots_document(found),
@@ -51,7 +51,7 @@ def snapshot(
             lambda console: console.print(table(None, ("snapshot", "created", "expires"), rows)),
         )
         return
-    made = ws.snapshot(name or f"{ws.now():%Y%m%d-%H%M%S}", duration(expires), actor=actor)
+    made = ws.data.take_snapshot(name or f"{ws.context.now():%Y%m%d-%H%M%S}", duration(expires), actor=actor)
     until = f"{made.expires_at:%Y-%m-%d %H:%M} UTC"
     message = f"snapshot {made.name}: {counted(len(made.tables), 'table')}, readable until {until}"
     show(snapshot_document(made), as_json, lambda console: console.print(message))

@@ -76,11 +76,11 @@ def _create(archive: ClassArchive) -> None:
         gateway = SparkContext._gateway
         assert gateway is not None  # it was started right now
         try:
-            ws.run(Selection(), watcher=watcher, spark=session)
-            ws.vouched(_ASSET).spark(session).collect()
+            ws.runs.start(Selection(), watcher=watcher, spark=session)
+            ws.data.vouched(_ASSET).spark(session).collect()
             session.stop()
             watcher.say("the JVM writes the class archive")
             archive.keep(gateway.proc)
         finally:
             archive.give_up(gateway.proc)
-            ws.database.close()
+            ws.context.database.close()

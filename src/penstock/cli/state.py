@@ -47,21 +47,21 @@ def inspect(
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
-    ranges = ws.ranges(chosen)
+    ranges = ws.context.ranges(chosen)
     implicit = bool(chosen.keys) or chosen.status is not None
-    found = ws.reader.views(
+    found = ws.context.state.views(
         ranges, status=chosen.status, explicit=not implicit, after=opt.after_key(after), limit=limit + 1
     )
     views, following = paginate(found, limit, lambda view: view.key)
-    total = ws.reader.count(ranges, status=chosen.status, explicit=not implicit)
-    standings = ws.standings([view.key for view in views])
+    total = ws.context.state.count(ranges, status=chosen.status, explicit=not implicit)
+    standings = ws.status.standings([view.key for view in views])
     items = [
         state_item(
             view,
             standings[view.key].display,
-            next_run_at=ws.next_run_at(view),
-            terminal=ws.is_terminal(view),
-            maturity=ws.maturity(view),
+            next_run_at=ws.partitions.next_run_at(view),
+            terminal=ws.partitions.terminal_reason(view),
+            maturity=ws.partitions.maturity(view),
         )
         for view in views
     ]
@@ -81,11 +81,11 @@ def history(
 
     ws = open_workspace(workspace)
     chosen = opt.select_key(key)
-    [view] = ws.reader.views(ws.ranges(chosen))
-    attempts = ws.reader.attempts(chosen.keys[0])
+    [view] = ws.context.state.views(ws.context.ranges(chosen))
+    attempts = ws.context.state.attempts(chosen.keys[0])
     has_authority = view.state.status is PartitionStatus.SUCCESS  # a demoted run has no authority
     authoritative = view.state.current_run_id if has_authority else None
-    next_run_at = ws.next_run_at(view)
+    next_run_at = ws.partitions.next_run_at(view)
 
     def draw(console: Console) -> None:
         _draw_attempts(console, key, attempts, authoritative)

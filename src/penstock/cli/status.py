@@ -63,31 +63,31 @@ def status(
     if unknown := [name for name in groups if name not in _GROUPS]:
         raise UsageError(f"cannot group by {', '.join(unknown)}: use {', '.join(_GROUPS)}")
     chosen = filters.selection()
-    board = ws.board(chosen)
+    board = ws.status.board(chosen)
     if grid:
-        total = sum(len(r) for r in ws.ranges(chosen))
+        total = sum(len(r) for r in ws.context.ranges(chosen))
         if total > _LARGEST_GRID:
             raise UsageError(f"a grid of {counted(total)} would not fit: narrow it with --query, --since, --customer")
         found = board.everything()
         show(grid_document(found), as_json, lambda console: _draw_grid(console, found))
         return
     rows = board.counts(groups)
-    mismatches = ws.mismatches()
+    mismatches = ws.context.mismatches()
     document = status_document(
         groups,
         rows,
         flags=board.flags(),
-        publish_due=ws.pointers.waiting(),
-        provisional=ws.provisional(chosen),
-        source_errors=[*ws.troubles(), *ws.unreadable_models.values()],
+        publish_due=ws.context.pointers.waiting(),
+        provisional=ws.partitions.provisional_count(chosen),
+        source_errors=[*ws.partitions.source_errors(), *ws.context.unreadable_models.values()],
         mismatches=mismatches,
-        unfinished=ws.unfinished_messages(),
+        unfinished=ws.runs.unfinished_messages(),
     )
 
     def draw(console: Console) -> None:
         draw_mismatches(console, mismatches)
         if not rows:
-            console.print(_nothing(sum(len(span) for span in ws.ranges(chosen)), chosen.status))
+            console.print(_nothing(sum(len(span) for span in ws.context.ranges(chosen)), chosen.status))
         else:
             _draw_counts(console, groups, document)
         if flags := document["flags"]:

@@ -44,13 +44,13 @@ def validate(
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
-    keys = [attempt.partition for attempt, _ in ws.to_recheck(chosen)]
+    keys = [attempt.partition for attempt, _ in ws.rechecks.candidates(chosen)]
     if change.dry_run:
         show(recheck_preview_document(keys), as_json, lambda console: _draw_preview(console, keys))
         return
     confirm("re-checking", len(keys), yes=change.yes, force=change.force)
     with RunProgress() as progress:
-        found = ws.recheck(chosen, watcher=progress, actor=change.actor)
+        found = ws.rechecks.run(chosen, watcher=progress, actor=change.actor)
     show(recheck_document(found), as_json, lambda console: _draw(console, found))
     if found.demoted or found.unreadable:
         raise typer.Exit(ExitCode.FAILED)

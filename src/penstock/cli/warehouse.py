@@ -49,8 +49,8 @@ def pointers(
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
-    ws.ranges(chosen)  # refuses unknown names
-    pointers, total = ws.pointers.find(**_filters(chosen), after=opt.after_key(after), limit=limit + 1)
+    ws.context.ranges(chosen)  # refuses unknown names
+    pointers, total = ws.context.pointers.find(**_filters(chosen), after=opt.after_key(after), limit=limit + 1)
     found, following = paginate(pointers, limit, lambda pointer: pointer.key)
     rows = [
         (p.key, p.run_id, p.schema_version, p.available, p.table, p.table_version, p.record_count, p.loaded_at)
@@ -81,9 +81,9 @@ def loads(
 
     ws = open_workspace(workspace)
     chosen = filters.selection()
-    ws.ranges(chosen)  # refuses unknown names
+    ws.context.ranges(chosen)  # refuses unknown names
     begin, begin_run = _after_load(after)
-    loads, total = ws.pointers.loads(**_filters(chosen), after=begin, after_run=begin_run, limit=limit + 1)
+    loads, total = ws.context.pointers.loads(**_filters(chosen), after=begin, after_run=begin_run, limit=limit + 1)
     found, following = paginate(loads, limit, lambda load: f"{load.key}/{load.run_id}")
 
     def draw(console: Console) -> None:
@@ -114,15 +114,17 @@ def reconcile(
     from penstock.views.warehouse import reconcile_document
 
     ws = open_workspace(workspace)
-    found, counts = ws.differences(limit)
-    mismatches = ws.mismatches(everything=True)
+    found, counts = ws.maintenance.differences(limit)
+    mismatches = ws.context.mismatches(everything=True)
     published = None
     if not dry_run:
         with RunProgress() as progress:
-            needed = counts or ws.pointers.interrupted()
-            published = ws.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
+            needed = counts or ws.context.pointers.interrupted()
+            published = (
+                ws.maintenance.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
+            )
         if not needed:
-            ws.note(AuditEntry(actor or os_user(), AuditedAct.RECONCILE, {}, {}), 0, "nothing differs")
+            ws.context.note(AuditEntry(actor or os_user(), AuditedAct.RECONCILE, {}, {}), 0, "nothing differs")
     document = reconcile_document(found, counts, mismatches, dry_run=dry_run, published=published)
 
     def draw(console: Console) -> None:
@@ -166,12 +168,12 @@ def compact(
     from penstock.views.warehouse import compact_document
 
     ws = open_workspace(workspace)
-    names = [head.name for _, head in ws.warehouse_tables(tables or ())]
+    names = [head.name for _, head in ws.maintenance.tables(tables or ())]
     if dry_run:
-        done = ws.compactable(tables or ())
+        done = ws.maintenance.compactable(tables or ())
     else:
         with RunProgress() as progress:
-            done = ws.compact(names, progress.stage("compact", len(names)), actor=actor) if names else []
+            done = ws.maintenance.compact(names, progress.stage("compact", len(names)), actor=actor) if names else []
 
     def draw(console: Console) -> None:
         rows = [(c.table, c.before, c.after) for c in done]
@@ -206,13 +208,13 @@ def vacuum(
     from penstock.views.warehouse import vacuum_document
 
     ws, age = open_workspace(workspace), duration(retention)
-    ws.check_vacuum(tables or (), age)
+    ws.maintenance.check_vacuum(tables or (), age)
     if dry_run:
-        found = ws.vacuum(tables or (), age, dry_run=True)
+        found = ws.maintenance.vacuum(tables or (), age, dry_run=True)
     else:
         entry = AuditEntry(actor or os_user(), AuditedAct.VACUUM, {"tables": tables or []}, {"retention": retention})
-        with ws.audited(entry) as act:
-            found = ws.vacuum(tables or (), age, dry_run=False)
+        with ws.context.audited(entry) as act:
+            found = ws.maintenance.vacuum(tables or (), age, dry_run=False)
             act.affected = sum(len(paths) for paths in found.values())
     document = vacuum_document(found, dry_run=dry_run)
 
@@ -242,9 +244,9 @@ def verify(
 
     ws = open_workspace(workspace)
     with RunProgress() as progress:
-        report = progress.stage("verify", len(ws.warehouse_tables(tables or ())))
-        done = ws.verify(tables or (), report, raw=raw)
-    mismatches = ws.mismatches(everything=True)
+        report = progress.stage("verify", len(ws.maintenance.tables(tables or ())))
+        done = ws.maintenance.verify(tables or (), report, raw=raw)
+    mismatches = ws.context.mismatches(everything=True)
     checked = f"{counted(done.partitions)}, {counted(done.rows, 'row')}, {counted(done.payloads, 'payload')}"
 
     def draw(console: Console) -> None:

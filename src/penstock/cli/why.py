@@ -30,7 +30,7 @@ def why(
     from penstock.views.why import why_document
 
     ws = open_workspace(workspace)
-    found = ws.why(PartitionKey.parse(key))
+    found = ws.partitions.why(PartitionKey.parse(key))
     show(why_document(found), as_json, lambda console: _draw(console, found))
 
 

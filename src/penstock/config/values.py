@@ -145,8 +145,8 @@ def _duration(value: object) -> timedelta:
 
 
 def duration(text: str) -> timedelta:
-    """Parse a duration such as 30s, 5m, 2h or 30d. Raises UsageError beyond MAX_DURATION, so that the result can be added to
-    and subtracted from the current time."""
+    """Parse a duration such as 30s, 5m, 2h or 30d. Raises UsageError beyond MAX_DURATION, so that the result can be
+    added to and subtracted from the current time."""
     try:
         length = _duration(text)
     except ValueError as error:

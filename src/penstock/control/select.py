@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Self, assert_never
@@ -10,6 +10,7 @@ from typing import Any, Self, assert_never
 from penstock.clock import last_day_over, utc_offset
 from penstock.config.assets import Model, Query
 from penstock.config.settings import Customer, Settings
+from penstock.control.filters import customer_ids, parse_day
 from penstock.derived import Derived
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
@@ -18,18 +19,46 @@ from penstock.partition import ALL_CUSTOMERS, MODELS, AssetKind, PartitionKey
 from penstock.source.horizon import horizon
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Selection:
-    """Selects partitions by keys or filters; without either, all of them."""
+    """Selects partitions by keys or filters; without either, all of them. Raises UsageError for values that are no key,
+    date or status.
 
-    keys: tuple[PartitionKey, ...] = ()
-    source: str | None = None
-    customers: tuple[str, ...] = ()
-    queries: tuple[str, ...] = ()
-    since: date | None = None
-    until: date | None = None
-    status: PartitionStatus | None = None
-    schema_version: str | None = None  # of the authoritative run; for backfills that move history to another version
+    >>> Selection(customers="1000000001", since="2024-06-01", status="failed")
+    """
+
+    keys: tuple[PartitionKey, ...]
+    source: str | None
+    customers: tuple[str, ...]
+    queries: tuple[str, ...]
+    since: date | None
+    until: date | None
+    status: PartitionStatus | None
+    schema_version: str | None  # of the authoritative run; for backfills that move history to another version
+
+    def __init__(
+        self,
+        keys: Iterable[PartitionKey | str] = (),
+        source: str | None = None,
+        customers: str | Sequence[str] = (),
+        queries: str | Iterable[str] = (),
+        since: date | str | None = None,
+        until: date | str | None = None,
+        status: PartitionStatus | str | None = None,
+        schema_version: str | None = None,
+    ) -> None:
+        values = {
+            "keys": tuple(PartitionKey.parse(key) if isinstance(key, str) else key for key in keys),
+            "source": source,
+            "customers": customer_ids(customers),
+            "queries": (queries,) if isinstance(queries, str) else tuple(queries),
+            "since": parse_day(since, "since"),
+            "until": parse_day(until, "until"),
+            "status": _status(status),
+            "schema_version": schema_version,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def names_derived(self) -> bool:
@@ -37,7 +66,10 @@ class Selection:
         return self.source == MODELS or any(key.kind is AssetKind.DERIVED for key in self.keys)
 
     def as_dict(self) -> dict[str, Any]:
-        """The given filters as JSON values, for the audit log and stored selectors."""
+        """The given filters as JSON values, for the audit log and stored selectors.
+
+        >>> Selection(source="demo").as_dict()
+        """
         given = {name: value for name, value in asdict(self).items() if value}
         if self.keys:
             given["keys"] = [str(key) for key in self.keys]
@@ -56,6 +88,13 @@ class Selection:
             PartitionStatus(given["status"]) if given.get("status") else None,
             given.get("schema_version"),
         )
+
+
+def _status(value: PartitionStatus | str | None) -> PartitionStatus | None:
+    try:
+        return None if value is None else PartitionStatus(value)
+    except ValueError:
+        raise UsageError(f"status {value!r} is unknown (known: {', '.join(PartitionStatus)})") from None
 
 
 def expected(settings: Settings, selection: Selection, now: datetime) -> list[ExpectedRange]:

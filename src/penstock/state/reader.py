@@ -164,7 +164,8 @@ class StateReader:
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
             " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held, max_attempts,"
-            f" CASE WHEN reason = '{PlanReason.RETRY}' THEN {view_sql.EXPIRES_AT[self._database.dialect]} END AS expires_at"
+            f" CASE WHEN reason = '{PlanReason.RETRY}' THEN {view_sql.EXPIRES_AT[self._database.dialect]} END"
+            " AS expires_at"
             f" FROM ({self._reasoned(restated)}) q"
             f" WHERE {view_sql.for_reasons(reasons, status)}{old_enough}{of_version}{later}"
             f" ORDER BY {view_sql.ORDERS[order]}{tail}"

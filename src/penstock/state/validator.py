@@ -12,7 +12,7 @@ from penstock.partition import PartitionKey
 from penstock.state.closing import close
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.recheck import FailedRecheck, demote_rejected
-from penstock.state.records import Verdict
+from penstock.state.records import ClosingResult, Verdict
 
 
 class ValidatorStore:

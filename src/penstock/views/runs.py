@@ -27,7 +27,7 @@ def run_document(summary: RunSummary) -> Document:
             "seconds": summary.seconds,
             "failures": _failures(summary.failures),
             "cancelled_items": _failures(summary.cancelled_items),
-            "troubles": summary.troubles,
+            "troubles": summary.problems,
             "waiting": summary.waiting,
             "unfinished": summary.unfinished,
         }

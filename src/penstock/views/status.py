@@ -12,7 +12,7 @@ from penstock.views.warehouse import mismatch_items
 
 if TYPE_CHECKING:
     from penstock.projections.status_board import PartitionStanding
-    from penstock.warehouse.consistency import Mismatch
+    from penstock.warehouse.mismatch import Mismatch
 
 
 def status_document(

@@ -11,7 +11,7 @@ from penstock.views.partitions import partition_fields
 if TYPE_CHECKING:
     from penstock.pipeline.verify import Verification
     from penstock.warehouse.compare import Difference
-    from penstock.warehouse.consistency import Mismatch
+    from penstock.warehouse.mismatch import Mismatch
     from penstock.warehouse.pointers import LoadRecord, Pointer
     from penstock.warehouse.publish import Compaction, Publication
     from penstock.warehouse.snapshots import Snapshot
