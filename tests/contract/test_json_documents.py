@@ -23,6 +23,7 @@ from support.builders import rejected
 from support.harness import Harness
 from support.workspaces import key
 
+GOLDEN = Path(__file__).parent / "golden_documents.json"
 DAY = "2024-06-09"
 PARTITION = {"key", "source", "customer_id", "query_name", "logical_date"}
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
@@ -174,3 +175,15 @@ def test_pages_of_a_long_list_go_on_after_a_key(house: Harness) -> None:
     rest = told(house, "missing", *FILTERS, "--limit", "100", "--after", first["items"][-1]["key"])
     assert (len(first["items"]), first["total"]) == (3, 8)
     assert [item["key"] for item in (*first["items"], *rest["items"])] == [str(key(number)) for number in range(2, 10)]
+
+
+def test_the_keys_of_each_document_and_their_order_are_the_golden_ones(house: Harness) -> None:
+    golden: dict[str, Any] = json.loads(GOLDEN.read_text())
+    assert {command: keys(told(house, *command.split())) for command in golden} == golden
+
+
+def keys(value: Any) -> Any:
+    """The keys of a document in their order; of a list those of its first item."""
+    if isinstance(value, dict):
+        return [[name, inner] if (inner := keys(item)) else name for name, item in value.items()]
+    return [keys(value[0])] if isinstance(value, list) and value and keys(value[0]) else None

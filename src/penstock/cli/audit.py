@@ -44,7 +44,7 @@ def list_(
 
     def draw(console: Console) -> None:
         rows = [[str(entry["audit_id"]), *(entry[name] for name in names[1:])] for entry in entries]
-        console.print(table(None, names, rows) if rows else "no manual acts")
+        console.print(table(None, names, rows) if rows else "no manual operations")
         draw_more(console, len(entries), total, following)
 
     show(page(entries, total, following), as_json, draw)

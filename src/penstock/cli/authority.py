@@ -31,7 +31,7 @@ def demote(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Withdraw the authoritative run of a partition: readers no longer see its rows, at once."""
+    """Withdraw the authoritative run of a partition: readers stop seeing its rows at once."""
     _change_authority(
         "demote", key, {"reason": reason},
         lambda ws, one, entry: ws.operations.demote(one, reason, entry, rehearsal=dry_run), workspace, actor, dry_run, as_json,
@@ -51,8 +51,8 @@ def rollback(
 ) -> None:
     """Make an earlier accepted run authoritative again.
 
-    Readers no longer see the rows of the present run, at once; the next `run` or control round publishes the earlier
-    run. Restatement skips the partition until `state resume`.
+    Readers stop seeing the rows of the present run at once; the next `run` or control round publishes the earlier run.
+    Restatement skips the partition until `state resume`.
     """
     from penstock.partition import run_id
 

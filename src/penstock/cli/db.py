@@ -43,7 +43,7 @@ def migrate(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debu
 def roles(
     prefix: Annotated[
         str | None,
-        typer.Option("--prefix", metavar="NAME", help="Prefix of the roles (default: penstock_<workspace>)."),
+        typer.Option("--prefix", metavar="NAME", help="Prefix of the roles (default: penstock_WORKSPACE)."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the SQL, for an administrator.")] = False,
     workspace: opt.WorkspaceDir = ".",

@@ -86,7 +86,7 @@ def _not_blank(text: str | None) -> str | None:
 
 
 _REASON = typer.Option(
-    "--reason", metavar="TEXT", help="The reason, for the audit log and for `why`.", callback=_not_blank
+    "--reason", metavar="TEXT", help="The reason, for the audit log and `penstock why`.", callback=_not_blank
 )
 Reason = Annotated[str | None, _REASON]
 RequiredReason = Annotated[str, _REASON]

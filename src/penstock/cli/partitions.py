@@ -118,7 +118,9 @@ def stale(
     """List partitions whose authoritative run is out of date, with every reason.
 
     FRESHNESS_POLICY: older than `freshness` allows, and the newest of its customer or still provisional.
+
     UPSTREAM_CHANGED: an input has another authoritative run than the one that was read, or an input was added since.
+
     CODE_CHANGED: made under an earlier version of the contract.
     """
     from penstock.app import open_workspace

@@ -48,7 +48,7 @@ def read(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Print the rows of a table: one accepted run per partition, no rows of failed attempts.
+    """Print the rows of a table: those of the authoritative run of each partition.
 
     A table is the union of its schema versions, with a column schema_version. Versions that declare a column with
     incompatible types (long and string) cannot be read together: --schema-version selects one of them.
@@ -97,7 +97,7 @@ def sql(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Run a SELECT on the rows of accepted runs.
+    """Run a SELECT on the rows of authoritative runs.
 
     For example: penstock sql "SELECT customer_id, sum(clicks) FROM demo.campaign_daily GROUP BY 1".
     """

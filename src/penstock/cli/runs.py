@@ -80,7 +80,7 @@ def resume(
     """Continue a run that was killed, without repeating its finished work. *
 
     Refused while a process works on the run. `penstock run` also closes a run whose process died and plans its missing
-    partitions again, but only this command continues a `run --reprocess`. The rest is done in a new run.
+    partitions again, but only this command continues a reprocessing run. It does the rest in a new run.
     """
     from penstock.app import open_workspace
     from penstock.partition import run_id

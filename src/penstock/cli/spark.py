@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.class_data_sharing import ClassArchive
 
-spark = typer.Typer(no_args_is_help=True, help="The start of Spark on this machine.")
+spark = typer.Typer(no_args_is_help=True, help="A faster start of Spark on this machine.")
 
 _ASSET = "demo.campaign_daily"
 

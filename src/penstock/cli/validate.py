@@ -67,6 +67,6 @@ def _draw(console: Console, found: Rechecked) -> None:
     if found.unreadable:
         rows = sorted(found.unreadable.items())
         console.print(
-            table("Not judged: their raw data, or what they refer to, cannot be read", ("partition", "why"), rows)
+            table("Not examined: their raw data, or a table they refer to, cannot be read", ("partition", "why"), rows)
         )
     console.print(f"{counted(found.examined, 'trusted run')} examined, {len(found.demoted):,} demoted")

@@ -1,4 +1,4 @@
-"""Values of Arrow columns as Python and JSON have them. Total: what Python cannot hold becomes text."""
+"""Conversion of Arrow values to Python and JSON. It never fails: values beyond Python's range become text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 _DAY_SECONDS = 86_400
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _PYTHON_DAYS = (-719_162, 2_932_896)  # 0001-01-01 and 9999-12-31, in days since 1970-01-01
-_INFINITE_DAYS = 2**31 - 1  # how DuckDB sends the dates and times that are infinite
+_INFINITE_DAYS = 2**31 - 1  # DuckDB's representation of infinite dates and times
 _INFINITE_TIME = 2**63 - 1
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """The values of a column. Dates and times that Python cannot hold are text."""
+    """Return the values of a column. Dates and times beyond Python's range are text."""
     if not beyond_python(column):
         try:
             values: list[Any] = column.to_pylist()
@@ -28,7 +28,7 @@ def python_values(column: pa.Array) -> list[Any]:
 
 
 def beyond_python(column: pa.Array) -> bool:
-    """Whether a column of dates or times has a value that Python cannot hold: infinity, year 10000, 24:00."""
+    """Whether a column of dates or times has a value beyond Python's range: infinity, year 10000, 24:00."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -41,8 +41,8 @@ def beyond_python(column: pa.Array) -> bool:
 
 
 def json_value(value: Any) -> Any:
-    """A value that JSON has no type for. A decimal without a fraction is a number, because sums of whole numbers are
-    decimals; other decimals stay exact, as text; bytes are Base64; an interval is an ISO 8601 duration."""
+    """Convert a value that JSON has no type for. A decimal without a fraction becomes a number, because sums of whole
+    numbers are decimals; other decimals become text, to stay exact; bytes Base64; an interval an ISO 8601 duration."""
     if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and abs(value) < 2**63:
         return int(value)
     if isinstance(value, bytes):
@@ -86,7 +86,7 @@ def _python_value(scalar: pa.Scalar) -> Any:
 
 
 def _moment(kind: pa.DataType, value: int) -> str:
-    """A date or a time beyond the calendar of Python, as DuckDB writes it."""
+    """Return a date or a time beyond Python's range as DuckDB writes it."""
     import pyarrow as pa
 
     if abs(value) == (_INFINITE_DAYS if pa.types.is_date32(kind) else _INFINITE_TIME):
@@ -105,7 +105,7 @@ def _moment(kind: pa.DataType, value: int) -> str:
 
 
 def _day(days: int) -> str:
-    """A day counted from 1970-01-01, in the calendar that has no end (Howard Hinnant's civil_from_days)."""
+    """Return a day counted from 1970-01-01 in the proleptic Gregorian calendar (Howard Hinnant's civil_from_days)."""
     era, of_era = divmod(days + 719_468, 146_097)
     year_of_era = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     day_of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
