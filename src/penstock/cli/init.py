@@ -1,4 +1,4 @@
-"""`penstock init`: creates a workspace whose first `penstock run` succeeds."""
+"""`penstock init`: a workspace that runs at once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create it in.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make it.")] = Path(),
     customers: Annotated[int, typer.Option(min=1, max=10_000, help="How many demo customers.")] = 5,
     days: Annotated[int, typer.Option(min=1, max=3_650, help="How many days of history.")] = 10,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Create a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
+    """Make a workspace with the demo source, ready for `penstock run`. Refuses a folder that already has one."""
     ws = write_workspace(folder, customers, days)
     target = folder / "penstock.yaml"
     where = folder if str(folder) != "." else Path.cwd()
@@ -41,10 +41,7 @@ def init(
 
 
 def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
-    """Write a workspace file with the demo source and a model, create its state database, and open the workspace.
-
-    Raises UsageError if the folder has a workspace file already or cannot be written.
-    """
+    """A workspace with the demo source and an empty state database."""
     from penstock.app import load_workspace
     from penstock.clock import utc_now
 
