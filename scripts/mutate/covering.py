@@ -18,17 +18,16 @@ OUT_OF_REACH = {"postgres_url", "s3_url", "spark"}  # fixtures of servers
 # About other packages than those that are examined, or about no behaviour; their tests take most of the time.
 ELSEWHERE = {
     "test_architecture.py", "test_parsed_cache.py", "test_budget.py", "test_checker.py", "test_class_data_sharing.py",
-    "test_connect.py", "test_content.py", "test_contract_parsing.py", "test_demo_source.py", "test_dependencies.py",
-    "test_docs.py", "test_example_workspaces.py", "test_examination.py", "test_extraction.py",
-    "test_field_types.py", "test_files_source.py",
+    "test_connect.py", "test_content.py", "test_contract_parsing.py", "test_demo_source.py", "test_docs.py",
+    "test_examination.py", "test_extraction.py", "test_field_types.py", "test_files_source.py",
     "test_gaql.py", "test_google_ads.py", "test_horizon.py", "test_hostile_sources.py", "test_http_source.py",
     "test_infer.py", "test_lake_contract.py", "test_large_slices.py", "test_mutation_operators.py", "test_odcs.py",
-    "test_partition.py", "test_query_options.py", "test_raw_contract.py", "test_raw_layout.py",
-    "test_reference_pages.py", "test_roles.py",
+    "test_partition.py", "test_query_options.py", "test_raw_contract.py", "test_raw_layout.py", "test_roles.py",
     "test_schema_agreement.py", "test_settings.py", "test_soak_plan.py", "test_source_suite.py",
     "test_sources_contract.py", "test_sql_guard.py", "test_sql_source.py", "test_stdout.py", "test_slice_stats.py",
     "test_slice_summary.py",
     "test_values.py", "test_windows.py", "test_workers.py",
+    "test_dependencies.py", "test_example_workspaces.py", "test_makefile.py", "test_reference_pages.py",
 }  # fmt: skip
 
 

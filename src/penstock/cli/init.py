@@ -1,4 +1,4 @@
-"""`penstock init`: creates a workspace whose first `penstock run` succeeds."""
+"""`penstock init`: a workspace that runs at once."""
 
 from __future__ import annotations
 
@@ -43,10 +43,7 @@ def init(
 
 
 def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
-    """Write a workspace file with the demo source and a model, create its state database, and open the workspace.
-
-    Raises UsageError if the folder has a workspace file already or cannot be written.
-    """
+    """A workspace with the demo source and an empty state database."""
     from penstock.app import load_workspace
     from penstock.clock import utc_now
 
