@@ -57,7 +57,7 @@ FACES = {"__main__": "cli"}
 # (importing module, imported part): why this one may look up.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
-HEAVY = ("pyspark", "pyarrow", "deltalake", "duckdb", "pandas", "sqlalchemy")
+HEAVY = ("pyspark", "pyarrow", "deltalake", "duckdb", "pandas", "sqlalchemy", "sqlglot")
 
 
 def modules() -> Iterator[tuple[str, Path]]:
