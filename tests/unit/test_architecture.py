@@ -62,7 +62,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 # The one module of the command line that may encode JSON: it prints documents and log lines.
 JSON_OUTPUT = "penstock.cli.render"
 
-HEAVY = ("pyspark", "pyarrow", "deltalake", "duckdb", "pandas", "sqlalchemy")
+HEAVY = ("pyspark", "pyarrow", "deltalake", "duckdb", "pandas", "sqlalchemy", "sqlglot")
 
 
 def modules() -> Iterator[tuple[str, Path]]:
