@@ -17,7 +17,7 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.control.why import Named, Why
+    from penstock.control.why import RunReference, Why
     from penstock.lifecycle import PartitionStatus
     from penstock.projections.status_board import PartitionStanding
     from penstock.state.records import PartitionView
@@ -408,7 +408,7 @@ def _why_document(found: Why) -> dict[str, Any]:
     }
 
 
-def _named(run: Named | None) -> dict[str, Any]:
+def _named(run: RunReference | None) -> dict[str, Any]:
     if run is None:
         return {}
     return {"run_id": run.run_id, "attempt_no": run.attempt_no, "record_count": run.record_count}

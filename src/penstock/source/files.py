@@ -22,11 +22,11 @@ from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, S
 from penstock.lake import Lake, open_lake
 from penstock.lake.local import LocalLake
 from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
+from penstock.source.connectivity import within
 from penstock.source.formats import Format, Reader, csv_reader, format_of, json_lines, parquet_rows
 from penstock.source.inflate import Inflated
 from penstock.source.options import Options, naming_query, read_options
 from penstock.source.protocol import COMPLETE, Row, RunContext
-from penstock.source.reach import within
 from penstock.source.template import filled, names_in, of_day
 
 

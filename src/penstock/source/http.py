@@ -14,11 +14,11 @@ from penstock.config.assets import Query
 from penstock.config.settings import Customer
 from penstock.errors import ConfigError, DataError, SourceUnavailable
 from penstock.source.answer import Answer, Record, trail
+from penstock.source.connectivity import connect
 from penstock.source.days import Days
 from penstock.source.options import Options, naming_query, read_options
 from penstock.source.paging import Cursor, Page, Paging, Step
 from penstock.source.protocol import COMPLETE, Row, RunContext
-from penstock.source.reach import connect
 from penstock.source.template import DAY_NAMES, filled, names_in, of_day
 from penstock.source.web import Caller, host_of, is_address, shown
 

@@ -16,10 +16,10 @@ import pydantic
 from penstock.config.assets import Query
 from penstock.config.settings import Customer
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
+from penstock.source.connectivity import within
 from penstock.source.days import Days
 from penstock.source.options import Options, naming_query, read_options
 from penstock.source.protocol import Row, RunContext
-from penstock.source.reach import within
 from penstock.source.values import json_line
 
 if TYPE_CHECKING:
