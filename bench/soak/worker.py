@@ -25,16 +25,6 @@ from penstock.warehouse.reader import Filter, Vouched, table_heads
 from penstock.warehouse.tables import file_schema
 
 
-class Quiet:
-    """A watcher that shows nothing."""
-
-    def stage(self, name: str, partitions: int) -> Callable[[float], None]:
-        return lambda share: None
-
-    def say(self, message: str) -> None:
-        pass
-
-
 class ViolationSeen(Exception):
     """A read returned rows that it must not return."""
 
@@ -88,17 +78,17 @@ def run_in_a_loop(folder: str, progress: Progress, seed: int) -> None:
 def _run(ws: Workspace, spark: Any, act: str, chance: random.Random) -> None:
     match act:
         case "run":
-            ws.run(Selection(), watcher=Quiet(), actor="soak", spark=spark)
+            ws.run(Selection(), actor="soak", spark=spark)
         case "reprocess":
             views = ws.reader.views(ws.ranges(Selection()))
             keys = tuple(view.key for view in chance.sample(views, min(len(views), chance.randint(1, 8))))
-            ws.run(Selection(keys=keys), watcher=Quiet(), reprocess=True, actor="soak", spark=spark)
+            ws.run(Selection(keys=keys), reprocess=True, actor="soak", spark=spark)
         case "reconcile":
             ws.reconcile(spark=spark)
         case "compact":
             ws.compact([head.name for _, head in ws.warehouse_tables()], None, spark=spark)
         case "recheck":
-            ws.recheck(Selection(), watcher=Quiet(), actor="soak", spark=spark)
+            ws.recheck(Selection(), actor="soak", spark=spark)
 
 
 # --- reader ---------------------------------------------------------------------------------------------------------

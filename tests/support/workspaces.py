@@ -108,7 +108,7 @@ class Silent:
 
 
 def run(workspace: Workspace, spark: Any, *keys: PartitionKey, reprocess: bool = False) -> RunSummary:
-    return workspace.run(Selection(keys=keys), watcher=Silent(), reprocess=reprocess, actor="test", spark=spark)
+    return workspace.run(Selection(keys=keys), reprocess=reprocess, actor="test", spark=spark)
 
 
 def rows_by_partition(
