@@ -27,16 +27,6 @@ from penstock.warehouse.reader import Vouched
 from penstock.warehouse.row_filter import Filter
 
 
-class Quiet:
-    """A watcher that shows nothing."""
-
-    def stage(self, name: str, partitions: int) -> Callable[[float], None]:
-        return lambda share: None
-
-    def say(self, message: str) -> None:
-        pass
-
-
 class ViolationSeen(Exception):
     """A read returned rows that it must not return."""
 
@@ -90,17 +80,17 @@ def run_in_a_loop(folder: str, progress: Progress, seed: int) -> None:
 def _run(ws: Workspace, spark: Any, act: str, chance: random.Random) -> None:
     match act:
         case "run":
-            ws.runs.start(Selection(), listener=Quiet(), actor="soak", spark=spark)
+            ws.run(Selection(), actor="soak", spark=spark)
         case "reprocess":
             views = ws.context.state.views(ws.context.ranges(Selection()))
             keys = tuple(view.key for view in chance.sample(views, min(len(views), chance.randint(1, 8))))
-            ws.runs.start(Selection(keys=keys), listener=Quiet(), reprocess=True, actor="soak", spark=spark)
+            ws.run(Selection(keys=keys), reprocess=True, actor="soak", spark=spark)
         case "reconcile":
             ws.maintenance.reconcile(spark=spark)
         case "compact":
             ws.maintenance.compact([head.name for _, head in ws.maintenance.tables()], None, spark=spark)
         case "recheck":
-            ws.rechecks.run(Selection(), listener=Quiet(), actor="soak", spark=spark)
+            ws.recheck(Selection(), actor="soak", spark=spark)
 
 
 # --- reader ---------------------------------------------------------------------------------------------------------

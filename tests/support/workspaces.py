@@ -108,7 +108,7 @@ class Silent:
 
 
 def run(workspace: Workspace, spark: Any, *keys: PartitionKey, reprocess: bool = False) -> RunSummary:
-    return workspace.runs.start(Selection(keys=keys), listener=Silent(), reprocess=reprocess, actor="test", spark=spark)
+    return workspace.runs.start(Selection(keys=keys), reprocess=reprocess, actor="test", spark=spark)
 
 
 def rows_by_partition(

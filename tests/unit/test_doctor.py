@@ -17,7 +17,7 @@ from penstock.app import load_workspace
 from penstock.cli import health_checks
 from penstock.cli.main import app
 from penstock.errors import SourceUnavailable
-from penstock.source.reach import connect, within
+from penstock.source.connectivity import connect, within
 from support.servers import free_port
 from support.workspaces import write_workspace
 

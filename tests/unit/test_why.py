@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.why import Circumstances, Named, Why, explain
+from penstock.control.why import Circumstances, RunReference, Why, explain
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus
 from penstock.partition import PartitionKey, RunId
@@ -99,7 +99,7 @@ def model(state: PartitionState = TRUSTED) -> PartitionView:
 
 def test_readers_get_the_run_of_the_pointer_whatever_authority_says() -> None:
     found = page(shown=pointer(OLD), publish_due=NOW)
-    assert (found.serving, found.waiting) == (Named(1, OLD, 1200), Named(2, NEW, 1200))
+    assert (found.serving, found.waiting) == (RunReference(1, OLD, 1200), RunReference(2, NEW, 1200))
     assert found.waiting_since == NOW
     assert found.headline == (
         "serving attempt 1 with 1,200 rows; attempt 2 with 1,200 rows has authority and waits to be published"
@@ -112,7 +112,7 @@ def test_readers_get_the_run_of_the_pointer_whatever_authority_says() -> None:
 
 def test_nothing_waits_when_readers_get_the_trusted_run() -> None:
     found = page(shown=pointer(NEW), publish_due=NOW)
-    assert (found.serving, found.waiting, found.waiting_since) == (Named(2, NEW, 1200), None, None)
+    assert (found.serving, found.waiting, found.waiting_since) == (RunReference(2, NEW, 1200), None, None)
     assert found.headline == "serving attempt 2 with 1,200 rows"
     assert (found.blocks, found.next) == ((), "nothing to do; `penstock run --reprocess` would fetch it again")
     assert found.warnings == [WARNED]
@@ -121,7 +121,7 @@ def test_nothing_waits_when_readers_get_the_trusted_run() -> None:
 
 def test_a_hidden_pointer_shows_nothing_and_its_run_waits() -> None:
     found = page(shown=pointer(NEW, available=False), publish_due=NOW)
-    assert (found.serving, found.waiting) == (None, Named(2, NEW, 1200))
+    assert (found.serving, found.waiting) == (None, RunReference(2, NEW, 1200))
     assert found.headline.startswith("readers get no rows; attempt 2")
 
 
@@ -173,12 +173,12 @@ def test_every_stale_reason_is_reported_with_its_time() -> None:
 def test_rows_that_were_made_from_a_demoted_run_are_shown_unless_the_model_hides_them() -> None:
     demoted = DemotedRun(key(1), OLD, NOW)
     shown = page(model(), pointer(NEW), withdrawn_inputs=(demoted,))
-    assert (shown.serving, shown.withdrawn_inputs) == (Named(2, NEW, 1200), (demoted,))
+    assert (shown.serving, shown.withdrawn_inputs) == (RunReference(2, NEW, 1200), (demoted,))
     hidden = page(model(), pointer(NEW), withdrawn_inputs=(demoted,), hides=True)
     assert hidden.serving is None
     assert hidden.headline == f"its rows are hidden from readers: it was made from {demoted}"
     assert hidden.blocks == (f"not ready: it was made from {demoted}",)
-    assert page(model(), pointer(NEW), hides=True).serving == Named(2, NEW, 1200)
+    assert page(model(), pointer(NEW), hides=True).serving == RunReference(2, NEW, 1200)
 
 
 # --- what blocks it, and what happens next ---------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""What should happen next: which partitions are expected, which are due, and what the dead left behind."""
+"""Decides what happens next: expected and due partitions, plans, retries, backfills, breakers, rescue."""

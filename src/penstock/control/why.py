@@ -19,7 +19,7 @@ from penstock.warehouse.withdrawn import DemotedRun
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class RunReference:
     """A run of the partition, and its rows."""
 
     attempt_no: int | None
@@ -42,8 +42,8 @@ class Why:
     next: str
     display: DisplayStatus
     stale: tuple[str, ...] = ()  # every reason, with its meaning
-    serving: Named | None = None  # the published run
-    waiting: Named | None = None  # the authoritative run, if it is not published yet
+    serving: RunReference | None = None  # the published run
+    waiting: RunReference | None = None  # the authoritative run, if it is not published yet
     waiting_since: datetime | None = None
     approve: str | None = None  # the command that accepts the last attempt, if only guards held it back
     withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that it was derived from
@@ -101,23 +101,23 @@ def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Att
     )
 
 
-def _serving(pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Named | None:
+def _serving(pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> RunReference | None:
     """The run that readers get: that of the pointer, even if the authority is another run."""
     if pointer is None or not pointer.available or (around.hides and around.withdrawn_inputs):
         return None
-    return Named(_number(attempts, pointer.run_id), pointer.run_id, pointer.record_count)
+    return RunReference(_number(attempts, pointer.run_id), pointer.run_id, pointer.record_count)
 
 
 def _waiting(
     view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances
-) -> Named | None:
+) -> RunReference | None:
     """The authoritative run, if readers do not get it yet."""
     state = view.state
     if around.publish_due is None or state.status is not PartitionStatus.SUCCESS or state.current_run_id is None:
         return None
     if pointer is not None and pointer.available and pointer.run_id == state.current_run_id:
         return None
-    return Named(_number(attempts, state.current_run_id), state.current_run_id, state.record_count or 0)
+    return RunReference(_number(attempts, state.current_run_id), state.current_run_id, state.record_count or 0)
 
 
 def _number(attempts: Sequence[Attempt], run_id: RunId) -> int | None:
@@ -144,8 +144,8 @@ def _headline(
     view: PartitionView,
     attempts: Sequence[Attempt],
     around: Circumstances,
-    serving: Named | None,
-    waiting: Named | None,
+    serving: RunReference | None,
+    waiting: RunReference | None,
 ) -> str:
     failed, display = "last_attempt_failed" in around.standing.flags, around.standing.display
     if serving is not None:
@@ -164,7 +164,7 @@ def _headline(
     return text + (f", attempt {view.last_attempt_no} failed: {view.last_attempt_error}" if failed else "")
 
 
-def _blocks(view: PartitionView, around: Circumstances, waiting: Named | None) -> tuple[str, ...]:
+def _blocks(view: PartitionView, around: Circumstances, waiting: RunReference | None) -> tuple[str, ...]:
     blocks = []
     day, due, control = view.key.logical_date, around.due, view.control
     if day > due.last:
@@ -202,14 +202,14 @@ def _because(reason: str | None) -> str:
     return f": {reason}" if reason else ""
 
 
-def _next(view: PartitionView, around: Circumstances, waiting: Named | None, approve: str | None) -> str:
+def _next(view: PartitionView, around: Circumstances, waiting: RunReference | None, approve: str | None) -> str:
     if view.open_run_id:
         return "its verdict; nothing to do"
     found = _otherwise(view, around, waiting)
     return found if approve is None else f"if the rows are right, `{approve}`; otherwise: {found}"
 
 
-def _otherwise(view: PartitionView, around: Circumstances, waiting: Named | None) -> str:
+def _otherwise(view: PartitionView, around: Circumstances, waiting: RunReference | None) -> str:
     key, control = view.key, view.control
     if not around.due.first <= key.logical_date <= around.due.last:
         return "nothing until the day is due"

@@ -114,14 +114,14 @@ class Runner:
                 probes = self._probes([item for item in ordered if item.key.query_name not in refused])
                 _Lanes(self, stages, state, probes).work_through()
         except BaseException as error:
-            stages.give_up()
+            stages.cancel_open()
             end = "cancelled" if isinstance(error, KeyboardInterrupt) else "broken"
             try:
                 self.deps.control.finish_run(run_id, token, done.counts(), end)
             except PenstockError:
                 pass  # the first error is the one to show
             raise
-        stages.give_up()
+        stages.cancel_open()
         done.seconds = round(time.monotonic() - started, 3)
         done.end = self.deps.control.finish_run(run_id, token, done.counts(), done.end) or done.end
         reach("run.finished")

@@ -99,7 +99,7 @@ class Stages:
         reach("run.issued")
         if not issued:
             return
-        extracted, lost = halving(issued, self._fetch, _FAILED_JOBS)
+        extracted, lost = split_on_failure(issued, self._fetch, _FAILED_JOBS)
         reach("run.extracted")
         good = [item for item in extracted if item.ok]
         self.sizes.update((item.attempt.partition, item.payload_bytes or 0) for item in good)
@@ -208,7 +208,7 @@ class Stages:
         self._start(Stage.VALIDATE, keys, tries)
         if self.cache:
             self.cache.sweep()
-        found, lost = halving(issued, self._examine, _FAILED_JOBS)
+        found, lost = split_on_failure(issued, self._examine, _FAILED_JOBS)
         reach("run.validated")
         if self.cache:
             for item in found:
@@ -301,7 +301,7 @@ class Stages:
 
     # --- closing --------------------------------------------------------------------------------------------------
 
-    def give_up(self) -> None:
+    def cancel_open(self) -> None:
         """Cancels the attempts that are still open, when the run ends early. Their partitions stay due."""
         reason = "the run stopped before this partition was judged"
         token = self.deps.worker_token
@@ -376,7 +376,7 @@ def _in_table_order(key: PartitionKey) -> tuple[date, str]:
     return (key.logical_date, key.customer_id)
 
 
-def halving(
+def split_on_failure(
     items: Sequence[T], work: Callable[[Sequence[T]], list[Out]], patience: int
 ) -> tuple[list[Out], list[tuple[T, SparkFailed]]]:
     """Does the work. If a job breaks as a whole, each half is tried, so that one partition that kills its worker does

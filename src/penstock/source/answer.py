@@ -1,4 +1,4 @@
-"""One page of a web service's answer: its records, each as the text that was received, found in a single pass."""
+"""Parses one page of a web service's answer in a single pass, and keeps each record as the text that was received."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from penstock.errors import DataError
 Trail = tuple[str, ...]
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-# Only looked through: the numbers in it are of no interest, and may have any length.
-_GLANCE = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+# For parts whose numbers are not used: they may have any length.
+_UNTYPED = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 
 def trail(dotted: str) -> Trail:
-    """`data.items` as the names that lead there; the empty text leads to the document itself."""
+    """The names of a dotted path such as `data.items`; the empty path is the document itself."""
     return tuple(dotted.split(".")) if dotted else ()
 
 
 class Record(NamedTuple):
-    """The record as it was received, and as it reads; there, numbers are texts."""
+    """A record: the text that was received, and its parsed value, with numbers as text."""
 
     text: str
     value: Any
 
     def line(self, without: str | None = None) -> bytes:
-        """One line of JSON. A field is left out by writing the others anew, with all their digits; a record that would
-        change by that is passed on whole, for the validator to refuse."""
+        """One line of JSON, without the field `without`. The other fields keep all their digits; a record that would
+        change is passed on whole, and the validator rejects it."""
         if without is not None and isinstance(self.value, dict) and without in self.value:
             try:
                 row = _EXACT.decode(self.text)
@@ -38,7 +38,7 @@ class Record(NamedTuple):
                 return orjson.dumps(row)
             except (ValueError, TypeError):
                 pass
-        # in valid JSON a line break stands between values only
+        # in valid JSON line breaks occur only between values
         return self.text.replace("\n", " ").encode()
 
 
@@ -58,7 +58,8 @@ _EXACT = json.JSONDecoder(
 
 
 class Answer:
-    """The list at `records`, and what stands at `also` (the next page's cursor, say); a DataError if there is none."""
+    """The list at the path `records`, and the value at the path `also`, for example the cursor of the next page. Raises
+    DataError if there is no list."""
 
     def __init__(self, text: str, records: Trail, also: Trail | None = None) -> None:
         self._text = text
@@ -83,12 +84,12 @@ class Answer:
         return ".".join(self._wanted) or "its top"
 
     def _value(self, at: int, where: Trail) -> int:
-        """Reads the value that starts here; returns where it ends."""
+        """Parses the value that begins at `at`; returns its end."""
         if where == self._wanted:
             return self._list(at)
         if where == self._wanted[: len(where)] and self._text.startswith("{", at):
             return self._object(at, where)
-        value, end = _GLANCE.raw_decode(self._text, at)
+        value, end = _UNTYPED.raw_decode(self._text, at)
         if self._also is not None and where == self._also[: len(where)]:
             self.also = _inside(value, self._also[len(where) :])
         return end
@@ -100,7 +101,7 @@ class Answer:
         while True:
             if not self._text.startswith('"', at):
                 raise json.JSONDecodeError("expected the name of a field", self._text, at)
-            name, at = _GLANCE.raw_decode(self._text, at)
+            name, at = _UNTYPED.raw_decode(self._text, at)
             at = self._skip(self._after(":", self._skip(at)))
             at = self._skip(self._value(at, (*where, name)))
             if not self._text.startswith(",", at):
@@ -117,7 +118,7 @@ class Answer:
         if self._text.startswith("]", at):
             return at + 1
         while True:
-            value, end = _GLANCE.raw_decode(self._text, at)
+            value, end = _UNTYPED.raw_decode(self._text, at)
             self.records.append(Record(self._text[at:end], value))
             at = self._skip(end)
             if not self._text.startswith(",", at):

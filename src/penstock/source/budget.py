@@ -1,4 +1,4 @@
-"""How many requests a source may be asked per second. All workers of a run share what the workspace file allows."""
+"""Limits the requests per second to a source. All workers of a run share the rate of the workspace file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Lock
 
 
 class Budget:
-    """The share of one worker: `spend` waits until the next request may be made. Threads may share it."""
+    """The share of one worker. Thread-safe."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Budget:
         self._lock = Lock()
 
     def spend(self, requests: int = 1) -> None:
-        """Call before each request. What was not spent earlier is not saved up: sources punish bursts."""
+        """Waits until the next request may be sent. Unused capacity is not saved up: sources punish bursts."""
         if not self._gap:
             return
         with self._lock:

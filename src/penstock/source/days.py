@@ -1,4 +1,4 @@
-"""To which of the days that were asked for a row belongs."""
+"""Maps the date field of a row to one of the requested days."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.partition import day as parsed_day
 
 
 class Days:
-    """The days of one span. They may have gaps, which one request from the first to the last day cannot leave out."""
+    """The days of one span. They may have gaps, whose rows a request from the first to the last day also returns."""
 
     def __init__(self, dates: Sequence[date], field: str) -> None:
         self.first, self.last = min(dates), max(dates)
@@ -18,10 +18,10 @@ class Days:
         self._known: dict[object, date | None] = {day: day for day in dates}
 
     def of(self, cell: object) -> date | None:
-        """The day, always as the same object; None for one in a gap, whose rows nobody wants now."""
+        """The requested day; None for a day in a gap. Raises DataError for a value that is no day of the span."""
         try:
             return self._known[cell]
-        except (KeyError, TypeError):  # seen for the first time, or nothing that could be a day
+        except (KeyError, TypeError):  # a new value, or one that is not hashable
             day = self._parsed(cell)
         if not self.first <= day <= self.last:
             raise DataError(
@@ -35,7 +35,7 @@ class Days:
     def _parsed(self, cell: object) -> date:
         if cell is None:
             raise DataError(f"{self._field} is missing, which says to what day a row belongs")
-        if isinstance(cell, datetime) and cell.time() == time():  # as databases without a type for days say it
+        if isinstance(cell, datetime) and cell.time() == time():  # databases without a date type
             return cell.date()
         if isinstance(cell, date) and not isinstance(cell, datetime):
             return cell

@@ -1,7 +1,7 @@
-"""A source for newcomers, tests and benchmarks: Google-Ads-like rows for any slice, with faults to switch on.
+"""The source of kind demo, for examples, tests and benchmarks: generated rows and optional faults.
 
-The same seed gives the same rows and the same faults on every machine and in every run, except for the one fault whose
-point is to differ on each fetch.
+The same seed gives the same rows and the same faults on every machine and in every run, except for the fault
+`unsteady`, which differs on each fetch.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from penstock.source.protocol import COMPLETE, Row, RunContext
 
 
 class Fault(StrEnum):
-    """What can go wrong with a slice."""
+    """A fault of one partition."""
 
     TRANSIENT = "transient"  # the source does not answer for this day
     QUOTA = "quota"  # the source asks us to wait, for the rest of the span
     AUTH = "auth"  # the source refuses our credentials
     TRUNCATED = "truncated"  # the last row is cut off in the middle
-    WRONG_TYPE = "wrong_type"  # a number arrives as words
-    DUPLICATE_KEY = "duplicate_key"  # the first row stands twice
-    ZERO_ROWS = "zero_rows"  # nothing arrives
+    WRONG_TYPE = "wrong_type"  # a number is text
+    DUPLICATE_KEY = "duplicate_key"  # the first row is repeated
+    ZERO_ROWS = "zero_rows"  # there are no rows
     FEWER_ROWS = "fewer_rows"  # most rows are missing
     UNSTEADY = "unsteady"  # each fetch has another number of rows
-    SLOW = "slow"  # right, but late
+    SLOW = "slow"  # correct, after a delay
     CRASH = "crash"  # the process that fetches it dies
 
 
@@ -49,7 +49,7 @@ _AT_RANDOM = (Fault.TRANSIENT, Fault.WRONG_TYPE, Fault.DUPLICATE_KEY, Fault.TRUN
 
 
 class FaultRule(Options):
-    """Where a fault strikes: every slice that matches all that is given."""
+    """The partitions that have a fault: those that match every given filter."""
 
     fault: Fault
     customer: str | None = None
@@ -69,7 +69,7 @@ class FaultRule(Options):
         "seconds": KeyDoc("For `slow`: how many seconds the fetch takes longer.", "2.5"),
     }
 
-    def strikes(self, customer: str, query: str, day: dt.date) -> bool:
+    def matches(self, customer: str, query: str, day: dt.date) -> bool:
         return (
             self.enabled
             and self.customer in (None, customer)
@@ -80,7 +80,7 @@ class FaultRule(Options):
 
 
 class DemoOptions(Options):
-    """What `sources.<name>` may say for kind demo."""
+    """Options of `sources.<name>` for kind demo."""
 
     seed: int = 7
     rows: int = pydantic.Field(default=20, ge=0)
@@ -142,11 +142,11 @@ class DemoSource:
         count = self._count(piece, fault)
         first_id = 10_000_000 + random.randrange(1_000_000)
         rows = [make(random, first_id + index) for index in range(count)]
-        yield from _spoilt(rows, fault)
+        yield from _with_fault(rows, fault)
 
     def _fault(self, piece: _Slice) -> FaultRule | None:
         for rule in self._options.faults:
-            if rule.strikes(piece.customer, piece.query, piece.day):
+            if rule.matches(piece.customer, piece.query, piece.day):
                 return rule
         if self._options.failure_rate:
             random = piece.random(f"{self._options.seed}/fault")
@@ -166,7 +166,7 @@ class DemoSource:
         return rows
 
 
-def _spoilt(rows: list[dict[str, Any]], fault: Fault | None) -> Iterator[Row]:
+def _with_fault(rows: list[dict[str, Any]], fault: Fault | None) -> Iterator[Row]:
     if fault is Fault.WRONG_TYPE and rows:
         number = next((name for name, value in rows[-1].items() if isinstance(value, int)), None)
         rows[-1] = {**rows[-1], **({number: "many"} if number else {})}
@@ -181,7 +181,7 @@ def _spoilt(rows: list[dict[str, Any]], fault: Fault | None) -> Iterator[Row]:
 
 
 def _row_maker(fields: Sequence[Field]) -> Callable[[Random, int], dict[str, Any]]:
-    """A function that makes one row: names that advertisers know get likely values, others something of their type."""
+    """Returns a function that generates a row: plausible values for well-known names, otherwise values of the type."""
     columns = [(field.name, _maker(field)) for field in fields]
 
     def make(random: Random, number: int) -> dict[str, Any]:

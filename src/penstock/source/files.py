@@ -1,4 +1,4 @@
-"""Rows from files that somebody else delivers: one or more for each day, in a folder or in S3-compatible storage."""
+"""The source of kind files: rows of delivered files, one or more for each day, in a folder or S3-compatible storage."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, S
 from penstock.lake import Lake, open_lake
 from penstock.lake.local import LocalLake
 from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
+from penstock.source.connectivity import within
 from penstock.source.formats import Format, Reader, csv_reader, format_of, json_lines, parquet_rows
 from penstock.source.inflate import Inflated
-from penstock.source.options import Options, about, read_options
+from penstock.source.options import Options, naming_query, read_options
 from penstock.source.protocol import COMPLETE, Row, RunContext
-from penstock.source.reach import within
 from penstock.source.template import filled, names_in, of_day
 
 
 class Delivery(Options):
-    """What a source or one of its queries may say about its files; the query's word counts."""
+    """Options of files, for the source or a query; those of the query take precedence."""
 
     path: str | None = None
     format: Format | None = None
@@ -78,7 +78,7 @@ class Delivery(Options):
 
 
 class FilesOptions(Delivery):
-    """What `sources.<name>` may say for kind files. `folder` is where paths start; by default the workspace's."""
+    """Options of `sources.<name>` for kind files. Paths are relative to `folder`, by default that of the workspace."""
 
     folder: str | None = None
 
@@ -96,7 +96,7 @@ class FilesOptions(Delivery):
         try:
             if folder is not None:
                 _split(folder)
-        except PenstockError:  # its text may repeat the address, and with it credentials
+        except PenstockError:  # its text may contain the address with credentials
             raise ValueError("must be a folder, or s3://bucket/prefix without credentials") from None
         return folder
 
@@ -120,13 +120,13 @@ class FilesSource:
         places = {place.lake.url: place for place in (self._asked(query)[1] for query in queries)}
         return [problem for place in places.values() for problem in place.problems(seconds)]
 
-    def _asked(self, query: Query) -> tuple[Delivery, _Place, Reader]:
+    def _asked(self, query: Query) -> tuple[Delivery, _Location, Reader]:
         delivery = read_options(Delivery, {**self._common, **query.options})
-        place = _Place.of(self._folder, delivery)
+        place = _Location.of(self._folder, delivery)
         return delivery, place, _reader(delivery, place.template, query.fields)
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
-        with about(query.name):
+        with naming_query(query.name):
             delivery, place, reader = self._asked(query)
             paths = {day: filled(place.template, _names(customer.id, query, day)) for day in dates}
         for day, path in paths.items():
@@ -137,27 +137,27 @@ class FilesSource:
                         for row in reader(file, found):
                             yield day, row
             except LakeObjectMissing as error:
-                if delivery.missing == "fail" or error.path != path:  # one that was listed, and went away
+                if delivery.missing == "fail" or error.path != path:  # it was listed, and deleted since
                     yield day, SourceUnavailable(f"there is no file {error.path} in {place.lake.url} yet")
                     continue
-            except (DataError, ConfigError) as error:  # this day's own trouble; any other is the storage's
+            except (DataError, ConfigError) as error:  # an error of this day; any other is of the storage
                 yield day, error
                 continue
             yield day, COMPLETE
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the files are: the part of the path that is the same for all of them, and the rest."""
+class _Location:
+    """The location of the files: the fixed part of the path as a lake, and the rest as a template."""
 
     lake: Lake
     template: str
     delivery: Delivery
     within: str  # the folder that links must not leave
-    listed: dict[str, list[str]] = field(default_factory=dict)  # folders that were looked into, once for each span
+    listed: dict[str, list[str]] = field(default_factory=dict)  # listed folders, cached for the span
 
     @classmethod
-    def of(cls, folder: str | None, delivery: Delivery) -> _Place:
+    def of(cls, folder: str | None, delivery: Delivery) -> _Location:
         path = delivery.path
         if path is None:
             raise ConfigError("path: is missing, and the source gives none: write for example {date}.jsonl")
@@ -166,12 +166,12 @@ class _Place:
                 raise ConfigError("path: must be absolute, or the source must say in which folder it is")
             path = f"{folder.rstrip('/')}/{path}"
         lake, template = _split(path)
-        # a path that the workspace file itself leads out of the folder has a folder of its own
+        # a path outside of `folder` that the workspace file names is its own boundary
         inside = folder is not None and f"{lake.url}/".startswith(f"{os.path.normpath(folder)}/")
         return cls(lake, template, delivery, folder if folder and inside else lake.url)
 
     def problems(self, seconds: float) -> list[str]:
-        """Why nothing can be read here."""
+        """Why the location cannot be read, with what to do."""
         if isinstance(self.lake, LocalLake):
             root = self.lake.root
             if not os.path.isdir(root):
@@ -180,17 +180,17 @@ class _Place:
                 return [f"the folder {root} cannot be read: give this user read access to it"]
             return []
         try:
-            within(seconds, self._speak_once, self.lake.url)
+            within(seconds, self._send_request, self.lake.url)
         except PenstockError as error:
             return [str(error)]
         return []
 
-    def _speak_once(self) -> None:
+    def _send_request(self) -> None:
         with self._translated_errors(self.template):
             self.lake.exists("penstock-doctor")
 
     def find(self, path: str) -> list[str]:
-        """The path itself, or what its `*` stands for, in the order of names; LakeObjectMissing if that is nothing."""
+        """The path itself, or the files that match its `*`, by name. Raises LakeObjectMissing if none matches."""
         folder, _, pattern = path.rpartition("/")
         if "*" not in pattern:
             return [path]
@@ -206,7 +206,7 @@ class _Place:
     def _files_in(self, folder: str) -> list[str]:
         if not isinstance(self.lake, LocalLake):
             return [entry.path for entry in self.lake.list(folder) if entry.path.rpartition("/")[0] == folder]
-        # not below it: a link to another folder is not followed only to find out that nothing there is wanted
+        # not recursive: links to other folders are not followed
         below = f"{folder}/" if folder else ""
         try:
             with os.scandir(f"{self.lake.root}/{folder}") as entries:
@@ -216,7 +216,7 @@ class _Place:
 
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
-        """The bytes inside, uncompressed as they are read."""
+        """Opens a file; gzip is decompressed while it is read."""
         limits = self.delivery
         with self._translated_errors(path), self.lake.open(path) as file:
             self._refuse_link(path, file)
@@ -230,7 +230,8 @@ class _Place:
                 raise DataError(f"{path}: not a whole gzip file: {error}") from error
 
     def _refuse_link(self, path: str, file: BinaryIO) -> None:
-        """Looks at the file that is open, not at its name: a link may be put in its place in between."""
+        """Raises ConfigError if the file is a link out of the folder. Checks the open file and not its name, which may
+        be replaced by a link in between."""
         if self.delivery.follow_symlinks or not isinstance(self.lake, LocalLake):
             return
         try:
@@ -246,11 +247,11 @@ class _Place:
 
     @contextmanager
     def _translated_errors(self, path: str) -> Iterator[None]:
-        """The seam: the lake's errors speak of our own storage, and this one is somebody else's."""
+        """Translates errors of the lake to errors of a source."""
         try:
             yield
         except LakeRefused as error:
-            # a bucket that refuses us refuses every slice; a local file may be the only one
+            # a bucket refuses every partition; a local file may be the only one that is refused
             kind = AuthFailed if self.lake.url.startswith("s3://") else ConfigError
             raise kind(f"{path} cannot be read: {error}") from error
         except (LakeUnavailable, OSError) as error:
@@ -258,7 +259,8 @@ class _Place:
 
 
 def _split(path: str) -> tuple[Lake, str]:
-    """The part of a path without names to fill in, and the rest. Raises ConfigError if the first is no address."""
+    """The part of a path before its first placeholder, as a lake, and the rest. Raises ConfigError if the first part is
+    not an address."""
     start = "s3://" if path.startswith("s3://") else ""
     parts = os.path.normpath(path.removeprefix(start)).split("/")
     fixed = next((number for number, part in enumerate(parts) if "{" in part or "*" in part), len(parts))

@@ -1,4 +1,4 @@
-"""Files of three formats as JSON lines, in bounded memory: JSON lines as they are, CSV by declared types, Parquet."""
+"""Converts files to JSON lines in bounded memory: JSON lines unchanged, CSV by declared types, Parquet."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from _csv import Reader as CsvRows
 
 Format = Literal["jsonl", "csv", "parquet"]
-Reader = Callable[[BinaryIO, str], Iterator[bytes]]  # an open file and its name in; its rows out
-Converter = Callable[[str], Any]  # a cell that is not empty, as what stands in JSON
+Reader = Callable[[BinaryIO, str], Iterator[bytes]]  # from an open file and its name to its rows
+Converter = Callable[[str], Any]  # from a cell that is not empty to its JSON value
 
 LONGEST_LINE = 64 * 1024 * 1024
 _ROWS_AT_A_TIME = 2_000
@@ -34,20 +34,20 @@ _EXTENSIONS: dict[str, Format] = {
 }
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-# No two parts of these can take the same character: a long cell must not be tried in every way there is.
+# No two parts match the same character, so that long cells cause no backtracking.
 _LOOSE_WHOLE = re.compile(r"([+-]?)([0-9]+)")
 _LOOSE_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eE][+-]?[0-9]+)?")
 
 
 def format_of(path: str) -> Format | None:
-    """What the name of a file promises, compressed or not."""
+    """The format by the extension of a file, compressed or not; None if it is unknown."""
     name = path.removesuffix(".gz")
     return next((found for ending, found in _EXTENSIONS.items() if name.endswith(ending)), None)
 
 
 def json_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Every line as it was received: what is not JSON is for the validator to refuse, by line. Empty lines at the end
-    are no lines."""
+    """Every line as it was received; the validator rejects lines that are not JSON. Empty lines at the end are
+    ignored."""
     empty = 0
     for number, line in enumerate(_lines(file, name), start=1):
         if line.isspace():
@@ -70,14 +70,14 @@ def _lines(file: IO[AnyStr], name: str) -> Iterator[AnyStr]:
 
 
 def csv_reader(fields: Sequence[Field], delimiter: str, encoding: str) -> Reader:
-    """Cells become what their field's type is in JSON. One that cannot is passed on as text, for the contract to refuse
-    by its line; an empty one is null."""
+    """Returns a reader that converts cells to the JSON value of their field's type. A cell that cannot be converted is
+    passed on as text, and the contract rejects it; an empty one is null."""
     converters = {field.name: _converter(field.type) for field in fields}
-    # The limit is one for the process, and small by default; lines are bounded before they get there.
+    # The limit of the process is small by default; lines are bounded before they are parsed.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
     def read(file: BinaryIO, name: str) -> Iterator[bytes]:
-        # Bytes that are not of this encoding become half characters, which no line of JSON can hold: so they are found.
+        # Invalid bytes become surrogates, which JSON cannot encode, so they raise an error.
         with io.TextIOWrapper(file, encoding=encoding, errors="surrogateescape", newline="") as text:
             rows = csv.reader(_lines(text, name), delimiter=delimiter, strict=True)
             try:
@@ -132,7 +132,7 @@ def _as_text(cell: str) -> str:
 
 
 def _as_whole(cell: str) -> Any:
-    """The digits as they are, however many: whether they fit is for the contract to say."""
+    """All digits as they are; the contract checks whether they fit."""
     cell = cell.strip()
     if _WHOLE.fullmatch(cell):
         return orjson.Fragment(cell)
@@ -172,7 +172,7 @@ def parquet_rows(file: BinaryIO, name: str) -> Iterator[bytes]:
                     number += 1
                     yield _parquet_row(row, name, number)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # the disk's; those of Parquet have no number
+        if isinstance(error, OSError) and error.errno:  # an error of the disk; those of Parquet have no errno
             raise
         raise DataError(f"{name}: not a Parquet file that can be read: {error}") from error
 

@@ -15,5 +15,5 @@ def keeps(settings: SourceSettings) -> Keeps:
 
 
 def horizon(settings: SourceSettings, today: date) -> date | None:
-    """The oldest day that the source can be asked for when it is `today` where the account lives; None: any day."""
+    """The oldest day that the source keeps, if it is `today` in the time zone of the account; None: any day."""
     return keeps(settings).first_day(today)

@@ -1,4 +1,4 @@
-"""Rows from a web service that answers with JSON, page by page. Records are kept as they were received."""
+"""The source of kind http: rows of a web service that answers with pages of JSON. Records are kept as received."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from penstock.config.settings import Customer
 from penstock.config.values import KeyDoc
 from penstock.errors import ConfigError, DataError, SourceUnavailable
 from penstock.source.answer import Answer, Record, trail
+from penstock.source.connectivity import connect
 from penstock.source.days import Days
-from penstock.source.options import Options, about, read_options
+from penstock.source.options import Options, naming_query, read_options
 from penstock.source.paging import Cursor, Page, Paging, Step
 from penstock.source.protocol import COMPLETE, Row, RunContext
-from penstock.source.reach import connect
 from penstock.source.template import DAY_NAMES, filled, names_in, of_day
 from penstock.source.web import Caller, host_of, is_address, shown
 
 
 def _header_text(text: str) -> str:
-    if not text.isascii() or not text.isprintable():  # the client would repeat it in its complaint
+    if not text.isascii() or not text.isprintable():  # the error message of the client would contain it
         raise ValueError("must be one line of plain ASCII text")
     return text
 
@@ -39,7 +39,7 @@ Parameter = Annotated[str | int | float | bool, pydantic.AfterValidator(_as_text
 
 
 class Request(Options):
-    """What a source or one of its queries may say about a request; the query's word counts."""
+    """Options of a request, for the source or a query; those of the query take precedence."""
 
     url: str | None = None
     params: dict[str, Parameter] = pydantic.Field(default_factory=dict, repr=False)
@@ -60,7 +60,8 @@ class Request(Options):
 
 
 class HttpOptions(Request):
-    """What `sources.<name>` may say for kind http. Headers belong here: what a query says is kept with its contract."""
+    """Options of `sources.<name>` for kind http. Headers are allowed only here: options of a query are stored with its
+    contract."""
 
     headers: dict[str, Header] = pydantic.Field(default_factory=dict, repr=False)
     timeout: float = pydantic.Field(default=60.0, gt=0)
@@ -94,7 +95,7 @@ class HttpSource:
         _asks_by_day(self._request(query))
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
-        with about(query.name):
+        with naming_query(query.name):
             request = self._request(query)
             by_day = _asks_by_day(request)
         names = {"customer_id": customer.id, "query_name": query.name}
@@ -102,7 +103,7 @@ class HttpSource:
             for day in dates:
                 try:
                     yield from self._rows(request, query, names | of_day(day), [day])
-                except (DataError, ConfigError) as error:  # this day's own trouble; any other is the service's
+                except (DataError, ConfigError) as error:  # an error of this day; any other is of the service
                     yield day, error
                 else:
                     yield day, COMPLETE
@@ -120,7 +121,8 @@ class HttpSource:
         return problems
 
     def _request(self, query: Query) -> Request:
-        """The source's options with the query's over them; its url may be relative, its params are added."""
+        """The options of the source, overridden by those of the query. The url of the query may be relative; its params
+        are added."""
         own = read_options(Request, query.options)
         merged = {**self._common, **query.options, "params": {**self._options.params, **own.params}}
         if own.url is not None:
@@ -133,7 +135,7 @@ class HttpSource:
     def _rows(
         self, request: Request, query: Query, names: Mapping[str, str], dates: Sequence[date]
     ) -> Iterator[tuple[date, Row]]:
-        """Every record with its day: the day that was asked for, or what its `date_field` says."""
+        """Every record with its day: the requested day, or that of its `date_field`."""
         field = request.date_field
         surplus = None if field is None or any(known.name == field for known in query.fields) else field
         days = Days(dates, field or "")
@@ -188,7 +190,8 @@ def _joined(base: str, url: str) -> str:
 
 
 def _asks_by_day(request: Request) -> bool:
-    """Whether every day is a request of its own, because the address or a parameter names the day."""
+    """True if each day is a separate request, because the address or a parameter names the day. Raises ConfigError if
+    the request names no days, or unknown names."""
     texts = [str(request.url), *map(str, request.params.values())]
     names = set().union(*map(names_in, texts))
     by_day = bool(names & set(DAY_NAMES))

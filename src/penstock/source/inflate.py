@@ -1,4 +1,4 @@
-"""Reads gzip in bounded memory, and stops when a small file inflates without end."""
+"""Reads gzip in bounded memory, with limits against decompression bombs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, BinaryIO
 
 from penstock.errors import DataError
 
-# Below this the ratio is not looked at: a short file of equal lines is compressed well and harms nobody.
+# The ratio is not checked below this size: a short file of equal lines has a high ratio and is harmless.
 RATIO_COUNTS_FROM = 64 * 1024 * 1024
 
 
 class Inflated(io.RawIOBase):
-    """The bytes inside a gzip stream. Raises DataError when they become more than `most_bytes`, or more than
+    """The decompressed bytes of a gzip stream. Raises DataError after more than `most_bytes` bytes, or more than
     `most_ratio` times the compressed bytes that were read so far."""
 
     def __init__(self, file: BinaryIO, name: str, most_bytes: int, most_ratio: int) -> None:

@@ -1,4 +1,4 @@
-"""How a web service hands out a long answer: by page, by offset, by a cursor in the answer, or by a link."""
+"""Paging of web services: by page number, by offset, by a cursor in the answer, or by a link."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from penstock.source.options import Options
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is asked next: more parameters, or another address in place of all."""
+    """The next request: additional parameters, or another address that replaces all."""
 
     params: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for two steps that ask the same."""
+        """Equal for two steps that send the same request."""
         return (self.url, *sorted(self.params.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What an answer says about the next one."""
+    """The facts of an answer that determine the next request."""
 
     records: int
     cursor: Any
@@ -57,7 +57,7 @@ class _Sized(Options):
 
 
 class PageNumbers(_Sized):
-    """Pages have numbers; the first one that is empty, or not full, is the last."""
+    """Numbered pages; the first one that is empty, or not full, is the last."""
 
     kind: Literal["page"]
     param: str
@@ -78,7 +78,7 @@ class PageNumbers(_Sized):
 
 
 class Offsets(_Sized):
-    """The answer starts after as many records as have come already."""
+    """Each request skips the records that were received."""
 
     kind: Literal["offset"]
     param: str
@@ -101,7 +101,7 @@ class Offsets(_Sized):
 
 
 class Cursor(Options):
-    """Each answer names the next one, at the dotted path `next`, until it names none."""
+    """Each answer has the cursor of the next one at the dotted path `next`; the last has none."""
 
     kind: Literal["cursor"]
     param: str
@@ -121,7 +121,7 @@ class Cursor(Options):
 
 
 class Links(Options):
-    """Each answer has the next one's address in its header `Link` (RFC 8288), as rel=next, until it has none."""
+    """Each answer has the address of the next one in its header `Link` (RFC 8288, rel=next); the last has none."""
 
     kind: Literal["link"]
 

@@ -1,4 +1,4 @@
-"""What a source is: a class that fetches many days of one customer in one request."""
+"""The protocol of a source: a class that fetches many days of one customer in one request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.source.budget import Budget
 
 
 class Complete(Enum):
-    """Yielded in place of a row by a source that knows: all rows of this day have come."""
+    """Yielded in place of a row: all rows of this day were received."""
 
     COMPLETE = "complete"
 
@@ -24,13 +24,13 @@ class Complete(Enum):
 COMPLETE = Complete.COMPLETE
 
 # A row is a mapping, or one line of JSON that the source received as bytes. In place of a row a source may yield an
-# error: then that day alone has failed, and the span goes on.
+# error: then only that day has failed, and the span continues.
 Row = Mapping[str, Any] | bytes | PenstockError | Complete
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a source may know about the run it works for."""
+    """The run that a source works for, and its request budget."""
 
     run_id: RunId
     budget: Budget = field(default_factory=Budget, compare=False)
@@ -46,13 +46,14 @@ class Account:
 
 
 class Source(Protocol):
-    """Made once per worker task, from the options of the workspace file; refuses bad options with a ConfigError.
+    """Created once per worker task, from the options of the workspace file. Raises ConfigError for invalid options.
 
-    `extract` raises a PenstockError when the whole span breaks off; days that are complete by then are kept. A day is
-    complete when the source says so (COMPLETE), or when `in_date_order` is true and a row of a later day has come.
+    `extract` raises a PenstockError when the whole span fails; days that are complete by then are kept. A day is
+    complete after COMPLETE, or when `in_date_order` is true and a row of a later day was yielded.
 
-    Several objects of the class may work at once, in threads of one process: what they share must allow that. Before
-    each request a source calls `context.budget.spend()`, which waits as long as the workspace file's `rate` asks for.
+    Several objects of the class may work concurrently, in threads of one process, so shared state must be thread-safe.
+    Before each request a source calls `context.budget.spend()`, which waits as long as the `rate` in the workspace file
+    requires.
 
     A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is
     called before attempts are issued. It may implement Lister and Probed.
@@ -77,15 +78,16 @@ class Source(Protocol):
 
 @runtime_checkable
 class Lister(Protocol):
-    """A source that can list the customers it serves: those with a status, down to a level below its manager."""
+    """A source that can list the customers that it serves."""
 
-    def accounts(self, levels: int, statuses: Sequence[str]) -> list[Account]: ...
+    def accounts(self, levels: int, statuses: Sequence[str]) -> list[Account]:
+        """The accounts with one of these statuses, down to a level below the manager account."""
 
 
 @runtime_checkable
 class Probed(Protocol):
-    """A source that can tell whether the folders and addresses that it reads are there. `penstock doctor` asks it."""
+    """A source that can check the folders and addresses that it reads. `penstock doctor` calls it."""
 
     def probe(self, queries: Sequence[Query], seconds: float) -> list[str]:
-        """What is wrong, each with what to do; empty if all is well. Fetches nothing, and takes a few seconds at
-        most for each address. The queries were not refused."""
+        """The problems, each with what to do; empty if there are none. Fetches no rows, and takes a few seconds at most
+        for each address. `refuse` accepted the queries."""

@@ -1,4 +1,4 @@
-"""Finding a source's class by the `kind` in the workspace file: its entry point's name, or `module:Class`."""
+"""Finds the class of a source by the `kind` in the workspace file: the name of an entry point, or `module:Class`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.source.protocol import Lister, Probed, RunContext, Source
 
 GROUP = "penstock.sources"
 
-# Our own kinds are found without installation too: on a cluster the package arrives as a zip, without its metadata.
+# Built-in kinds are found without package metadata too: on a cluster the package arrives as a zip without it.
 _OWN = {
     "demo": EntryPoint("demo", "penstock.source.demo:DemoSource", GROUP),
     "files": EntryPoint("files", "penstock.source.files:FilesSource", GROUP),
@@ -35,12 +35,12 @@ def make_source(settings: SourceSettings, context: RunContext) -> Source:
 
 
 def lists_accounts(settings: SourceSettings) -> bool:
-    """Whether the source can say which customers it serves."""
+    """True if the source can list its customers."""
     return issubclass(_kind(settings), Lister)
 
 
 def reads_places(settings: SourceSettings) -> bool:
-    """Whether the source reads folders or addresses that can be probed. Raises ConfigError for an unknown kind."""
+    """True if the source can check its folders or addresses. Raises ConfigError for an unknown kind."""
     return issubclass(_kind(settings), Probed)
 
 
@@ -95,7 +95,7 @@ def normalise_customer(text: str) -> str:
 
 
 def refuse_queries(source: Source, queries: Iterable[Query]) -> None:
-    """Let the source look at its queries, if it does that, before anything is issued for them."""
+    """Raises ConfigError if the source has a method `refuse` and it refuses a query."""
     refuse = getattr(source, "refuse", None)
     if refuse is None:
         return

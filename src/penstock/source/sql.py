@@ -1,4 +1,4 @@
-"""Rows from any database that SQLAlchemy can talk to: one SELECT for many days of a customer, streamed."""
+"""The source of kind sql: rows of any database that SQLAlchemy supports, one streamed SELECT for each span."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from penstock.config.assets import Query
 from penstock.config.settings import Customer
 from penstock.config.values import KeyDoc
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
+from penstock.source.connectivity import within
 from penstock.source.days import Days
-from penstock.source.options import Options, about, read_options
+from penstock.source.options import Options, naming_query, read_options
 from penstock.source.protocol import Row, RunContext
-from penstock.source.reach import within
 from penstock.source.values import json_line
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _PARAMETERS = ("customer_id", "first_date", "last_date", "dates")
 _IN_BRACKETS = re.compile(r"\(\s*(:dates)\s*\)")
 _SECRET_NAMES = re.compile(r"pass|pwd|secret|token|key", re.IGNORECASE)
 
-# What the beginning of a SQLSTATE says about a failure. All else is the statement's own fault.
+# Error classes by the class of a SQLSTATE. All others are errors of the statement.
 _BY_STATE: dict[str, type[PenstockError]] = {
     "08": SourceUnavailable,  # connection
     "22": DataError,  # a value that the database cannot work with
@@ -55,7 +55,7 @@ _BY_SQLITE_CODE: dict[int, type[PenstockError]] = {
     13: SourceUnavailable,  # full
     14: SourceUnavailable,  # cannot be opened
 }
-# Drivers give no code when they could not even connect.
+# Drivers give no code if the connection failed.
 _REFUSED_LOGIN = re.compile(
     r'authentication failed|no password supplied|role ".*" does not exist|access denied for user|login failed', re.I
 )
@@ -63,7 +63,7 @@ _NO_DATABASE = re.compile(r'database ".*" does not exist|unknown database', re.I
 
 
 class SqlOptions(Options):
-    """What `sources.<name>` may say for kind sql."""
+    """Options of `sources.<name>` for kind sql."""
 
     url: str = pydantic.Field(repr=False, min_length=1)
 
@@ -73,7 +73,7 @@ class SqlOptions(Options):
 
 
 class SqlQueryOptions(Options):
-    """What `queries.<name>.options` may say when its source is of kind sql."""
+    """Options of `queries.<name>` for kind sql."""
 
     sql: str = pydantic.Field(min_length=1)
     date_field: str = "logical_date"
@@ -101,7 +101,7 @@ class SqlSource:
         _statement(read_options(SqlQueryOptions, query.options).sql)
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
-        with about(query.name):
+        with naming_query(query.name):
             asked = read_options(SqlQueryOptions, query.options)
             statement = _bound(_statement(asked.sql), customer, dates)
         self._budget.spend()
@@ -126,14 +126,14 @@ class SqlSource:
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
-        """One that streams and cannot write; whatever happened on it is rolled back."""
+        """A read-only connection that streams results, and is rolled back at the end."""
         reading = {"stream_results": True, "yield_per": _ROWS_AT_A_TIME, "postgresql_readonly": True}
         self._refuse_missing_file()
         with _engine(os.getpid(), self._url).connect().execution_options(**reading) as connection:
             yield connection
 
     def _refuse_missing_file(self) -> None:
-        """SQLite would make an empty database in its place."""
+        """Raises SourceUnavailable for a missing SQLite file: SQLite would create an empty database."""
         file = self._url.database or ""
         named = (
             self._url.get_backend_name() == "sqlite" and file not in ("", ":memory:") and "uri" not in self._url.query
@@ -143,19 +143,19 @@ class SqlSource:
 
     @contextmanager
     def _translated_errors(self, query: str) -> Iterator[None]:
-        """The seam: whatever the database says is said again in our words, without the password."""
+        """Translates errors of the database to ours, without secrets."""
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             yield
         except SQLAlchemyError as error:
-            words = " ".join(str(getattr(error, "orig", None) or error).split())
-            told = _kind_of(error)(f"{self._database}: {self._hidden(words)}{_advice(_kind_of(error), query)}")
-            raise told from (error if self._hidden(str(error)) == str(error) else None)
+            kind, text = _kind_of(error), " ".join(str(getattr(error, "orig", None) or error).split())
+            translated = kind(f"{self._database}: {self._hidden(text)}{_advice(kind, query)}")
+            raise translated from (error if self._hidden(str(error)) == str(error) else None)
 
     @property
     def _database(self) -> str:
-        """Which one, without the login and without parameters."""
+        """The name of the database, without login and parameters."""
         where = self._url.host or self._url.database or ""
         return f"the {self._url.get_backend_name()} database {os.path.basename(where)}".rstrip()
 
@@ -175,7 +175,7 @@ def _parsed(url: str) -> URL:
         parsed.get_dialect().import_dbapi()
     except NoSuchModuleError:
         raise ConfigError(f"url: SQLAlchemy knows no such kind of database; {hint}") from None
-    except (ArgumentError, ValueError):  # whose text may repeat the address with its password
+    except (ArgumentError, ValueError):  # their text may contain the address with its password
         raise ConfigError(f"url: is not the address of a database; {hint}") from None
     except ModuleNotFoundError as error:
         raise ConfigError(f"url: needs the driver {error.name}: pip install {error.name}") from error
@@ -192,7 +192,7 @@ def _secrets(url: URL) -> Iterator[str]:
 
 @lru_cache(maxsize=8)
 def _engine(process: int, url: URL) -> Engine:
-    """One for each process and database: threads share its connections, a forked process makes its own."""
+    """One engine for each process and database. Threads share its connections; a forked process creates its own."""
     import sqlalchemy as sa
 
     dialect = url.get_backend_name()
@@ -200,15 +200,15 @@ def _engine(process: int, url: URL) -> Engine:
         engine = sa.create_engine(url, poolclass=sa.NullPool)
         sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only = ON"))
         return engine
-    patience = {"connect_timeout": _CONNECT_SECONDS} if dialect == "postgresql" else {}
-    arguments = {name: value for name, value in patience.items() if name not in url.query}
+    defaults = {"connect_timeout": _CONNECT_SECONDS} if dialect == "postgresql" else {}
+    arguments = {name: value for name, value in defaults.items() if name not in url.query}
     engine = sa.create_engine(url, pool_pre_ping=True, max_overflow=-1, connect_args=arguments)
     atexit.register(engine.dispose)
     return engine
 
 
 def _statement(sql: str) -> TextClause:
-    """The SELECT with its parameters, which must be ours."""
+    """The SELECT as a statement. Raises ConfigError for unknown parameters."""
     import sqlalchemy as sa
 
     statement = sa.text(_IN_BRACKETS.sub(r"\1", sql.strip().rstrip(";")))
@@ -221,7 +221,7 @@ def _statement(sql: str) -> TextClause:
 
 
 def _bound(statement: TextClause, customer: Customer, dates: Sequence[date]) -> TextClause:
-    """With the values of one span, which never become part of the text."""
+    """The statement with the values of one span as bound parameters."""
     import sqlalchemy as sa
 
     named = statement.compile().params
@@ -235,7 +235,7 @@ def _bound(statement: TextClause, customer: Customer, dates: Sequence[date]) -> 
 
 
 def _rows(result: CursorResult[Any], query: Query, date_field: str, days: Days) -> Iterator[tuple[date, Row]]:
-    with about(query.name):
+    with naming_query(query.name):
         columns = _columns(result, date_field)
     place = columns.index(date_field)
     keeps_day = any(field.name == date_field for field in query.fields)
@@ -269,6 +269,7 @@ def _columns(result: CursorResult[Any], date_field: str) -> list[str]:
 
 
 def _kind_of(error: Exception) -> type[PenstockError]:
+    """The class of our error for one of the database."""
     from sqlalchemy import exc
 
     original = getattr(error, "orig", None)

@@ -1,4 +1,4 @@
-"""Templates in options: `{customer_id}` and the like, filled in for one slice."""
+"""Templates in options, such as `{customer_id}`, filled in for one partition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def names_in(template: str) -> set[str]:
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """The template with every name replaced. Values are ids, names and dates, so that they are safe anywhere."""
+    """The template with every name replaced. Raises ConfigError for unknown names. Values are ids, names and dates,
+    which are safe in paths and addresses."""
     if unknown := sorted(names_in(template) - values.keys()):
         listed = ", ".join(f"{{{name}}}" for name in values)
         raise ConfigError(f"{{{unknown[0]}}} cannot be filled in (known here: {listed})")

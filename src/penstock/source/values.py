@@ -1,4 +1,4 @@
-"""Typed values as JSON that the contract reads, without losing a digit."""
+"""Writes typed values as JSON without losing digits."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import orjson
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """The row as one line. Decimals and large integers keep their digits, bytes become Base64, and what is not a
-    number (NaN, infinity) becomes a word, for the contract to refuse. What JSON cannot hold is a TypeError."""
+    """The row as one line. Decimals and large integers keep their digits, bytes become Base64, and NaN and infinity
+    become text, which the contract rejects. Raises TypeError for other types."""
     try:
         line = orjson.dumps(row, default=_as_json)
     except TypeError:  # an integer of more than 64 bits, say
         return orjson.dumps(_exact(row), default=_as_json)
-    # orjson writes null for what is not a number, and nobody could tell it from a value that is missing
+    # orjson writes null for NaN and infinity, which could not be distinguished from a missing value
     if b"null" in line and any(type(value) is float and not isfinite(value) for value in row.values()):
         return orjson.dumps(_exact(row), default=_as_json)
     return line
 
 
 def _as_json(value: Any) -> Any:
-    """For what orjson does not know by itself."""
+    """The values of types that orjson does not support."""
     match value:
         case Decimal():
             return orjson.Fragment(format(value, "f")) if value.is_finite() else str(value)
@@ -41,7 +41,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _exact(value: Any) -> Any:
-    """The same value, with everything replaced that orjson refuses or changes."""
+    """The same value, with the parts replaced that orjson refuses or changes."""
     match value:
         case bool():
             return value

@@ -1,4 +1,4 @@
-"""One request to a web service: its answer, or an error that says whose trouble it is and shows no secret."""
+"""Sends a request to a web service. Errors are classified and contain no secrets."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ if TYPE_CHECKING:
 LARGEST_ANSWER = 64 * 1024 * 1024
 _MOST_REDIRECTS = 5
 _SHOWN = 300  # characters of a refusal's text
-_IDLE_SECONDS = 2.0  # shorter than what servers allow: a connection that the server closes meanwhile is no trouble
+_IDLE_SECONDS = 2.0  # shorter than the limit of servers, so that no connection is reused that the server has closed
 _UNAVAILABLE = (408, 425)
 _NOTHING = 204
-_SECRET_LENGTH = 4  # shorter words are no secrets
+_SECRET_LENGTH = 4  # shorter words are not hidden
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer's bytes (None if the service says that there are none), and the next page's address in its header."""
+    """The body of an answer (None for 204 No Content), and the address of the next page from its header."""
 
     body: bytes | None
     link: str | None
 
 
 class Caller:
-    """Asks with the headers of one source. `secrets` are texts that no error may show: headers, parameters, a login."""
+    """Sends requests with the headers of one source. No error message contains a text of `secrets`: headers,
+    parameters, a login."""
 
     def __init__(self, headers: Mapping[str, str], timeout: float, budget: Budget, secrets: Iterable[str]) -> None:
         self._headers = headers
@@ -48,7 +49,7 @@ class Caller:
         self._secrets = sorted(words, key=len, reverse=True)
 
     def ask(self, url: str, params: Mapping[str, str], number: int) -> Reply:
-        """One page. Redirects are followed on the same host only: elsewhere our headers are nobody's business."""
+        """Fetches one page. Follows redirects only on the same host: others must not get the headers."""
         start = url
         for _ in range(_MOST_REDIRECTS + 1):
             self._budget.spend()
@@ -87,7 +88,7 @@ class Caller:
         return Reply(bytes(body), _next_link(response))
 
     def _refusal(self, response: httpx.Response) -> PenstockError:
-        """What the status means, with the beginning of what the service said."""
+        """The error for a status, with the beginning of the response body."""
         url, status = shown(str(response.url)), response.status_code
         if status in (401, 403):
             return AuthFailed(f"{url} refuses our credentials ({status}): check the headers of the source")
@@ -97,12 +98,12 @@ class Caller:
         if status >= 500 or status in _UNAVAILABLE:
             pause = "" if after is None else f"; it asks to wait {after:g} s"
             return SourceUnavailable(f"{url} cannot answer now ({status}){pause}")
-        said = next(response.iter_bytes(_SHOWN), b"").decode("utf-8", "replace")
-        return ConfigError(f"{url} refuses the request ({status}): {self._hidden(' '.join(said.split()))}")
+        text = next(response.iter_bytes(_SHOWN), b"").decode("utf-8", "replace")
+        return ConfigError(f"{url} refuses the request ({status}): {self._hidden(' '.join(text.split()))}")
 
     @contextmanager
     def _translated_errors(self, url: str) -> Iterator[None]:
-        """The seam: whatever the client says is said again in our words, without headers and parameters."""
+        """Translates errors of the client to ours, without headers and parameters."""
         import httpx
 
         where = shown(url)
@@ -110,7 +111,11 @@ class Caller:
             yield
         except httpx.TimeoutException as error:
             raise SourceUnavailable(f"{where} did not answer within {self._timeout:g} s") from error
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.LocalProtocolError):  # which may quote what was sent
+        except (
+            httpx.UnsupportedProtocol,
+            httpx.InvalidURL,
+            httpx.LocalProtocolError,
+        ):  # may quote headers
             raise ConfigError(f"{where} cannot be asked: check url, params and headers") from None
         except httpx.DecodingError as error:
             raise SourceUnavailable(f"{where}: the answer broke off, or is not compressed as it says") from error
@@ -118,7 +123,7 @@ class Caller:
             raise SourceUnavailable(f"{where}: {self._hidden(str(error)) or type(error).__name__}") from error
 
     def _hidden(self, text: str) -> str:
-        """The text without anything that we sent along as a secret."""
+        """The text without secrets."""
         for word in self._secrets:
             text = text.replace(word, "***")
         return text
@@ -126,7 +131,7 @@ class Caller:
 
 @lru_cache(maxsize=1)
 def _client(process: int) -> httpx.Client:
-    """One for each process, because making one reads all certificates. It knows no header and keeps no cookie."""
+    """One client for each process, because creating one reads all certificates. It keeps no cookies."""
     import httpx
 
     client = httpx.Client(
@@ -138,7 +143,7 @@ def _client(process: int) -> httpx.Client:
 
 
 def _next_link(response: httpx.Response) -> str | None:
-    """The next page's address from the header; it must be on the host that answered."""
+    """The address of the next page from the header. Raises DataError if it is on another host."""
     link = response.links.get("next", {}).get("url")
     if link is None:
         return None
@@ -149,7 +154,7 @@ def _next_link(response: httpx.Response) -> str | None:
 
 
 def _seconds(after: str | None, now: str | None) -> float | None:
-    """Retry-After in seconds, written as a number, or as a date by the clock of the service; None if it is neither."""
+    """The header Retry-After in seconds, from a number or from a date by the clock of the service; None if neither."""
     if after is None or after.strip().isdecimal():
         return None if after is None else float(after)
     try:
@@ -174,7 +179,7 @@ def host_of(url: str) -> tuple[str, str, int]:
 
 
 def _origin(url: str) -> str:
-    """Who answers there; nobody if it is no address."""
+    """The scheme, host and port of an address as text; `nowhere` if it is not an address."""
     if not is_address(url):
         return "nowhere"
     scheme, host, port = host_of(url)
@@ -182,7 +187,7 @@ def _origin(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """The address without login and parameters, where secrets may stand."""
+    """The address without login and parameters, which may be secret."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"

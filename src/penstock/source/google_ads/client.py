@@ -20,19 +20,19 @@ _LARGEST_ANSWER = 64 * 1024 * 1024
 _CHANNEL = (
     ("grpc.max_metadata_size", 16 * 1024 * 1024),
     ("grpc.max_receive_message_length", _LARGEST_ANSWER),
-    ("grpc.enable_retries", 0),  # each request is in our budget, so whoever repeats one must be us
+    ("grpc.enable_retries", 0),  # each request counts in our budget, so gRPC must not repeat any
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who asks. Never shown, logged or kept."""
+    """The credentials. Never shown, logged or stored."""
 
     developer_token: str = field(repr=False)
     variables: tuple[tuple[str, str], ...] = field(repr=False)
 
     def hidden(self, text: str) -> str:
-        """The text without any of the secrets."""
+        """The text without secrets."""
         for secret in (self.developer_token, *(value for _, value in self.variables)):
             if len(secret) > 3:
                 text = text.replace(secret, "***")
@@ -40,7 +40,8 @@ class Login:
 
 
 def login_from(environ: Mapping[str, str], options: Options) -> Login:
-    """The login in the environment, by the names that Google's own client uses. A test server needs none."""
+    """The credentials in the environment, by the variables of Google's own client. A test server needs none. Raises
+    ConfigError if variables are missing."""
     given = {name: environ[name] for name in (_TOKEN, *_INSTALLED, _KEY_FILE, _SUBJECT) if environ.get(name)}
     token = given.pop(_TOKEN, "")
     if options.insecure:
@@ -57,7 +58,7 @@ def login_from(environ: Mapping[str, str], options: Options) -> Login:
 
 
 class Connection:
-    """Asks Google Ads in one API version; opened at the first request."""
+    """Sends requests to Google Ads in one API version. The channel is opened by the first request."""
 
     def __init__(self, options: Options, login: Login) -> None:
         self._options = options
@@ -66,11 +67,11 @@ class Connection:
 
     @property
     def row_type(self) -> Any:
-        """The message that every row is."""
+        """The protobuf message of a row."""
         return part(self.version, "services.types.google_ads_service").GoogleAdsRow.pb()
 
     def stream(self, customer_id: str, query: str) -> Iterator[Any]:
-        """The rows of a query, in parts of some thousands each. Whoever stops reading ends the request."""
+        """The rows of a query, in parts of some thousands. The request is cancelled when the iterator is closed."""
         from google.ads.googleads.errors import GoogleAdsException
         from google.api_core.exceptions import GoogleAPICallError
 
@@ -84,7 +85,7 @@ class Connection:
         except (GoogleAdsException, GoogleAPICallError) as error:
             ours = translated(error, customer_id, self.version, self._login.hidden)
             if isinstance(ours, AuthFailed):
-                _service.cache_clear()  # a key file may be renewed where it lies: whoever asks next signs in anew
+                _service.cache_clear()  # a key file may be replaced in place: the next request signs in again
             raise ours from None
         finally:
             if call is not None:
@@ -93,7 +94,7 @@ class Connection:
 
 @lru_cache(maxsize=8)
 def _service(options: Options, login: Login, version: str) -> Any:
-    """One signed-in channel for each login of a process, however many tasks and threads ask through it."""
+    """One authenticated channel for each login of a process, shared by all tasks and threads."""
     import grpc
     from google.ads.googleads.interceptors import ExceptionInterceptor, MetadataInterceptor
 
@@ -104,14 +105,14 @@ def _service(options: Options, login: Login, version: str) -> Any:
         channel = grpc.insecure_channel(address, options=_CHANNEL)
     else:
         channel = transport.create_channel(host=address, credentials=_credentials(login), options=_CHANNEL)
-    # without the client's logging: requests hold customers' names, and whoever debugs has ours
+    # without the logging of the client: requests contain names of customers
     asking = MetadataInterceptor(login.developer_token, options.login_customer_id, None)
     failing = ExceptionInterceptor(version, use_proto_plus=False)
     return client(transport=transport(channel=grpc.intercept_channel(channel, asking, failing)))
 
 
 def _credentials(login: Login) -> Any:
-    """Signs in, so that bad credentials are known before the first request and not taken for a broken network."""
+    """Signs in before the first request, so that invalid credentials are not mistaken for a network error."""
     from google.ads.googleads import oauth2
     from google.auth.exceptions import GoogleAuthError, TransportError
 
@@ -123,5 +124,5 @@ def _credentials(login: Login) -> Any:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{_KEY_FILE} does not name a key file that can be read: {type(error).__name__}") from None
     except GoogleAuthError as error:
-        words = login.hidden(str(error.args[0] if error.args else error))
-        raise refused_credentials(words, passing=isinstance(error, TransportError) or error.retryable) from None
+        reason = login.hidden(str(error.args[0] if error.args else error))
+        raise refused_credentials(reason, is_transient=isinstance(error, TransportError) or error.retryable) from None

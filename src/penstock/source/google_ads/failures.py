@@ -1,4 +1,4 @@
-"""What Google Ads answers when it does not answer, in our own words: whose trouble it is, and what to do about it."""
+"""Translates errors of Google Ads to ours, by their cause: account, login, quota, query or network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUEST_ID = "request-id"
 
 
 class Fault(NamedTuple):
-    """One error of an answer: the family and name of its code, its words, and the pause it asks for."""
+    """One error of an answer: the family and name of its code, its message, and the pause that it asks for."""
 
     family: str
     name: str
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
         return f"{self.family}.{self.name}"
 
 
-# Trouble of one account: the others go on. A person must give access to it, or end it in the list of customers.
+# Errors of one account: the others continue. A person must give access to it, or give it an end date.
 _OF_THE_CUSTOMER = {
     "authentication_error": {"CUSTOMER_NOT_FOUND", "CLIENT_CUSTOMER_ID_INVALID"},
     "authorization_error": {
@@ -46,7 +46,7 @@ _OF_THE_CUSTOMER = {
     },
     "request_error": {"INVALID_CUSTOMER_ID"},
 }
-# Trouble of everybody who comes with this login: every request would be refused alike.
+# Errors of the login: every request would be refused.
 _OF_THE_LOGIN = {
     "quota_error": {"ACCESS_PROHIBITED"},
     "request_error": {
@@ -56,7 +56,7 @@ _OF_THE_LOGIN = {
     },
     "header_error": {"INVALID_LOGIN_CUSTOMER_ID"},
 }
-_PASSING = {
+_TRANSIENT = {
     "internal_error": None,
     "database_error": {"CONCURRENT_MODIFICATION"},
     "request_error": {"RPC_DEADLINE_TOO_SHORT"},
@@ -66,7 +66,7 @@ _BAD_CREDENTIALS = ("invalid_grant", "invalid_client", "unauthorized_client", "R
 
 
 def translated(error: Exception, customer_id: str, version: str, hide: Callable[[str], str]) -> PenstockError:
-    """Our error for one of the client library's; `hide` strikes secrets from what a server says."""
+    """Our error for one of the client library; `hide` removes secrets from messages of the server."""
     call = _call(error)
     if call is None:
         return SourceUnavailable(f"Google Ads did not answer for {customer_id}: {hide(str(error))}")
@@ -77,15 +77,15 @@ def translated(error: Exception, customer_id: str, version: str, hide: Callable[
     return _by_status(call.code().name, hide(call.details() or ""), where, version)
 
 
-def refused_credentials(words: str, *, passing: bool) -> PenstockError:
-    """Our error for one that came from signing in, which the sign-in service or only the way to it may have caused."""
-    if passing:
-        return SourceUnavailable(f"Google's sign-in did not answer: {words}")
-    return AuthFailed(f"Google refuses these credentials: {words}; renew what GOOGLE_ADS_* hold, then run again")
+def refused_credentials(reason: str, *, is_transient: bool) -> PenstockError:
+    """Our error for a failed sign-in: of the network if `is_transient`, otherwise of the credentials."""
+    if is_transient:
+        return SourceUnavailable(f"Google's sign-in did not answer: {reason}")
+    return AuthFailed(f"Google refuses these credentials: {reason}; renew what GOOGLE_ADS_* hold, then run again")
 
 
 def _call(error: Exception) -> Any:
-    """The gRPC call that failed; the client library keeps it in one of three places."""
+    """The gRPC call that failed; errors of the client library have it in one of three attributes."""
     candidates = [getattr(error, "error", None), *(getattr(error, "errors", None) or ()), error]
     return next((found for found in candidates if hasattr(found, "trailing_metadata")), None)
 
@@ -121,25 +121,25 @@ def _fault(error: Any) -> Fault:
 
 
 def _by_fault(faults: Sequence[Fault], where: str) -> PenstockError:
-    """One answer may list several errors: what concerns everybody comes first."""
-    words = "; ".join(f"{fault.message.rstrip('.')} ({fault.code})" for fault in faults)
+    """The error for an answer with several faults: those that concern every request come first."""
+    reason = "; ".join(f"{fault.message.rstrip('.')} ({fault.code})" for fault in faults)
     for fault in faults:
         if fault.code == "request_error.UNSUPPORTED_VERSION":
-            return _sunset(words, where)
+            return _sunset(reason, where)
     if any(_of_the_login(fault) for fault in faults):
-        return AuthFailed(f"Google Ads refuses this login: {words} ({where}); mend it, then run again")
+        return AuthFailed(f"Google Ads refuses this login: {reason} ({where}); mend it, then run again")
     quota = [fault for fault in faults if fault.family == "quota_error"]
     if quota:
         delays = [fault.retry_delay for fault in quota if fault.retry_delay is not None]
-        return QuotaExceeded(f"Google Ads asks for a pause: {words} ({where})", max(delays) if delays else None)
-    if any(_listed(fault, _PASSING) for fault in faults):
-        return SourceUnavailable(f"Google Ads failed: {words} ({where})")
+        return QuotaExceeded(f"Google Ads asks for a pause: {reason} ({where})", max(delays) if delays else None)
+    if any(_listed(fault, _TRANSIENT) for fault in faults):
+        return SourceUnavailable(f"Google Ads failed: {reason} ({where})")
     if any(_listed(fault, _OF_THE_CUSTOMER) for fault in faults):
         return ConfigError(
-            f"Google Ads does not serve this account: {words} ({where}); give the login access to it, or end it with"
+            f"Google Ads does not serve this account: {reason} ({where}); give the login access to it, or end it with"
             " active_to"
         )
-    return ConfigError(f"Google Ads does not accept the query: {words} ({where})")
+    return ConfigError(f"Google Ads does not accept the query: {reason} ({where})")
 
 
 def _of_the_login(fault: Fault) -> bool:
@@ -157,23 +157,23 @@ def _listed(fault: Fault, table: dict[str, Any]) -> bool:
 
 
 def _by_status(status: str, details: str, where: str, version: str) -> PenstockError:
-    """What the transport says, when Google Ads itself did not."""
-    words = f"{details or 'no details'} ({status}, {where})"
+    """The error for a gRPC status without faults of Google Ads."""
+    reason = f"{details or 'no details'} ({status}, {where})"
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED") or any(word in details for word in _BAD_CREDENTIALS):
-        return AuthFailed(f"Google Ads refuses this login: {words}; mend it, then run again")
+        return AuthFailed(f"Google Ads refuses this login: {reason}; mend it, then run again")
     if status == "UNIMPLEMENTED":
-        return _sunset(f"nobody answers in version {version}: {words}", where)
+        return _sunset(f"nobody answers in version {version}: {reason}", where)
     if status == "RESOURCE_EXHAUSTED" and "larger than max" in details:
-        return DataError(f"an answer of Google Ads is too large for one message: {words}")
+        return DataError(f"an answer of Google Ads is too large for one message: {reason}")
     if status == "RESOURCE_EXHAUSTED":
-        return QuotaExceeded(f"Google Ads asks for a pause: {words}")
+        return QuotaExceeded(f"Google Ads asks for a pause: {reason}")
     if status in ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"):
-        return ConfigError(f"Google Ads does not accept the request: {words}")
-    return SourceUnavailable(f"Google Ads did not answer, or broke off: {words}")
+        return ConfigError(f"Google Ads does not accept the request: {reason}")
+    return SourceUnavailable(f"Google Ads did not answer, or broke off: {reason}")
 
 
-def _sunset(words: str, where: str) -> VersionRefused:
+def _sunset(reason: str, where: str) -> VersionRefused:
     return VersionRefused(
-        f"Google Ads has switched this API version off: {words} ({where}); set api_version to a newer one, or take it"
+        f"Google Ads has switched this API version off: {reason} ({where}); set api_version to a newer one, or take it"
         " out and upgrade google-ads"
     )

@@ -1,4 +1,4 @@
-"""Google Ads Query Language, as much as is needed to add a date range to a query without misreading it."""
+"""Parses Google Ads Query Language, as far as needed to add a date range to a query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.errors import ConfigError
 
 DATE = "segments.date"
-# Whoever filters by one of these leaves days out, and we could not tell them from days without rows.
+# A filter by one of these would exclude days, which could not be distinguished from days without rows.
 _CALENDAR = (DATE, "segments.week", "segments.month", "segments.quarter", "segments.year")
 
 _CLAUSES = ("SELECT", "FROM", "WHERE", "ORDER", "LIMIT", "PARAMETERS")
@@ -37,7 +37,7 @@ class _Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A query in its parts. Conditions, orders and parameters stay as they were written."""
+    """The clauses of a query. Conditions, orders and parameters are kept as they were written."""
 
     select: tuple[str, ...]
     resource: str
@@ -60,7 +60,7 @@ class Statement:
 
 
 def by_date(statement: Statement) -> Statement:
-    """The statement with the day of each row, in the order of days. Refuses one that would leave days or rows out."""
+    """The statement with the day of each row, ordered by day. Raises ConfigError if it would exclude days or rows."""
     if statement.limit is not None:
         raise ConfigError("LIMIT would leave rows out: take it away")
     for condition in statement.conditions:
@@ -82,7 +82,7 @@ def between(statement: Statement, first: date, last: date) -> str:
 
 
 def compose(resource: str, select: Sequence[str], conditions: Sequence[str]) -> Statement:
-    """A statement from its parts; each condition must be one condition."""
+    """A statement from its clauses. Raises ConfigError for an invalid resource or condition."""
     if not _RESOURCE.fullmatch(resource):
         raise ConfigError(f"{resource!r} is not the name of a resource: write for example campaign")
     for condition in conditions:
@@ -92,7 +92,7 @@ def compose(resource: str, select: Sequence[str], conditions: Sequence[str]) -> 
 
 
 def parse(text: str) -> Statement:
-    """The parts of a whole query."""
+    """Parses a query. Raises ConfigError if it is not valid."""
     clauses = _clauses(text)
     for needed in ("SELECT", "FROM"):
         if needed not in clauses:
@@ -129,7 +129,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _clauses(text: str) -> dict[str, list[_Token]]:
-    """The tokens of each clause, without its keyword. Clauses come once each and in their order."""
+    """The tokens of each clause, without its keyword. Raises ConfigError for repeated or misplaced clauses."""
     clauses: dict[str, list[_Token]] = {}
     current: list[_Token] | None = None
     for token in _tokens(text):
@@ -200,7 +200,7 @@ def _orders(text: str, tokens: Sequence[_Token]) -> list[str]:
 
 
 def _slices(text: str, tokens: Sequence[_Token]) -> list[str]:
-    """What stands between commas, as it was written."""
+    """The comma-separated parts, as they were written."""
     groups: list[list[_Token]] = [[]]
     for token in tokens:
         if token.text == ",":

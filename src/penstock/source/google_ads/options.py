@@ -1,4 +1,4 @@
-"""What the workspace file may say to Google Ads: once for the source, and once for each query."""
+"""Options of the kind google_ads: those of the source, and those of a query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _endpoint(text: str) -> str:
 
 
 class Options(Declared):
-    """What `sources.<name>` may say for kind google_ads. Credentials come from the environment, never from a file."""
+    """Options of `sources.<name>` for kind google_ads. Credentials come from the environment, never from a file."""
 
     login_customer_id: Annotated[str, BeforeValidator(_account)] | None = None
     api_version: str | None = None
@@ -59,7 +59,7 @@ def _path(text: str) -> str:
 
 
 class Column(Declared):
-    """Where the values of one field come from. Micros stay whole numbers unless they are wanted as units."""
+    """The Google Ads field of a column. Micros stay whole numbers unless `as: units` is given."""
 
     path: Annotated[str, AfterValidator(_path)]
     unit: Annotated[Literal["units"] | None, pydantic.Field(validation_alias="as")] = None
@@ -75,7 +75,7 @@ def _column(value: object) -> object:
 
 
 class QueryOptions(Declared):
-    """What `queries.<name>.options` may say: a resource with conditions, or a whole query."""
+    """Options of `queries.<name>` for kind google_ads: a resource with conditions, or a whole query."""
 
     resource: str | None = None
     conditions: Annotated[tuple[str, ...], pydantic.Field(strict=False)] = ()

@@ -1,4 +1,4 @@
-"""Rows of Google Ads as flat JSON objects: each field is read by a function that was made once for its path."""
+"""Converts rows of Google Ads to flat objects: a reader function for each field is created once from its path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Read = Callable[[Any], Any]
 
 _MICROS = 1_000_000
 _WHOLE = ("long", "double", "decimal")
-# Which types a field may have in the contract, by what Google Ads sends.
+# The types that a field may have in the contract, by the kind of value that Google Ads sends.
 _SUITABLE = {
     "a whole number": _WHOLE,
     "a number": ("double", "decimal"),
@@ -32,7 +32,8 @@ _SUITABLE = {
 
 
 def row_reader(row_type: Any, fields: Iterable[Field], columns: Mapping[str, Column], enums: str) -> Read:
-    """A function that makes a dict of one row. Refuses paths that the API version does not have, and wrong types."""
+    """Returns a function from a row to a dict. Raises ConfigError for paths that the API version does not have, and for
+    types that do not fit."""
     readers: list[tuple[str, Read]] = []
     problems: list[str] = []
     for field in fields:
@@ -56,7 +57,7 @@ def _refuse_unsuitable(field: Field, sent: str) -> None:
 
 
 def _reader(row: Any, column: Column, enums: str) -> tuple[Read, str]:
-    """How to read a path from a row, and what comes."""
+    """The reader of a path, and the kind of value that it returns."""
     *parents, name = column.path.split(".")
     message = row
     for depth, parent in enumerate(parents):
@@ -72,17 +73,17 @@ def _reader(row: Any, column: Column, enums: str) -> tuple[Read, str]:
 
         def read(given: Any) -> Any:
             found = value(given)
-            # most values are not zero, and asking whether a zero was sent costs as much as reading it
+            # most values are not zero, and HasField costs as much as reading the value
             return show(found) if found or owner(given).HasField(name) else None
 
-        if field.message_type is not None:  # a message is never false, whether it was sent or not
+        if field.message_type is not None:  # a message is always truthy, sent or not
             return (lambda given: show(value(given)) if owner(given).HasField(name) else None), sent
         return read, sent
-    return _if_owner_is_there(value, show, parents), sent
+    return _by_presence_of_owner(value, show, parents), sent
 
 
-def _if_owner_is_there(value: Read, show: Read, parents: list[str]) -> Read:
-    """A field that cannot say whether it was sent: it was, if the message that holds it was."""
+def _by_presence_of_owner(value: Read, show: Read, parents: list[str]) -> Read:
+    """The reader of a field without presence: it was sent if its message was sent."""
     holder: Read = attrgetter(".".join(parents[:-1])) if len(parents) > 1 else _as_it_is
     name = parents[-1]
 
@@ -132,7 +133,7 @@ def _base64(value: bytes) -> str:
 
 
 def _units(micros: int) -> str:
-    """Exact, as text: 1230000 is 1.230000."""
+    """Micros as exact text: 1230000 is 1.230000."""
     whole, rest = divmod(abs(micros), _MICROS)
     return f"{'-' if micros < 0 else ''}{whole}.{rest:06d}"
 
@@ -143,7 +144,7 @@ def _names(field: Any) -> Read:
 
 
 def _as_json(field: Any, enums: str) -> Read:
-    """Lists and objects travel as JSON text: a contract has no columns of parts."""
+    """The reader of a list or an object, which becomes JSON text."""
     from google.protobuf.json_format import MessageToDict
 
     def part(value: Any) -> Any:

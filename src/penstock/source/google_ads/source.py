@@ -1,4 +1,4 @@
-"""The source of kind google_ads: one report of one account and many days is one streamed request."""
+"""The class of kind google_ads: fetches one report of one account for many days with one streamed request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.source.google_ads.rows import Read, row_reader
 from penstock.source.options import read_options
 from penstock.source.protocol import COMPLETE, Account, Row, RunContext
 
-# Days that nobody asked for cost rows, a further request costs quota: so much of a gap is asked for as well.
+# A request costs quota, so days of a gap up to this length are fetched too and their rows ignored.
 _GAP = timedelta(days=7)
 _ACCOUNT = re.compile(r"\d{3}-\d{3}-\d{4}")
 _DIGITS = re.compile("[0-9]+")
@@ -49,7 +49,7 @@ class GoogleAdsSource:
         self.api_version = self._connection.version
 
     def refuse(self, query: Query) -> None:
-        """A ConfigError if the query cannot be asked as it is written."""
+        """Raises ConfigError if the query is not valid."""
         self._prepare(query)
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
@@ -58,7 +58,7 @@ class GoogleAdsSource:
             yield from self._rows_of_group(statement, read, customer.id, days)
 
     def accounts(self, levels: int, statuses: Sequence[str]) -> list[Account]:
-        """The accounts below the login's manager that can have reports of their own."""
+        """The accounts below the manager account of the login that have reports of their own."""
         if unknown := sorted(set(statuses) - set(_STATUSES)):
             raise UsageError(f"an account is never {', '.join(unknown)} (statuses: {', '.join(_STATUSES)})")
         manager = self._options.login_customer_id
@@ -74,7 +74,7 @@ class GoogleAdsSource:
         for rows in self._connection.stream(manager, str(statement)):
             for row in rows:
                 client = row.customer_client
-                # one account may be reached through several managers
+                # several managers may list the same account
                 found[client.id] = Account(str(client.id), client.descriptive_name, client.time_zone)
         return [found[number] for number in sorted(found)]
 
@@ -90,7 +90,7 @@ class GoogleAdsSource:
     def _rows_of_group(
         self, statement: gaql.Statement, read: Read, customer_id: str, days: Sequence[date]
     ) -> Iterator[tuple[date, Row]]:
-        """The rows of neighbouring days. A day is complete when a later one has come, or the end."""
+        """The rows of a group of days. A day is complete at the first row of a later day, or at the end."""
         wanted = {day.isoformat(): day for day in days}
         waiting = list(reversed(days))
         current, due, last = "", days[0].isoformat(), days[-1].isoformat()
@@ -112,7 +112,7 @@ class GoogleAdsSource:
 
 
 def date_groups(dates: Sequence[date]) -> list[list[date]]:
-    """Days in groups that one request can ask for: a new one begins after a long gap."""
+    """Groups the days of one request each. A new group begins after a gap of more than a week."""
     groups: list[list[date]] = []
     for day in dates:
         if groups and day - groups[-1][-1] <= _GAP:
@@ -123,7 +123,7 @@ def date_groups(dates: Sequence[date]) -> list[list[date]]:
 
 
 def _out_of_order(days: Sequence[date], text: str, due: str) -> Iterator[tuple[date, Row]]:
-    """Every day fails: those that seemed complete may lack rows that would have come later."""
+    """An error for every day: days that seemed complete may lack rows."""
     for day in days:
         yield (
             day,
@@ -142,7 +142,7 @@ def _statement(options: QueryOptions) -> gaql.Statement:
 
 
 def _refuse_other_names(query: Query, options: QueryOptions) -> None:
-    """Each field has its place in the answer, and nothing is selected that no field takes."""
+    """Raises ConfigError unless `select` and the fields of the query have the same names."""
     fields = [field.name for field in query.fields]
     missing = [name for name in fields if name not in options.select]
     if missing:

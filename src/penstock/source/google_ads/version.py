@@ -1,4 +1,4 @@
-"""Which versions of the Google Ads API the installed client speaks, and the modules of one of them."""
+"""The versions of the Google Ads API that the installed client supports, and the modules of a version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGE = "google.ads.googleads"
 
 
 def versions() -> list[str]:
-    """The API versions that the installed client speaks, oldest first."""
+    """The API versions that the installed client supports, oldest first. Raises ConfigError without the client."""
     try:
         found = find_spec(_PACKAGE)
     except ModuleNotFoundError:
@@ -27,7 +27,7 @@ def versions() -> list[str]:
 
 
 def known_version(wanted: str | None) -> str:
-    """The version to ask in; refuses one that the installed client does not speak."""
+    """The wanted version, or the default. Raises ConfigError if the installed client does not support it."""
     known, version = versions(), wanted or DEFAULT
     if version not in known:
         raise ConfigError(f"api_version: the installed client does not speak {version} (known: {', '.join(known)})")
@@ -35,5 +35,5 @@ def known_version(wanted: str | None) -> str:
 
 
 def part(version: str, name: str) -> Any:
-    """A module of the client library for one API version. The first one takes about two seconds to load."""
+    """Imports a module of the client library for one API version. The first import takes about two seconds."""
     return import_module(f"{_PACKAGE}.{version}.{name}")

@@ -1,4 +1,4 @@
-"""Whether an address answers: one connection that is closed at once, within a short time. Nothing is asked."""
+"""Checks whether an address accepts connections, within a short time and without sending a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.errors import PenstockError, SourceUnavailable
 
 
 def connect(host: str, port: int, seconds: float, scheme: str = "https") -> None:
-    """Raises SourceUnavailable when nobody answers there. An address behind a proxy is left to the proxy."""
+    """Raises SourceUnavailable if the address does not accept a connection. Skips addresses behind a proxy."""
     if getproxies().get(scheme) and not proxy_bypass(host):
         return
     try:
@@ -24,7 +24,8 @@ def connect(host: str, port: int, seconds: float, scheme: str = "https") -> None
 
 
 def within(seconds: float, work: Callable[[], None], what: str) -> None:
-    """Do the work, or raise SourceUnavailable when it takes longer; it is left to end by itself then."""
+    """Does the work in a thread. Raises its error, or SourceUnavailable if it takes longer; the thread is then left to
+    end by itself."""
     raised: list[PenstockError] = []
 
     def attempt() -> None:
