@@ -80,17 +80,17 @@ def run_in_a_loop(folder: str, progress: Progress, seed: int) -> None:
 def _run(ws: Workspace, spark: Any, act: str, chance: random.Random) -> None:
     match act:
         case "run":
-            ws.run(Selection(), actor="soak", spark=spark)
+            ws.runs.start(Selection(), actor="soak", spark=spark)
         case "reprocess":
             views = ws.context.state.views(ws.context.ranges(Selection()))
             keys = tuple(view.key for view in chance.sample(views, min(len(views), chance.randint(1, 8))))
-            ws.run(Selection(keys=keys), reprocess=True, actor="soak", spark=spark)
+            ws.runs.start(Selection(keys=keys), reprocess=True, actor="soak", spark=spark)
         case "reconcile":
             ws.maintenance.reconcile(spark=spark)
         case "compact":
             ws.maintenance.compact([head.name for _, head in ws.maintenance.tables()], None, spark=spark)
         case "recheck":
-            ws.recheck(Selection(), actor="soak", spark=spark)
+            ws.rechecks.run(Selection(), actor="soak", spark=spark)
 
 
 # --- reader ---------------------------------------------------------------------------------------------------------

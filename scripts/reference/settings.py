@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.config.check_keys import BESIDE_KEYS, CHECK_KEYS
 from penstock.config.settings import Settings
-from penstock.config.values import Declared, Keeps, KeyDoc, named, format_duration
+from penstock.config.values import Declared, Keeps, KeyDoc, format_duration, named
 from penstock.source.demo import DemoOptions
 from penstock.source.files import Delivery, FilesOptions
 from penstock.source.google_ads.options import Options as GoogleAdsOptions

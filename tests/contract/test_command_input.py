@@ -90,7 +90,7 @@ def test_both_databases_take_the_largest_numbers(backend: str, tmp_path: Path, r
     assert ws.context.backfills.page(MOST_LINES + 1, None) == ([], 0)
     assert len(ws.context.state.views(ws.context.ranges(Selection()), limit=MOST_LINES + 1)) == 18
     assert ws.maintenance.garbage(MAX_DURATION) == []
-    assert ws.ledger.export_ledger(MAX_DURATION.days, actor="ada", dry_run=True)["events"] == 0
+    assert ws.ledger.export(MAX_DURATION.days, actor="ada", dry_run=True)["events"] == 0
     ws.data.take_snapshot("s", MAX_DURATION)
     assert [found.name for found in ws.data.snapshots.all()] == ["s"]
     ws.context.database.close()

@@ -61,7 +61,10 @@ def marked(ws: Workspace) -> int:
 
 def fail(ws: Workspace, *numbers: int) -> None:
     """The first day of these customers is attempted and rejected."""
-    control, workers = ControlStore(ws.context.database, ws.context.now), WorkerStore(ws.context.database, ws.context.now)
+    control, workers = (
+        ControlStore(ws.context.database, ws.context.now),
+        WorkerStore(ws.context.database, ws.context.now),
+    )
     body = ws.context.contracts["campaign_daily"]
     control.store_contracts([(body.fingerprint, "demo", "campaign_daily", "v1", body.body())])
     token = workers.register()

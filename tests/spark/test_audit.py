@@ -169,7 +169,7 @@ def create_backfill(shop: Shop) -> list[Line]:
     new = shop.ws.backfills.plan(ONE, reprocess=True, chunk_size=10, priority=0, max_chunks=1, actor="kim")
     shop.filters = ONE_FILTER
     shop.flags = {"reprocess": True, "chunk_size": 10, "priority": 0, "max_chunks": 1}
-    assert shop.ws.context.backfills.create(new, ONE) == new.backfill_id
+    assert shop.ws.backfills.create(new, ONE) == new.backfill_id
     return [(1, "done")]
 
 

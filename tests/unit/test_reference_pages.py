@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 from penstock.source.google_ads import options as google_ads
 from penstock.source.options import Options, read_options
 from penstock.source.paging import Offsets, PageNumbers
+from penstock.source.registry import hooks_of
 
 SECTIONS = sections()
 CHECKS = [section for section in SECTIONS if section.meaning]
@@ -117,7 +118,7 @@ def test_the_example_of_a_key_is_valid(place: str, key: str, doc: KeyDoc, tmp_pa
     else:
         target[key] = value
     (tmp_path / "penstock.yaml").write_text(yaml.safe_dump(document))
-    assert load_settings(tmp_path, {"OPENLINEAGE_API_KEY": "secret"}).tenant == "acme"
+    assert load_settings(tmp_path, {"OPENLINEAGE_API_KEY": "secret"}, hooks_of).tenant == "acme"
 
 
 @pytest.mark.parametrize("section", CHECKS, ids=lambda section: section.title)

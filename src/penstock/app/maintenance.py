@@ -116,6 +116,13 @@ class MaintenanceService:
             action.affected = published.loaded + published.hidden
         return published
 
+    def note_reconciled(self, actor: str | None = None) -> None:
+        """Record in the audit log that `differences` found nothing to publish.
+
+        >>> ws.maintenance.note_reconciled("kim")
+        """
+        self._context.note(audit_entry(actor, AuditedAct.RECONCILE), 0, "nothing differs")
+
     def _reconcile(self, report: Report | None, spark: SparkSession | None) -> Publication:
         from penstock.flow.heartbeat import Heartbeat
         from penstock.warehouse.compare import queue_differences

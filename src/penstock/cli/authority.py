@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from penstock.cli.render import show
 if TYPE_CHECKING:
     from penstock.app import Workspace
     from penstock.partition import PartitionKey
-    from penstock.state.control import AuditEntry
 
 
 def register(state: typer.Typer) -> None:
@@ -33,10 +32,13 @@ def demote(
 ) -> None:
     """Withdraw the authoritative run of a partition: readers stop seeing its rows at once."""
     _change_authority(
-        "demote", key, {"reason": reason},
-        lambda ws, one, entry: ws.operations.demote(one, reason, entry, rehearsal=dry_run), workspace, actor, dry_run, as_json,
+        lambda ws, one: ws.operations.demote(one, reason=reason, actor=actor, dry_run=dry_run),
+        key,
         "demoted: readers no longer see its rows",
-    )  # fmt: skip
+        workspace,
+        dry_run,
+        as_json,
+    )
 
 
 def rollback(
@@ -54,13 +56,14 @@ def rollback(
     Readers stop seeing the rows of the present run at once; the next `run` or control round publishes the earlier run.
     Restatement skips the partition until `state resume`.
     """
-    from penstock.partition import run_id
-
     _change_authority(
-        "rollback", key, {"to": to, "reason": reason},
-        lambda ws, one, entry: ws.operations.rollback(one, run_id(to), entry, reason=reason, rehearsal=dry_run), workspace,
-        actor, dry_run, as_json, f"rolled back to run {to}: the next `penstock run` publishes it",
-    )  # fmt: skip
+        lambda ws, one: ws.operations.rollback(one, to, reason=reason, actor=actor, dry_run=dry_run),
+        key,
+        f"rolled back to run {to}: the next `penstock run` publishes it",
+        workspace,
+        dry_run,
+        as_json,
+    )
 
 
 def approve(
@@ -77,37 +80,33 @@ def approve(
 
     Restatement skips the partition until `state resume`.
     """
-    from penstock.partition import run_id
-
     _change_authority(
-        "approve", key, {"run": run, "reason": reason},
-        lambda ws, one, entry: ws.operations.approve(one, run_id(run), reason, entry, rehearsal=dry_run), workspace, actor,
-        dry_run, as_json, f"approved run {run}: the next `penstock run` publishes it",
-    )  # fmt: skip
+        lambda ws, one: ws.operations.approve(one, run, reason=reason, actor=actor, dry_run=dry_run),
+        key,
+        f"approved run {run}: the next `penstock run` publishes it",
+        workspace,
+        dry_run,
+        as_json,
+    )
 
 
 def _change_authority(
-    command: str,
+    apply: Callable[[Workspace, PartitionKey], bool],
     key: str,
-    flags: dict[str, Any],
-    apply: Callable[[Workspace, PartitionKey, AuditEntry], bool],
+    result: str,
     workspace: str,
-    actor: str | None,
     dry_run: bool,
     as_json: bool,
-    result: str,
 ) -> None:
     """Apply or preview a change, and print its result. `apply` returns whether there is something to change."""
-    from penstock.app import open_workspace, os_user
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
+    from penstock.app import open_workspace
     from penstock.views.operations import authority_document
 
     ws = open_workspace(workspace)
     chosen = opt.select_key(key)
     [one] = chosen.keys
     ws.context.ranges(chosen)  # refuses unknown names
-    changes = apply(ws, one, AuditEntry(actor or os_user(), AuditedAct(f"state {command}"), chosen.as_dict(), flags))
+    changes = apply(ws, one)
     message = f"{one} {'would be' if dry_run else 'is'} {result}" if changes else f"{one}: nothing to do"
     document = authority_document(one, changed=changes and not dry_run, dry_run=dry_run)
     show(document, as_json, lambda console: console.print(message))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.app import Workspace
+    from penstock.app.backfills import BackfillService
     from penstock.state.backfills import Backfill
 
 backfill = typer.Typer(no_args_is_help=True, help="Backfills: selections that the control loop fetches in chunks.")
@@ -63,19 +64,21 @@ def create(
     After a change of the fields and the `schema_version` of a query, `--schema-version OLD` fetches history again under
     the new version; each partition moves from the old table to the new one when its new run is accepted.
     """
-    from penstock.app import open_workspace, os_user
+    from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
     from penstock.views.backfills import new_backfill_document
 
     ws = open_workspace(workspace)
     chosen = replace(filters.selection(), schema_version=schema_version)
     moved = ws.backfills.count_of_version(chosen) if schema_version else None
     reprocess = reprocess or moved is not None
-    who = change.actor or os_user()
-    new = ws.backfills.new(
-        chosen, reprocess=reprocess, chunk_size=chunk_size, priority=priority, max_chunks=max_chunks, actor=who
+    new = ws.backfills.plan(
+        chosen,
+        reprocess=reprocess,
+        chunk_size=chunk_size,
+        priority=priority,
+        max_chunks=max_chunks,
+        actor=change.actor,
     )
     if not new.total:
         raise UsageError(
@@ -84,8 +87,7 @@ def create(
         )
     if not change.dry_run:
         confirm("backfilling", new.total if moved is None else moved, yes=change.yes, force=change.force)
-        flags = {"reprocess": reprocess, "chunk_size": chunk_size, "priority": priority, "max_chunks": max_chunks}
-        ws.backfills.create(new, AuditEntry(who, AuditedAct.BACKFILL_CREATE, chosen.as_dict(), flags))
+        ws.backfills.create(new, chosen)
     total = counted(new.total)
     message = f"{total} would be backfilled" if change.dry_run else f"backfill {new.backfill_id}: {total}"
     if moved is not None:
@@ -152,7 +154,7 @@ def pause(
     debug: opt.Debug = False,
 ) -> None:
     """Issue no more chunks of a backfill; open chunks are finished."""
-    _change_status(backfill_id, "paused", "pause", actor, workspace, as_json, dry_run)
+    _change_status(backfill_id, "paused", lambda backfills: backfills.pause, actor, workspace, as_json, dry_run)
 
 
 @backfill.command()
@@ -165,7 +167,7 @@ def resume(
     debug: opt.Debug = False,
 ) -> None:
     """Continue a paused backfill from where it stopped."""
-    _change_status(backfill_id, "active", "resume", actor, workspace, as_json, dry_run)
+    _change_status(backfill_id, "active", lambda backfills: backfills.resume, actor, workspace, as_json, dry_run)
 
 
 @backfill.command()
@@ -178,7 +180,7 @@ def cancel(
     debug: opt.Debug = False,
 ) -> None:
     """End a backfill permanently. Fetched partitions stay; open chunks are finished."""
-    _change_status(backfill_id, "cancelled", "cancel", actor, workspace, as_json, dry_run)
+    _change_status(backfill_id, "cancelled", lambda backfills: backfills.cancel, actor, workspace, as_json, dry_run)
 
 
 @backfill.command("retry-failed")
@@ -196,7 +198,7 @@ def retry_failed(
     Like `state retry`, it refuses partitions that are marked terminal, are frozen, or left nothing in the raw sink. If
     such a backfill is already active or paused, the command returns that one.
     """
-    from penstock.app import open_workspace, os_user
+    from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
     from penstock.cli.retry import draw_refused
     from penstock.views.operations import retry_failed_document
@@ -206,14 +208,13 @@ def retry_failed(
     new: str | None = None
     if found.total and not change.dry_run:
         confirm("retrying", found.total, yes=change.yes, force=change.force)
-        flags = {"without_raw": without_raw, "yes": change.yes, "force": change.force}
         with RunProgress() as progress:
             new = ws.backfills.retry_failed(
-                ws.backfills.get(backfill_id),
-                change.actor or os_user(),
+                backfill_id,
+                actor=change.actor,
                 without_raw=without_raw,
-                total=found.total,
-                flags=flags,
+                preview=found,
+                flags={"without_raw": without_raw, **change.flags},
                 report=progress.stage("retry", found.total),
             )
 
@@ -230,16 +231,20 @@ def retry_failed(
 
 
 def _change_status(
-    backfill_id: str, status: str, verb: str, actor: str | None, workspace: str, as_json: bool, dry_run: bool
+    backfill_id: str,
+    status: str,
+    change: Callable[[BackfillService], Callable[..., bool]],
+    actor: str | None,
+    workspace: str,
+    as_json: bool,
+    dry_run: bool,
 ) -> None:
-    from penstock.app import open_workspace, os_user
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
+    """Pause, resume or cancel a backfill, or preview that, and print the result."""
+    from penstock.app import open_workspace
     from penstock.views.backfills import backfill_change_document
 
     ws = open_workspace(workspace)
-    entry = AuditEntry(actor or os_user(), AuditedAct(f"backfill {verb}"), {"backfill_id": backfill_id}, {})
-    changes = ws.context.backfills.move(backfill_id, status, entry, rehearsal=dry_run)
+    changes = change(ws.backfills)(backfill_id, actor=actor, dry_run=dry_run)
     message = f"backfill {backfill_id} {'would be' if dry_run else 'is'} {status}"
     item = _item(ws, ws.backfills.get(backfill_id))
     if not changes:

@@ -17,7 +17,6 @@ from penstock.cli.progress import RunProgress
 from penstock.cli.render import log_event, note, show, show_line
 from penstock.cli.run_summary import waiting_lines
 from penstock.cli.text_tables import table
-from penstock.errors import UsageError
 from penstock.plural import counted
 
 if TYPE_CHECKING:
@@ -44,12 +43,11 @@ def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: 
     from penstock.app import open_workspace
     from penstock.control.select import Selection
     from penstock.flow.heartbeat import Heartbeat
-    from penstock.state.worker import WorkerStore
     from penstock.views.runs import round_document
 
     ws = open_workspace(workspace)
     stop = _stop_on_signals()
-    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart, RunProgress() as progress:
+    with Heartbeat(ws.context.workers) as heart, RunProgress() as progress:
         facts = ws.rounds.tick(_session(ws), heart.token, progress, stop.is_set)
     held_up = None if facts["planned"] else ws.partitions.held_up(Selection()) | {"model_inputs": facts["model_inputs"]}
     document = round_document(facts, held_up)
@@ -76,7 +74,6 @@ def serve(
     from penstock.app import open_workspace
     from penstock.control.serve import serve as loop
     from penstock.flow.heartbeat import Heartbeat
-    from penstock.state.worker import WorkerStore
     from penstock.views.runs import round_document
 
     ws = open_workspace(workspace)
@@ -89,7 +86,7 @@ def serve(
             show_line(round_document(facts))
         return facts
 
-    with Heartbeat(WorkerStore(ws.context.database, ws.context.now)) as heart:
+    with Heartbeat(ws.context.workers) as heart:
         _log("started", {"worker": heart.token, "every_seconds": ws.settings.control.every.total_seconds()})
         loop(round_, ws.settings.control.every, stop, _log, rounds)
         _log("stopped", {"worker": heart.token})
@@ -128,24 +125,15 @@ def close_breaker(
     debug: opt.Debug = False,
 ) -> None:
     """Close the breaker of a source: issue attempts for it again without waiting for a probe."""
-    from penstock.app import open_workspace, os_user
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
-    from penstock.state.records import Breaker
+    from penstock.app import open_workspace
     from penstock.views.operations import close_breaker_document
 
     ws = open_workspace(workspace)
-    if source not in ws.settings.sources:
-        raise UsageError(f"unknown source {source} (known: {', '.join(ws.settings.sources)})")
-    entry = AuditEntry(actor or os_user(), AuditedAct.CLOSE_BREAKER, {"source": source}, {})
-    is_open = ws.context.breakers.get(source) != Breaker(source)
-    closed = not dry_run and ws.context.breakers.close(source, entry)
+    changes = ws.operations.close_breaker(source, actor=actor, dry_run=dry_run)
     message = f"the breaker of {source} was not open"
-    if dry_run and is_open:
-        message = f"the breaker of {source} would be closed"
-    elif closed:
-        message = f"the breaker of {source} is closed"
-    document = close_breaker_document(source, changed=closed, dry_run=dry_run)
+    if changes:
+        message = f"the breaker of {source} {'would be' if dry_run else 'is'} closed"
+    document = close_breaker_document(source, changed=changes and not dry_run, dry_run=dry_run)
     show(document, as_json, lambda console: console.print(message))
 
 

@@ -78,10 +78,8 @@ def sync(
     An account that the source no longer lists gets an end (active_to); no account is deleted, and an existing end
     stays. Repeating it changes nothing.
     """
-    from penstock.app import open_workspace, os_user
+    from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
     from penstock.views.customers import sync_document
 
     ws = open_workspace(workspace)
@@ -91,8 +89,7 @@ def sync(
     if changes and not change.dry_run:
         confirm("changing", len(changes), yes=change.yes, force=change.force, noun="customer")
         flags = {"levels": levels, "status": wanted, "yes": change.yes, "force": change.force}
-        entry = AuditEntry(change.actor or os_user(), AuditedAct.CUSTOMERS_SYNC, {"source": name}, flags)
-        ws.customers.sync(plan, entry)
+        ws.customers.sync(name, plan, actor=change.actor, flags=flags)
     document = sync_document(plan, dry_run=change.dry_run)
 
     def draw(console: Console) -> None:

@@ -95,7 +95,7 @@ def _spark() -> str:
         archive = archive_of_classes()
     except PenstockError:  # no Java, which is a check of its own
         archive = None
-    wanted = archive is not None and not archive.is_there and archive.obstacle is None
+    wanted = archive is not None and not archive.exists and archive.obstacle is None
     hint = "; `penstock spark prepare` makes it start seconds earlier" if wanted else ""
     return f"pyspark {version('pyspark')}{hint}"
 
@@ -109,7 +109,7 @@ def _lake(ws: Workspace) -> str:
     from penstock.partition import new_ulid
 
     probe = f"doctor/{new_ulid()}"
-    if not ws.context.lake.create(probe, b"penstock doctor") or ws.lake.create(probe, b"again"):
+    if not ws.context.lake.create(probe, b"penstock doctor") or ws.context.lake.create(probe, b"again"):
         raise PenstockError(
             f"{ws.context.lake.url} does not honour create-if-absent: Penstock cannot seal runs there safely"
         )

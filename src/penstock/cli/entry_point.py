@@ -23,7 +23,7 @@ def main() -> None:
         process_exit.code = ExitCode.DONE
     except KeyboardInterrupt:  # during the imports; a command handles its own interrupts
         interrupts.ignore()
-        interrupts.say("interrupted")
+        interrupts.print_once("interrupted")
         process_exit.code = ExitCode.INTERRUPTED
         sys.exit(ExitCode.INTERRUPTED)
     except SystemExit as ended:

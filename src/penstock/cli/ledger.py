@@ -9,7 +9,7 @@ import typer
 from penstock.cli import options as opt
 from penstock.cli.render import draw_more, note, show
 from penstock.cli.text_tables import table
-from penstock.clock import LONGEST
+from penstock.clock import MAX_DURATION
 from penstock.errors import UsageError
 from penstock.plural import counted
 from penstock.views.document import page, paginate
@@ -42,9 +42,9 @@ def tail(
     ws = open_workspace(workspace)
     asked = limit if after is None else limit + 1  # no event follows the newest ones
     named = run_id(run) if run else None
-    events = ws.ledger.tail(asked, after=after, run_id=named, kind=kind)
+    events = ws.context.ledger.tail(asked, after=after, run_id=named, kind=kind)
     found, following = paginate(events, limit, lambda event: event["position"])
-    total = ws.ledger.count(run_id=named, kind=kind)
+    total = ws.context.ledger.count(run_id=named, kind=kind)
 
     def draw(console: Console) -> None:
         rows = [(str(e["position"]), e["occurred_at"], e["type"], e["run_id"], _about(e["payload"])) for e in found]
@@ -78,7 +78,7 @@ def export(
         typer.Option(
             "--older-than",
             min=1,
-            max=LONGEST.days,
+            max=MAX_DURATION.days,
             metavar="DAYS",
             help="Only events of finished runs that are this old.",
         ),
@@ -91,16 +91,13 @@ def export(
     debug: opt.Debug = False,
 ) -> None:
     """Move old events from the database to files in the lake, with their digest. `rebuild` reads both."""
-    from penstock.app import open_workspace, os_user
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
+    from penstock.app import open_workspace
     from penstock.views.ledger import export_document
 
     ws = open_workspace(workspace)
-    entry = AuditEntry(actor or os_user(), AuditedAct.LEDGER_EXPORT, {"older_than_days": older_than}, {})
     if not dry_run and not yes:
         raise UsageError("this removes events from the database: look at --dry-run first, then add --yes")
-    exported = ws.ledger.export(older_than, entry, rehearsal=dry_run)
+    exported = ws.ledger.export(older_than, actor=actor, dry_run=dry_run)
     message = f"{counted(exported['events'], 'event')} {'would be exported' if dry_run else 'exported'}"
     show(export_document(exported, dry_run=dry_run), as_json, lambda console: console.print(message))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import LISTED, draw_keys, draw_more, show
 from penstock.cli.text_tables import table
-from penstock.lifecycle import PartitionStatus
 from penstock.plural import counted
 from penstock.views.document import paginate
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.app import Workspace
     from penstock.control.select import Selection
     from penstock.partition import PartitionKey
-    from penstock.state.control import AuditEntry
     from penstock.state.records import PartitionView
 
 
@@ -69,13 +67,17 @@ def mark_terminal(
 ) -> None:
     """Mark failed partitions as terminal: no automatic or manual retry until `clear-terminal`."""
     _change_marks(
-        _MarkChange("mark-terminal", "marking", "terminal", {"reason": reason}),
+        _MarkChange("marking", "terminal"),
         filters.selection(),
         change,
         workspace,
         as_json,
         _without_terminal_mark,
-        lambda ws, found, entry: ws.context.marks.mark_terminal(found, reason, entry) if found else None,
+        lambda ws, found, chosen: (
+            ws.operations.mark_terminal(found, actor=change.actor, reason=reason, selection=chosen, flags=change.flags)
+            if found
+            else None
+        ),
     )
 
 
@@ -93,13 +95,17 @@ def clear_terminal(
     retries it once.
     """
     _change_marks(
-        _MarkChange("clear-terminal", "clearing", "no longer terminal: `penstock state retry` retries them", {}),
+        _MarkChange("clearing", "no longer terminal: `penstock state retry` retries them"),
         filters.selection(),
         change,
         workspace,
         as_json,
         _with_terminal_mark_or_failures,
-        lambda ws, found, entry: ws.context.marks.clear_terminal(found, entry) if found else None,
+        lambda ws, found, chosen: (
+            ws.operations.clear_terminal(found, actor=change.actor, selection=chosen, flags=change.flags)
+            if found
+            else None
+        ),
     )
 
 
@@ -121,13 +127,13 @@ def pause(
     is_lasting = not chosen.keys and chosen.status is None and chosen.until is None
     done = "paused; customers and days that are added later, too" if is_lasting else "paused"
     _change_marks(
-        _MarkChange("pause", "pausing", done, {"reason": reason}, "all partitions that match are paused"),
+        _MarkChange("pausing", done, "all partitions that match are paused"),
         chosen,
         change,
         workspace,
         as_json,
-        _not_paused,
-        lambda ws, _, entry: ws.operations.pause(chosen, reason, entry),
+        lambda ws, chosen: ws.partitions.pausable(chosen, LISTED),
+        lambda ws, _, chosen: ws.operations.pause(chosen, actor=change.actor, reason=reason, flags=change.flags),
     )
 
 
@@ -145,22 +151,20 @@ def resume(
     """
     chosen = filters.selection()
     _change_marks(
-        _MarkChange("resume", "resuming", "resumed", {}, "nothing that matches is paused or held"),
+        _MarkChange("resuming", "resumed", "nothing that matches is paused or held"),
         chosen,
         change,
         workspace,
         as_json,
-        _paused_or_held,
-        lambda ws, _, entry: ws.operations.resume(chosen, entry),
+        lambda ws, chosen: ws.partitions.resumable(chosen, LISTED),
+        lambda ws, _, chosen: ws.operations.resume(chosen, actor=change.actor, flags=change.flags),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _MarkChange:
-    command: str  # the sub-command of `state`
     verb: str  # for the confirmation
     result: str  # completes "partitions are ..."
-    flags: dict[str, Any]  # for the audit log
     nothing: str = "no partition matches"  # the message if nothing changes
 
 
@@ -171,17 +175,15 @@ def _change_marks(
     workspace: str,
     as_json: bool,
     find: Callable[[Workspace, Selection], tuple[Sequence[PartitionKey], int]],
-    apply: Callable[[Workspace, Sequence[PartitionKey], AuditEntry], int | None],
+    apply: Callable[[Workspace, Sequence[PartitionKey], Selection], int | None],
 ) -> None:
     """Find the partitions, preview or confirm, apply the change, and print the result.
 
     `find` returns partitions and their number. Only the first partitions suffice for a change by filters. `apply`
     returns the number of changed partitions, or None if there was nothing to change.
     """
-    from penstock.app import open_workspace, os_user
+    from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
     from penstock.views.operations import marks_document
 
     ws = open_workspace(workspace)
@@ -189,9 +191,7 @@ def _change_marks(
     changed: int | None = None
     if not change.dry_run:
         confirm(mark.verb, total, yes=change.yes, force=change.force)
-        flags = {**mark.flags, "yes": change.yes, "force": change.force}
-        entry = AuditEntry(change.actor or os_user(), AuditedAct(f"state {mark.command}"), chosen.as_dict(), flags)
-        changed = apply(ws, found, entry)
+        changed = apply(ws, found, chosen)
 
     def draw(console: Console) -> None:
         if change.dry_run:
@@ -206,38 +206,13 @@ def _change_marks(
 
 
 def _without_terminal_mark(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
-    from penstock.control.ranges import iter_pages
-    from penstock.control.requeue import SCANNED
-
-    ranges = ws.context.ranges(chosen)  # refuses unknown names
-    if chosen.status not in (None, PartitionStatus.FAILED):
-        return [], 0
-    failed = (ws.context.state.views(some, status=PartitionStatus.FAILED) for some in iter_pages(ranges, SCANNED))
-    keys = [view.key for some in failed for view in some if view.control.terminal_at is None]
+    keys = ws.partitions.unmarked(chosen)
     return keys, len(keys)
 
 
 def _with_terminal_mark_or_failures(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
-    from penstock.control.requeue import MOVED
-
-    keys: list[PartitionKey] = []
-    after = None
-    while found := ws.partitions.terminal(chosen, after=after, limit=MOVED):
-        after = found[-1][0].key
-        keys += [view.key for view, _ in found if view.control.terminal_at is not None or view.control.failures]
+    keys = ws.partitions.clearable(chosen)
     return keys, len(keys)
-
-
-def _not_paused(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
-    ranges, status = ws.context.ranges(chosen), chosen.status
-    found = ws.context.state.views(ranges, status=status, paused=False, limit=LISTED)
-    return [view.key for view in found], ws.context.state.count(ranges, status=status, paused=False)
-
-
-def _paused_or_held(ws: Workspace, chosen: Selection) -> tuple[list[PartitionKey], int]:
-    ranges, status = ws.context.ranges(chosen), chosen.status
-    found = ws.context.state.views(ranges, status=status, marked=True, limit=LISTED)
-    return [view.key for view in found], ws.context.state.count(ranges, status=status, marked=True)
 
 
 def _draw_terminal(

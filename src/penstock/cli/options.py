@@ -153,6 +153,11 @@ class ChangeOptions(OptionGroup):
     force: Force = False
     actor: ActorName = None
 
+    @property
+    def flags(self) -> dict[str, bool]:
+        """The options of the confirmation, for the audit log."""
+        return {"yes": self.yes, "force": self.force}
+
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` with the fields of its option groups as parameters, which is what Typer expects.

@@ -107,23 +107,18 @@ def gc(
 
     `state rollback` and `state approve` refuse a deleted run.
     """
-    from penstock.app import open_workspace, os_user
+    from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
-    from penstock.config.values import duration
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
     from penstock.views.raw import deleted_runs_document, garbage_document
 
     ws = open_workspace(workspace)
-    age = duration(older_than)
-    found = ws.maintenance.garbage(age)
+    found = ws.maintenance.garbage(older_than)
     if change.dry_run:
         document = garbage_document(found)
         show(document, as_json, lambda console: _draw_garbage(console, document))
         return
     confirm("deleting raw runs of", len(found), yes=change.yes, force=change.force)
-    entry = AuditEntry(change.actor or os_user(), AuditedAct.RAW_GC, {"older_than": older_than}, {})
-    runs, files = ws.maintenance.collect_garbage(found, age, entry)
+    runs, files = ws.maintenance.collect_garbage(found, older_than, actor=change.actor)
     message = f"deleted {counted(runs, 'raw run')}, {counted(files, 'file')}"
     show(deleted_runs_document(runs, files), as_json, lambda console: console.print(message))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from penstock.app import Workspace
     from penstock.app.recovery import LakeRecovery
-    from penstock.state.control import AuditEntry
     from penstock.warehouse.rebuild import Rebuilt, TableDamage
 
 _LISTED = 20
@@ -88,22 +88,19 @@ def recover(
 
     Both can be repeated, and continue an interrupted recovery.
     """
-    from penstock.app import load_workspace, os_user
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
+    from penstock.app import load_workspace
 
     if tables and side is not Side.DATABASE:
         raise UsageError("--table goes with --from database")
     ws = load_workspace(workspace)
-    flags = {"from": side, "tables": tables or []}
-    entry = AuditEntry(change.actor or os_user(), AuditedAct.RECOVER, {}, {k: v for k, v in flags.items() if v})
+    flags = {name: value for name, value in {"from": side, "tables": tables}.items() if value}
     match side:
         case None:
             _report(ws, as_json)
         case Side.LAKE:
-            _from_lake(ws, entry, change, as_json)
+            _from_lake(ws, flags, change, as_json)
         case Side.DATABASE:
-            _from_database(ws, entry, tables or [], change, as_json)
+            _from_database(ws, flags, tables or [], change, as_json)
 
 
 def _report(ws: Workspace, as_json: bool) -> None:
@@ -127,7 +124,7 @@ def _report(ws: Workspace, as_json: bool) -> None:
 # --- from the lake ----------------------------------------------------------------------------------------------------
 
 
-def _from_lake(ws: Workspace, entry: AuditEntry, change: opt.ChangeOptions, as_json: bool) -> None:
+def _from_lake(ws: Workspace, flags: Mapping[str, Any], change: opt.ChangeOptions, as_json: bool) -> None:
     from penstock.cli.confirm import confirm
     from penstock.views.recovery import lake_recovery_document
 
@@ -136,7 +133,9 @@ def _from_lake(ws: Workspace, entry: AuditEntry, change: opt.ChangeOptions, as_j
     if not change.dry_run and not found.is_nothing:
         confirm("restoring", found.restored, yes=change.yes, force=change.force)
         with RunProgress() as progress:
-            found = ws.maintenance.recovery.from_lake(entry, progress.stage("restore", found.restored))
+            found = ws.maintenance.recovery.from_lake(
+                progress.stage("restore", found.restored), actor=change.actor, flags=flags
+            )
     document = lake_recovery_document(found, dry_run=change.dry_run)
     show(document, as_json, lambda console: _draw_lake(console, found, change.dry_run))
 
@@ -185,7 +184,7 @@ def _draw_lake(console: Console, found: LakeRecovery, dry_run: bool) -> None:
 
 
 def _from_database(
-    ws: Workspace, entry: AuditEntry, tables: list[str], change: opt.ChangeOptions, as_json: bool
+    ws: Workspace, flags: Mapping[str, Any], tables: list[str], change: opt.ChangeOptions, as_json: bool
 ) -> None:
     from penstock.cli.confirm import confirm
     from penstock.views.recovery import database_recovery_document
@@ -201,7 +200,9 @@ def _from_database(
         partitions = sum(len(found.partitions) for found in damage.values())
         confirm("rebuilding", partitions, yes=change.yes, force=change.force)
         with RunProgress() as progress:
-            done = ws.maintenance.recovery.from_database(sorted(wanted), entry, progress.stage("rebuild", len(wanted)))
+            done = ws.maintenance.recovery.from_database(
+                sorted(wanted), progress.stage("rebuild", len(wanted)), actor=change.actor, flags=flags
+            )
     document = database_recovery_document(damage, sorted(wanted), done, dry_run=change.dry_run)
     show(document, as_json, lambda console: _draw_database(console, damage, sorted(wanted), done, change.dry_run))
     if document["broken"]:

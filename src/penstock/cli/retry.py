@@ -34,10 +34,8 @@ def retry(
     debug: opt.Debug = False,
 ) -> None:
     """Move failed partitions back to pending, so that the next run attempts them. Repeating it changes nothing."""
-    from penstock.app import open_workspace, os_user
+    from penstock.app import open_workspace
     from penstock.cli.confirm import confirm
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
     from penstock.views.operations import retry_document
 
     ws = open_workspace(workspace)
@@ -46,12 +44,14 @@ def retry(
     requeued = 0
     if not change.dry_run and found.total:
         confirm("retrying", found.total, yes=change.yes, force=change.force)
-        flags = {"without_raw": without_raw, "yes": change.yes, "force": change.force}
-        entry = AuditEntry(change.actor or os_user(), AuditedAct.STATE_RETRY, chosen.as_dict(), flags)
         with RunProgress() as progress:
-            report = progress.stage("retry", found.total)
-            requeued = ws.operations.retry_selected(
-                chosen, entry, without_raw=without_raw, total=found.total, until=found.moment, report=report
+            requeued = ws.operations.retry(
+                chosen,
+                actor=change.actor,
+                without_raw=without_raw,
+                preview=found,
+                flags=change.flags,
+                report=progress.stage("retry", found.total),
             )
     show(
         retry_document(found, requeued=requeued, dry_run=change.dry_run),

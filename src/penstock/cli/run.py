@@ -11,6 +11,7 @@ from penstock.cli.progress import RunProgress
 from penstock.cli.render import show
 from penstock.cli.run_summary import explain_interrupt, show_summary
 from penstock.cli.text_tables import table
+from penstock.lifecycle import AttemptReason
 from penstock.plural import counted
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def run(
         confirm("reprocessing", again, yes=yes, force=force)
     with explain_interrupt("`penstock run` continues"), RunProgress() as progress:
         progress.plan(expected)
-        summary = ws.runs.start(chosen, watcher=progress, reprocess=reprocess, actor=actor)
+        summary = ws.runs.start(chosen, listener=progress, reprocess=reprocess, actor=actor)
     show_summary(summary, as_json)
 
 

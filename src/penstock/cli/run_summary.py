@@ -27,7 +27,7 @@ def show_summary(summary: RunSummary, as_json: bool) -> None:
     from penstock.views.runs import run_document
 
     show(run_document(summary), as_json, lambda console: _draw(console, summary))
-    if summary.failures or summary.cancelled or summary.blocked or summary.troubles or summary.end != "done":
+    if summary.failures or summary.cancelled or summary.blocked or summary.problems or summary.end != "done":
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -37,7 +37,7 @@ def explain_interrupt(how_to_continue: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        interrupts.say(f"stopped; open attempts are closed without a verdict; {how_to_continue}")
+        interrupts.print_once(f"stopped; open attempts are closed without a verdict; {how_to_continue}")
         raise
 
 
@@ -81,7 +81,7 @@ def _draw(console: Console, summary: RunSummary) -> None:
     )
     for message in summary.unfinished:
         console.print(message, style="yellow", soft_wrap=True)
-    for message in summary.troubles:
+    for message in summary.problems:
         console.print(message, style="red", soft_wrap=True)
     if summary.blocked:
         console.print(f"{counted(summary.blocked, 'partition was', 'partitions were')} not issued")

@@ -87,7 +87,7 @@ def resume(
 
     ws = open_workspace(workspace)
     with explain_interrupt("`penstock run` continues"), RunProgress() as progress:
-        summary = ws.runs.resume(run_id(run), watcher=progress, actor=actor)
+        summary = ws.runs.resume(run_id(run), listener=progress, actor=actor)
     show_summary(summary, as_json)
 
 
@@ -103,16 +103,13 @@ def cancel(
 
     The process of the run stops within seconds. Unfinished partitions stay due.
     """
-    from penstock.app import open_workspace, os_user
+    from penstock.app import open_workspace
     from penstock.partition import run_id
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
     from penstock.views.runs import cancel_document
 
     ws = open_workspace(workspace)
     named = run_id(run)
-    entry = AuditEntry(actor or os_user(), AuditedAct.RUNS_CANCEL, {"run_id": named}, {})
-    is_running = ws.runs.cancel(named, entry, rehearsal=dry_run)
+    is_running = ws.runs.cancel(named, actor=actor, dry_run=dry_run)
     message = "it would stop" if dry_run else "it stops within seconds"
     if not is_running:
         message = "it ended before: there is nothing to cancel (see `penstock runs list`)"

@@ -49,7 +49,7 @@ def prepare(
         raise ConfigError(
             "Spark cannot create a class archive with this Java: it needs a complete OpenJDK, 17 or newer"
         )
-    is_new = again or not archive.is_there
+    is_new = again or not archive.exists
     if is_new:
         _create(archive)
     document = class_archive_document(archive.path, is_new=is_new)
@@ -70,17 +70,17 @@ def _create(archive: ClassArchive) -> None:
     from penstock.control.select import Selection
     from penstock.pipeline.session import JVM_OPTIONS, start_session
 
-    with TemporaryDirectory(prefix="penstock-") as folder, RunProgress() as watcher:
+    with TemporaryDirectory(prefix="penstock-") as folder, RunProgress() as listener:
         ws = write_workspace(Path(folder), customers=2, days=3)
-        session = start_session(SparkSettings(config={JVM_OPTIONS: archive.making()}))
+        session = start_session(SparkSettings(config={JVM_OPTIONS: archive.write_options()}))
         gateway = SparkContext._gateway
         assert gateway is not None  # it was started right now
         try:
-            ws.runs.start(Selection(), watcher=watcher, spark=session)
+            ws.runs.start(Selection(), listener=listener, spark=session)
             ws.data.vouched(_ASSET).spark(session).collect()
             session.stop()
-            watcher.say("the JVM writes the class archive")
+            listener.say("the JVM writes the class archive")
             archive.keep(gateway.proc)
         finally:
-            archive.give_up(gateway.proc)
+            archive.discard(gateway.proc)
             ws.context.database.close()

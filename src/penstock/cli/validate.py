@@ -50,7 +50,7 @@ def validate(
         return
     confirm("re-checking", len(keys), yes=change.yes, force=change.force)
     with RunProgress() as progress:
-        found = ws.rechecks.run(chosen, watcher=progress, actor=change.actor)
+        found = ws.rechecks.run(chosen, listener=progress, actor=change.actor)
     show(recheck_document(found), as_json, lambda console: _draw(console, found))
     if found.demoted or found.unreadable:
         raise typer.Exit(ExitCode.FAILED)

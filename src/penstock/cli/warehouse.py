@@ -108,9 +108,7 @@ def reconcile(
     Verdicts record which partitions are due for publication, and every run publishes those. This command compares all
     partitions, independently of these records.
     """
-    from penstock.app import open_workspace, os_user
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
+    from penstock.app import open_workspace
     from penstock.views.warehouse import reconcile_document
 
     ws = open_workspace(workspace)
@@ -124,7 +122,7 @@ def reconcile(
                 ws.maintenance.reconcile(progress.stage("load", sum(counts.values())), actor=actor) if needed else None
             )
         if not needed:
-            ws.context.note(AuditEntry(actor or os_user(), AuditedAct.RECONCILE, {}, {}), 0, "nothing differs")
+            ws.maintenance.note_reconciled(actor)
     document = reconcile_document(found, counts, mismatches, dry_run=dry_run, published=published)
 
     def draw(console: Console) -> None:
@@ -201,21 +199,11 @@ def vacuum(
     It keeps the files of the current versions, of snapshots, of versions inside the retention time, and of publications
     in progress.
     """
-    from penstock.app import open_workspace, os_user
-    from penstock.config.values import duration
-    from penstock.state.audited import AuditedAct
-    from penstock.state.control import AuditEntry
+    from penstock.app import open_workspace
     from penstock.views.warehouse import vacuum_document
 
-    ws, age = open_workspace(workspace), duration(retention)
-    ws.maintenance.check_vacuum(tables or (), age)
-    if dry_run:
-        found = ws.maintenance.vacuum(tables or (), age, dry_run=True)
-    else:
-        entry = AuditEntry(actor or os_user(), AuditedAct.VACUUM, {"tables": tables or []}, {"retention": retention})
-        with ws.context.audited(entry) as act:
-            found = ws.maintenance.vacuum(tables or (), age, dry_run=False)
-            act.affected = sum(len(paths) for paths in found.values())
+    ws = open_workspace(workspace)
+    found = ws.maintenance.vacuum(tables or (), retention, actor=actor, dry_run=dry_run)
     document = vacuum_document(found, dry_run=dry_run)
 
     def draw(console: Console) -> None:

@@ -8,7 +8,7 @@ from penstock.views.document import Document
 from penstock.views.partitions import partition_fields
 
 if TYPE_CHECKING:
-    from penstock.control.why import Named, Why
+    from penstock.control.why import RunReference, Why
 
 SHOWN_ATTEMPTS = 5
 
@@ -65,7 +65,7 @@ def why_document(found: Why) -> Document:
     )
 
 
-def _run(run: Named | None) -> dict[str, Any]:
+def _run(run: RunReference | None) -> dict[str, Any]:
     if run is None:
         return {}
     return {"run_id": run.run_id, "attempt_no": run.attempt_no, "record_count": run.record_count}
