@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 import typer.main
-from reference import errors, settings
+from reference import errors, python_api, settings
 
 from penstock.cli.main import app
 from penstock.db.schema import metadata
@@ -37,6 +37,7 @@ def pages() -> dict[str, str]:
         "settings.md": settings.page(),
         "exit-codes.md": _exit_codes(),
         "errors.md": errors.page(),
+        "python-api.md": python_api.page(),
         "states.md": _states(),
         "tables.md": _tables(),
         "events.md": _events(),

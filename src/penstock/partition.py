@@ -103,6 +103,10 @@ class PartitionKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
+        """The key of `source/customer_id/query_name/YYYY-MM-DD`. Raises UsageError for other texts; `str` reverses it.
+
+        >>> PartitionKey.parse("demo/1000000001/campaign_daily/2024-06-01").customer_id
+        """
         parts = text.split("/")
         if len(parts) != 4:
             raise UsageError(f"{text!r} is not a partition key: write source/customer_id/query_name/YYYY-MM-DD")
@@ -111,10 +115,18 @@ class PartitionKey(NamedTuple):
 
     @property
     def kind(self) -> AssetKind:
+        """Whether the partition is fetched from a source or derived by a model.
+
+        >>> key.kind
+        """
         return asset_kind(self.source)
 
     @property
     def asset(self) -> str:
+        """The asset of the partition: `source.query_name`.
+
+        >>> key.asset
+        """
         return f"{self.source}.{self.query_name}"
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from api_reference import CLASSES, FUNCTIONS, docstring, examples, members
+from reference.python_api import CLASSES, FUNCTIONS, docstring, examples, members
 
 import penstock
 from penstock import errors

@@ -37,40 +37,6 @@ def why(
 def _draw(console: Console, found: Why) -> None:
     from rich.text import Text
 
-    from penstock.views.why import SHOWN_ATTEMPTS
-
-    view, state, pointer = found.view, found.view.state, found.pointer
     console.print(Text.assemble((str(found.key), "bold"), f"  {found.display}"))
-    console.print(f"  {found.headline}\n")
-    serves = "nothing"
-    if pointer is not None:
-        hidden = "" if found.serving else ", hidden from readers"
-        serves = f"run {pointer.run_id}, {counted(pointer.record_count, 'row')}{hidden}"
-    facts = [
-        (
-            "state",
-            f"{state.status}{'' if view.explicit else ' (implicit: no row)'}, "
-            f"{counted(state.attempt_count, 'attempt')} counted",
-        ),
-        (
-            "authority",
-            f"run {state.current_run_id}, {counted(state.record_count or 0, 'row')}"
-            if state.current_run_id
-            else "none",
-        ),
-        ("warehouse", serves + (f", table {pointer.table} version {pointer.table_version}" if pointer else "")),
-    ]
-    for name, text in facts:
-        console.print(f"  {name:<10} {text}")
-    for attempt in found.attempts[:SHOWN_ATTEMPTS]:
-        reason = f": {attempt.error_message}" if attempt.error_message else ""
-        when = shown(attempt.finished_at or attempt.issued_at)
-        console.print(f"  attempt {attempt.attempt_no:<2} {attempt.outcome or 'open':<10} {when}{reason}")
-    console.print()
-    for warning in found.warnings:
-        console.print(f"  warning: {warning['message']}")
-    for reason in found.stale:
-        console.print(f"  stale: {reason}")
-    for block in found.blocks:
-        console.print(f"  blocked by: {block}")
-    console.print(f"  next: {found.next}")
+    for line in found.lines():
+        console.print(line)

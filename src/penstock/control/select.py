@@ -62,7 +62,10 @@ class Selection:
 
     @property
     def names_derived(self) -> bool:
-        """True if the selection names models, by their source or by a key."""
+        """True if the selection names models, by their source or by a key.
+
+        >>> Selection(source="models").names_derived
+        """
         return self.source == MODELS or any(key.kind is AssetKind.DERIVED for key in self.keys)
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,7 +80,10 @@ class Selection:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
-        """The selection that `as_dict` returned."""
+        """The selection that `as_dict` returned.
+
+        >>> Selection.from_dict({"source": "demo"})
+        """
         return cls(
             tuple(PartitionKey.parse(key) for key in given.get("keys", ())),
             given.get("source"),

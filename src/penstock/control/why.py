@@ -30,9 +30,12 @@ class RunReference:
         return f"attempt {'?' if self.attempt_no is None else self.attempt_no}"
 
 
-@dataclass(frozen=True, slots=True)
+SHOWN_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Why:
-    """The explanation of one partition."""
+    """The explanation of one partition. `print` and a notebook show it as text."""
 
     view: PartitionView
     pointer: Pointer | None
@@ -57,6 +60,42 @@ class Why:
         """The warnings of the validator about the authoritative run."""
         trusted = self.view.state.current_run_id
         return next((attempt.warnings for attempt in self.attempts if attempt.run_id == trusted), [])
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.key}  {self.display}", *self.lines()])
+
+    __repr__ = __str__
+
+    def lines(self) -> list[str]:
+        """The explanation below the key: headline, facts, attempts, what blocks it and what happens next."""
+        state, pointer = self.view.state, self.pointer
+        implicit = "" if self.view.explicit else " (implicit: no row)"
+        authority, served = "none", "nothing"
+        if state.current_run_id:
+            authority = f"run {state.current_run_id}, {counted(state.record_count or 0, 'row')}"
+        if pointer is not None:
+            hidden = "" if self.serving else ", hidden from readers"
+            served = f"run {pointer.run_id}, {counted(pointer.record_count, 'row')}{hidden}"
+            served += f", table {pointer.table} version {pointer.table_version}"
+        return [
+            f"  {self.headline}",
+            "",
+            f"  {'state':<10} {state.status}{implicit}, {counted(state.attempt_count, 'attempt')} counted",
+            f"  {'authority':<10} {authority}",
+            f"  {'warehouse':<10} {served}",
+            *(_attempt_line(attempt) for attempt in self.attempts[:SHOWN_ATTEMPTS]),
+            "",
+            *(f"  warning: {warning['message']}" for warning in self.warnings),
+            *(f"  stale: {reason}" for reason in self.stale),
+            *(f"  blocked by: {block}" for block in self.blocks),
+            f"  next: {self.next}",
+        ]
+
+
+def _attempt_line(attempt: Attempt) -> str:
+    reason = f": {attempt.error_message}" if attempt.error_message else ""
+    when = f"{attempt.finished_at or attempt.issued_at:%Y-%m-%d %H:%M:%S}"
+    return f"  attempt {attempt.attempt_no:<2} {attempt.outcome or 'open':<10} {when}{reason}"
 
 
 @dataclass(frozen=True, slots=True)

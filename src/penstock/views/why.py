@@ -10,11 +10,10 @@ from penstock.views.partitions import partition_fields
 if TYPE_CHECKING:
     from penstock.control.why import RunReference, Why
 
-SHOWN_ATTEMPTS = 5
-
-
 def why_document(found: Why) -> Document:
     """Everything that is known about one partition, with its last attempts."""
+    from penstock.control.why import SHOWN_ATTEMPTS
+
     state = found.view.state
     pointer = found.pointer
     return Document(

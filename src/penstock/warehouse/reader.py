@@ -60,33 +60,48 @@ class Vouched:
     @property
     def schema(self) -> pa.Schema:
         """The columns of all schema versions. Raises VersionsConflict if a column has incompatible types in them;
-        `versions` reads such tables."""
+        `versions` reads such tables.
+
+        >>> ws.read("demo.campaign_daily").schema.names
+        """
         if self._conflict is not None:
             raise self._conflict
         return self._schema
 
     @property
     def versions(self) -> dict[str, Vouched]:
-        """The rows by schema version, each with the columns and types of its version."""
+        """The rows by schema version, each with the columns and types of its version.
+
+        >>> ws.read("demo.campaign_daily").versions["v1"].arrow()
+        """
         return {
             head.schema_version: Vouched(self._versions, self._fields, [head], self._wanted, self._explained)
             for head in self._heads
         }
 
     def only(self, *columns: str) -> Vouched:
-        """The same rows with these columns."""
+        """The same rows with these columns.
+
+        >>> ws.read("demo.campaign_daily").only("clicks").arrow()
+        """
         wanted = replace(self._wanted, columns=columns)
         return Vouched(self._versions, self._fields, self._heads, wanted, self._explained)
 
     @property
     def withdrawn_inputs(self) -> tuple[PartitionKey, ...]:
         """The derived partitions of this read with a demoted input. They are not ready, but their rows are returned
-        unless the model has `on_demotion: hide`."""
+        unless the model has `on_demotion: hide`.
+
+        >>> ws.read("models.daily_spend").withdrawn_inputs
+        """
         return self._keys(head.withdrawn_inputs for head in self._heads)
 
     @property
     def hidden_inputs(self) -> tuple[PartitionKey, ...]:
-        """The partitions of `withdrawn_inputs` whose rows are left out (`on_demotion: hide`)."""
+        """The partitions of `withdrawn_inputs` whose rows are left out (`on_demotion: hide`).
+
+        >>> ws.read("models.daily_spend").hidden_inputs
+        """
         return self._keys(head.hidden_inputs for head in self._heads)
 
     def _keys(self, found: Iterable[frozenset[SortKey]]) -> tuple[PartitionKey, ...]:
@@ -99,26 +114,50 @@ class Vouched:
         return tuple(sorted(keys))
 
     def arrow(self) -> pa.Table:
+        """The rows as an Arrow table.
+
+        >>> ws.read("demo.campaign_daily").arrow().num_rows
+        """
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as a stream of batches, file by file; each file is in table order."""
+        """The rows as a stream of batches, file by file; each file is in table order.
+
+        >>> sum(batch.num_rows for batch in ws.read("demo.campaign_daily").batches())
+        """
         with self._explained(OSError, pa.ArrowException, DataFileLost):
             for scan in self._scans:
                 yield from scan.task.fitted(self.schema)
 
     def scan_tasks(self) -> list[ScanTask]:
-        """One task per data file, for distributed readers."""
+        """One task per data file, for distributed readers.
+
+        >>> len(ws.read("demo.campaign_daily").scan_tasks())
+        """
         return [replace(scan.task, files=(path,)) for scan in self._scans for path in scan.files]
 
+    def pandas(self) -> Any:
+        """The rows as a pandas DataFrame.
+
+        >>> ws.read("demo.campaign_daily", columns=["clicks"]).pandas()
+        """
+        return self.arrow().to_pandas()
+
     def polars(self) -> Any:
+        """The rows as a Polars DataFrame. Needs the extra `polars`.
+
+        >>> ws.read("demo.campaign_daily").polars()
+        """
         import polars
 
         return polars.from_arrow(self.arrow())
 
     def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """A lazy DuckDB relation. DuckDB opens the data files itself if it can; otherwise, and on a given connection
-        (which may have no access to files), it reads them through the lake."""
+        (which may have no access to files), it reads them through the lake.
+
+        >>> ws.read("demo.campaign_daily").duckdb().aggregate("sum(clicks)")
+        """
         import duckdb
 
         opens = connection is None and self._lake.opens_by_path
@@ -134,7 +173,10 @@ class Vouched:
 
     def spark(self, session: SparkSession) -> DataFrame:
         """A Spark DataFrame over the data files. Spark opens them itself if it can; otherwise its Python workers read
-        them through the lake."""
+        them through the lake.
+
+        >>> ws.read("demo.campaign_daily").spark(spark).count()
+        """
         if not _opens(session, self._lake):
             return self._spark_through_lake(session)
         from pyspark.errors import PySparkException
@@ -149,7 +191,10 @@ class Vouched:
         return whole
 
     def collected(self, frame: DataFrame) -> pa.Table:
-        """Collect a DataFrame that is derived from this one. Raises an error that names damaged files."""
+        """Collect a DataFrame that is derived from this one. Raises an error that names damaged files.
+
+        >>> ws.read("demo.campaign_daily").collected(ws.read("demo.campaign_daily").spark(spark).limit(10))
+        """
         from pyspark.errors import PySparkException
 
         with self._explained(PySparkException):

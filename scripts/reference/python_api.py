@@ -82,7 +82,8 @@ def examples(text: str) -> list[str]:
     return [match.group(1) for match in _EXAMPLE.finditer(text)]
 
 
-def python_api() -> str:
+def page() -> str:
+    """The page as Markdown."""
     lines = [_INTRODUCTION, "## Functions\n"]
     for function in FUNCTIONS:
         lines += _entry(f"penstock.{function.__name__}", function)
