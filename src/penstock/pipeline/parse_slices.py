@@ -44,11 +44,11 @@ class SliceParser:
         self._lake = lake
         self._contract = contract
         self._cache = cache
-        rules = row_rules(contract)
-        self.for_spark = [rule for rule in rules if rule.arrow_rule(contract) is None]
+        self._rules = row_rules(contract)
+        self.for_spark = [rule for rule in self._rules if rule.arrow_rule(contract) is None]
         self.keys = sorted({name for check in unique_checks(contract) for name in check.fields})
         self.figures = [f"_figure{number}" for number in range(len(stats_fields(contract)))]
-        self._plain = [number for number, rule in enumerate(rules) if rule not in self.for_spark]
+        self._plain = [number for number, rule in enumerate(self._rules) if rule not in self.for_spark]
         wanted = {name for rule in self.for_spark for name in rule.spark_fields(contract)} | {*self.keys, *also}
         self._fields = [field for field in contract.columns if field.name in wanted]
 
@@ -75,7 +75,7 @@ class SliceParser:
             (rule.spark_rule(self._contract) if rule in self.for_spark else F.col(f"_broken{number}")).alias(
                 f"_broken{number}"
             )
-            for number, rule in enumerate(row_rules(self._contract))
+            for number, rule in enumerate(self._rules)
         ]
         names = ("_item", "_line", "_header", "_hash", *self.figures, *self.keys)
         return [*(F.col(name) for name in names), *flags]
@@ -143,7 +143,7 @@ class SliceParser:
             "_header": pa.nulls(table.num_rows, pa.string()),
             "_hash": pa.array(row_hashes(table).view(np.int64)),
         }
-        for number, rule in enumerate(row_rules(self._contract)):
+        for number, rule in enumerate(self._rules):
             if (evaluate := rule.arrow_rule(self._contract)) is not None:
                 columns[f"_broken{number}"] = evaluate(table)
         for column, field in zip(self.figures, stats_fields(self._contract), strict=True):
