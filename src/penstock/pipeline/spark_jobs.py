@@ -66,13 +66,13 @@ def collected(frame: DataFrame) -> pa.Table:
         raise _translated(_first_message(str(error))) from error
 
 
-def _translated(message: str) -> PenstockError:
+def _translated(line: str) -> PenstockError:
     """Convert the error of a worker to its class: a refusal of the lake is terminal. Neither concerns single slices."""
-    name, _, message = message.partition(": ")
+    name, _, message = line.partition(": ")
     for kind in (LakeRefused, LakeUnavailable):
         if name == f"{kind.__module__}.{kind.__qualname__}":
             return kind(message)
-    return SparkFailed(f"a Spark job broke: {message}")
+    return SparkFailed(f"a Spark job broke: {line}")
 
 
 def refusal(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The operator's acts on authority: demote the trusted run, roll back to an older one, approve one held by a guard.
+"""The operator's acts on authority: demote the trusted run, roll back to an older one, approve a rejected one.
 
 Each act is one transaction: state, pointers, marks, event and audit entry.
 """
@@ -96,8 +96,8 @@ class AuthorityStore:
         if state is not None and state.status == "success" and state.current_run_id == to:
             return False
         request = AuthorityRequest(key, act, state, target, attempts, demoted_inputs(connection, key, to))
-        if (reason := refusal(request)) is not None:
-            raise ActRefused(reason)
+        if (refused := refusal(request)) is not None:
+            raise ActRefused(refused)
         if self.rehearsal:
             return True
         version = state.authority_version + 1
@@ -152,7 +152,7 @@ class AuthorityRequest:
 
 def refusal(request: AuthorityRequest) -> str | None:
     """Return why a run must not get authority, or None if it may. Rollback and approval share the rules."""
-    found = (reason(request) for reason in _REFUSALS)
+    found = (rule(request) for rule in _REFUSALS)
     return next((f"{request.key}: {reason}" for reason in found if reason), None)
 
 
