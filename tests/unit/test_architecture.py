@@ -191,9 +191,9 @@ def error_text_tests(tree: ast.AST) -> list[int]:
 # Errors of libraries that have neither a class nor a code for the case. Our own errors have classes.
 ERROR_TEXTS = {
     "penstock.lake.s3": "obstore has no class for a bucket that does not exist",
-    "penstock.pipeline.work": "Spark's cancellation of all jobs reaches Python as text",
+    "penstock.pipeline.spark_jobs": "Spark's cancellation of all jobs reaches Python as text",
     "penstock.source.sql": "drivers without SQLSTATE; and the text is searched for secrets",
-    "penstock.warehouse.reader": "Arrow's S3 client has no error class of its own",
+    "penstock.warehouse.scan": "Arrow's S3 client has no error class of its own",
 }
 
 

@@ -13,7 +13,7 @@ from penstock.contract.schema import arrow_schema
 from penstock.control.filters import AnyCustomers, ReadOptions, customer_ids, day_range
 from penstock.control.select import Selection, refuse_unknown
 from penstock.errors import PenstockError, UsageError
-from penstock.pipeline.work import refusal
+from penstock.pipeline.spark_jobs import refusal
 from penstock.sql_guard import SqlRefused, spark_statement
 from penstock.state.audited import AuditedAct
 
@@ -261,7 +261,7 @@ class DataService:
 
     def _system_tables(self, opened: list[str]) -> dict[str, Callable[[], Relation]]:
         """The projections by their names in SQL. Appends the name of each one that is read to `opened`."""
-        from penstock.projections.system import TABLES, system_table
+        from penstock.projections.system_tables import TABLES, system_table
 
         def opener(name: str) -> Callable[[], Relation]:
             def open_table() -> Relation:

@@ -31,7 +31,7 @@ class LedgerService:
             projector = self._status.projector
             interrupts.begin_work()
             return projector.rebuild()
-        from penstock.pipeline.project import spark_maker
+        from penstock.pipeline.rebuild_projections import spark_maker
 
         return self._status.projector.rebuild(spark_maker(self._context.session(spark), self._context.settings.lake))
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.app.publications import PublicationService
     from penstock.app.recovery import Recovery
     from penstock.app.status import StatusService
+    from penstock.pipeline.spark_jobs import Report
     from penstock.pipeline.verify import Verification
-    from penstock.pipeline.work import Report
     from penstock.warehouse.compare import Difference
     from penstock.warehouse.heads import TableHead
     from penstock.warehouse.mismatch import Mismatch

@@ -9,13 +9,13 @@ from penstock.app.context import Context
 from penstock.contract.schema import arrow_schema
 from penstock.errors import WarehouseError
 from penstock.partition import RunId
-from penstock.pipeline.work import parallelism
+from penstock.pipeline.spark_jobs import parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.pipeline.parsed_cache import Lookup
-    from penstock.pipeline.work import Report
+    from penstock.pipeline.spark_jobs import Report
     from penstock.warehouse.publish import Publication, Publisher
 
 

@@ -28,7 +28,7 @@ class ReadinessService:
         went into it. A day that is named and has not ended is included and not ready. Raises UsageError if no partition
         is expected on any of the days, and for the filters that `penstock ready` refuses.
 
-        >>> [day.ready for day in ws.coverage("demo.campaign_daily", since="2024-06-01")]
+        >>> [day.available for day in ws.coverage("demo.campaign_daily", since="2024-06-01")]
         """
         from penstock.warehouse.readiness import coverage
 

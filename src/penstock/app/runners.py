@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.flow.listener import ProgressListener
     from penstock.flow.runner import Runner
     from penstock.pipeline.parsed_cache import Lookup
-    from penstock.pipeline.work import Report
+    from penstock.pipeline.spark_jobs import Report
     from penstock.warehouse.publish import Publication
 
 

@@ -71,7 +71,7 @@ class StatusService:
         """The display status of the expected partitions; without `requeued`, it leaves out partitions that wait for a
         retry.
 
-        >>> ws.status.board(Selection(customers="1000000001")).counts()
+        >>> ws.status.board(Selection(customers="1000000001")).counts(["query"])
         """
         from penstock.projections.status_board import Board
 

@@ -8,8 +8,6 @@ import typer
 
 from penstock.cli import options as opt
 from penstock.cli.render import show
-from penstock.cli.text_tables import shown
-from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

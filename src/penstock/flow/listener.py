@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.pipeline.work import Report
+from penstock.pipeline.spark_jobs import Report
 
 
 class ProgressListener(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.plural import counted
 
 if TYPE_CHECKING:
-    from penstock.pipeline.work import Report
+    from penstock.pipeline.spark_jobs import Report
 
 
 class SilentListener:

@@ -10,6 +10,7 @@ from penstock.views.partitions import partition_fields
 if TYPE_CHECKING:
     from penstock.control.why import RunReference, Why
 
+
 def why_document(found: Why) -> Document:
     """Everything that is known about one partition, with its last attempts."""
     from penstock.control.why import SHOWN_ATTEMPTS
