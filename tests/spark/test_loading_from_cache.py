@@ -34,7 +34,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "scratch"))
 
 
-def files_set_aside() -> Iterator[Path]:
+def cached_files() -> Iterator[Path]:
     yield from Path(os.environ["SPARK_LOCAL_DIRS"]).glob("penstock-rows-*/*.arrow")
 
 
@@ -69,24 +69,24 @@ def without_run(workspace: Workspace) -> dict[Any, list[dict[str, Any]]]:
     }
 
 
-@pytest.mark.parametrize("spoilt", ["payloads", "what was set aside", "nothing"])
+@pytest.mark.parametrize("spoilt", ["payloads", "cached rows", "nothing"])
 def test_rows_come_from_the_cache_or_else_from_the_payloads(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, staged: str, spoilt: str
 ) -> None:
     twin = open_at(write_workspace(tmp_path / "twin", customers=3))
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "set_aside", lambda _spark: nullcontext(None))
+        patch.setattr(runner, "open_cache", lambda _spark: nullcontext(None))
         run(twin, spark)
     ws = open_at(write_workspace(tmp_path / "ws", customers=3))
 
     def ruin() -> None:
         if spoilt != "nothing":
-            spoil(payloads(ws) if spoilt == "payloads" else [*files_set_aside()])
+            spoil(payloads(ws) if spoilt == "payloads" else [*cached_files()])
 
     found = run_with(ws, spark, monkeypatch, ruin)
     assert (found.loaded, found.failures) == (6, [])
     assert without_run(ws) == without_run(twin)
-    assert [*files_set_aside()] == []
+    assert [*cached_files()] == []
 
 
 def test_when_cache_and_payload_are_damaged_nothing_is_published_and_an_error_is_shown(
@@ -95,7 +95,7 @@ def test_when_cache_and_payload_are_damaged_nothing_is_published_and_an_error_is
     ws = open_at(write_workspace(tmp_path, customers=2))
 
     def ruin() -> None:
-        spoil([*files_set_aside()])
+        spoil([*cached_files()])
         spoil([path for path in payloads(ws) if customer_id(1) in str(path)])
 
     found = run_with(ws, spark, monkeypatch, ruin)
@@ -144,7 +144,7 @@ def test_rejected_rows_do_not_fill_the_disk(tmp_path: Path, spark: Any, monkeypa
     monkeypatch.setattr(runner, "_SMALLEST_BATCH", 2)
     ws = open_at(write_workspace(tmp_path / "ws", customers=4, query={"checks": [{"rows": {"min": 100}}]}))
     most: list[int] = []
-    found = run_with(ws, spark, monkeypatch, lambda: most.append(len([*files_set_aside()])))
+    found = run_with(ws, spark, monkeypatch, lambda: most.append(len([*cached_files()])))
     assert found.rejected == 8
     assert len(most) == 4
     assert max(most) <= 2  # those of one job with two tasks, not those of all jobs before
@@ -181,12 +181,12 @@ def test_odd_values_are_the_same_either_way(tmp_path: Path, spark: Any, monkeypa
             yield {"campaign_id": number + 20, "price": 7, "live": True, "on": "2024-02-29"}
 
     found = []
-    for folder in ("aside", "not"):
+    for folder in ("cached", "not"):
         ws = open_at(write_workspace(tmp_path / folder, customers=3, query=query))
         with monkeypatch.context() as patch:
             _fetch_here(patch, rows)
             if folder == "not":
-                patch.setattr(runner, "set_aside", lambda _spark: nullcontext(None))
+                patch.setattr(runner, "open_cache", lambda _spark: nullcontext(None))
             done = run(ws, spark)
             assert (done.loaded, done.failures) == (6, [])
         found.append(ws.data.vouched("demo.campaign_daily").arrow().drop_columns(["_run_id"]))
