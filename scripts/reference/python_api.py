@@ -119,4 +119,5 @@ def _signature(value: object) -> str:
     assert callable(function)
     shown = inspect.signature(function)
     kept = [one for name, one in shown.parameters.items() if name not in ("self", "cls")]
-    return str(shown.replace(parameters=kept)).replace("'", "")
+    text = str(shown.replace(parameters=kept)).replace("'", "")
+    return re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", text)  # a default that is a function

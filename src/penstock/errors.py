@@ -149,15 +149,19 @@ class AlreadySealed(TerminalError):
 class StateConflict(TransientError):
     """Another process changed the same rows first; a new plan reads the new state."""
 
+    remedy = "Run the command again: it plans from the new state."
+
 
 class ImpossibleRow(TerminalError):
     """A row would violate a named constraint of the state database. Nothing was written."""
+
+    remedy = "Report it with the message, which names the constraint."
 
 
 class HistoryProtected(TerminalError):
     """A statement would change or delete a row that a trigger of the state database protects. Nothing was written."""
 
-    remedy = "Run the command again: it plans from the new state."
+    remedy = "Do not change history by hand: use the commands of Penstock."
 
 
 class ActRefused(TerminalError):

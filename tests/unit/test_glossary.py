@@ -17,19 +17,8 @@ FIELD_WORDS = Path(__file__).parents[1] / "data" / "field_words.txt"
 
 # Modules with a name that is neither in the glossary nor in the list, and why it stays.
 EXCEPTIONS: dict[str, str] = {
-    "app/acting.py": "operations of the workspace",
-    "app/chronicle.py": "the ledger and projections of the workspace",
-    "app/explaining.py": "explanations of a partition",
-    "app/keeping.py": "maintenance of the workspace",
-    "app/opened.py": "lazily opened stores of the workspace",
-    "app/planning.py": "plans of the workspace",
-    "app/reading.py": "data and state of the workspace",
-    "contract/figures.py": "aggregates of a slice",
-    "contract/meaning.py": "temporal values in JSON",
-    "contract/plain.py": "rules that Arrow evaluates",
     "control/asked_days.py": "the requested days of a readiness query",
     "source/answer.py": "the response of a web service",
-    "source/reach.py": "reachability of an address",
 }
 
 
