@@ -59,6 +59,18 @@ FACES = {"__main__": "cli"}
 # (importing module, imported part): why this import may point upwards.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
+# Modules that import more than twenty modules of ours, and why.
+WIDE: dict[str, str] = {
+    "penstock.app.context": "opens every store of a workspace",
+    "penstock.app.maintenance": "one method for each maintenance command; each works on other packages",
+    "penstock.app.recovery": "compares the database and the lake, asset by asset",
+    "penstock.app.runs": "carries a run through plan, issue, runner and publication",
+    "penstock.app.table_rebuild": "rebuilds tables from raw, under contracts of both stores",
+    "penstock.app.workspace": "wires all services",
+    "penstock.flow.derive": "derives model partitions: inputs, contracts, rows and raw sink",
+    "penstock.flow.stages": "the stages of a run: extract, derive, validate, publish",
+}
+
 # The one module of the command line that may encode JSON: it prints documents and log lines.
 JSON_OUTPUT = "penstock.cli.render"
 
@@ -121,6 +133,47 @@ def test_imports_point_downwards() -> None:
         if (module, target) not in EXCEPTIONS
     ]
     assert wrong == []
+
+
+def imported_modules(file: Path, module: str) -> set[str]:
+    """The modules of ours that a module imports when it runs; imports for types only do not count."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    found = {name for name, _ in imported(tree, module, file.name == "__init__.py")}
+    return {name for name in found if name.startswith("penstock.") and not name.startswith("penstock.__")}
+
+
+def test_no_module_imports_more_than_twenty_modules_without_a_reason() -> None:
+    wide = {module for module, file in modules() if len(imported_modules(file, module)) > 20}
+    assert wide == set(WIDE), "split the module, or add the reason"
+    assert all(WIDE.values())
+
+
+def inherited(tree: ast.Module) -> dict[str, list[str]]:
+    """The base classes of each class, but those that give no behaviour."""
+    return {
+        node.name: [ast.unparse(base) for base in node.bases if ast.unparse(base) not in ("Protocol", "NamedTuple")]
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def test_services_do_not_inherit() -> None:
+    """A service gets other services as arguments of its constructor: inheritance never means "may use"."""
+    found = {
+        f"{module}.{name}": bases
+        for module, file in modules()
+        if part_of(module) == "app"
+        for name, bases in inherited(ast.parse(file.read_text())).items()
+    }
+    assert len(found) >= 20
+    assert {name: bases for name, bases in found.items() if bases} == {}
+
+
+def test_the_check_itself_sees_a_service_that_inherits() -> None:
+    assert inherited(ast.parse("class A: ...\nclass B(A, Protocol): ...")) == {"A": [], "B": ["A"]}
 
 
 def test_only_the_delta_modules_import_deltalake() -> None:
