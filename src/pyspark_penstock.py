@@ -112,7 +112,7 @@ class PenstockReader(DataSourceReader):
 
 
 def _vouched(options: Any, narrowed: _Slice) -> Any:
-    from penstock.app import open_reader
+    from penstock.app.reader import open_reader
     from penstock.errors import UsageError
     from penstock.partition import day
 

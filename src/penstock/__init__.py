@@ -35,7 +35,8 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.app import Reader, Workspace
+    from penstock.app import Workspace
+    from penstock.app.reader import Reader
     from penstock.control.select import Selection
     from penstock.partition import PartitionKey
     from penstock.source.protocol import Source
@@ -74,7 +75,7 @@ __all__ = [
 
 # Imported at first use: `import penstock` loads no database and no Arrow.
 _LAZY = {
-    "Reader": "penstock.app",
+    "Reader": "penstock.app.reader",
     "Workspace": "penstock.app",
     "PartitionKey": "penstock.partition",
     "Selection": "penstock.control.select",
@@ -99,7 +100,7 @@ def reader(path: str = ".") -> Reader:
 
     >>> penstock.reader("my-workspace").read("demo.campaign_daily").arrow()
     """
-    from penstock.app import open_reader
+    from penstock.app.reader import open_reader
 
     return open_reader(path)
 

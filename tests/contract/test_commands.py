@@ -12,7 +12,7 @@ import orjson
 import pytest
 import sqlalchemy as sa
 
-from penstock.app import os_user
+from penstock.app.context import os_user
 from penstock.control.breaker import observed
 from penstock.control.select import Selection
 from penstock.db import schema

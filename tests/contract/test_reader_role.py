@@ -21,8 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 import penstock
-from penstock.app import Reader
-from penstock.app.reader import open_reader
+from penstock.app.reader import Reader, open_reader
 from penstock.control.select import Selection
 from penstock.db.engine import Database
 from penstock.errors import ActRefused, PenstockError

@@ -66,7 +66,6 @@ WIDE: dict[str, str] = {
     "penstock.app.recovery": "compares the database and the lake, asset by asset",
     "penstock.app.runs": "carries a run through plan, issue, runner and publication",
     "penstock.app.table_rebuild": "rebuilds tables from raw, under contracts of both stores",
-    "penstock.app.workspace": "wires all services",
     "penstock.flow.derive": "derives model partitions: inputs, contracts, rows and raw sink",
     "penstock.flow.stages": "the stages of a run: extract, derive, validate, publish",
 }

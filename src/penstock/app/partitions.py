@@ -34,6 +34,13 @@ class PartitionService:
         self._context = context
         self._status = status
 
+    def handle(self, key: str) -> PartitionHandle:
+        """One partition, for questions about it.
+
+        >>> ws.partitions.handle("demo/1000000001/campaign_daily/2024-06-01").why()
+        """
+        return PartitionHandle(self, PartitionKey.parse(key))
+
     def views(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionView]:
         """State, last attempt and control metadata of a few partitions.
 

@@ -211,7 +211,7 @@ class Reader:
 
         >>> print(penstock.reader("my-workspace").partition("demo/1000000001/campaign_daily/2024-06-01").why())
         """
-        return PartitionHandle(self._partitions, PartitionKey.parse(key))
+        return self._partitions.handle(key)
 
     def why(self, key: str) -> Why:
         """Why a partition is in its state, what blocks it and what happens next. `print` shows it as text.

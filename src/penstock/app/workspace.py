@@ -5,38 +5,39 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from penstock.app.backfills import BackfillService
 from penstock.app.context import Context
-from penstock.app.customers import CustomerService
-from penstock.app.data import DataService
-from penstock.app.ledger import LedgerService
-from penstock.app.lineage import LineageService
-from penstock.app.maintenance import MaintenanceService
-from penstock.app.model_plans import ModelService
-from penstock.app.operations import OperationService
-from penstock.app.partitions import PartitionHandle, PartitionService
-from penstock.app.plans import PlanService
-from penstock.app.publications import PublicationService
-from penstock.app.raw_runs import RawService
-from penstock.app.readiness import ReadinessService
-from penstock.app.rechecks import RecheckService
-from penstock.app.rounds import RoundService
-from penstock.app.runners import RunnerFactory
-from penstock.app.runs import RunService
-from penstock.app.status import StatusService
 from penstock.clock import Clock, utc_now
 from penstock.config.settings import Settings, find_workspace, load_settings
 from penstock.control.filters import ReadOptions, SliceFilters
-from penstock.partition import PartitionKey
 from penstock.source.registry import hooks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.app.backfills import BackfillService
+    from penstock.app.customers import CustomerService
+    from penstock.app.data import DataService
+    from penstock.app.ledger import LedgerService
+    from penstock.app.lineage import LineageService
+    from penstock.app.maintenance import MaintenanceService
+    from penstock.app.model_plans import ModelService
+    from penstock.app.operations import OperationService
+    from penstock.app.partitions import PartitionHandle, PartitionService
+    from penstock.app.plans import PlanService
+    from penstock.app.publications import PublicationService
+    from penstock.app.raw_runs import RawService
+    from penstock.app.readiness import ReadinessService
+    from penstock.app.rechecks import RecheckService
+    from penstock.app.rounds import RoundService
+    from penstock.app.runners import RunnerFactory
+    from penstock.app.runs import RunService
+    from penstock.app.status import StatusService
     from penstock.warehouse.reader import Vouched
     from penstock.warehouse.readiness import Coverage
 
@@ -54,6 +55,18 @@ def load_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
     return Workspace(load_settings(find_workspace(Path(path)), os.environ, hooks_of), clock)
 
 
+def _service(path: str, *needs: str) -> Any:
+    """A service of a workspace, imported and constructed at its first use, so that `status` does not load the code of
+    runs. It takes the context and the services that `needs` names; a test compares them with its constructor."""
+    module, _, name = path.partition(".")
+
+    def make(workspace: Workspace) -> Any:
+        service = getattr(import_module(f"penstock.app.{module}"), name)
+        return service(workspace.context, *(getattr(workspace, need) for need in needs))
+
+    return cached_property(make)
+
+
 class Workspace:
     """One workspace: its services, and the calls of a consumer.
 
@@ -61,30 +74,31 @@ class Workspace:
     commands. Each takes the context, and other services only as arguments of its constructor.
     """
 
+    status: StatusService = _service("status.StatusService")
+    partitions: PartitionService = _service("partitions.PartitionService", "status")
+    data: DataService = _service("data.DataService", "status")
+    readiness: ReadinessService = _service("readiness.ReadinessService")
+    raw: RawService = _service("raw_runs.RawService")
+    models: ModelService = _service("model_plans.ModelService", "status")
+    plans: PlanService = _service("plans.PlanService", "models")
+    operations: OperationService = _service("operations.OperationService")
+    backfills: BackfillService = _service("backfills.BackfillService", "plans", "operations")
+    customers: CustomerService = _service("customers.CustomerService")
+    ledger: LedgerService = _service("ledger.LedgerService", "status")
+    lineage: LineageService = _service("lineage.LineageService")
+    publications: PublicationService = _service("publications.PublicationService")
+    rechecks: RecheckService = _service("rechecks.RecheckService", "models", "data", "publications")
+    maintenance: MaintenanceService = _service("maintenance.MaintenanceService", "status", "publications", "data")
+    runners: RunnerFactory = _service("runners.RunnerFactory", "status", "publications", "data")
+    runs: RunService = _service(
+        "runs.RunService", "plans", "models", "runners", "publications", "partitions", "lineage"
+    )
+    rounds: RoundService = _service(
+        "rounds.RoundService", "plans", "models", "runners", "publications", "runs", "lineage"
+    )
+
     def __init__(self, settings: Settings, clock: Clock = utc_now) -> None:
-        context = self.context = Context(settings, clock)
-        self.status = StatusService(context)
-        self.partitions = PartitionService(context, self.status)
-        self.data = DataService(context, self.status)
-        self.readiness = ReadinessService(context)
-        self.raw = RawService(context)
-        self.models = ModelService(context, self.status)
-        self.plans = PlanService(context, self.models)
-        self.operations = OperationService(context)
-        self.backfills = BackfillService(context, self.plans, self.operations)
-        self.customers = CustomerService(context)
-        self.ledger = LedgerService(context, self.status)
-        self.lineage = LineageService(context)
-        self.publications = PublicationService(context)
-        self.rechecks = RecheckService(context, self.models, self.data, self.publications)
-        self.maintenance = MaintenanceService(context, self.status, self.publications, self.data)
-        self.runners = RunnerFactory(context, self.status, self.publications, self.data)
-        self.runs = RunService(
-            context, self.plans, self.models, self.runners, self.publications, self.partitions, self.lineage
-        )
-        self.rounds = RoundService(
-            context, self.plans, self.models, self.runners, self.publications, self.runs, self.lineage
-        )
+        self.context = Context(settings, clock)
 
     @property
     def settings(self) -> Settings:
@@ -149,7 +163,7 @@ class Workspace:
 
         >>> ws.partition("demo/1000000001/campaign_daily/2024-06-01").why()
         """
-        return PartitionHandle(self.partitions, PartitionKey.parse(key))
+        return self.partitions.handle(key)
 
     def close(self) -> None:
         """Close the database connections.

@@ -29,7 +29,7 @@ def list_runs(
     key: opt.OneKey, workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False
 ) -> None:
     """List the runs of a partition in the raw sink with their seals, and mark the authoritative run."""
-    from penstock.app import open_reader
+    from penstock.app.reader import open_reader
     from penstock.partition import PartitionKey
     from penstock.views.raw import raw_runs_document
 
@@ -74,7 +74,8 @@ def read(
     """
     from itertools import islice
 
-    from penstock.app import open_reader, open_workspace
+    from penstock.app import open_workspace
+    from penstock.app.reader import open_reader
     from penstock.partition import PartitionKey, run_id
     from penstock.views.raw import raw_rows_document
 

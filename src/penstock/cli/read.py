@@ -53,7 +53,7 @@ def read(
     A table is the union of its schema versions, with a column schema_version. Versions that declare a column with
     incompatible types (long and string) cannot be read together: --schema-version selects one of them.
     """
-    from penstock.app import open_reader
+    from penstock.app.reader import open_reader
     from penstock.cli.row_output import check_format, write_rows
     from penstock.views.rows import read_metadata
 
@@ -101,7 +101,7 @@ def sql(
 
     For example: penstock sql "SELECT customer_id, sum(clicks) FROM demo.campaign_daily GROUP BY 1".
     """
-    from penstock.app import open_reader
+    from penstock.app.reader import open_reader
     from penstock.cli.row_output import check_format, write_rows
 
     ws = open_reader(workspace)

@@ -49,7 +49,7 @@ def ready(
     has any, the command fails with exit code 2. Use it before a job that reads the table:
     `penstock ready demo.campaign_daily --date 2024-06-01 --wait 30m && my-job`.
     """
-    from penstock.app import open_reader
+    from penstock.app.reader import open_reader
     from penstock.config.values import duration
     from penstock.views.readiness import ready_document
     from penstock.warehouse.readiness import Rule
