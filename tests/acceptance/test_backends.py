@@ -88,7 +88,7 @@ def test_a_run_on_a_standalone_cluster_brings_its_own_package(tmp_path: Path, cl
         "import sys; sys.path.insert(0, sys.argv[2])\n"
         "from pathlib import Path\n"
         "from penstock.pipeline import load\n"
-        "from workspaces import open_at, rows_by_partition, run\n"
+        "from support.workspaces import open_at, rows_by_partition, run\n"
         "load._LOCAL_BYTES = -1  # however little there is to load: by the cluster's workers\n"
         "ws = open_at(Path(sys.argv[1]))\n"
         "summary = run(ws, None)\n"

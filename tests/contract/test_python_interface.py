@@ -72,7 +72,7 @@ def asked(request: pytest.FixtureRequest, house: Harness) -> Iterator[Any]:
     """A workspace and its reader: both have the same methods."""
     found = getattr(penstock, request.param)(str(house.folder))
     yield found
-    (found.database if request.param == "open" else found).close()
+    found.close()
 
 
 def customers_of(read: Any) -> set[str]:

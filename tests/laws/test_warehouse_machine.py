@@ -244,7 +244,7 @@ class Warehouse(RuleBasedStateMachine):
     @invariant()
     def readers_see_exactly_what_they_must(self) -> None:
         for house in getattr(self, "houses", {}).values():
-            rows = house.workspace.vouched(TABLE).arrow().to_pylist()
+            rows = house.workspace.data.vouched(TABLE).arrow().to_pylist()
             assert by_partition(rows) == self.expected(self.visible)
 
     @invariant()
