@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from penstock.app import Workspace, operations, partitions
-from penstock.control import requeue
+from penstock.app import Workspace, backfills, operations, partitions
 from penstock.control.requeue import RetryPreview
 from penstock.control.select import Selection
 from penstock.db import schema
@@ -37,9 +36,10 @@ PAUSE, RESUME = audit_entry(command="state pause"), audit_entry(command="state r
 @pytest.fixture(params=BACKENDS)
 def ws(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
     """A workspace with fourteen failed partitions of twenty; pages of four."""
-    monkeypatch.setattr(requeue, "SCANNED", 5)
-    monkeypatch.setattr(partitions, "SCANNED", 5)
-    monkeypatch.setattr(requeue, "MOVED", 4)
+    for module in (operations, partitions):
+        monkeypatch.setattr(module, "SCANNED", 5)
+    for module in (operations, partitions, backfills):
+        monkeypatch.setattr(module, "MOVED", 4)
     state = {}
     if request.param == "postgresql":
         state = {"state": request.getfixturevalue("postgres_url"), "schema": f"t_{new_ulid().lower()}"}

@@ -55,9 +55,16 @@ def test_a_table_is_read_by_days_inclusive_in_every_shape(ws: Workspace) -> None
     assert clicks(rows) == sorted([10, 11, 20, 21] * 3)
     assert {str(row["logical_date"]) for row in rows} == {"2024-06-09", "2024-06-10"}
     assert clicks(read.polars().to_dicts()) == clicks(rows)
+    assert clicks(read.pandas().to_dict("records")) == clicks(rows)
     assert clicks(pa.Table.from_batches(read.batches(), schema=read.schema).to_pylist()) == clicks(rows)
     relation = read.duckdb()
     assert clicks([dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]) == clicks(rows)
+
+
+def test_an_explanation_prints_as_the_command_shows_it(ws: Workspace, house: Harness) -> None:
+    shown = in_process("why", str(key(1)), workspace=house.folder)
+    found = ws.partition(str(key(1))).why()
+    assert str(found) == repr(found) == shown.stdout.rstrip("\n")
 
 
 def test_readiness_is_asked_for_a_day_and_by_a_rule(ws: Workspace) -> None:
@@ -87,7 +94,14 @@ def test_one_customer_is_named_by_text_or_by_a_list(asked: Any) -> None:
         assert [day.expected for day in asked.coverage(TABLE, date="2024-06-09", **filters)] == [1], filters
     assert customers_of(asked.read(TABLE, customers=(one, two))) == {one, two}
     assert customers_of(asked.read(TABLE)) == customers_of(asked.read(TABLE, customers=None)) == {one, two}
-    assert customers_of(asked.vouched(TABLE, customers=one)) == {one}
+    relations = asked.data if isinstance(asked, Workspace) else asked
+    assert customers_of(relations.vouched(TABLE, customers=one)) == {one}
+
+
+@pytest.mark.parametrize("method", ["read", "ready", "coverage"])
+def test_a_misspelt_filter_is_refused_instead_of_selecting_everything(asked: Any, method: str) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'custmer'"):
+        getattr(asked, method)(TABLE, custmer="1000000001")
 
 
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.app import Workspace
-from penstock.control import requeue
+from penstock.app import Workspace, operations
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.lifecycle import PartitionStatus
@@ -57,7 +56,7 @@ def names(chosen: Selection, one: PartitionKey) -> bool:
 @pytest.fixture(params=BACKENDS)
 def ws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
     """A workspace in which some partitions failed and the others are pending; pages hold three partitions."""
-    monkeypatch.setattr(requeue, "MOVED", 3)
+    monkeypatch.setattr(operations, "MOVED", 3)
     state = {}
     if request.param == "postgresql":
         state = {"state": request.getfixturevalue("postgres_url"), "schema": f"t_{new_ulid().lower()}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from reference.python_api import CLASSES, FUNCTIONS, docstring, examples, member
 
 import penstock
 from penstock import errors
+from penstock.app.backfills import BackfillService
+from penstock.cli import backfill
 
 DATA = Path(__file__).parents[1] / "data"
 _PROGRAM = """\
@@ -63,3 +66,9 @@ def test_a_reader_has_no_service_that_changes_anything() -> None:
     """`penstock.reader` returns an object whose public methods only read."""
     mutating = {"start", "resume", "cancel", "retry", "pause", "demote", "rollback", "approve", "vacuum", "migrate"}
     assert {name for name in dir(penstock.Reader) if not name.startswith("_")} & mutating == set()
+
+
+def test_a_backfill_has_the_defaults_of_its_command() -> None:
+    service, command = (inspect.signature(found).parameters for found in (BackfillService.plan, backfill.create))
+    for name in ("chunk_size", "priority", "max_chunks", "reprocess"):
+        assert service[name].default == command[name].default, name

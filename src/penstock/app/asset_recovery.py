@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection
 from ulid import ULID
@@ -36,9 +35,6 @@ from penstock.warehouse.batch import Batch, TableChange
 from penstock.warehouse.consistency import known_publications
 from penstock.warehouse.format import table_format
 from penstock.warehouse.lease import TableLeases
-
-if TYPE_CHECKING:
-    pass
 
 
 class AssetRestorer:

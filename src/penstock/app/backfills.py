@@ -55,12 +55,14 @@ class BackfillService:
         selection: Selection,
         *,
         reprocess: bool = False,
-        chunk_size: int = 500,
+        chunk_size: int = 1000,
         priority: int = 0,
-        max_chunks: int = 1,
+        max_chunks: int = 2,
         actor: str | None = None,
     ) -> Backfill:
-        """A backfill of the selected partitions that is not stored yet; `create` stores it.
+        """A backfill of the selected partitions that is not stored yet; `create` stores it. A selection with a
+        `schema_version` reprocesses the partitions of that version. Raises UsageError if no expected partition that can
+        be fetched is selected.
 
         >>> ws.backfills.plan(Selection(since="2024-01-01", until="2024-03-31")).total
         """
@@ -71,10 +73,18 @@ class BackfillService:
             raise UsageError("models are not backfilled: `penstock run` makes what is due, `--reprocess` all again")
         for key in selection.keys:
             self._plans.refuse_not_due(key)
+        if selection.schema_version is not None:
+            self.count_of_version(selection)  # refuses a version without runs
+            reprocess = True
         # Days that become due later are fresh work, not part of this backfill.
         until = max((span.last for span in ranges), default=None)
         selection = selection if selection.keys else replace(selection, until=until)
         total = count_partitions(ranges)
+        if not total:
+            raise UsageError(
+                "no expected partition that its source can be asked for matches: `penstock status` counts the expected"
+                " partitions"
+            )
         return Backfill(
             new_ulid(),
             "active",
@@ -216,7 +226,8 @@ class BackfillService:
             None,
         )
         now = self._context.now()
-        entry = audit_entry(actor, AuditedAct.BACKFILL_RETRY_FAILED, {"backfill_id": old.backfill_id}, flags)
+        noted = {"without_raw": without_raw, **(flags or {})}
+        entry = audit_entry(actor, AuditedAct.BACKFILL_RETRY_FAILED, {"backfill_id": old.backfill_id}, noted)
         if started is not None:
             # It attempts these, too, unless they are failed because an earlier call refused them.
             refused = [key for page in self._failure_pages(old.backfill_id, without_raw) for key in self._failed(page)]

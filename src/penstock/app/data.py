@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack, overload
 
 from penstock.app.context import Context, audit_entry
 from penstock.contract.schema import arrow_schema
-from penstock.control.filters import AnyCustomers, ReadOptions, customer_ids, day_range
+from penstock.control.filters import AnyCustomers, ReadOptions, customer_ids, day_range, refuse_unknown_options
 from penstock.control.select import Selection, refuse_unknown
 from penstock.errors import PenstockError, UsageError
 from penstock.pipeline.spark_jobs import refusal
@@ -53,6 +53,7 @@ class DataService:
 
         >>> ws.data.read("demo.campaign_daily", since="2024-06-01", columns=["clicks"]).arrow()
         """
+        refuse_unknown_options("read", options, ReadOptions)
         first, last = day_range(options.get("date"), options.get("since"), options.get("until"))
         named = customer_ids(options.get("customers"), options.get("customer"))
         refuse_unknown(self._context.settings, Selection(customers=named))

@@ -138,7 +138,7 @@ class MaintenanceService:
         return published
 
     def verify(
-        self, assets: Sequence[str] = (), report: Report = lambda share: None, *, raw: bool = False
+        self, assets: Sequence[str] = (), report: Report = lambda share: None, *, raw: bool = True
     ) -> Verification:
         """Count and hash all published rows again, and compare them with the load records; with `raw`, also the raw
         payloads.

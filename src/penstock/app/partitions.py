@@ -133,9 +133,9 @@ class PartitionService:
         """The state of each task of a partition in the run that works on it."""
         from penstock.flow.run_state import RunState
 
-        state = RunState(run_id, self._context.ledger.news_of_run)
-        state.refresh()
-        return tuple(f"{stage} {state}" for stage, state in state.states(str(key)).items())
+        run = RunState(run_id, self._context.ledger.news_of_run)
+        run.refresh()
+        return tuple(f"{stage} {state}" for stage, state in run.states(str(key)).items())
 
     def source_errors(self) -> list[str]:
         """The sources for which attempts are held back, each with the reason.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock.app.context import Context
 from penstock.config.values import time_span
-from penstock.control.filters import SliceFilters, customer_ids, day_range
+from penstock.control.filters import SliceFilters, customer_ids, day_range, refuse_unknown_options
 from penstock.control.select import Selection
 from penstock.errors import UsageError
 
@@ -43,6 +43,7 @@ class ReadinessService:
         """
         from penstock.control.asked_days import asked_days
 
+        refuse_unknown_options("ready", filters, SliceFilters)
         query = next((q for q in self._context.settings.assets.values() if f"{q.source}.{q.name}" == table), None)
         if query is None:
             known = ", ".join(sorted(c.asset for c in self._context.contracts.values()))

@@ -112,7 +112,7 @@ class Recovery:
         >>> ws.maintenance.recovery.from_lake(actor="kim")
         """
         context, is_new = self._context, not self._has_schema()
-        entry = audit_entry(actor, AuditedAct.RECOVER, {}, flags)
+        entry = audit_entry(actor, AuditedAct.RECOVER, {}, {"from": "lake", **(flags or {})})
         interrupts.begin_work()
         self._create_database(is_new)
         facts = exported_facts(context.lake)

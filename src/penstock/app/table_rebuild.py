@@ -74,7 +74,8 @@ class TableRebuild:
         """
         context = self._context
         self._refuse_foreign_lake()
-        entry = audit_entry(actor, AuditedAct.RECOVER, {}, flags)
+        noted = flags if flags is not None else {"tables": list(assets)} if assets else {}
+        entry = audit_entry(actor, AuditedAct.RECOVER, {}, {"from": "database", **noted})
         claim_lake(context.database, context.lake)
         session = context.session(spark)
         done = []

@@ -13,7 +13,7 @@ from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
 from penstock.cli.render import draw_keys, draw_more, show
 from penstock.cli.text_tables import table
-from penstock.errors import ExitCode, UsageError
+from penstock.errors import ExitCode
 from penstock.plural import counted
 from penstock.views.document import page, paginate
 
@@ -71,7 +71,6 @@ def create(
     ws = open_workspace(workspace)
     chosen = replace(filters.selection(), schema_version=schema_version)
     moved = ws.backfills.count_of_version(chosen) if schema_version else None
-    reprocess = reprocess or moved is not None
     new = ws.backfills.plan(
         chosen,
         reprocess=reprocess,
@@ -80,11 +79,6 @@ def create(
         max_chunks=max_chunks,
         actor=change.actor,
     )
-    if not new.total:
-        raise UsageError(
-            "no expected partition that its source can be asked for matches: `penstock status` counts the expected"
-            " partitions"
-        )
     if not change.dry_run:
         confirm("backfilling", new.total if moved is None else moved, yes=change.yes, force=change.force)
         ws.backfills.create(new, chosen)
@@ -214,7 +208,7 @@ def retry_failed(
                 actor=change.actor,
                 without_raw=without_raw,
                 preview=found,
-                flags={"without_raw": without_raw, **change.flags},
+                flags=change.flags,
                 report=progress.stage("retry", found.total),
             )
 

@@ -46,9 +46,9 @@ def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: 
     from penstock.views.runs import round_document
 
     ws = open_workspace(workspace)
-    stop = _stop_on_signals()
+    stop, service = _stop_on_signals(), ws.rounds
     with Heartbeat(ws.context.workers) as heart, RunProgress() as progress:
-        facts = ws.rounds.tick(_session(ws), heart.token, progress, stop.is_set)
+        facts = service.tick(_session(ws), heart.token, progress, stop.is_set)
     held_up = None if facts["planned"] else ws.partitions.held_up(Selection()) | {"model_inputs": facts["model_inputs"]}
     document = round_document(facts, held_up)
     show(document, as_json, lambda console: console.print(_describe(document)))
@@ -77,11 +77,11 @@ def serve(
     from penstock.views.runs import round_document
 
     ws = open_workspace(workspace)
-    stop = _stop_on_signals()
+    stop, service = _stop_on_signals(), ws.rounds
     session = _session(ws)
 
     def round_() -> Mapping[str, Any]:
-        facts = ws.rounds.tick(session, heart.token, _LogProgress(), stop.is_set)
+        facts = service.tick(session, heart.token, _LogProgress(), stop.is_set)
         if as_json:
             show_line(round_document(facts))
         return facts

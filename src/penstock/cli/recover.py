@@ -93,7 +93,7 @@ def recover(
     if tables and side is not Side.DATABASE:
         raise UsageError("--table goes with --from database")
     ws = load_workspace(workspace)
-    flags = {name: value for name, value in {"from": side, "tables": tables}.items() if value}
+    flags = {"tables": tables} if tables else {}
     match side:
         case None:
             _report(ws, as_json)

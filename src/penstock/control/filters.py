@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date as Day
 from datetime import datetime
 from typing import TypedDict
@@ -35,15 +35,23 @@ class ReadOptions(SliceFilters, total=False):
     schema_version: str | None
 
 
+def refuse_unknown_options(function: str, given: Mapping[str, object], known: type) -> None:
+    """Raise TypeError for a keyword that `known`, a TypedDict of options, does not have: a misspelt filter must not
+    select everything."""
+    for name in given:
+        if name not in known.__annotations__:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
 def day_range(date: AnyDay | None, since: AnyDay | None, until: AnyDay | None) -> tuple[Day | None, Day | None]:
     """The first and the last day that the filters name. Raises UsageError if a value is no date, if a day is named
     together with a range, or if the range ends before it begins."""
     if date is not None and (since is not None or until is not None):
         raise UsageError("--date is one day; use it without --since and --until")
     if date is not None:
-        only = parse_day(date, "date")
+        only = _day(date, "date")
         return only, only
-    first, last = parse_day(since, "since"), parse_day(until, "until")
+    first, last = _day(since, "since"), _day(until, "until")
     if first and last and first > last:
         raise UsageError(f"--since {first} is after --until {last}")
     return first, last
@@ -66,8 +74,7 @@ def _listed(customers: AnyCustomers | None) -> list[str]:
     return [customers] if isinstance(customers, str) or not isinstance(customers, Iterable) else list(customers)
 
 
-def parse_day(value: AnyDay | None, name: str) -> Day | None:
-    """A date, or text such as 2024-06-01, as a date. Raises UsageError for other values."""
+def _day(value: AnyDay | None, name: str) -> Day | None:
     if isinstance(value, str):
         return day(value)
     if isinstance(value, datetime):
