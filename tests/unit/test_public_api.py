@@ -30,9 +30,9 @@ def example(ws: penstock.Workspace, spark: SparkSession, key: PartitionKey, work
 """
 
 
-def strict(program: Path) -> str:
-    """What mypy finds in a program that only knows the installed package."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(program.parent / "c")]
+def strict(program: Path, cache: Path) -> str:
+    """The errors of mypy in a program that only uses the installed package."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(cache)]
     done = subprocess.run([*command, str(program)], capture_output=True, text=True, timeout=300, cwd=program.parent)
     return done.stdout + done.stderr
 
@@ -49,8 +49,8 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         _ = penstock.Shop
 
 
-def test_a_user_program_passes_strict_type_checks() -> None:
-    assert strict(DATA / "user_program.py") == ""
+def test_a_user_program_passes_strict_type_checks(tmp_path: Path) -> None:
+    assert strict(DATA / "user_program.py", tmp_path) == ""
 
 
 def test_every_public_method_has_an_example_that_passes_strict_type_checks(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_every_public_method_has_an_example_that_passes_strict_type_checks(tmp_p
     assert [name for name, text in found.items() if not examples(text)] == []
     program = tmp_path / "examples.py"
     program.write_text(_PROGRAM + "".join(f"    {line}\n" for text in found.values() for line in examples(text)))
-    assert strict(program) == ""
+    assert strict(program, tmp_path / "cache") == ""
 
 
 def test_a_reader_has_no_service_that_changes_anything() -> None:
