@@ -1257,7 +1257,7 @@ def test_an_old_appointment_means_nothing_after_a_new_failure(actors: Actors) ->
     [attempt] = [a for a in actors.reader.attempts(key()) if a.outcome is None]
     verdict = rejected(AttemptKey(key(), attempt.run_id), actors.token, "again", Stage.EXTRACT)
     actors.validator.judge([replace(verdict, error_class=ErrorClass.TRANSIENT)])
-    assert due(actors) == []  # although nobody has decided yet
+    assert due(actors) == []  # although there is no decision yet
 
 
 def test_an_acceptance_ends_failures_also_after_a_manual_retry(actors: Actors) -> None:

@@ -149,7 +149,7 @@ def test_a_backfill_leaves_frozen_days_out_and_ends(office: Office) -> None:
     workspace.context.backfills.create(made, audit_entry())
     planned = office.planner().plan(new_run_id(), NOW)
     claimed = [item.key for claimed in planned.chunks for item in claimed.items]
-    assert days_of(claimed) == [7, 8, 9, 10]  # the sixth was judged in the same moment in which the backfill was made
+    assert days_of(claimed) == [7, 8, 9, 10]  # the sixth got its verdict at the time of the backfill's creation
     assert sum(claimed.chunk.partitions for claimed in planned.chunks) == 5
     with pytest.raises(UsageError, match="is frozen"):
         workspace.backfills.plan(

@@ -1,4 +1,4 @@
-"""`penstock init`: a workspace that runs at once."""
+"""`penstock init`: a new workspace with the demo source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def init(
 
 
 def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
-    """A workspace with the demo source and an empty state database."""
+    """Create a workspace with the demo source and an empty state database. Raises UsageError if the folder has one."""
     from penstock.app import load_workspace
     from penstock.clock import utc_now
 

@@ -394,8 +394,8 @@ def find_workspace(start: Path) -> Path:
 
 
 def load_settings(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> Settings:
-    """The settings in a workspace file (or in the folder that holds one), or ConfigError with a line per problem.
-    `hooks_of` returns the rules of a kind of source."""
+    """Load a workspace file, or that of a folder. Raises ConfigError with one line per problem. `hooks_of` returns the
+    rules of a kind of source."""
     document = read_workspace_file(path / WORKSPACE_FILE if path.is_dir() else path, environ)
     if document.incomplete:
         document.raise_if_refused()
@@ -414,7 +414,7 @@ def load_settings(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> 
 
 
 def load_queries(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> dict[str, Query]:
-    """The queries of a workspace file, of a file that it could include, or the single query that a file describes."""
+    """Load the queries of a workspace file, of a file that it could include, or of a file with a single query."""
     document = read_workspace_file(path, environ)
     if document.incomplete:
         document.raise_if_refused()

@@ -35,7 +35,7 @@ def held_back_by_guards(attempt: Attempt, contract: Contract) -> bool:
 
 
 def _rejecting(attempt: Attempt, contract: Contract) -> tuple[set[str], list[str]]:
-    """The checks that rejected the run, and those of them that are no guards."""
+    """The checks that rejected the run, and those of them that are not guards."""
     rejecting = {str(c["check"]) for c in attempt.complaints or [] if c.get("severity", "reject") == "reject"}
     return rejecting, sorted(rejecting - guard_names(contract))
 
