@@ -106,7 +106,7 @@ def test_csv_has_dialects(tmp_path: Path) -> None:
     [
         (b"", "line 1: expected a header that names every column, found ''"),
         (b"a,,b\n", "line 1: expected a header that names every column, found 'a,,b'"),
-        (b"a,b,a\n", "line 1: the column 'a' stands twice in the header"),
+        (b"a,b,a\n", "line 1: the column 'a' occurs twice in the header"),
         (b"a,b\n1,2\n1\n", "line 3: 1 cells, where the header names 2 columns"),
         (b"a,b\n1,2,3\n", "line 2: 3 cells, where the header names 2 columns"),
         (b'a,b\n1,2\n1,"2\n', "line 3: not valid CSV: unexpected end of data"),

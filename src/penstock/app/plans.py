@@ -120,8 +120,8 @@ class PlanService:
             raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
         if due.is_frozen(key.logical_date):
             raise UsageError(
-                f"{key} is frozen: {key.source} can only be asked for {due.frozen_before} and later, so nothing may"
-                f" replace what is known of that day (sources.{key.source}.keeps says for how long it keeps days)"
+                f"{key} is frozen: {key.source} serves only {due.frozen_before} and later, so no attempt may replace"
+                f" that day (sources.{key.source}.keeps defines how long it keeps days)"
             )
 
     def refuse_unrunnable(self, ranges: Sequence[ExpectedRange]) -> None:

@@ -273,7 +273,7 @@ class RunService:
         left = left_of(self._context.state, self._context.ledger, run_id)
         due = [item.key for item in self._plans.replan(left, reasons_of(filters))]
         if not due:
-            raise ActRefused(f"run {run_id} is over: there is nothing to go on with")
+            raise ActRefused(f"run {run_id} is over: nothing is left to resume")
         selection = Selection(keys=tuple(due))
         return self._start(selection, listener, bool(filters.get("reprocess")), actor, spark, run_id)
 

@@ -37,7 +37,7 @@ def init(
 
     def draw(console: object) -> None:
         go = f"cd {folder} && " if str(folder) != "." else ""
-        typer.echo(f"made {target} and its state database\nnext: {go}penstock run, then penstock status --grid")
+        typer.echo(f"created {target} and its state database\nnext: {go}penstock run, then penstock status --grid")
 
     show(document, as_json, draw)
 
@@ -63,7 +63,7 @@ def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
     except FileExistsError:
         raise UsageError(f"{target} exists already: choose another folder, or edit it") from None
     except OSError as error:
-        raise UsageError(f"cannot make a workspace in {folder}: {error.strerror}") from error
+        raise UsageError(f"cannot create a workspace in {folder}: {error.strerror}") from error
     ws = load_workspace(folder)
     ws.maintenance.migrate()
     return ws

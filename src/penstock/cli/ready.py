@@ -43,7 +43,7 @@ def ready(
 ) -> None:
     """Exit with 0 if every day is ready and with 1 if not; list the partitions that are absent.
 
-    Only published partitions count; a partition of a model counts only if no run that it was made from was demoted.
+    Only published partitions count; a partition of a model counts only if no run that it was derived from was demoted.
     Without dates the command checks every day that is due so far. A day of --date or --until that is not over yet is
     not ready; --wait waits for it, for all tables together. Days without expected partitions are reported; if no day
     has any, the command fails with exit code 2. Use it before a job that reads the table:
@@ -87,5 +87,5 @@ def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, A
         withdrawn = [key for day in days for key in day.withdrawn_inputs]
         if withdrawn:
             console.print(
-                f"{counted(len(withdrawn))} made from runs that were demoted since: penstock why {withdrawn[0]}"
+                f"{counted(len(withdrawn))} derived from runs that were demoted since: penstock why {withdrawn[0]}"
             )

@@ -423,7 +423,7 @@ def _model_fields(written: object) -> object:
     elif not isinstance(body, Mapping):
         raise ValueError(f"{kind} takes a map of {', '.join(declared.keys_in_yaml())}")
     elif misplaced := [key for key in body if key in _Check.not_in_yaml]:
-        raise ValueError(f"{misplaced[0]!r} does not belong inside {kind}; name and severity stand beside it")
+        raise ValueError(f"{misplaced[0]!r} does not belong inside {kind}: put name and severity next to it")
     return {**body, "kind": kind} | {key: written[key] for key in _BESIDE if key in written}
 
 

@@ -176,7 +176,7 @@ class Customer(Declared):
 
 def _source_name(text: str) -> str:
     if text in _RESERVED_SOURCES:
-        raise ValueError(f"{text!r} cannot name a source: its tables could not be told from {text}.name")
+        raise ValueError(f"{text!r} cannot name a source: its tables would be ambiguous with {text}.name")
     return text
 
 
@@ -389,7 +389,7 @@ def find_workspace(start: Path) -> Path:
         if (candidate / WORKSPACE_FILE).is_file():
             return candidate
     raise ConfigError(
-        f"there is no {WORKSPACE_FILE} in {folder} or any folder above it: run `penstock init` to make one"
+        f"there is no {WORKSPACE_FILE} in {folder} or any folder above it: run `penstock init` to create one"
     )
 
 
@@ -627,7 +627,7 @@ def _refuse_customers_of_sources(document: Document, hooks_of: HooksOf) -> None:
             try:
                 rule.normalise(customer_id)
             except ValueError as error:
-                text = f"{customer_id!r} {error}, because {rule.query_name} asks {rule.title} for it"
+                text = f"{customer_id!r} {error}, because {rule.query_name} fetches it from {rule.title}"
                 document.refuse(("customers", index, "id"), text)
 
 
@@ -683,7 +683,7 @@ def _refuse_broken_models(document: Document) -> None:
     if needs:
         for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
             if customer_id == partition.ALL_CUSTOMERS:
-                text = f"{customer_id!r} stands for all customers in the keys of models: give this one another id"
+                text = f"{customer_id!r} is the customer id of models over all customers: choose another id"
                 document.refuse(("customers", index, "id"), text)
     for cycle in _cycles(needs):
         trail = ("models", cycle[0].removeprefix("models."), "depends_on")

@@ -14,9 +14,12 @@ def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
     """Raises ActRefused unless the raw run exists, is sealed, and is the one that was validated."""
     seal = raw.seal(_key(attempt))
     if seal is None:
-        raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} is not there any more; take another run")
+        raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} was deleted; choose another run")
     if seal.payload_sha256 != attempt.payload_digest:
-        raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} is not what was examined; take another")
+        raise ActRefused(
+            f"{attempt.key}: the raw data of run {attempt.run_id} differs from the validated payload;"
+            " choose another run"
+        )
 
 
 def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
@@ -24,8 +27,8 @@ def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
     overruled; complaints about the rows themselves may not."""
     rejecting, others = _rejecting(attempt, contract)
     if not rejecting or others:
-        found = f"other checks found fault with it: {', '.join(others)}" if others else "no guard held it back"
-        raise ActRefused(f"{attempt.key}: run {attempt.run_id} cannot be approved, {found}")
+        found = f"other checks rejected it: {', '.join(others)}" if others else "no guard rejected it"
+        raise ActRefused(f"{attempt.key}: run {attempt.run_id} cannot be approved: {found}")
 
 
 def held_back_by_guards(attempt: Attempt, contract: Contract) -> bool:

@@ -117,7 +117,7 @@ def write_customers(plan: CustomerPlan) -> None:
             os.fsync(new.fileno())
             shutil.copymode(file, new.name)
             if file.read_bytes().decode() != plan.before:
-                raise StateConflict(f"{file} was changed meanwhile: look at the difference again")
+                raise StateConflict(f"{file} changed since the preview: run the command again")
             os.replace(new.name, file)
         except BaseException:
             os.unlink(new.name)

@@ -50,7 +50,7 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
 def close_own_attempts(workers: WorkerStore, control: ControlStore, token: str) -> int:
     """Closes the attempts and runs that a living worker left open when its round failed, for example because the
     database was unavailable. No attempt counts as lost. Returns the number of closed attempts."""
-    reason = "the round broke before this partition was judged"
+    reason = "the round failed before this partition got a verdict"
     closed = control.cancel([_cancelled(item, reason) for item in workers.open_attempts_of(token)])
     for run_id, own in workers.runs_of(token):
         control.finish_run(run_id, own, {}, "broken")

@@ -51,12 +51,12 @@ def still_current(
 
 def outdated_closings(outdated: Sequence[Issued], worker_token: str) -> list[Cancelled]:
     """Cancels outdated attempts: an attempt is validated by the contract that it was issued with, or not at all."""
-    reason = "its contract, query or customer was changed while the run was dead: it is planned anew"
+    reason = "its contract, query or customer changed while no worker held the run: it is planned again"
     return [Cancelled(i.attempt, worker_token, Stage.EXTRACT, ErrorClass.CONFIG, reason) for i in outdated]
 
 
 def reasons_of(filters: Mapping[str, Any]) -> Sequence[PlanReason]:
     """The reasons for which the run planned its partitions. Raises ActRefused for a round of the control loop."""
     if filters.get("round"):
-        raise ActRefused("a round of the control loop is not resumed: the next round takes back what it left")
+        raise ActRefused("a round of the control loop is not resumed: the next round plans its partitions again")
     return asked_for(bool(filters.get("reprocess")))

@@ -196,7 +196,7 @@ def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], dat
 def _of_model(models: Derived, key: PartitionKey) -> ExpectedRange:
     found = models.ranges(key.query_name).get(key.customer_id)
     if found is None:
-        raise UsageError(f"{key}: none of the tables that {key.asset} is made from expects this customer")
+        raise UsageError(f"{key}: no input table of {key.asset} expects this customer")
     return found
 
 
@@ -231,7 +231,7 @@ def _first_day(query: Query, customer: Customer) -> date:
     if not known:
         raise ConfigError(
             f"queries.{query.name} has no start_date and customer {customer.id} no active_from:"
-            " give at least one of them, so that it is known from when on partitions are expected"
+            " give at least one of them: it is the first expected day"
         )
     return max(known)
 
@@ -253,11 +253,11 @@ def refuse_unknown(settings: Settings, selection: Selection) -> None:
         if asset.source != key.source:
             raise UsageError(f"{key}: the query {key.query_name} belongs to source {asset.source}, not {key.source}")
         if isinstance(asset, Query) and not _asks(asset, settings.customer(key.customer_id)):
-            raise UsageError(f"{key}: the query {key.query_name} is not asked for customer {key.customer_id}")
+            raise UsageError(f"{key}: the query {key.query_name} does not fetch customer {key.customer_id}")
         if isinstance(asset, Model) and asset.per_customer == (key.customer_id == ALL_CUSTOMERS):
             example = "a customer's id" if asset.per_customer else f"{ALL_CUSTOMERS!r}"
             raise UsageError(
-                f"{key}: {key.asset} is made per {asset.per}, so {example} stands in place of the customer"
+                f"{key}: {key.asset} has one partition per {asset.per}: write {example} as the customer"
             )
 
 

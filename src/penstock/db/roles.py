@@ -30,10 +30,10 @@ class Role(StrEnum):
 
 PURPOSES: Mapping[Role, str] = {
     Role.EXTRACTOR: "fetches from sources into the lake; has no access to the state",
-    Role.VALIDATOR: "judges issued attempts, and withdraws what it vouched for",
-    Role.CONTROL: "issues and cancels attempts, requeues what failed, keeps marks, breakers and backfills",
-    Role.LOADER: "publishes what is vouched for, and moves the pointers",
-    Role.CONSUMER: "reads what is vouched for, and its state",
+    Role.VALIDATOR: "closes issued attempts with a verdict, and withdraws runs that fail a re-check",
+    Role.CONTROL: "issues and cancels attempts, requeues failed partitions, keeps marks, breakers and backfills",
+    Role.LOADER: "publishes trusted runs, and moves the pointers",
+    Role.CONSUMER: "reads trusted rows and their state",
 }
 
 _READ = ("SELECT",)

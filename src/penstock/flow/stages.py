@@ -303,7 +303,7 @@ class Stages:
 
     def cancel_open(self) -> None:
         """Cancels the attempts that are still open, when the run ends early. Their partitions stay due."""
-        reason = "the run stopped before this partition was judged"
+        reason = "the run stopped before this partition got a verdict"
         token = self.deps.worker_token
         try:
             self._cancel(

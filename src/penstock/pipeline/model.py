@@ -33,7 +33,7 @@ PARTITIONS = "penstock.partitions"  # the requested partitions, as a table for t
 
 _SLICES_PER_TASK = 200
 _BROKEN_QUERIES = 60  # enough to isolate a few failing partitions among ten thousand
-_TOO_MANY = "too many slices of its model break the query: this one was not tried"
+_TOO_MANY = "too many partitions of its model fail the query: this one was not derived"
 _ROW = "_row"
 _KEYS = ("logical_date", "customer_id")
 _SEALED = pa.schema(
@@ -71,17 +71,17 @@ def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str,
     with _described(spark, model, code, empty, _as_table([])) as frame:
         found = {column.name: column.dataType for column in frame.schema.fields}
     if repeated := sorted({name for name in frame.columns if frame.columns.count(name) > 1}):
-        raise _refused(model, f"it makes the column {', '.join(repeated)} twice: give each a name of its own")
+        raise _refused(model, f"it has the column {', '.join(repeated)} twice: give each a name of its own")
     for name in _keys(model):
         if name not in found:
             made = ", ".join(found) or "none"
-            raise _refused(model, f"it must make the column {name}, which says to which slice a row belongs ({made})")
+            raise _refused(model, f"it must have the column {name}, which identifies the partition of a row ({made})")
     for name, kind in zip(_keys(model), ("date", "string"), strict=False):
         if (made := found[name].simpleString()) != kind:
             raise _refused(model, f"its column {name} must be a {kind}, it is {made}")
     fields = tuple(_field(model, name, kind) for name, kind in found.items() if name not in _keys(model))
     if not fields:
-        raise _refused(model, "it makes no column besides those that say to which slice a row belongs")
+        raise _refused(model, "it has no column besides those that identify the partition of a row")
     return fields
 
 
@@ -92,10 +92,10 @@ def _keys(model: Model) -> tuple[str, ...]:
 
 def _field(model: Model, name: str, kind: DataType) -> Field:
     if name in RESERVED_FIELDS or name.startswith("_"):
-        raise _refused(model, f"it makes the column {name}, a name that Penstock keeps for itself: choose another")
+        raise _refused(model, f"it has the column {name}, which is reserved: rename it")
     found = _contract_type(kind)
     if found is None:
-        reason = f"its column {name} is {kind.simpleString()}, which cannot be kept: cast it to something else"
+        reason = f"its column {name} is {kind.simpleString()}, which cannot be stored: cast it to another type"
         raise _refused(model, reason)
     try:
         return Field(name=name, type=found)

@@ -89,7 +89,7 @@ def look_up(
 def _waits(check: ReferencesCheck, key: PartitionKey) -> Complaint:
     source, _, query = check.declared.to.partition(".")
     other = PartitionKey(source, key.customer_id, query, key.logical_date)
-    message = f"{check.name} cannot be judged: {other} is not vouched for yet"
+    message = f"{check.name} cannot be evaluated: {other} has no trusted run yet"
     return Complaint(NOT_VOUCHED, message, 1, severity=check.severity)
 
 

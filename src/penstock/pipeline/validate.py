@@ -114,7 +114,7 @@ def validate(
         found = ReferenceResults({}, {})
         if reference_checks(contract):
             if open_reference is None:
-                raise PenstockError(f"{contract.asset} refers to other tables, and there is no way to look into them")
+                raise PenstockError(f"{contract.asset} has references checks, and no `open_reference` was given")
             found = look_up(spark, lake, contract, slices, [item.attempt for item in items], open_reference)
         wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
         examples = _examples(spark, lake, contract, items, wanted)

@@ -170,7 +170,7 @@ def table_damage(
     done = Verification()
     head = TableHead(table.name, contract.schema_version, table.path, table.version, frozenset())
     verify_table(database, lake, head, contract, done, report)
-    again = dict.fromkeys(done.in_files, "its file is not as the Delta log says")
+    again = dict.fromkeys(done.in_files, "its file differs from the Delta log")
     return TableDamage(
         {path: "; ".join(reasons) for (_, path), reasons in done.files.items()},
         {**again, **{key: "; ".join(reasons) for key, reasons in done.wrong.items()}},

@@ -45,7 +45,7 @@ class Record(NamedTuple):
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) != len(pairs):
-        raise ValueError("a field stands twice")
+        raise ValueError("a field occurs twice")
     return row
 
 

@@ -18,7 +18,7 @@ def connect(host: str, port: int, seconds: float, scheme: str = "https") -> None
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError as error:
         raise SourceUnavailable(
-            f"{host}:{port} does not answer ({error.strerror or error}): check the address, and the network of this"
+            f"{host}:{port} does not respond ({error.strerror or error}): check the address, and the network of this"
             " machine"
         ) from error
 
@@ -38,6 +38,6 @@ def within(seconds: float, work: Callable[[], None], what: str) -> None:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise SourceUnavailable(f"{what} does not answer within {seconds:g} s: check the address, and the network")
+        raise SourceUnavailable(f"{what} does not respond within {seconds:g} s: check the address, and the network")
     if raised:
         raise raised[0]

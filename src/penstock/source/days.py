@@ -34,7 +34,7 @@ class Days:
 
     def _parsed(self, cell: object) -> date:
         if cell is None:
-            raise DataError(f"{self._field} is missing, which says to what day a row belongs")
+            raise DataError(f"{self._field} is missing: it is the day of the row")
         if isinstance(cell, datetime) and cell.time() == time():  # databases without a date type
             return cell.date()
         if isinstance(cell, date) and not isinstance(cell, datetime):

@@ -109,7 +109,7 @@ def _header(cells: Sequence[str], name: str) -> list[str]:
     if not header or not all(header):
         raise DataError(f"{name}, line 1: expected a header that names every column, found {','.join(cells)!r}")
     if twice := [column for column in header if header.count(column) > 1]:
-        raise DataError(f"{name}, line 1: the column {twice[0]!r} stands twice in the header")
+        raise DataError(f"{name}, line 1: the column {twice[0]!r} occurs twice in the header")
     return header
 
 
@@ -165,7 +165,7 @@ def parquet_rows(file: BinaryIO, name: str) -> Iterator[bytes]:
         with pa.parquet.ParquetFile(file, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as parquet:
             columns = parquet.schema_arrow.names
             if twice := [column for column in columns if columns.count(column) > 1]:
-                raise DataError(f"{name}: the column {twice[0]!r} stands twice")
+                raise DataError(f"{name}: the column {twice[0]!r} occurs twice")
             number = 0
             for batch in parquet.iter_batches(_ROWS_AT_A_TIME):
                 for row in batch.to_pylist():

@@ -160,16 +160,14 @@ class HttpSource:
         while step is not None:
             number += 1
             if step.key in asked:
-                raise DataError(
-                    f"page {number} is one that came before: the pages of {shown(url)} go round in a circle"
-                )
+                raise DataError(f"page {number} was received before: the pages of {shown(url)} repeat")
             asked.add(step.key)
             reply = self._caller.ask(step.url or url, {} if step.url else {**params, **step.params}, number)
             if reply.body is None:
                 return
             answer = _answer(reply.body, trail(request.records), also, number)
             if answer.records and reply.body == before:
-                raise DataError(f"page {number} is the same as the one before: {shown(url)} does not turn the page")
+                raise DataError(f"page {number} equals the one before: {shown(url)} ignores the page parameter")
             before = reply.body
             yield answer
             step = paging.after(step, Page(len(answer.records), answer.also, reply.link)) if paging else None
@@ -198,7 +196,7 @@ def _asks_by_day(request: Request) -> bool:
     if not by_day and not {"first_date", "last_date"} <= names:
         raise ConfigError("url or params must have {date}, or {first_date} and {last_date}")
     if not by_day and request.date_field is None:
-        raise ConfigError("date_field: is missing: it says to which of the days a record belongs")
+        raise ConfigError("date_field: is missing: it names the field with the day of a record")
     known = ("customer_id", "query_name", *(DAY_NAMES if by_day else ("first_date", "last_date")))
     for text in texts:
         filled(text, dict.fromkeys(known, ""))

@@ -259,11 +259,11 @@ def _columns(result: CursorResult[Any], date_field: str) -> list[str]:
         raise ConfigError("sql: must be a SELECT: this statement returns no rows")
     columns = list(result.keys())
     if twice := [name for name in columns if columns.count(name) > 1]:
-        raise ConfigError(f"sql: the column {twice[0]} stands twice: rename one with AS")
+        raise ConfigError(f"sql: the column {twice[0]} occurs twice: rename one with AS")
     if date_field not in columns:
         raise ConfigError(
             f"date_field: {date_field} is not a column of the result (columns: {', '.join(columns)});"
-            " it says to which day a row belongs"
+            " it must be the column with the day of a row"
         )
     return columns
 

@@ -110,15 +110,15 @@ class Caller:
         try:
             yield
         except httpx.TimeoutException as error:
-            raise SourceUnavailable(f"{where} did not answer within {self._timeout:g} s") from error
+            raise SourceUnavailable(f"{where} did not respond within {self._timeout:g} s") from error
         except (
             httpx.UnsupportedProtocol,
             httpx.InvalidURL,
             httpx.LocalProtocolError,
         ):  # may quote headers
-            raise ConfigError(f"{where} cannot be asked: check url, params and headers") from None
+            raise ConfigError(f"{where}: the request is not valid: check url, params and headers") from None
         except httpx.DecodingError as error:
-            raise SourceUnavailable(f"{where}: the answer broke off, or is not compressed as it says") from error
+            raise SourceUnavailable(f"{where}: the response is incomplete, or its compression is not valid") from error
         except httpx.TransportError as error:
             raise SourceUnavailable(f"{where}: {self._hidden(str(error)) or type(error).__name__}") from error
 

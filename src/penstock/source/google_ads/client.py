@@ -51,7 +51,7 @@ def login_from(environ: Mapping[str, str], options: Options) -> Login:
         missing += [name for name in _INSTALLED if name not in given]
     if missing:
         raise ConfigError(
-            f"the environment lacks {', '.join(missing)}: Google Ads is asked with {_TOKEN} and either"
+            f"the environment lacks {', '.join(missing)}: Google Ads needs {_TOKEN} and either"
             f" {', '.join(_INSTALLED)} or {_KEY_FILE}"
         )
     return Login(token, tuple(given.items()))

@@ -63,7 +63,7 @@ class GoogleAdsSource:
             raise UsageError(f"an account is never {', '.join(unknown)} (statuses: {', '.join(_STATUSES)})")
         manager = self._options.login_customer_id
         if manager is None:
-            raise ConfigError("login_customer_id is missing: it names the manager whose accounts are meant")
+            raise ConfigError("login_customer_id is missing: it is the manager account of the accounts")
         conditions = [f"customer_client.level <= {levels}", "customer_client.manager = FALSE"]
         if statuses:
             conditions.append(f"customer_client.status IN ({', '.join(statuses)})")
@@ -146,7 +146,7 @@ def _refuse_other_names(query: Query, options: QueryOptions) -> None:
     fields = [field.name for field in query.fields]
     missing = [name for name in fields if name not in options.select]
     if missing:
-        raise ConfigError(f"select says nothing about the fields {', '.join(missing)}: give each its Google Ads name")
+        raise ConfigError(f"select lacks the fields {', '.join(missing)}: give each its Google Ads name")
     for name in options.select:
         if name not in fields:
             raise ConfigError(f"select.{name}: there is no such field{did_you_mean(name, fields)}")

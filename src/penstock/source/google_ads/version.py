@@ -30,7 +30,7 @@ def known_version(wanted: str | None) -> str:
     """The wanted version, or the default. Raises ConfigError if the installed client does not support it."""
     known, version = versions(), wanted or DEFAULT
     if version not in known:
-        raise ConfigError(f"api_version: the installed client does not speak {version} (known: {', '.join(known)})")
+        raise ConfigError(f"api_version: the installed client does not support {version} (known: {', '.join(known)})")
     return version
 
 
