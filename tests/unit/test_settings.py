@@ -1476,8 +1476,7 @@ def test_models_that_depend_on_each_other_in_a_circle_are_refused(tmp_path: Path
 def test_names_and_customers_of_models_are_distinct_from_others(tmp_path: Path) -> None:
     text = HEAD + QUERY + 'customers: [{id: "all"}]\nmodels:\n  daily: {depends_on: [demo.daily], sql: m.sql}\n'
     assert refusals(tmp_path, text, files={"m.sql": "SELECT 1"}) == [
-        "penstock.yaml:16: customers[0].id: 'all' is the customer id of models over all customers: "
-        "choose another id",
+        "penstock.yaml:16: customers[0].id: 'all' is the customer id of models over all customers: choose another id",
         "penstock.yaml:18: models.daily: 'daily' is the name of a query already, at penstock.yaml:8",
     ]
 

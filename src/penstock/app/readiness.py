@@ -24,9 +24,9 @@ class ReadinessService:
         self._context = context
 
     def coverage(self, table: str, **filters: Unpack[SliceFilters]) -> list[Coverage]:
-        """The expected and the ready partitions of each day. A partition is ready if it can be read and no demoted run
-        went into it. A day that is named and has not ended is included and not ready. Raises UsageError if no partition
-        is expected on any of the days, and for the filters that `penstock ready` refuses.
+        """The expected and the ready partitions of each day. A partition is ready if it can be read and was
+        not derived from a demoted run. A day that is named and has not ended is included and not ready. Raises
+        UsageError if no partition is expected on any of the days, and for the filters that `penstock ready` refuses.
 
         >>> [day.available for day in ws.coverage("demo.campaign_daily", since="2024-06-01")]
         """

@@ -1,6 +1,6 @@
 """Declarations of fields and checks as penstock.yaml and stored contracts write them.
 
-How a check is evaluated stands in `penstock.contract.checks`, one module per kind.
+`penstock.contract.checks` evaluates checks, one module per kind.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class Recent(_FieldCheck):
 
 
 class References(_Check):
-    """Every value exists in the vouched partition of another table, of the same customer and day."""
+    """Every value exists in the trusted partition of another table, of the same customer and day."""
 
     also_in_yaml = ("field", "to_field")
 

@@ -608,7 +608,7 @@ def _rules_by_customer(rules: Sequence[_CustomerRule]) -> Callable[[str], _Custo
 
 
 def _normalise_customers(document: Document, hooks_of: HooksOf) -> None:
-    """Replaces customer ids by the spelling that partition keys have."""
+    """Replace customer ids by their normalised form, as in partition keys."""
     rules = _customer_rules(document, hooks_of)
     customers, rule_for = document.values.get("customers", []), _rules_by_customer(rules)
     for index, customer_id in _numbered_strings(customers, "id"):

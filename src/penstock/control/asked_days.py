@@ -43,7 +43,7 @@ class AskedDays:
 
     @property
     def notes(self) -> list[str]:
-        """How the expected days differ from the requested ones, and why."""
+        """Differences between the expected and the requested days, with the reason of each."""
         found = []
         last = self.last
         if self.since and self.since < self.first:

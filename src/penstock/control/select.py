@@ -256,9 +256,7 @@ def refuse_unknown(settings: Settings, selection: Selection) -> None:
             raise UsageError(f"{key}: the query {key.query_name} does not fetch customer {key.customer_id}")
         if isinstance(asset, Model) and asset.per_customer == (key.customer_id == ALL_CUSTOMERS):
             example = "a customer's id" if asset.per_customer else f"{ALL_CUSTOMERS!r}"
-            raise UsageError(
-                f"{key}: {key.asset} has one partition per {asset.per}: write {example} as the customer"
-            )
+            raise UsageError(f"{key}: {key.asset} has one partition per {asset.per}: write {example} as the customer")
 
 
 def _known(what: str, named: Iterable[str], known: Iterable[str]) -> None:

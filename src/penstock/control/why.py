@@ -112,7 +112,7 @@ class Circumstances:
     lacking: tuple[str, ...] = ()  # messages about inputs that a partition of a model waits for
     approvable: bool = False  # an operator may approve the last attempt
     withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that a partition of a model was derived from
-    hides: bool = False  # its model says `on_demotion: hide`
+    hides: bool = False  # its model has `on_demotion: hide`
     refreshes: bool = True  # its model is derived again automatically
 
 

@@ -285,7 +285,7 @@ class _Span:
                 writer = None
 
     def _refuse_late_row(self, day: date) -> None:
-        """Fail a sealed day, which lacks this row, so that it is not vouched for. A failed day stays failed."""
+        """Fail a sealed day, which lacks this row, so that it is not accepted. A failed day stays failed."""
         if self._outcomes[day].get("error_class") is None:
             self._fail(day, DataError(f"the source sent a row for {day} after that day was complete"))
 

@@ -72,7 +72,7 @@ class ToValidate:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """The result of the validation. The run may be vouched for if no complaint rejects it."""
+    """The result of the validation. The run is accepted if no complaint rejects it."""
 
     attempt: AttemptKey
     record_count: int
