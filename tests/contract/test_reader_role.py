@@ -42,7 +42,7 @@ QUESTIONS: dict[str, Callable[[Reader], Any]] = {
     "vouched": lambda reader: reader.vouched(TABLE, as_of="then"),
     "sql": lambda reader: reader.sql(f"SELECT count(*) AS n FROM {TABLE}").read_all(),
     "coverage": lambda reader: reader.coverage(TABLE),
-    "asked_days": lambda reader: reader.asked_days(TABLE),
+    "requested_days": lambda reader: reader.requested_days(TABLE),
     "ready": lambda reader: reader.ready(TABLE),
     "wait_for": lambda reader: reader.wait_for(TABLE, patience=timedelta(0)),
     "partitions": lambda reader: reader.partitions(limit=3),

@@ -16,7 +16,7 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.control.asked_days import AskedDays
+    from penstock.control.requested_days import RequestedDays
     from penstock.warehouse.readiness import Coverage, Rule
 
 _SHOWN = 20
@@ -63,14 +63,14 @@ def ready(
     names = list(dict.fromkeys(tables))
     days = ws.wait_for(names, require=require, patience=patience, **asked)
     found = {name: [day for day in days if day.table == name] for name in names}
-    expected = {name: ws.asked_days(name, **asked) for name in names}
+    expected = {name: ws.requested_days(name, **asked) for name in names}
     absent = [day for day in days if not rule.holds(day)]
     show(ready_document(require, rule, expected, found), as_json, lambda console: _draw(console, found, expected, rule))
     if absent:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, AskedDays], rule: Rule) -> None:
+def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, RequestedDays], rule: Rule) -> None:
     for name, days in found.items():
         expected, available = sum(d.expected for d in days), sum(d.available for d in days)
         good = all(rule.holds(day) for day in days)

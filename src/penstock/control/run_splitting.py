@@ -40,7 +40,7 @@ class RunBatches:
     def of(self, ranges: Callable[[], Sequence[ExpectedRange]], may_continue: Callable[[str], bool]) -> Iterator[Plan]:
         """Plans of the due partitions, newest months first. `ranges` is called for each plan, because days freeze
         while others are fetched. A source for which `may_continue` is false gets a probe in a few more plans, of other
-        customers, and is then left out until it may continue. The last plan counts the partitions that were left out."""
+        customers, and is then left out until it is true. The last plan counts the partitions that were left out."""
         now = without_frozen(ranges())
         due = self.reader.due_by_day(now, self.reasons, self.clock(), self.restated, self.status)
         left = Counter[str]()

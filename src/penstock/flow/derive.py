@@ -178,9 +178,9 @@ def _heads_of(model: Model, key: PartitionKey, served: Served) -> frozenset[str]
 
 def _is_complete(model: Model, inputs: Mapping[str, Sequence[PartitionKey]], served: Served) -> bool:
     """True if enough partitions of each table are published for the rule of the model."""
-    rule, nobody = Rule(model.require), dict[str, object]()
+    rule, no_customers = Rule(model.require), dict[str, object]()
     return all(
-        sum(key.customer_id in served.runs.get((table, key.logical_date), nobody) for key in keys)
+        sum(key.customer_id in served.runs.get((table, key.logical_date), no_customers) for key in keys)
         >= rule.needed(len(keys))
         for table, keys in inputs.items()
     )

@@ -35,7 +35,7 @@ from penstock.partition import AttemptKey
 from penstock.pipeline.parse_slices import SliceParser, slice_of
 from penstock.pipeline.parsed_cache import BlockRef, DiskBudget
 from penstock.pipeline.payloads import lines_of
-from penstock.pipeline.references import NOT_VOUCHED, OpenReference, ReferenceResults, look_up
+from penstock.pipeline.references import NOT_TRUSTED_YET, OpenReference, ReferenceResults, look_up
 from penstock.pipeline.slice_summary import SUMMARY_DDL, summariser
 from penstock.pipeline.slices import Slice
 from penstock.pipeline.spark_jobs import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
@@ -89,7 +89,7 @@ class Validated:
     @property
     def only_waits(self) -> bool:
         """Whether the only obstacles are partitions of other tables that do not exist yet."""
-        return {complaint.check for complaint in rejections(self.complaints)} == {NOT_VOUCHED}
+        return {complaint.check for complaint in rejections(self.complaints)} == {NOT_TRUSTED_YET}
 
 
 def validate(

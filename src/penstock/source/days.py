@@ -25,7 +25,7 @@ class Days:
             day = self._parsed(cell)
         if not self.first <= day <= self.last:
             raise DataError(
-                f"{self._field} is {day}, outside of the days that were asked for, {self.first} to {self.last}:"
+                f"{self._field} is {day}, outside of the requested days, {self.first} to {self.last}:"
                 " let the source choose the rows by day"
             )
         found = self._known.get(day)

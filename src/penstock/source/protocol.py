@@ -55,7 +55,7 @@ class Source(Protocol):
     Before each request a source calls `context.budget.spend()`, which waits as long as the `rate` in the workspace file
     requires.
 
-    A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is
+    A source may also have `refuse(query)`, which raises a ConfigError for a query that it cannot fetch: it is
     called before attempts are issued. It may implement Lister and Probed.
 
     Three hooks of the class are optional. Commands that only read state use them too, so importing the module must be

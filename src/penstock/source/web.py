@@ -31,7 +31,7 @@ _SECRET_LENGTH = 4  # shorter words are not hidden
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The body of an answer (None for 204 No Content), and the address of the next page from its header."""
+    """The body of a response (None for 204 No Content), and the address of the next page from its header."""
 
     body: bytes | None
     link: str | None

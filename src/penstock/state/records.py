@@ -61,7 +61,7 @@ class Attempt:
         return [complaint for complaint in self.complaints or [] if complaint.get("severity") == "warn"]
 
     @property
-    def was_vouched_for(self) -> bool:
+    def was_trusted(self) -> bool:
         return self.outcome is Outcome.SUCCEEDED or self.approved_at is not None
 
 

@@ -80,8 +80,8 @@ class Connection:
             call = _service(self._options, self._login, self.version).search_stream(
                 customer_id=customer_id, query=query, retry=None, timeout=self._options.timeout.total_seconds()
             )
-            for answer in call:
-                yield answer.results
+            for response in call:
+                yield response.results
         except (GoogleAdsException, GoogleAPICallError) as error:
             ours = translated(error, customer_id, self.version, self._login.hidden)
             if isinstance(ours, AuthFailed):

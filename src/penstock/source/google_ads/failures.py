@@ -21,7 +21,7 @@ _REQUEST_ID = "request-id"
 
 
 class Fault(NamedTuple):
-    """One error of an answer: the family and name of its code, its message, and the pause that it asks for."""
+    """One error of a response: the family and name of its code, its message, and the pause that it asks for."""
 
     family: str
     name: str
@@ -121,7 +121,7 @@ def _fault(error: Any) -> Fault:
 
 
 def _by_fault(faults: Sequence[Fault], where: str) -> PenstockError:
-    """The error for an answer with several faults: those that concern every request come first."""
+    """The error for a response with several faults: those that concern every request come first."""
     reason = "; ".join(f"{fault.message.rstrip('.')} ({fault.code})" for fault in faults)
     for fault in faults:
         if fault.code == "request_error.UNSUPPORTED_VERSION":
@@ -164,7 +164,7 @@ def _by_status(status: str, details: str, where: str, version: str) -> PenstockE
     if status == "UNIMPLEMENTED":
         return _sunset(f"Google Ads does not respond in version {version}: {reason}", where)
     if status == "RESOURCE_EXHAUSTED" and "larger than max" in details:
-        return DataError(f"an answer of Google Ads is too large for one message: {reason}")
+        return DataError(f"a response of Google Ads is too large for one message: {reason}")
     if status == "RESOURCE_EXHAUSTED":
         return QuotaExceeded(f"Google Ads asks for a pause: {reason}")
     if status in ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"):

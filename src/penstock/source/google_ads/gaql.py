@@ -66,7 +66,7 @@ def by_date(statement: Statement) -> Statement:
     for condition in statement.conditions:
         name = _tokens(condition)[0].text
         if name in _CALENDAR:
-            raise ConfigError(f"{name} must not be restricted ({condition}): Penstock adds the days that it asks for")
+            raise ConfigError(f"{name} must not be restricted ({condition}): Penstock adds the days that it requests")
     for order in statement.order_by:
         if order.split()[0] in _CALENDAR and order.upper().endswith(" DESC"):
             raise ConfigError(f"ORDER BY {order} contradicts the order of days that Penstock requests: remove it")

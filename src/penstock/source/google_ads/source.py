@@ -137,7 +137,7 @@ def _statement(options: QueryOptions) -> gaql.Statement:
         return gaql.by_date(gaql.compose(options.resource or "", paths, options.conditions))
     statement = gaql.by_date(gaql.parse(options.gaql))
     if missing := [path for path in paths if path not in statement.select]:
-        raise ConfigError(f"gaql: its SELECT lacks {', '.join(missing)}, which select asks for")
+        raise ConfigError(f"gaql: its SELECT lacks {', '.join(missing)}, which select requires")
     return statement
 
 

@@ -1,4 +1,4 @@
-"""Parses one page of a web service's answer in a single pass, and keeps each record as the text that was received."""
+"""Parses one page of a response in a single pass, and keeps each record as the received text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _EXACT = json.JSONDecoder(
 )
 
 
-class Answer:
+class ResponsePage:
     """The list at the path `records`, and the value at the path `also`, for example the cursor of the next page. Raises
     DataError if there is no list."""
 
