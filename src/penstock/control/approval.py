@@ -11,7 +11,7 @@ from penstock.state.records import Attempt
 
 
 def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
-    """Raises ActRefused unless the raw run exists, is sealed, and is the one that was validated."""
+    """Raise ActRefused unless the raw run exists, is sealed, and is the one that was validated."""
     seal = raw.seal(_key(attempt))
     if seal is None:
         raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} was deleted; choose another run")
@@ -23,7 +23,7 @@ def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
 
 
 def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
-    """Raises ActRefused unless only guards rejected the run. Guards compare a run with the authority and may be
+    """Raise ActRefused unless only guards rejected the run. Guards compare a run with the authority and may be
     overruled; complaints about the rows themselves may not."""
     rejecting, others = _rejecting(attempt, contract)
     if not rejecting or others:

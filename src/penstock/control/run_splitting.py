@@ -93,7 +93,7 @@ class RunBatches:
 
 
 def windows(counts: Mapping[Window, int], size: int) -> list[Window]:
-    """Merges neighbouring windows while they hold no more than `size` partitions, in the order of time."""
+    """Merge neighbouring windows while they hold no more than `size` partitions, in the order of time."""
     found: list[Window] = []
     inside = 0
     for (first, last), count in sorted(counts.items()):

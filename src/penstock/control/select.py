@@ -134,7 +134,7 @@ class ExpectedWork:
 
 
 def by_kind(ranges: Iterable[ExpectedRange]) -> ExpectedWork:
-    """Splits ranges into fetched and derived ones."""
+    """Split ranges into fetched and derived ones."""
     work = ExpectedWork([], [])
     for span in ranges:
         match span.kind:
@@ -182,7 +182,7 @@ def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedR
 
 
 def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], datetime]:
-    """Returns a function: when the day of a partition ended in the time zone of the account. The time zone of models,
+    """Return a function: when the day of a partition ended in the time zone of the account. The time zone of models,
     and of customers that left the configuration, is UTC."""
     offsets = {customer.id: utc_offset(now, customer.time_zone) for customer in settings.customers}
 

@@ -117,7 +117,7 @@ class Circumstances:
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
-    """Combines the facts to an explanation."""
+    """Combine the facts to an explanation."""
     serving, waiting = _serving(pointer, attempts, around), _waiting(view, pointer, attempts, around)
     headline = _headline(view, attempts, around, serving, waiting)
     if around.maturity == "provisional":

@@ -69,7 +69,7 @@ class Deriver:
         return found
 
     def derive(self, spark: SparkSession, attempts: Sequence[AttemptKey], report: Report) -> list[Extracted]:
-        """Derives the partitions of these attempts, model by model."""
+        """Derive the partitions of these attempts, model by model."""
         derived, done = self.derived(), list[Extracted]()
         by_key = {attempt.partition: attempt for attempt in attempts}
         for name, keys in _by_model(list(by_key)):
@@ -132,7 +132,7 @@ class Deriver:
         *,
         alone: bool,
     ) -> list[Extracted]:
-        """Derives these partitions. Other models and partitions are not affected if an input is damaged, if its schema
+        """Derive these partitions. Other models and partitions are not affected if an input is damaged, if its schema
         versions conflict, or if the code of the model cannot run on the types of one schema version."""
         contract = self.contracts[model.name]
         try:

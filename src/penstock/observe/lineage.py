@@ -38,7 +38,7 @@ def run_events(
 
 
 def emit(lineage: LineageSettings, events: Sequence[RunEvent]) -> None:
-    """Sends the events to a file or to a service; the client retries a few times when the service does not respond.
+    """Send the events to a file or to a service; the client retries a few times when the service does not respond.
     Raises TransientError if the events cannot be sent."""
     from openlineage.client import OpenLineageClient
 

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError, SourceUnavailable
 
 
 def connect(host: str, port: int, seconds: float, scheme: str = "https") -> None:
-    """Raises SourceUnavailable if the address does not accept a connection. Skips addresses behind a proxy."""
+    """Raise SourceUnavailable if the address does not accept a connection. Skips addresses behind a proxy."""
     if getproxies().get(scheme) and not proxy_bypass(host):
         return
     try:
@@ -24,7 +24,7 @@ def connect(host: str, port: int, seconds: float, scheme: str = "https") -> None
 
 
 def within(seconds: float, work: Callable[[], None], what: str) -> None:
-    """Does the work in a thread. Raises its error, or SourceUnavailable if it takes longer; the thread is then left to
+    """Do the work in a thread. Raises its error, or SourceUnavailable if it takes longer; the thread is then left to
     end by itself."""
     raised: list[PenstockError] = []
 

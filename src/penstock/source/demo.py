@@ -181,7 +181,7 @@ def _with_fault(rows: list[dict[str, Any]], fault: Fault | None) -> Iterator[Row
 
 
 def _row_maker(fields: Sequence[Field]) -> Callable[[Random, int], dict[str, Any]]:
-    """Returns a function that generates a row: plausible values for well-known names, otherwise values of the type."""
+    """Return a function that generates a row: plausible values for well-known names, otherwise values of the type."""
     columns = [(field.name, _maker(field)) for field in fields]
 
     def make(random: Random, number: int) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _lines(file: IO[AnyStr], name: str) -> Iterator[AnyStr]:
 
 
 def csv_reader(fields: Sequence[Field], delimiter: str, encoding: str) -> Reader:
-    """Returns a reader that converts cells to the JSON value of their field's type. A cell that cannot be converted is
+    """Return a reader that converts cells to the JSON value of their field's type. A cell that cannot be converted is
     passed on as text, and the contract rejects it; an empty one is null."""
     converters = {field.name: _converter(field.type) for field in fields}
     # The limit of the process is small by default; lines are bounded before they are parsed.

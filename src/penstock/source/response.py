@@ -84,7 +84,7 @@ class ResponsePage:
         return ".".join(self._wanted) or "its top"
 
     def _value(self, at: int, where: Trail) -> int:
-        """Parses the value that begins at `at`; returns its end."""
+        """Parse the value that begins at `at`, and return its end."""
         if where == self._wanted:
             return self._list(at)
         if where == self._wanted[: len(where)] and self._text.startswith("{", at):

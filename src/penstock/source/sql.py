@@ -133,7 +133,7 @@ class SqlSource:
             yield connection
 
     def _refuse_missing_file(self) -> None:
-        """Raises SourceUnavailable for a missing SQLite file: SQLite would create an empty database."""
+        """Raise SourceUnavailable for a missing SQLite file: SQLite would create an empty database."""
         file = self._url.database or ""
         named = (
             self._url.get_backend_name() == "sqlite" and file not in ("", ":memory:") and "uri" not in self._url.query
@@ -143,7 +143,7 @@ class SqlSource:
 
     @contextmanager
     def _translated_errors(self, query: str) -> Iterator[None]:
-        """Translates errors of the database to ours, without secrets."""
+        """Translate errors of the database to ours, without secrets."""
         from sqlalchemy.exc import SQLAlchemyError
 
         try:

@@ -49,7 +49,7 @@ class Caller:
         self._secrets = sorted(words, key=len, reverse=True)
 
     def ask(self, url: str, params: Mapping[str, str], number: int) -> Reply:
-        """Fetches one page. Follows redirects only on the same host: others must not get the headers."""
+        """Fetch one page. Follows redirects only on the same host: others must not get the headers."""
         start = url
         for _ in range(_MOST_REDIRECTS + 1):
             self._budget.spend()
@@ -103,7 +103,7 @@ class Caller:
 
     @contextmanager
     def _translated_errors(self, url: str) -> Iterator[None]:
-        """Translates errors of the client to ours, without headers and parameters."""
+        """Translate errors of the client to ours, without headers and parameters."""
         import httpx
 
         where = shown(url)

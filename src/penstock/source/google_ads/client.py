@@ -112,7 +112,7 @@ def _service(options: Options, login: Login, version: str) -> Any:
 
 
 def _credentials(login: Login) -> Any:
-    """Signs in before the first request, so that invalid credentials are not mistaken for a network error."""
+    """Sign in before the first request, so that invalid credentials are not mistaken for a network error."""
     from google.ads.googleads import oauth2
     from google.auth.exceptions import GoogleAuthError, TransportError
 

@@ -92,7 +92,7 @@ def compose(resource: str, select: Sequence[str], conditions: Sequence[str]) -> 
 
 
 def parse(text: str) -> Statement:
-    """Parses a query. Raises ConfigError if it is not valid."""
+    """Parse a query. Raises ConfigError if it is not valid."""
     clauses = _clauses(text)
     for needed in ("SELECT", "FROM"):
         if needed not in clauses:

@@ -49,7 +49,7 @@ class GoogleAdsSource:
         self.api_version = self._connection.version
 
     def refuse(self, query: Query) -> None:
-        """Raises ConfigError if the query is not valid."""
+        """Raise ConfigError if the query is not valid."""
         self._prepare(query)
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
@@ -112,7 +112,7 @@ class GoogleAdsSource:
 
 
 def date_groups(dates: Sequence[date]) -> list[list[date]]:
-    """Groups the days of one request each. A new group begins after a gap of more than a week."""
+    """Group the days of one request each. A new group begins after a gap of more than a week."""
     groups: list[list[date]] = []
     for day in dates:
         if groups and day - groups[-1][-1] <= _GAP:
@@ -142,7 +142,7 @@ def _statement(options: QueryOptions) -> gaql.Statement:
 
 
 def _refuse_other_names(query: Query, options: QueryOptions) -> None:
-    """Raises ConfigError unless `select` and the fields of the query have the same names."""
+    """Raise ConfigError unless `select` and the fields of the query have the same names."""
     fields = [field.name for field in query.fields]
     missing = [name for name in fields if name not in options.select]
     if missing:

@@ -35,5 +35,5 @@ def known_version(wanted: str | None) -> str:
 
 
 def part(version: str, name: str) -> Any:
-    """Imports a module of the client library for one API version. The first import takes about two seconds."""
+    """Import a module of the client library for one API version. The first import takes about two seconds."""
     return import_module(f"{_PACKAGE}.{version}.{name}")
