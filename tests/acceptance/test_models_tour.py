@@ -46,7 +46,7 @@ def test_a_model_is_read_waited_for_explained_and_made_again(workspace: Path) ->
     assert penstock("ready", "models.strict", "--date", second, workspace=workspace).returncode == 0
     assert penstock("ready", "models.strict", "--date", first, workspace=workspace).returncode == 1
     why = answer("why", f"models/all/strict/{first}", workspace=workspace)
-    assert any("1 of 5 slices of demo.campaign_daily cannot be read" in words for words in why["blocks"])
+    assert any("1 of 5 partitions of demo.campaign_daily cannot be read" in words for words in why["blocks"])
     plan = answer("run", "--plan", workspace=workspace)
     assert (plan["total"], plan["waiting"]) == (0, 1)
 

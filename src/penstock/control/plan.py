@@ -75,7 +75,7 @@ def make_plan(
     """Plan the partitions of `ranges` that may be attempted for these reasons; PlanReason.SUCCESS fetches accepted
     partitions again.
 
-    A failed partition is due again only when the retry policy or an operator says so. `restated` are the ages, by
+    A failed partition is due again only when the retry policy or an operator decides it. `restated` are the ages, by
     query, at which days are fetched again. With `judged_before`, accepted partitions count only if their last verdict
     is older. Frozen partitions are never attempted.
     """

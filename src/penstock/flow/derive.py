@@ -18,7 +18,7 @@ from penstock.errors import ConfigError, ErrorClass, PenstockError, WarehouseErr
 from penstock.failpoint import reach
 from penstock.partition import ALL_CUSTOMERS, AttemptKey, PartitionKey
 from penstock.pipeline.extract import Extracted
-from penstock.pipeline.model import make
+from penstock.pipeline.model import derive
 from penstock.pipeline.spark_jobs import Report
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
@@ -136,7 +136,7 @@ class Deriver:
         versions conflict, or if the code of the model cannot run on the types of one schema version."""
         contract = self.contracts[model.name]
         try:
-            return make(spark, self.versions.lake.url, model, contract, frames(), attempts, report)
+            return derive(spark, self.versions.lake.url, model, contract, frames(), attempts, report)
         except WarehouseError as error:
             return _not_derived(attempts, error)
         except ConfigError as error:

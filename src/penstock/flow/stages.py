@@ -45,7 +45,7 @@ Out = TypeVar("Out")
 _FAILED_JOBS = 60  # enough to find a few partitions that kill their workers among ten thousand
 _PROJECT_SECONDS = 60.0
 _AUTH_PAUSE = 900.0
-_QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how long
+_QUOTA_PAUSE = 60.0  # when the source asks for a pause and names no duration
 
 
 @dataclass(frozen=True, slots=True)

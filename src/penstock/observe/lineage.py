@@ -114,9 +114,9 @@ class _EventBuilder:
             ),
         }
         if asset.rejected:
-            slices = f"{asset.rejected:,} of {asset.rejected + asset.accepted:,} slices were rejected"
+            counts = f"{asset.rejected:,} of {asset.rejected + asset.accepted:,} partitions were rejected"
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-                f"{slices}, for example: {asset.error}", "PYTHON"
+                f"{counts}, for example: {asset.error}", "PYTHON"
             )
         return facets
 

@@ -163,7 +163,7 @@ class _Location:
             raise ConfigError("path: is missing, and the source gives none: write for example {date}.jsonl")
         if "://" not in path and not os.path.isabs(path):
             if folder is None:
-                raise ConfigError("path: must be absolute, or the source must say in which folder it is")
+                raise ConfigError("path: must be absolute, or the source must define its folder")
             path = f"{folder.rstrip('/')}/{path}"
         lake, template = _split(path)
         # a path outside of `folder` that the workspace file names is its own boundary

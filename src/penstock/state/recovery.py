@@ -47,7 +47,7 @@ class SealedRun(NamedTuple):
     payload_bytes: int
     contract_fingerprint: str
     extracted_at: datetime
-    outcome: str = Outcome.CANCELLED  # unless an event in an exported segment says otherwise
+    outcome: str = Outcome.CANCELLED  # unless an event in an exported segment proves otherwise
     error_class: str | None = "internal"
     content_digest: str | None = None
     demoted: bool = False
@@ -120,7 +120,7 @@ class AssetRecovery:
     decisions: Sequence[Decision] = ()
     sealed: Sequence[tuple[SealedRun, int]] = ()  # with the attempt number that each gets
     withdrawn: Sequence[PartitionKey] = ()  # their rows left the tables after the backup: demoted
-    demoted: Sequence[PartitionKey] = ()  # an exported event says so: demoted, their rows are still in the tables
+    demoted: Sequence[PartitionKey] = ()  # an exported event proves it: demoted, their rows are still in the tables
     overtaken: Sequence[PartitionKey] = ()  # a later run than the trusted one was demoted: nothing is trusted now
     hidden: Sequence[PartitionKey] = ()  # their rows left the tables, and another run waits to be published
     superseded: Sequence[tuple[AttemptKey, KnownAttempt]] = ()  # open at the backup, and a later run is known now
