@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from bench.crew import Crew, batches
 from bench.databases import Place, settle
 from bench.facts import Fact
 from bench.measure import Stopwatch
+from bench.simulated_worker import SimulatedWorker, batches
 from bench.workload import Workload
 from penstock.app import Workspace
 from penstock.control.select import Selection
@@ -32,14 +32,14 @@ _INSERT = {
 
 
 def measure_acts(place: Place, workload: Workload, batch: int) -> Iterator[Fact]:
-    """Everything accepted on one database; on another one everything rejected, and then requeued."""
+    """Accept all partitions on one database; on another, reject and requeue all."""
     with place.workspace(workload) as workspace:
-        load, watch, crew = _load(), Stopwatch(), Crew(workspace)
-        _carry(workspace, crew, crew.accepted, "accept", batch, watch)
+        load, watch, worker = _load(), Stopwatch(), SimulatedWorker(workspace)
+        _carry(workspace, worker, worker.accepted, "accept", batch, watch)
         yield from _facts(place, workload, watch, load, (_PLAIN, "issue", "accept"))
     with place.workspace(workload) as workspace:
-        load, watch, crew = _load(), Stopwatch(), Crew(workspace)
-        _carry(workspace, crew, crew.rejected, "reject", batch, watch)
+        load, watch, worker = _load(), Stopwatch(), SimulatedWorker(workspace)
+        _carry(workspace, worker, worker.rejected, "reject", batch, watch)
         settle(workspace.context.database)
         _requeue(workspace, workload.partitions, watch)
         yield from _facts(place, workload, watch, load, ("reject", *_RETRYING))
@@ -53,13 +53,13 @@ def _facts(place: Place, workload: Workload, watch: Stopwatch, load: float, name
 
 def _carry(
     workspace: Workspace,
-    crew: Crew,
+    worker: SimulatedWorker,
     verdict: Callable[[AttemptKey], Verdict],
     act: str,
     batch: int,
     watch: Stopwatch,
 ) -> None:
-    """Batch by batch, the yardstick first: whatever disturbs the machine disturbs both."""
+    """Alternate the batches of both sides, yardstick first, so that other load affects both."""
     planned = workspace.plans.preview(Selection()).items
     workspace.context.database.transact(lambda connection: connection.exec_driver_sql(_CREATE))
     for items in batches(planned, batch):
@@ -67,11 +67,11 @@ def _carry(
         watch.begin(_PLAIN)
         _insert(workspace.context.database, rows)
         watch.begin("issue")
-        attempts = crew.issue(items)
+        attempts = worker.issue(items)
         watch.end()
         verdicts = [verdict(attempt) for attempt in attempts]
         watch.begin(act)
-        crew.judge(verdicts)
+        worker.judge(verdicts)
         watch.end()
 
 

@@ -42,7 +42,7 @@ def measure_committing(folder: Path, sizes: Sequence[int]) -> Iterator[dict[str,
 
 
 def _publish_one(lake: Lake, number: int) -> None:
-    """As a publication does it: open, fence, open again, commit."""
+    """Commit as a publication does: open, fence, open again, commit."""
     _table(lake).fence().publish(new_ulid(), [_staged(number)], [], _now())
 
 

@@ -20,7 +20,7 @@ RESTATING = {QUERY: {**CONTRACT, "restate": {"days": 30}}}  # so that planning l
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where workspaces of one backend are created. Without a server their state is a file beside them."""
+    """A backend in which workspaces are created. Without a server, their state is a file beside them."""
 
     backend: str
     folder: Path

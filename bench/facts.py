@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """How long one question or one act took on one database."""
+    """The time of one query or operation on one database."""
 
     backend: str
     what: str

@@ -51,7 +51,7 @@ def query(**options: Any) -> Query:
 
 @contextmanager
 def feeds(folder: Path, days: int, rows: int) -> Iterator[list[Feed]]:
-    """Everything delivered into the folder, and a file server over it as long as the block lasts."""
+    """Write all feeds into the folder, and serve it over HTTP inside the block."""
     dates = dates_of(days)
     _deliver(folder, {day: _made(day, rows) for day in dates})
     with _served(folder) as url:

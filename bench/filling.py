@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.crew import Crew, batches
+from bench.simulated_worker import SimulatedWorker, batches
 from bench.workload import QUERY
 from penstock.app import Workspace
 from penstock.flow.heartbeat import Heartbeat
@@ -34,7 +34,7 @@ class Deliveries:
     def deliver(self, keys: Sequence[PartitionKey]) -> list[str]:
         """The paths of the payloads, in the order of `keys`."""
         self._number += 1
-        contract, crew = self._workspace.context.contracts[QUERY], Crew(self._workspace)
+        contract, worker = self._workspace.context.contracts[QUERY], SimulatedWorker(self._workspace)
         planned = [
             Planned(
                 key, self._delivered.get(key, 0), AttemptReason.MISSING, contract.fingerprint, contract.schema_version
@@ -43,8 +43,8 @@ class Deliveries:
         ]
         paths: dict[PartitionKey, str] = {}
         for some in batches(planned, _BATCH):
-            attempts = crew.issue(some)
-            crew.judge([self._accepted(attempt, crew.token, paths) for attempt in attempts])
+            attempts = worker.issue(some)
+            worker.judge([self._accepted(attempt, worker.token, paths) for attempt in attempts])
         self._delivered |= {key: self._delivered.get(key, 0) + 1 for key in keys}
         return [paths[key] for key in keys]
 

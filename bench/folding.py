@@ -19,8 +19,8 @@ _OWNER = ("bench", "bench")
 LAYERS, DEGREE = 20, 3
 
 
-def story(tasks: int) -> tuple[Fact, list[Fact]]:
-    """A plan of that many tasks in layers, each waiting for three of the layer before; and how all of them succeed."""
+def make_events(tasks: int) -> tuple[Fact, list[Fact]]:
+    """A plan of `tasks` tasks in layers, each with three inputs of the layer before and the events of their success."""
     chance, width = random.Random(7), tasks // LAYERS
     keys = [f"extract:demo/{number}/campaign_daily/2024-06-01" for number in range(width * LAYERS)]
     edges = [
@@ -30,14 +30,14 @@ def story(tasks: int) -> tuple[Fact, list[Fact]]:
     ]
     ids = new_ulids(len(keys) + 2)
     plan = Fact(1, ids[1], "PlanCreated", 1, _NOW, _RUN, {"tasks": keys, "edges": edges})
-    words = [
+    reports = [
         Fact(n + 2, ids[n + 1], "TaskFinished", 1, _NOW, _RUN, {"task_key": key, "outcome": "SUCCEEDED", "try": 1})
         for n, key in enumerate(keys)
     ]
-    return plan, words
+    return plan, reports
 
 
-def counting(plan: Fact, words: Sequence[Fact]) -> int:
+def counting(plan: Fact, reports: Sequence[Fact]) -> int:
     """The yardstick: a dictionary of counters, as ADR-022 shows it first."""
     waiting = dict.fromkeys(plan.payload["tasks"], 0)
     behind: dict[str, list[str]] = {}
@@ -45,8 +45,8 @@ def counting(plan: Fact, words: Sequence[Fact]) -> int:
         waiting[down] += 1
         behind.setdefault(up, []).append(down)
     ready = sum(count == 0 for count in waiting.values())
-    for word in words:
-        for down in behind.get(word.payload["task_key"], ()):
+    for report in reports:
+        for down in behind.get(report.payload["task_key"], ()):
             waiting[down] -= 1
             ready += waiting[down] == 0
     return ready
@@ -54,27 +54,27 @@ def counting(plan: Fact, words: Sequence[Fact]) -> int:
 
 def measure_folding(sizes: Sequence[int]) -> Iterator[dict[str, object]]:
     for tasks in sizes:
-        plan, words = story(tasks)
-        half = len(words) // 2
+        plan, reports = make_events(tasks)
+        half = len(reports) // 2
         fold, steps = RunFold(), {}
         steps["plan"] = timed(fold.fold, [plan])
-        steps["half of the words"] = timed(fold.fold, words[:half])
-        changed = fold.fold(words[half : half + 1000])
-        steps["1,000 words more"] = timed(fold.fold, words[half + 1000 : half + 2000])
+        steps["half of the reports"] = timed(fold.fold, reports[:half])
+        changed = fold.fold(reports[half : half + 1000])
+        steps["1,000 more reports"] = timed(fold.fold, reports[half + 1000 : half + 2000])
         steps["their rows"] = timed(task_rows, _RUN, fold, _OWNER, changed) + timed(
             edge_rows, _RUN, fold, _OWNER, changed
         )
-        steps["the rest"] = timed(fold.fold, words[half + 2000 :])
-        whole = sum(steps[name] for name in ("plan", "half of the words", "1,000 words more", "the rest"))
-        yardstick = timed(counting, plan, words)
-        if len(fold.tasks_in(task_states.SUCCEEDED)) != len(words) or counting(plan, words) != len(words):
+        steps["the rest"] = timed(fold.fold, reports[half + 2000 :])
+        whole = sum(steps[name] for name in ("plan", "half of the reports", "1,000 more reports", "the rest"))
+        yardstick = timed(counting, plan, reports)
+        if len(fold.tasks_in(task_states.SUCCEEDED)) != len(reports) or counting(plan, reports) != len(reports):
             raise SystemExit("not every task came to its end")
         yield {
             "what": "fold",
-            "tasks": len(words),
+            "tasks": len(reports),
             "edges": len(plan.payload["edges"]),
             **{name: round(seconds, 4) for name, seconds in steps.items()},
-            "events_per_second": round(len(words) / whole),
+            "events_per_second": round(len(reports) / whole),
             "seconds": round(whole, 3),
             "counting_seconds": round(yardstick, 3),
             "ratio": round(whole / yardstick, 2),

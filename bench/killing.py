@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _workspace(folder: Path, partitions: int) -> Workspace:
-    """As many partitions as wanted, a model over all of them, and a few faults that every run meets alike."""
+    """A workspace with `partitions` partitions, a model over all of them, and a few faults."""
     workload = Workload(partitions, rows=5)
     faults = [
         {"fault": fault, "customer": customer}

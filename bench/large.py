@@ -14,10 +14,10 @@ import orjson
 import pyarrow.compute as pc
 from rich.console import Console
 
-from bench.crew import Crew
 from bench.measure import Memory, Stopwatch
 from bench.options import positive
 from bench.report import circumstances
+from bench.simulated_worker import SimulatedWorker
 from bench.workload import ASSET, CONTRACT, QUERY, Workload
 from penstock.app import Workspace
 from penstock.control.select import Selection
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _measured(workspace: Workspace, spark: Any, megabytes: int) -> dict[str, Any]:
-    crew, watch = Crew(workspace), Stopwatch()
-    [attempt] = crew.issue(workspace.plans.preview(Selection(), reprocess=True).items)
+    worker, watch = SimulatedWorker(workspace), Stopwatch()
+    [attempt] = worker.issue(workspace.plans.preview(Selection(), reprocess=True).items)
     watch.begin("write")
     seal = _written(workspace, attempt, megabytes * _MEGABYTE)
     watch.begin("plain")
@@ -69,7 +69,7 @@ def _measured(workspace: Workspace, spark: Any, megabytes: int) -> dict[str, Any
     if found.complaints or found.payload_digest is None:
         raise SystemExit(f"the slice was not accepted: {found.complaints}")
     facts = (found.record_count, found.payload_digest, seal.payload_bytes, found.content_digest)
-    crew.judge([Accepted(attempt, crew.token, "v1", *facts)])
+    worker.judge([Accepted(attempt, worker.token, "v1", *facts)])
     watch.begin("load")
     published = workspace.maintenance.reconcile(spark=spark)
     watch.end()

@@ -62,7 +62,7 @@ class Compared:
         return pa.table(columns, schema=_PATHS)
 
     def _overwrite_with_spark(self, keys: Sequence[PartitionKey], paths: Sequence[str]) -> None:
-        """It can replace whole days only: the other customers of a day are read, and written back."""
+        """Overwrite whole days: the other customers of a day are read and written back."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -159,7 +159,7 @@ def _megabytes(facts: dict[str, str], name: str) -> float:
 
 
 def timed(work: Callable[..., object], *arguments: object) -> float:
-    """How many seconds one call takes."""
+    """The seconds that one call takes."""
     started = time.perf_counter()
     work(*arguments)
     return time.perf_counter() - started

@@ -25,7 +25,7 @@ _WARM_UP = Workload(partitions=200, rows=100)  # the first job of a session also
 _AGGREGATE = f"SELECT customer_id, sum(clicks), sum(cost_micros) FROM {ASSET} GROUP BY customer_id"  # noqa: S608 - a constant
 
 
-class StageWatcher:
+class StageTimer:
     """Adds up the time between a stage's beginning and its end. Stages overlap, so their sum is more than the run.
 
     Time before the first stage is called plan; judging is counted with validation, as in the yardstick.
@@ -61,7 +61,7 @@ def measure(workload: Workload, folder: Path) -> Measured:
         spark = start_session(workspace.settings.spark)
         try:
             watch.begin("warm_up")
-            warm_up.runs.start(Selection(), listener=StageWatcher(), spark=spark)
+            warm_up.runs.start(Selection(), listener=StageTimer(), spark=spark)
             watch.end()
             time.sleep(1)  # the JVM finishes its background work
             _run(workspace, watch, spark)
@@ -73,11 +73,11 @@ def measure(workload: Workload, folder: Path) -> Measured:
 
 
 def _run(workspace: Workspace, watch: Stopwatch, spark: Any) -> None:
-    watcher = StageWatcher()
+    timer = StageTimer()
     watch.begin("run")
-    summary = workspace.runs.start(Selection(), listener=watcher, spark=spark)
+    summary = workspace.runs.start(Selection(), listener=timer, spark=spark)
     watch.end()
-    watch.seconds.update(watcher.seconds)
+    watch.seconds.update(timer.seconds)
     if summary.loaded != summary.planned or summary.failures:
         raise RuntimeError(f"the run is not clean: {summary.counts()}, {summary.failures[:3]}")
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from bench.crew import Crew
 from bench.databases import Place, settle
 from bench.facts import Fact
 from bench.measure import Stopwatch
+from bench.simulated_worker import SimulatedWorker
 from bench.workload import Workload
 from penstock.app import Workspace
 from penstock.control.plan import DUE, make_plan
@@ -36,7 +36,7 @@ def measure_planning(place: Place, workload: Workload, share: float, batch: int)
     with place.workspace(workload) as workspace:
         yield from _ask(workspace, workload.partitions, 0)
         if stored:
-            Crew(workspace).fill(_newest(workspace, stored), batch)
+            SimulatedWorker(workspace).fill(_newest(workspace, stored), batch)
             settle(workspace.context.database)
             yield from _ask(workspace, workload.partitions, stored)
 

@@ -25,29 +25,29 @@ def measure_recording(place: Place, events: int) -> Iterator[dict[str, object]]:
     partitions = events // 3
     with place.workspace(Workload(partitions, rows=1)) as workspace:
         run_id = new_run_id()
-        told = story(run_id, partitions)
-        appended = _append(workspace, told)
-        plain = _plain(workspace, told)
+        run_events = make_events(run_id, partitions)
+        appended = _append(workspace, run_events)
+        plain = _plain(workspace, run_events)
         started = perf_counter()
         folded = workspace.status.projector.advance()
         seconds = perf_counter() - started
         [run] = workspace.status.current().runs().to_pylist()
-        if run["tasks_succeeded"] != 2 * partitions or folded != len(told):  # there are no events of extraction
-            raise SystemExit(f"{partitions} partitions were told of, but the run says {run}")
+        if run["tasks_succeeded"] != 2 * partitions or folded != len(run_events):  # there are no events of extraction
+            raise SystemExit(f"{partitions} partitions have events, but the run counts {run}")
         yield {
             "what": "append and fold",
             "backend": place.backend,
-            "events": len(told),
+            "events": len(run_events),
             "append_seconds": round(appended, 2),
             "plain_insert_seconds": round(plain, 2),
             "append_ratio": round(appended / plain, 2),
             "fold_seconds": round(seconds, 2),
-            "appended_per_second": round(len(told) / appended),
-            "folded_per_second": round(len(told) / seconds),
+            "appended_per_second": round(len(run_events) / appended),
+            "folded_per_second": round(len(run_events) / seconds),
         }
 
 
-def story(run_id: RunId, partitions: int) -> list[Event]:
+def make_events(run_id: RunId, partitions: int) -> list[Event]:
     days = 100
     keys = [
         PartitionKey(SOURCE, str(1_000_000_001 + n // days), QUERY, FIRST_DAY + timedelta(days=n % days))
@@ -62,20 +62,22 @@ def story(run_id: RunId, partitions: int) -> list[Event]:
     return [*plan, RunFinished(run_id, "done")]
 
 
-def _append(workspace: Workspace, told: list[Event]) -> float:
+def _append(workspace: Workspace, run_events: list[Event]) -> float:
     started = perf_counter()
-    for at in range(0, len(told), _BATCH):
-        batch = told[at : at + _BATCH]
+    for at in range(0, len(run_events), _BATCH):
+        batch = run_events[at : at + _BATCH]
         workspace.context.database.transact(lambda connection, batch=batch: append(connection, batch, "bench", _NOW))  # type: ignore[misc]
     return perf_counter() - started
 
 
-def _plain(workspace: Workspace, told: list[Event]) -> float:
+def _plain(workspace: Workspace, run_events: list[Event]) -> float:
     """The same rows by executemany into a table without any constraint."""
     table = sa.Table(
         "plain_event", sa.MetaData(), *(sa.Column(n, sa.Text) for n in ("type", "key", "run_id", "payload"))
     )
-    rows = [{"type": e.type, "key": e.idempotency_key, "run_id": e.run_id, "payload": str(e.payload())} for e in told]
+    rows = [
+        {"type": e.type, "key": e.idempotency_key, "run_id": e.run_id, "payload": str(e.payload())} for e in run_events
+    ]
     workspace.context.database.transact(lambda connection: table.create(connection))
     started = perf_counter()
     for at in range(0, len(rows), _BATCH):

@@ -155,7 +155,7 @@ def _compared(pair: Pair, number: Callable[[Measured], float | None]) -> list[st
 
 
 def _growth(smaller: Pair, larger: Pair) -> Table:
-    """How the cost of one partition grows with their number; 0 % is a straight line."""
+    """The growth of the cost per partition with their number; 0 % is linear."""
     title = f"ms per partition, from {smaller.partitions:,} to {larger.partitions:,} partitions"
     table = Table(title=title, title_justify="left")
     table.add_column("stage")

@@ -1,12 +1,12 @@
-"""How long an operator's acts on many partitions take: `state pause` and `state resume` of pending partitions, and
+"""Time of an operator's acts on many partitions: `state pause` and `state resume` of pending partitions, and
 `state retry` of failed ones."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-from bench.crew import Crew, batches
 from bench.scale_case import Case
+from bench.simulated_worker import SimulatedWorker, batches
 from bench.workload import SOURCE, Workload
 from penstock.app import Workspace
 from penstock.control.select import Selection
@@ -19,14 +19,14 @@ _ALL = Selection(source=SOURCE)
 
 
 def pending(_workspace: Workspace, _workload: Workload) -> None:
-    """Nothing was ever attempted, so there is nothing to write."""
+    """A workspace without attempts: nothing is inserted."""
 
 
 def failed(workspace: Workspace, _workload: Workload) -> None:
     """Every partition was refused by its source once."""
-    crew = Crew(workspace)
+    worker = SimulatedWorker(workspace)
     for items in batches(workspace.plans.preview(_ALL).items, _BATCH):
-        crew.judge([crew.rejected(attempt) for attempt in crew.issue(items)])
+        worker.judge([worker.rejected(attempt) for attempt in worker.issue(items)])
 
 
 def _entry(act: AuditedAct) -> AuditEntry:

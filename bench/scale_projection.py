@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from bench.recording import story
+from bench.recording import make_events
 from bench.scale_case import Case
 from bench.standing import fill
 from bench.workload import Workload
@@ -31,16 +31,16 @@ def after_runs(number: int) -> Case:
         fill(workspace, workload)
         _add_runs(workspace, number)
         workspace.status.projector.advance()
-        told = story(RunId(new_run_id()), PARTITIONS)
+        run_events = make_events(RunId(new_run_id()), PARTITIONS)
         workspace.context.database.transact(
-            lambda connection: append(connection, told, "bench", workspace.context.now())
+            lambda connection: append(connection, run_events, "bench", workspace.context.now())
         )
 
     return Case(f"project a run after {number:,}", filled, lambda workspace: _advance(workspace, number))
 
 
 def _add_runs(workspace: Workspace, number: int) -> None:
-    """As `number` runs of one task leave them: rows in files of sizes that merging leaves, parts in the manifest."""
+    """Insert the files that `number` runs of one task leave, in the sizes that merging leaves, with their manifest."""
     names = new_ulids(number)
     moment = pa.scalar(workspace.context.now() - timedelta(days=1), pa.timestamp("ms", tz="UTC"))
     values = {
@@ -68,7 +68,7 @@ def _add_runs(workspace: Workspace, number: int) -> None:
 
 def _advance(workspace: Workspace, number: int) -> None:
     if not workspace.status.projector.advance():
-        raise SystemExit("a run was told, but nothing was folded")
+        raise SystemExit("a run has events, but nothing was folded")
     if len(workspace.status.projector.head.read()[1].parts) != number + 1:
         raise SystemExit("the manifest does not name the run")
 

@@ -22,7 +22,7 @@ from bench.soak.environment import Environment, environment  # noqa: E402
 from bench.soak.faults import Faults  # noqa: E402
 from bench.soak.operations import EXCLUSIVE, Operations  # noqa: E402
 from bench.soak.plan import FAULTS, actions  # noqa: E402
-from bench.soak.processes import Crew  # noqa: E402
+from bench.soak.processes import Supervisor  # noqa: E402
 from bench.soak.report import Report  # noqa: E402
 from support.checker import check_workspace, places  # noqa: E402
 from support.projections import check_projections  # noqa: E402
@@ -49,19 +49,19 @@ def soak(minutes: float, seed: int, database: str = "sqlite", lake: str = "local
     report, began = Report(seed, database, lake), time.monotonic()
     with environment(database, lake, seed) as env:
         _prepare(env)
-        crew, backups = Crew(env, seed, processes, readers=2), Backups(env)
-        faults = Faults(env, crew, report, long=minutes >= 5)
+        supervisor, backups = Supervisor(env, seed, processes, readers=2), Backups(env)
+        faults = Faults(env, supervisor, report, long=minutes >= 5)
         operations = Operations(env, backups, report)
         try:
-            _act(minutes * 60, seed, crew, faults, operations, report)
+            _act(minutes * 60, seed, supervisor, faults, operations, report)
         finally:
             faults.undo_what_is_over(everything=True)
             env.inject_storage_faults(0.0, 0.0)
-            crew.stop()
+            supervisor.stop()
         _settle(env, report)
-        for line in crew.lines():
+        for line in supervisor.lines():
             report.worked(line)
-        report.tracebacks += crew.logged_tracebacks()
+        report.tracebacks += supervisor.logged_tracebacks()
         report.seconds = time.monotonic() - began
         if report.violations or report.tracebacks:
             env.keep.append(True)
@@ -77,7 +77,9 @@ def _prepare(env: Environment) -> None:
             raise RuntimeError(f"the workspace cannot be made: {done.stderr}")
 
 
-def _act(seconds: float, seed: int, crew: Crew, faults: Faults, operations: Operations, report: Report) -> None:
+def _act(
+    seconds: float, seed: int, supervisor: Supervisor, faults: Faults, operations: Operations, report: Report
+) -> None:
     end = time.monotonic() + seconds
     running: list[Future[None]] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -86,16 +88,16 @@ def _act(seconds: float, seed: int, crew: Crew, faults: Faults, operations: Oper
             pause_until = min(end, time.monotonic() + action.pause)
             while time.monotonic() < pause_until or sum(not one.done() for one in running) >= _AT_ONCE:
                 faults.undo_what_is_over()
-                crew.start_missing()
+                supervisor.start_missing()
                 time.sleep(0.05)
             if action.kind in FAULTS:
                 faults.inject(action)
             elif action.kind in EXCLUSIVE:
                 faults.undo_what_is_over(everything=True)
                 _finished(running)
-                crew.stop()
+                supervisor.stop()
                 operations.perform(action)
-                crew.restart_all()
+                supervisor.restart_all()
             else:
                 running.append(pool.submit(operations.perform, action))
     _finished(running)
@@ -116,8 +118,8 @@ def _settle(env: Environment, report: Report) -> None:
     ):
         done = env.penstock(*command, seconds=600)
         if done.returncode not in codes or "Traceback" in done.stderr:
-            said = (done.stdout + done.stderr)[-1500:]
-            report.violation(f"at the end, `penstock {' '.join(command)}` exits with {done.returncode}: {said}")
+            output = (done.stdout + done.stderr)[-1500:]
+            report.violation(f"at the end, `penstock {' '.join(command)}` exits with {done.returncode}: {output}")
     state, _, schema = places(env.folder)
     tables = read_state(state, schema)
     if tables.publish_due:

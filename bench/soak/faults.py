@@ -16,7 +16,7 @@ import psycopg
 
 from bench.soak.environment import Environment
 from bench.soak.plan import FAULTS, Action
-from bench.soak.processes import Crew, Member
+from bench.soak.processes import Member, Supervisor
 from bench.soak.report import Report
 from penstock.db.lease import LEASE_SECONDS
 
@@ -24,9 +24,9 @@ _OFFSETS = ("+2d", "-3h", "+90s", "-90s")
 
 
 class Faults:
-    def __init__(self, env: Environment, crew: Crew, report: Report, *, long: bool) -> None:
+    def __init__(self, env: Environment, supervisor: Supervisor, report: Report, *, long: bool) -> None:
         self._env = env
-        self._crew = crew
+        self._supervisor = supervisor
         self._report = report
         self._long = long  # whether there is time to wait for a lease to end
         self._later: list[tuple[float, Callable[[], None]]] = []
@@ -59,7 +59,7 @@ class Faults:
         for member, group in [*self._condemned]:
             if member.is_warm and not everything:
                 self._condemned.remove((member, group))
-                self._crew.kill(member, group=group)
+                self._supervisor.kill(member, group=group)
                 self._report.fault("kill_process_group" if group else "kill_driver")
         if everything:
             self._condemned.clear()
@@ -76,24 +76,24 @@ class Faults:
 
     def _kill(self, chance: random.Random, *, group: bool) -> str | None:
         """Kill an active process. A process that is starting is mostly killed as soon as it is active."""
-        member = chance.choice(self._crew.members if group else self._crew.workers)
+        member = chance.choice(self._supervisor.members if group else self._supervisor.workers)
         if not member.is_warm and chance.random() < 0.7:
             self._condemned.append((member, group))
             return ""
-        self._crew.kill(member, group=group)
+        self._supervisor.kill(member, group=group)
         return None
 
     def _pause(self, chance: random.Random) -> str | None:
         """Stop a worker until others take over its work, then let it go on. Waiting for the end of a lease takes a
         minute; in a short soak its heartbeat is set back instead."""
-        member, really = chance.choice(self._crew.workers), self._long and chance.random() < 0.5
+        member, really = chance.choice(self._supervisor.workers), self._long and chance.random() < 0.5
         seconds = LEASE_SECONDS + 5 if really else chance.uniform(4, 10)
-        pid = self._crew.send(member, signal.SIGSTOP)
+        pid = self._supervisor.send(member, signal.SIGSTOP)
         if pid is not None and not really:
             self._set_heartbeat_back(pid)
 
         def go_on() -> None:
-            self._crew.send(member, signal.SIGCONT)
+            self._supervisor.send(member, signal.SIGCONT)
 
         self._after(seconds, go_on)
         return None
@@ -153,13 +153,13 @@ class Faults:
         """A worker is replaced by one whose clock is wrong; after a while its place gets the right clock back."""
         if self._env.fake_clock is None:
             return "libfaketime is not installed (Debian: apt-get install libfaketime)"
-        member = chance.choice(self._crew.workers)
+        member = chance.choice(self._supervisor.workers)
         member.offset = chance.choice(_OFFSETS)
-        self._crew.kill(member, group=True)
+        self._supervisor.kill(member, group=True)
 
         def right_again() -> None:
             member.offset = None
-            self._crew.kill(member, group=True)
+            self._supervisor.kill(member, group=True)
 
         self._after(chance.uniform(20, 40), right_again)
         return None

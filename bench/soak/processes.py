@@ -20,7 +20,7 @@ from bench.soak.environment import Environment
 
 @dataclass(slots=True)
 class Member:
-    """One place in the crew, and the process that fills it now."""
+    """One supervised slot, and the process that fills it now."""
 
     name: str
     role: str  # run, serve or read
@@ -45,7 +45,7 @@ class Member:
         return progress.exists() and progress.stat().st_size > 0
 
 
-class Crew:
+class Supervisor:
     """Starts the processes and keeps them alive until the end."""
 
     def __init__(self, env: Environment, seed: int, processes: int, readers: int) -> None:

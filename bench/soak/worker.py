@@ -53,7 +53,7 @@ class Progress:
             if act == "read":
                 self.tell(act, "violation", f"a read was refused: {error}")
             time.sleep(0.2)
-        except Exception:  # noqa: BLE001 - an error that nobody translated is a finding
+        except Exception:  # noqa: BLE001 - an untranslated error is a finding
             self.tell(act, "crashed", traceback.format_exc())
             return False
         else:

@@ -110,7 +110,7 @@ def _examine(options: argparse.Namespace, recorded: Sequence[Path]) -> int:
         _refuse_broken_surroundings(jobs, slots)
         for done, ended in enumerate(run(jobs, ROOT, slots), 1):
             if ended.outcome == "broken":
-                sys.exit(f"pytest could not work:\n{ended.said}")
+                sys.exit(f"pytest failed to start:\n{ended.output}")
             results[ended.number - 1] = ended.outcome
             mutant = chosen[ended.number - 1]
             note = f"{done}/{len(jobs)} {ended.outcome:8} {ended.seconds:5.1f} s {mutant.path}:{mutant.line}"
@@ -125,7 +125,7 @@ def _refuse_broken_surroundings(jobs: Sequence[Job], slots: Sequence[Path]) -> N
     unchanged = [replace(job, text=(SRC / job.path).read_text()) for job in jobs[:4]]
     for ended in run(unchanged, ROOT, slots):
         if ended.outcome != "survived":
-            sys.exit(f"the tests fail without a mutant ({ended.outcome}):\n{ended.said}")
+            sys.exit(f"the tests fail without a mutant ({ended.outcome}):\n{ended.output}")
 
 
 def _report(
@@ -159,16 +159,16 @@ def _name(mutant: Mutant) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/mutate", description=__doc__.partition("\n")[0])
-    parser.add_argument("--sample", type=int, default=200, help="so many mutants, the same number of each package")
+    parser.add_argument("--sample", type=int, default=200, help="the number of mutants, equal for all packages")
     parser.add_argument("--all", action="store_true", help="every mutant; takes hours")
     parser.add_argument("--seed", type=int, default=7, help="of the sample")
     parser.add_argument("--package", choices=list(package_files()), help="only this one")
     parser.add_argument("--match", default="", help="only files with this in their path")
-    parser.add_argument("--jobs", type=int, default=2, help="so many processes at a time")
+    parser.add_argument("--jobs", type=int, default=2, help="the number of concurrent processes")
     parser.add_argument("--budget", type=float, default=30, help="seconds of tests for one mutant, the quickest first")
     parser.add_argument("--minimum", type=float, default=0, help="exit code 1 when a package has a lower score")
-    parser.add_argument("--reuse", action="store_true", help="what the tests call was recorded before")
-    parser.add_argument("--survivors", action="store_true", help="those that survived the last time")
+    parser.add_argument("--reuse", action="store_true", help="use the recorded coverage of the last call")
+    parser.add_argument("--survivors", action="store_true", help="only the mutants that survived the last time")
     parser.add_argument("--record", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -136,7 +136,7 @@ class Coverage:
         return chosen
 
     def _reach_of(self, path: str) -> dict[str, int]:
-        """How many lines of a file each test executes."""
+        """The number of lines of a file that each test executes."""
         if path not in self._reach:
             counted: Counter[str] = Counter()
             for tests in self._lines.get(path, {}).values():

@@ -35,9 +35,9 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Ended:
     number: int
-    outcome: str  # killed, survived, timeout (which counts as killed), or broken (pytest could not work at all)
+    outcome: str  # killed, survived, timeout (counts as killed), or broken (pytest itself failed)
     seconds: float
-    said: str
+    output: str
 
 
 def warm_up() -> None:
@@ -94,15 +94,15 @@ def run(jobs: Sequence[Job], root: Path, slots: Sequence[Path]) -> Iterator[Ende
 
 
 def _outcome(code: int) -> str:
-    """By the exit code of pytest: 1 tests failed, 2 or 4 the changed module cannot be imported, so that its tests are not
-    found; below 0 a signal."""
+    """Return the outcome by the exit code of pytest: 1 tests failed, 2 or 4 the changed module cannot be
+    imported, so that its tests are not found; below 0 a signal."""
     if code == 0:
         return "survived"
     return "killed" if code < 0 or code in (1, 2, 4) else "broken"
 
 
 def _write(path: Path, text: str, number: int) -> None:
-    """Every text of a file has a time of its own: byte code of another one is never taken for it."""
+    """Write the text with a modification time of its own, so that stale byte code is never used."""
     path.write_text(text)
     moment = 1_000_000_000 + number
     os.utime(path, (moment, moment))

@@ -107,7 +107,7 @@ def page() -> str:
     checks: list[str] = []
     for section in sections():
         (checks if section.meaning else lines).extend(_lines(section))
-    lines += ["## Checks\n", "A check is a map with its kind as the key. These keys stand beside the kind:", ""]
+    lines += ["## Checks\n", "A check is a map with its kind as the key. Every kind also accepts these keys:", ""]
     a_check = next(section.model for section in sections() if section.meaning)
     lines += [*_HEAD, *(_row(key, _field(a_check, key), doc) for key, doc in BESIDE_KEYS.items()), "", *checks]
     for kind in SOURCES:

@@ -1,4 +1,4 @@
-"""Time is an argument. Only the faces and the composition root read this clock; other code gets the time passed in."""
+"""Time is an argument. Only commands and the composition root read this clock; other code gets the time passed in."""
 
 from __future__ import annotations
 

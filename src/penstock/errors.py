@@ -54,7 +54,7 @@ class PenstockError(Exception):
 
     error_class: ClassVar[ErrorClass] = ErrorClass.INTERNAL
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
-    remedy: ClassVar[str] = "Read the message. If it does not say what to do, report it."
+    remedy: ClassVar[str] = "Read the message. If it names no remedy, report it."
 
     def __str__(self) -> str:
         return " ".join(str(fact) for fact in self.args)
@@ -125,7 +125,7 @@ class AuthFailed(TerminalError):
     """The source refuses our credentials."""
 
     error_class = ErrorClass.AUTH
-    remedy = "Renew the credentials, then `penstock control close-breaker` lets the source be asked again at once."
+    remedy = "Renew the credentials, then run `penstock control close-breaker SOURCE`: requests are sent again at once."
 
 
 class VersionRefused(AuthFailed):

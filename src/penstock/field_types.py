@@ -137,7 +137,7 @@ class _Parser:
         while True:
             name = self._name()
             if name in members:
-                raise ValueError(f"{name!r} stands twice in one struct of {self._text!r}")
+                raise ValueError(f"{name!r} occurs twice in one struct of {self._text!r}")
             self._expect(":")
             members[name] = self.kind(depth + 1)
             if self._peek() != ",":

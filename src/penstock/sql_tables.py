@@ -36,7 +36,7 @@ def table_references(tree: exp.Expr, tables: Container[str]) -> Iterator[TableRe
 
 
 def is_common_table(table: exp.Table) -> bool:
-    """Whether a name without a source is a common table expression that is visible where it stands."""
+    """Whether a name without a source is a common table expression that is visible at its position."""
     from sqlglot import exp
 
     name = table.name.lower()

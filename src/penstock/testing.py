@@ -62,7 +62,7 @@ class SourceSuite:
 
     def test_every_row_belongs_to_a_requested_day(self) -> None:
         found = {day for day, _ in self._extract()}
-        assert found <= set(self.dates), f"rows for {sorted(found - set(self.dates))}, which were not asked for"
+        assert found <= set(self.dates), f"rows for {sorted(found - set(self.dates))}, which were not requested"
 
     def test_it_returns_rows(self) -> None:
         assert any(self._rows().values()), "no row came for any day: the suite would prove nothing"
@@ -151,7 +151,7 @@ class SourceSuite:
         for day, row in self._extract(source, dates):
             if isinstance(row, PenstockError):
                 raise AssertionError(f"{day} failed: {row}")
-            assert day in found, f"a row came for {day}, which was not asked for"
+            assert day in found, f"a row came for {day}, which was not requested"
             if row is not COMPLETE:
                 found[day].append(row if isinstance(row, bytes) else orjson.dumps(row))
         return found

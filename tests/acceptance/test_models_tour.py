@@ -46,7 +46,7 @@ def test_a_model_is_read_waited_for_explained_and_made_again(workspace: Path) ->
     assert penstock("ready", "models.strict", "--date", second, workspace=workspace).returncode == 0
     assert penstock("ready", "models.strict", "--date", first, workspace=workspace).returncode == 1
     why = answer("why", f"models/all/strict/{first}", workspace=workspace)
-    assert any("1 of 5 slices of demo.campaign_daily cannot be read" in words for words in why["blocks"])
+    assert any("1 of 5 partitions of demo.campaign_daily cannot be read" in words for words in why["blocks"])
     plan = answer("run", "--plan", workspace=workspace)
     assert (plan["total"], plan["waiting"]) == (0, 1)
 
@@ -65,7 +65,7 @@ def test_a_model_is_read_waited_for_explained_and_made_again(workspace: Path) ->
     assert stale["items"][0]["reasons"] == ["UPSTREAM_CHANGED"]
     assert answer("status", workspace=workspace)["flags"]["input_demoted"] == 2
     refused = penstock("ready", "models.strict", "--date", second, workspace=workspace)
-    assert (refused.returncode, "made from runs that were demoted since" in refused.stdout) == (1, True)
+    assert (refused.returncode, "derived from runs that were demoted since" in refused.stdout) == (1, True)
     strict = f"models/all/strict/{second}"
     [day] = answer("ready", "models.strict", "--date", second, workspace=workspace, code=1)["tables"][0]["days"]
     assert day["withdrawn_inputs"] == [strict]
@@ -74,7 +74,7 @@ def test_a_model_is_read_waited_for_explained_and_made_again(workspace: Path) ->
     for command in (("read", "models.strict"), ("sql", "SELECT * FROM models.strict")):
         noted = penstock(*command, "--format", "csv", workspace=workspace)
         assert (noted.returncode, second in noted.stdout) == (0, True)
-        assert f"demoted since and is not ready; the next `penstock run` makes it again: `penstock why {strict}`" in (
+        assert f"demoted since and is not ready; the next `penstock run` derives it again: `penstock why {strict}`" in (
             noted.stderr
         )
     answer("run", workspace=workspace, FAULTS="false")

@@ -219,7 +219,7 @@ REFUSALS = [
     (("sql", "SELECT 1 AS a, 2 AS a", "--json"), "two columns have the same name"),
     (("sql", "SELECT INTERVAL 1 DAY AS d", "--format", "csv"), "cannot be written as csv"),
     (("read", "demo.campaign_daily", "--format", "csv", "--output", "/dev/null/x.csv"), "cannot write"),
-    (("init", "/proc/x"), "cannot make a workspace"),
+    (("init", "/proc/x"), "cannot create a workspace"),
 ]
 
 

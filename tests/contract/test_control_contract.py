@@ -494,7 +494,7 @@ def test_nothing_is_rolled_back_while_an_attempt_is_open(actors: Actors) -> None
     first = actors.accept()
     actors.accept()
     open_one = actors.issue_one()
-    with pytest.raises(ActRefused, match=f"is being worked on by run {open_one.run_id}"):
+    with pytest.raises(ActRefused, match=f"run {open_one.run_id} works on it"):
         acts(actors).rollback(key(), first.run_id, audit_entry())
 
 
@@ -531,7 +531,7 @@ def test_a_demoted_run_is_never_approved_again(actors: Actors) -> None:
     acts(actors).approve(key(), attempt.run_id, "the account shrank", audit_entry())
     acts(actors).demote(key(), "it did not", audit_entry())
     before = everything(actors.database)
-    with pytest.raises(ActRefused, match=r"was demoted at .*, and a demoted run never returns"):
+    with pytest.raises(ActRefused, match=r"was demoted at .*, and a demoted run never regains authority"):
         acts(actors).approve(key(), attempt.run_id, "it did", audit_entry())
     assert everything(actors.database) == before
 
@@ -593,7 +593,7 @@ def test_rollback_and_approval_refuse_a_run_for_the_same_reasons(actors: Actors,
         tamper(actors.database, undone)
     actors.control.requeue([key()], audit_entry())
     open_one = actors.issue_one()
-    assert f"is being worked on by run {open_one.run_id}" in refusal()
+    assert f"run {open_one.run_id} works on it" in refusal()
 
 
 def test_an_approval_may_move_a_partition_to_a_newer_schema_version(actors: Actors) -> None:
@@ -812,7 +812,7 @@ def test_a_rejection_that_left_no_examined_bytes_is_not_approved(actors: Actors,
 
 def test_a_partition_without_a_verdict_has_no_run_to_roll_back_to(actors: Actors) -> None:
     attempt = actors.cancel()
-    with pytest.raises(ActRefused, match="no attempt of it was judged yet"):
+    with pytest.raises(ActRefused, match="no attempt of it has a verdict yet"):
         acts(actors).rollback(key(), attempt.run_id, audit_entry())
 
 
@@ -1257,7 +1257,7 @@ def test_an_old_appointment_means_nothing_after_a_new_failure(actors: Actors) ->
     [attempt] = [a for a in actors.reader.attempts(key()) if a.outcome is None]
     verdict = rejected(AttemptKey(key(), attempt.run_id), actors.token, "again", Stage.EXTRACT)
     actors.validator.judge([replace(verdict, error_class=ErrorClass.TRANSIENT)])
-    assert due(actors) == []  # although nobody has decided yet
+    assert due(actors) == []  # although there is no decision yet
 
 
 def test_an_acceptance_ends_failures_also_after_a_manual_retry(actors: Actors) -> None:

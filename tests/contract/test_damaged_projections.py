@@ -105,7 +105,7 @@ def test_a_damaged_projection_is_named_with_the_command_that_makes_it_again(
         code, words = penstock(*(run if word == "RUN" else word for word in command))
         assert code == 1, (command, words)
         assert f"the projection file projections/{FOLDERS.get(kind, kind)}/" in words, command
-        assert "`penstock ledger rebuild` makes all projections again" in words
+        assert "`penstock ledger rebuild` rebuilds all projections" in words
         assert words.count("\n") == 1, words
 
     assert penstock("ledger", "rebuild")[0] == 0
@@ -129,7 +129,7 @@ def test_a_run_plans_and_ends_with_damaged_projections(
         (True, "2024-06-03"),
     }
     if kind in ("manifest", "partition_status", "status_base", "consumed"):
-        assert "stale slices of models are not made again" in caplog.text
+        assert "stale partitions of models are not derived again" in caplog.text
         assert "penstock ledger rebuild" in caplog.text
     ws.status.advance()  # reports it without an error
 

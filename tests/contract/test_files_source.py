@@ -106,7 +106,7 @@ def test_csv_has_dialects(tmp_path: Path) -> None:
     [
         (b"", "line 1: expected a header that names every column, found ''"),
         (b"a,,b\n", "line 1: expected a header that names every column, found 'a,,b'"),
-        (b"a,b,a\n", "line 1: the column 'a' stands twice in the header"),
+        (b"a,b,a\n", "line 1: the column 'a' occurs twice in the header"),
         (b"a,b\n1,2\n1\n", "line 3: 1 cells, where the header names 2 columns"),
         (b"a,b\n1,2,3\n", "line 2: 3 cells, where the header names 2 columns"),
         (b'a,b\n1,2\n1,"2\n', "line 3: not valid CSV: unexpected end of data"),
@@ -193,7 +193,7 @@ def test_a_star_stands_for_files_of_the_folder_in_the_order_of_names(tmp_path: P
         ({"path": "{date}.xls", "folder": "/in"}, "queries.q.options: format: is missing, and the path"),
         ({"path": "{date}.parquet.gz", "folder": "/in"}, "Parquet is compressed inside"),
         ({"folder": "/in"}, "queries.q.options: path: is missing"),
-        ({"path": "{date}.csv"}, "must be absolute, or the source must say in which folder it is"),
+        ({"path": "{date}.csv"}, "must be absolute, or the source must define its folder"),
         ({"path": "{date}.csv", "format": "xml"}, "format: input should be 'jsonl', 'csv' or 'parquet'"),
         ({"path": "{date}.csv", "encoding": "utf-9"}, "encoding: 'utf-9' is not a known encoding"),
         ({"path": "{date}.csv", "encoding": "base64"}, "encoding: 'base64' is not a known encoding"),

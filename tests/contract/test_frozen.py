@@ -118,7 +118,7 @@ def test_frozen_days_are_neither_reprocessed_nor_restated_nor_retried(office: Of
 
 def test_a_frozen_partition_given_by_key_is_refused_with_a_message(office: Office) -> None:
     for reprocess in (False, True):
-        with pytest.raises(UsageError, match=r"06-05 is frozen: demo can only be asked for 2024-06-06 and later"):
+        with pytest.raises(UsageError, match=r"06-05 is frozen: demo serves only 2024-06-06 and later"):
             office.workspace.plans.preview(Selection(keys=(key(5),)), reprocess=reprocess)
     assert [item.key for item in office.workspace.plans.preview(Selection(keys=(key(6),))).items] == [key(6)]
 
@@ -133,7 +133,7 @@ def test_what_failed_and_froze_cannot_be_requeued(office: Office) -> None:
 def test_why_says_that_a_day_is_frozen_and_that_it_stays(office: Office) -> None:
     office.close(4, accept=True)
     why = office.workspace.partitions.why(key(4))
-    assert why.blocks[0] == "frozen: its source can only be asked for 2024-06-06 and later; what is here stays"
+    assert why.blocks[0] == "frozen: its source serves only 2024-06-06 and later; the present state stays"
     assert why.next.startswith("the next `penstock run` or `penstock control tick` publishes it")
     assert office.workspace.partitions.why(key(3)).next.startswith("nothing: the source no longer has this day")
     assert "frozen" not in " ".join(
@@ -149,7 +149,7 @@ def test_a_backfill_leaves_frozen_days_out_and_ends(office: Office) -> None:
     workspace.context.backfills.create(made, audit_entry())
     planned = office.planner().plan(new_run_id(), NOW)
     claimed = [item.key for claimed in planned.chunks for item in claimed.items]
-    assert days_of(claimed) == [7, 8, 9, 10]  # the sixth was judged in the same moment in which the backfill was made
+    assert days_of(claimed) == [7, 8, 9, 10]  # the sixth got its verdict at the time of the backfill's creation
     assert sum(claimed.chunk.partitions for claimed in planned.chunks) == 5
     with pytest.raises(UsageError, match="is frozen"):
         workspace.backfills.plan(

@@ -233,7 +233,7 @@ def test_a_span_that_breaks_off_keeps_its_complete_days(ads: AdsServer, tmp_path
     outcomes = fetched(ads, tmp_path)
     assert outcomes[D1] == "3"
     for day in (D2, D3):
-        assert outcomes[day].startswith("transient: Google Ads did not answer, or broke off: broken pipe")
+        assert outcomes[day].startswith("transient: Google Ads did not respond, or broke off: broken pipe")
         assert f"{code}, customer {ALICE}, request req-1" in outcomes[day]
     assert len(ads.requests) == 1  # only the retry policy repeats requests
 
@@ -338,7 +338,7 @@ def test_one_bad_account_does_not_spoil_another(ads: AdsServer, tmp_path: Path) 
     ("options", "words"),
     [
         ({"login_customer_id": "12-34"}, "login_customer_id: must be the ten digits"),
-        ({"api_version": "v19"}, r"does not speak v19 \(known: v23, v24, v25, v26\)"),
+        ({"api_version": "v19"}, r"does not support v19 \(known: v23, v24, v25, v26\)"),
         ({"endpoint": "somewhere"}, "endpoint: 'somewhere' is not an address: write host:port"),
         ({"endpoint": None}, "insecure is for a test server"),
         ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
@@ -355,7 +355,7 @@ def test_options_that_cannot_be_meant_are_refused(ads: AdsServer, options: dict[
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        (report(select={"campaign_id": "campaign.id"}), "select says nothing about the fields clicks"),
+        (report(select={"campaign_id": "campaign.id"}), "select lacks the fields clicks"),
         (report(select={**SELECT, "click": "metrics.clicks"}), "select.click: there is no such field; did you mean"),
         (report(select={**SELECT, "clicks": "metrics.clickz"}), "no field metrics.clickz; did you mean 'clicks'"),
         (report(select={**SELECT, "clicks": "metrics.clicks.many"}), "metrics.clicks has no parts"),
@@ -560,7 +560,7 @@ def test_an_unreachable_sign_in_is_a_transient_error(nobody: pytest.MonkeyPatch,
     nobody.setenv("GOOGLE_ADS_DEVELOPER_TOKEN", "token-of-ours")
     nobody.setenv("GOOGLE_ADS_JSON_KEY_FILE_PATH", str(key_file(tmp_path, "http://127.0.0.1:1/token")))
     source = make_source(SourceSettings(name="ads", kind="google_ads"), RunContext(new_run_id()))
-    with pytest.raises(SourceUnavailable, match="sign-in did not answer"):
+    with pytest.raises(SourceUnavailable, match="sign-in did not respond"):
         list(source.extract(report(), Customer(id=ALICE), DAYS))
 
 

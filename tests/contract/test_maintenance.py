@@ -390,7 +390,7 @@ def test_verify_names_what_is_damaged(house: Harness) -> None:
         writer.commit()
     wrong = ws.maintenance.verify((), lambda share: None, raw=True).wrong
     assert set(wrong) == {key(1), key(2), key(3)}
-    assert wrong[key(1)] == ["the table has 3 rows, the pointer says 99"]
+    assert wrong[key(1)] == ["the table has 3 rows, the pointer has 99"]
     assert wrong[key(2)] == ["the rows are not those that were validated"]
     assert wrong[key(3)][0].startswith("raw run ")
     assert set(ws.maintenance.verify((), lambda share: None, raw=False).wrong) == {key(1), key(2)}
@@ -428,7 +428,7 @@ def test_verify_compares_the_statistics_in_the_log_with_the_files(
     [(where, words)] = done.files.items()
     assert where == (head.name, path)
     assert len(words) == 1
-    assert words[0].startswith("the log says")
+    assert words[0].startswith("the log has")
     assert bool(done.wrong) is hidden
 
 

@@ -42,7 +42,7 @@ QUESTIONS: dict[str, Callable[[Reader], Any]] = {
     "vouched": lambda reader: reader.vouched(TABLE, as_of="then"),
     "sql": lambda reader: reader.sql(f"SELECT count(*) AS n FROM {TABLE}").read_all(),
     "coverage": lambda reader: reader.coverage(TABLE),
-    "asked_days": lambda reader: reader.asked_days(TABLE),
+    "requested_days": lambda reader: reader.requested_days(TABLE),
     "ready": lambda reader: reader.ready(TABLE),
     "wait_for": lambda reader: reader.wait_for(TABLE, patience=timedelta(0)),
     "partitions": lambda reader: reader.partitions(limit=3),
@@ -149,7 +149,7 @@ def test_nothing_that_is_handed_out_can_write(house: Harness, reader: Reader) ->
 
 def test_the_database_and_the_lake_below_refuse_to_write(reader: Reader) -> None:
     workspace = reader._context
-    with pytest.raises(ActRefused, match="was opened to read"):
+    with pytest.raises(ActRefused, match="was opened read-only"):
         workspace.database.transact(lambda connection: connection.execute(sa.text("DELETE FROM worker")))
     with pytest.raises(PenstockError), workspace.database.snapshot() as connection:
         connection.execute(sa.text("UPDATE run SET planned = 7"))
@@ -162,7 +162,7 @@ def test_the_database_and_the_lake_below_refuse_to_write(reader: Reader) -> None
         lambda lake: lake.sync(),
     ]
     for write in writes:
-        with pytest.raises(LakeRefused, match="was opened to read"):
+        with pytest.raises(LakeRefused, match="was opened read-only"):
             write(workspace.lake)
     with pytest.raises(ActRefused):
         reader._data.take_snapshot("another")

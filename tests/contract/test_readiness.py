@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from penstock.config.settings import load_settings
-from penstock.control.asked_days import asked_days
+from penstock.control.requested_days import requested_days
 from penstock.control.select import Selection
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange, expected_by_day
@@ -71,7 +71,7 @@ def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: H
         assert ws.ready(TABLE, since=since, until=until) is False
         [day] = ws.wait_for(TABLE, since=since, until=until, patience=timedelta(0))
         assert (str(day.day), day.expected, day.available, day.not_over) == (since, 9, 0, 9)
-        asked = ws.readiness.asked_days(TABLE, since=since, until=until)
+        asked = ws.readiness.requested_days(TABLE, since=since, until=until)
         days = since if since == until else f"{since} to {until}"
         assert (asked.last, asked.notes) == (None, [f"{days}: not over yet, so nothing is there"])
     assert ws.ready(TABLE, date="2024-06-11") is False
@@ -82,16 +82,16 @@ def test_days_on_which_nothing_is_expected_yet_are_refused_or_not_ready(house: H
     *_, beyond = ws.coverage(TABLE, until="2030-01-01")
     assert (beyond.day, beyond.expected, beyond.available, beyond.not_over) == (date(2024, 6, 11), 9, 0, 9)
     assert [day.available for day in ws.wait_for(TABLE, until="2024-06-11", patience=timedelta(0))] == [9, 9, 0]
-    [note] = ws.readiness.asked_days(TABLE, until="2030-01-01").notes
+    [note] = ws.readiness.requested_days(TABLE, until="2030-01-01").notes
     assert note.startswith("2024-06-11 to 2030-01-01: not over yet")
     assert "the last day that is over is 2024-06-10" in note
 
     # A range that begins before the table does is ready, and the clipping is shown.
     assert ws.ready(TABLE, since="2020-01-01", until="2024-06-10") is True
-    asked = ws.readiness.asked_days(TABLE, since="2020-01-01", until="2024-06-10")
+    asked = ws.readiness.requested_days(TABLE, since="2020-01-01", until="2024-06-10")
     assert (asked.first, asked.last) == (date(2024, 6, 9), date(2024, 6, 10))
     assert asked.notes == ["nothing is expected before 2024-06-09, where start_date and active_from begin"]
-    assert ws.readiness.asked_days(TABLE, since="2024-06-09").notes == []
+    assert ws.readiness.requested_days(TABLE, since="2024-06-09").notes == []
 
 
 def test_readiness_is_counted_by_the_database_in_a_few_statements(house: Harness) -> None:
@@ -232,7 +232,7 @@ queries:
     now = datetime(2024, 6, 10, 18, tzinfo=UTC)  # in Tokyo the 10th is over, in Los Angeles it is not
 
     def asked(**days: date) -> Any:
-        return asked_days(settings, TABLE, Selection(queries=("campaign_daily",), **days), now)  # type: ignore[arg-type]
+        return requested_days(settings, TABLE, Selection(queries=("campaign_daily",), **days), now)  # type: ignore[arg-type]
 
     assert expected_by_day(asked().ranges)[TABLE, date(2024, 6, 10)] == 1
     named = asked(since=date(2024, 6, 10), until=date(2024, 6, 10))
@@ -241,10 +241,10 @@ queries:
     assert named.notes == ["2024-06-10 is not over yet for all accounts"]
     assert asked(until=date(2024, 6, 9)).notes == []
     only = Selection(customers=("3",), queries=("campaign_daily",), until=date(2024, 6, 9))
-    ended = asked_days(settings, TABLE, only, now)
+    ended = requested_days(settings, TABLE, only, now)
     assert ended.notes == ["nothing is expected after 2024-06-05, where active_to ends"]
     with pytest.raises(UsageError, match="the active_to of its customers is earlier"):
-        asked_days(settings, TABLE, Selection(customers=("3",), since=date(2024, 6, 6)), now)
+        requested_days(settings, TABLE, Selection(customers=("3",), since=date(2024, 6, 6)), now)
     assert asked(until=date(9999, 12, 31)).ranges[0].last == date(2024, 6, 11)  # not one range for all of eternity
 
 
@@ -272,7 +272,7 @@ queries:
     settings, now = load_settings(tmp_path, {}, hooks_of), datetime(2024, 6, 6, 12, tzinfo=UTC)
 
     def asked(last: date) -> tuple[int, list[str]]:
-        found = asked_days(settings, TABLE, Selection(until=last), now)
+        found = requested_days(settings, TABLE, Selection(until=last), now)
         assert (found.last, found.first, len(expected_by_day(found.due))) == (date(2024, 6, 5), date(2024, 6, 1), 5)
         return len(expected_by_day(found.ranges)), found.notes
 

@@ -193,7 +193,7 @@ def test_a_lost_database_is_rebuilt_and_readers_see_the_same_rows(house: Harness
 
 
 def test_the_report_about_a_lost_database_names_the_command_that_rebuilds_it(house: Harness) -> None:
-    """Whatever was tried before: `db migrate` names the same command, and leaves nothing behind."""
+    """Also after a refused `db migrate`, which names the same command and changes nothing."""
     lost(house).context.database.close()
     for tried in ("nothing", "db migrate"):
         if tried == "db migrate":

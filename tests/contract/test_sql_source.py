@@ -102,7 +102,7 @@ def test_rows_are_not_all_in_memory_at_once(tmp_path: Path) -> None:
             ConfigError,
             "queries.q.options: date_field: logical_date is not a column of the result (columns: n)",
         ),
-        ("SELECT n, n FROM sales", ConfigError, "the column n stands twice: rename one with AS"),
+        ("SELECT n, n FROM sales", ConfigError, "the column n occurs twice: rename one with AS"),
         ("DELETE FROM sales", ConfigError, "readonly database"),
         ("CREATE TABLE mine (n)", ConfigError, "readonly database"),
         ("PRAGMA query_only = OFF", ConfigError, "must be a SELECT"),

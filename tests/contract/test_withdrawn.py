@@ -212,7 +212,7 @@ def test_no_act_returns_to_a_run_that_was_made_from_a_demoted_one(actors: Actors
     demote(actors, wrong.partition)
     made(actors, spend.partition, fetched(actors, 1))
     before = builders.everything(actors.database)
-    with pytest.raises(ActRefused, match=f"was made from run {wrong.run_id} of {wrong.partition}"):
+    with pytest.raises(ActRefused, match=f"was derived from run {wrong.run_id} of {wrong.partition}"):
         AuthorityStore(actors.database, actors.clock).rollback(spend.partition, spend.run_id, audit_entry())
     assert builders.everything(actors.database) == before
 

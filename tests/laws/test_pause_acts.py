@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -32,7 +33,7 @@ ALL, QUERY = Selection(), Selection(queries=("campaign_daily",))
 PAUSE, RESUME = audit_entry(command="state pause"), audit_entry(command="state resume")
 
 some_customers = st.lists(st.sampled_from([customer_id(n + 1) for n in range(CUSTOMERS)]), max_size=2, unique=True)
-by_filters = st.fixed_dictionaries(
+any_filters: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "source": st.sampled_from((None, "demo")),
         "customers": some_customers.map(tuple),
@@ -41,7 +42,10 @@ by_filters = st.fixed_dictionaries(
         "until": st.none() | st.sampled_from(DAYS),
         "status": st.sampled_from((None, None, PartitionStatus.FAILED, PartitionStatus.PENDING)),
     }
-).filter(lambda given: not (given["since"] and given["until"] and given["since"] > given["until"]))
+)
+by_filters = any_filters.filter(
+    lambda given: not (given["since"] and given["until"] and given["since"] > given["until"])
+)
 by_keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=8, unique=True).map(lambda keys: Selection(tuple(keys)))
 
 

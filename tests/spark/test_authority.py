@@ -128,7 +128,7 @@ def test_a_demotion_is_seen_at_once_in_everything_that_was_made_from_the_run(tmp
         assert ws.data.vouched(table, since=D10).withdrawn_inputs == ()
         assert ws.data.vouched(table, as_of="before").withdrawn_inputs == (model(name),)
         why = ws.partitions.why(model(name))
-        assert f"not ready: it was made from run {first.run_id} of {key(1)}, which was demoted" in why.blocks[0]
+        assert f"not ready: it was derived from run {first.run_id} of {key(1)}, which was demoted" in why.blocks[0]
         assert (why.display, why.stale[0].partition(":")[0]) == ("stale", "UPSTREAM_CHANGED")
     assert ws.status.board(Selection()).flags() == {"upstream_changed": 3, "input_demoted": 3}
 

@@ -238,7 +238,7 @@ def test_a_slice_that_refers_to_one_that_is_not_there_waits_for_it(tmp_path: Pat
     [attempt] = ws.context.state.attempts(key())
     assert (attempt.outcome, attempt.error_class) == (Outcome.FAILED, ErrorClass.TRANSIENT)
     other = key(query="zz_networks")
-    assert attempt.error_message == f"references(network) cannot be judged: {other} is not vouched for yet"
+    assert attempt.error_message == f"references(network) cannot be evaluated: {other} has no trusted run yet"
     view = ws.partitions.views([key()])[key()]
     assert view.control.next_run_at is not None  # it is tried again by itself
     ws = open_at(write_workspace(tmp_path, rows=40, queries=referring(check)))

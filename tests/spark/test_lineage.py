@@ -53,7 +53,7 @@ def test_a_run_emits_one_event_for_each_asset(tmp_path: Path, spark: Any) -> Non
     [place] = written["facets"]["symlinks"]["identifiers"]
     assert place["namespace"] == "file"
     assert (Path(place["name"]) / "_delta_log").is_dir()
-    assert "1 of 4 slices were rejected" in fetched["run"]["facets"]["errorMessage"]["message"]
+    assert "1 of 4 partitions were rejected" in fetched["run"]["facets"]["errorMessage"]["message"]
     assert fetched["run"]["facets"]["nominalTime"]["nominalStartTime"].startswith("2024-06-09")
 
     # The output of one is the input of the other, and both belong to one run.

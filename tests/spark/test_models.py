@@ -233,7 +233,7 @@ def test_checks_of_a_model_reject_what_it_made(tmp_path: Path, spark: Any) -> No
     ("code", "words"),
     [
         ("SELECT logical_date, nosuch FROM demo.campaign_daily", "nosuch"),
-        ("SELECT 1 AS x", "must make the column logical_date"),
+        ("SELECT 1 AS x", "must have the column logical_date"),
         ("SELEC logical_date, 1 AS x FROM demo.campaign_daily", "the SQL is not valid"),
         ("  ", "there is no SELECT"),
         (
@@ -241,8 +241,8 @@ def test_checks_of_a_model_reject_what_it_made(tmp_path: Path, spark: Any) -> No
             "must be a date, it is string",
         ),
         ("SELECT logical_date, 1 AS x, 2 AS x FROM demo.campaign_daily", "the column x twice"),
-        ("SELECT logical_date, 1 AS _run_id FROM demo.campaign_daily", "keeps for itself"),
-        ("SELECT logical_date, map(1, 2) AS x FROM demo.campaign_daily", "cannot be kept"),
+        ("SELECT logical_date, 1 AS _run_id FROM demo.campaign_daily", "which is reserved"),
+        ("SELECT logical_date, map(1, 2) AS x FROM demo.campaign_daily", "cannot be stored"),
         ("SELECT logical_date, 1 AS x FROM demo.other", "demo"),
         ("def model(inputs, partitions):\n    return nonsense\n", "NameError"),
         ("def model(inputs, partitions:\n", "SyntaxError"),
@@ -273,7 +273,7 @@ def test_a_broken_model_holds_up_itself_and_its_dependents_only(tmp_path: Path, 
     words = "\n".join(summary.problems)
     assert "models.gone: there is no file 'gone.sql' in the folder of penstock.yaml" in words
     assert "models.broken" in words
-    assert "models.above: it waits for models.broken, which cannot be made" in words
+    assert "models.above: it depends on models.broken, which cannot be derived" in words
     assert len(rows(ws, "models.good", "cost")) == 2
     assert [ws.context.state.attempts(slice_of(D9, name)) for name in ("gone", "broken", "above")] == [[], [], []]
 
@@ -304,7 +304,7 @@ def test_other_columns_need_another_schema_version(tmp_path: Path, spark: Any) -
     ("text", "words"),
     [
         ("models/all/nosuch/2024-06-09", "unknown query nosuch"),
-        (f"models/{customer_id(1)}/spend/2024-06-09", "is made per date, so 'all' stands"),
+        (f"models/{customer_id(1)}/spend/2024-06-09", "has one partition per date: write 'all' as the customer"),
         ("models/all/spend/2030-01-01", "is not due"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_slice_travels_from_source_to_reader(tmp_path: Path, spark: Any) -> No
 
 
 FAULTS: dict[str, tuple[Outcome, Stage, ErrorClass | None, str]] = {
-    "transient": (Outcome.FAILED, Stage.EXTRACT, ErrorClass.TRANSIENT, "did not answer"),
+    "transient": (Outcome.FAILED, Stage.EXTRACT, ErrorClass.TRANSIENT, "did not respond"),
     "quota": (Outcome.CANCELLED, Stage.EXTRACT, ErrorClass.QUOTA, "asks to wait 30 s"),
     "auth": (Outcome.CANCELLED, Stage.EXTRACT, ErrorClass.AUTH, "credentials"),
     "truncated": (Outcome.FAILED, Stage.VALIDATE, ErrorClass.DATA, "not valid JSON"),

@@ -1,4 +1,4 @@
-"""Workspaces of earlier releases, one for each version of the state schema; `tests/data/workspace-*.tar.xz`.
+"""Workspaces of earlier releases, for versions 1 to 5 of the state schema; `tests/data/workspace-*.tar.xz`.
 
 Each holds a penstock.yaml, a SQLite state.db and a local lake with two customers and two days of the demo source; those
 from 0004 on also have a model. They were made with the sources of the last commit before the next version of the schema

@@ -54,7 +54,7 @@ LAYERS = (
 )
 
 # `python -m penstock` is equivalent to `penstock`.
-FACES = {"__main__": "cli"}
+ENTRY_POINTS = {"__main__": "cli"}
 
 # (importing module, imported part): why this import may point upwards.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
@@ -104,7 +104,7 @@ def part_of(module: str) -> str | None:
     """`cli` for penstock.cli.main; None for other packages, and for the version in penstock itself."""
     root, _, rest = module.partition(".")
     part = rest.partition(".")[0]
-    part = FACES.get(part, part)
+    part = ENTRY_POINTS.get(part, part)
     return part if root == "penstock" and part and not part.startswith("__") else None
 
 

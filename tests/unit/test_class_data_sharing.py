@@ -83,7 +83,7 @@ def test_a_folder_that_others_may_write_to_is_neither_used_nor_filled(tmp_path: 
     archive.keep(ended(0, new_file(archive)))
     archive.path.parent.chmod(0o777)
     assert archive.use_options() == ""
-    with pytest.raises(ConfigError, match="others than its owner"):
+    with pytest.raises(ConfigError, match="users other than its owner"):
         archive.write_options()
 
 

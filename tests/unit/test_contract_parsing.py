@@ -287,7 +287,7 @@ POLICIES: list[dict[str, Any]] = [
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(anything, surprises), min_size=1, max_size=4), st.sampled_from(POLICIES))
 def test_arrow_and_line_by_line_parsing_agree(found: list[tuple[Any, Any]], policies: dict[str, Any]) -> None:
-    """A word that looks like a number Arrow should not see sends a payload to the patient reading."""
+    """Text that looks like a number Arrow must not see sends a payload to the slow parser."""
     keeps = policies.get("unknown_fields") == "keep"
     word = Field(name="word", type="string")
     judged = contract(**{**policies, "fields": (*policies.get("fields", FIELDS), word)})
@@ -360,7 +360,7 @@ def test_the_number_of_different_complaints_is_limited() -> None:
 
 
 def test_the_fingerprint_of_a_known_contract_stays_the_same() -> None:
-    """Attempts name contracts by their fingerprints: a release must not make every slice look outdated."""
+    """Attempts refer to contracts by fingerprint: a release must not make every partition look outdated."""
     old = Contract.of(
         Query(
             name="campaign_daily",

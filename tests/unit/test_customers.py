@@ -136,7 +136,7 @@ def test_an_account_that_would_spoil_the_list_is_refused(tmp_path: Path) -> None
 
 def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     plan = plan_customers(load(tmp_path, HEAD), "ads", [Account("1", "One", "UTC")], NOW)
-    with pytest.raises(StateConflict, match="was changed meanwhile"):
+    with pytest.raises(StateConflict, match="changed since the preview"):
         write_customers(replace(plan, before=plan.before + "9,Nine,UTC,,\n"))
     assert (tmp_path / "customers.csv").read_text() == HEAD
     assert sorted(path.name for path in tmp_path.iterdir()) == ["customers.csv", "penstock.yaml"]

@@ -1,4 +1,4 @@
-"""What the code imports is declared in pyproject.toml, and what is declared is used.
+"""pyproject.toml declares every imported package, and no other.
 
 A core dependency may be imported anywhere. An extra is installed only by those who ask for it.
 """

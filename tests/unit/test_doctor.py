@@ -73,7 +73,7 @@ def test_an_address_that_nobody_answers_is_found_within_seconds(tmp_path: Path) 
     began = time.monotonic()
     found = findings(folder)["places"]
     assert time.monotonic() - began < 60
-    assert (found["ok"], f"127.0.0.1:{port} does not answer" in found["detail"]) == (False, True)
+    assert (found["ok"], f"127.0.0.1:{port} does not respond" in found["detail"]) == (False, True)
     with socket.create_server(("127.0.0.1", port)):
         assert findings(folder)["places"]["ok"]
 
@@ -186,7 +186,7 @@ def test_a_place_that_hangs_is_given_up() -> None:
         stop.wait(60)
 
     began = time.monotonic()
-    with pytest.raises(SourceUnavailable, match=r"the bucket does not answer within 0\.1 s"):
+    with pytest.raises(SourceUnavailable, match=r"the bucket does not respond within 0\.1 s"):
         within(0.1, hang, "the bucket")
     assert time.monotonic() - began < 30  # not the minute that it hangs
     stop.set()

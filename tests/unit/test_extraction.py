@@ -116,7 +116,7 @@ def test_a_row_that_comes_after_its_day_was_sealed_is_never_dropped_silently(ste
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ((date(2024, 6, 9), {"n": 1}), "data: the source sent a row for 2024-06-09, which was not asked for"),
+        ((date(2024, 6, 9), {"n": 1}), "data: the source sent a row for 2024-06-09, which was not requested"),
         ((D1, {"n": object()}), "data: the source sent a row that JSON cannot hold"),
         ((D1, {"n": 2**70}), "data: the source sent a row that JSON cannot hold"),
         ((D1, b'{"n":\n1}'), "data: "),

@@ -38,7 +38,7 @@ def test_arrow_and_spark_spell_it_their_way() -> None:
         ("array<long>>", "not a type"),
         ("struct<>", "name '>' is not valid"),
         ("struct<a>", "not a type"),
-        ("struct<a: long, a: string>", "'a' stands twice"),
+        ("struct<a: long, a: string>", "'a' occurs twice"),
         ("struct<A: long>", "name 'A' is not valid"),
         ("map<string, long>", "not a type"),
         ("array<decimal(40,2)>", "decimal(p,s) needs"),

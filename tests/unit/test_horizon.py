@@ -133,7 +133,7 @@ def fetched(folder: Path, clock: Ticking) -> dict[date, str]:
 
 def test_a_day_that_froze_after_it_was_issued_is_not_fetched(tmp_path: Path) -> None:
     assert fetched(tmp_path, Ticking(NOW, NOW, 0)) == {
-        date(2026, 6, 6): "the day is frozen: the source can only be asked for 2026-06-07 and later",
+        date(2026, 6, 6): "the day is frozen: the source serves only 2026-06-07 and later",
         date(2026, 6, 7): "20",
         date(2026, 6, 8): "20",
     }
@@ -141,6 +141,6 @@ def test_a_day_that_froze_after_it_was_issued_is_not_fetched(tmp_path: Path) -> 
 
 def test_a_day_that_froze_while_it_was_fetched_is_not_sealed(tmp_path: Path) -> None:
     found = fetched(tmp_path, Ticking(NOW, NOW + timedelta(days=1), 3))
-    assert found[date(2026, 6, 7)] == "the day is frozen: the source can only be asked for 2026-06-08 and later"
+    assert found[date(2026, 6, 7)] == "the day is frozen: the source serves only 2026-06-08 and later"
     assert found[date(2026, 6, 8)] == "20"
     assert not list((tmp_path / "raw").rglob("logical_date=2026-06-07/**/metadata.json"))

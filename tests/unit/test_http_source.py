@@ -132,7 +132,7 @@ def test_days_with_gaps_are_asked_for_in_one_request() -> None:
     ("row", "message"),
     [
         ({"day": "2024-06-05"}, "page 1, record 2: day is 2024-06-05, outside of the days that were asked for"),
-        ({}, "page 1, record 2: day is missing, which says to what day a row belongs"),
+        ({}, "page 1, record 2: day is missing: it is the day of the row"),
         ({"day": 20240601}, "page 1, record 2: day '20240601' is not a date"),
         ({"day": ["2024-06-01"]}, "page 1, record 2: day \"['2024-06-01']\" is not a date"),
         (None, "page 1, record 2: day is missing"),
@@ -274,7 +274,7 @@ def test_a_service_that_is_away_or_silent_is_unavailable() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        with pytest.raises(SourceUnavailable, match=r"did not answer within 0\.2 s"):
+        with pytest.raises(SourceUnavailable, match=r"did not respond within 0\.2 s"):
             fetch(f"http://127.0.0.1:{silent.getsockname()[1]}", BY_DAY, timeout=0.2)
 
 

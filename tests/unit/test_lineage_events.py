@@ -65,7 +65,7 @@ def test_a_run_is_complete_failed_or_aborted(settings: Settings, accepted: int, 
     assert event["eventType"] == kind
     assert bool(event["outputs"]) == bool(accepted)
     message = event["run"]["facets"].get("errorMessage", {}).get("message")
-    expected = f"{rejected} of {rejected + accepted} slices were rejected, for example: clicks is negative"
+    expected = f"{rejected} of {rejected + accepted} partitions were rejected, for example: clicks is negative"
     assert message == (expected if rejected else None)
 
 

@@ -31,7 +31,7 @@ def example(ws: penstock.Workspace, spark: SparkSession, key: PartitionKey, work
 
 
 def strict(program: Path, cache: Path) -> str:
-    """The errors of mypy in a program that only uses the installed package."""
+    """The output of mypy --strict for a program that uses the installed package."""
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(cache)]
     done = subprocess.run([*command, str(program)], capture_output=True, text=True, timeout=300, cwd=program.parent)
     return done.stdout + done.stderr

@@ -961,7 +961,7 @@ def test_spark_has_a_master_or_a_remote(tmp_path: Path) -> None:
         (
             "models: {kind: demo}",
             "models",
-            "'models' cannot name a source: its tables could not be told from models.name",
+            "'models' cannot name a source: its tables would be ambiguous with models.name",
         ),
         (
             "My-Ads: {kind: demo}",
@@ -1152,8 +1152,8 @@ def test_a_field_listed_twice_is_refused_on_its_line(tmp_path: Path) -> None:
         ("rows: {min: 2, max: 1}", ".rows", "max 1 is below min 2"),
         ("rows: 5", "", "rows takes a map of min, max"),
         ("rows: {minimum: 5}", ".rows.minimum", "unknown key 'minimum' (known: min, max); did you mean 'min'?"),
-        ("rows: {min: 1, name: x}", "", "'name' does not belong inside rows; name and severity stand beside it"),
-        ("rows: {min: 1, kind: unique}", "", "'kind' does not belong inside rows; name and severity stand beside it"),
+        ("rows: {min: 1, name: x}", "", "'name' does not belong inside rows: put name and severity next to it"),
+        ("rows: {min: 1, kind: unique}", "", "'kind' does not belong inside rows: put name and severity next to it"),
         ("shrink: {max_drop: 0}", ".shrink.max_drop", "must be greater than 0"),
         ("shrink: {max_drop: 1.1}", ".shrink.max_drop", "must be less than or equal to 1"),
         ("shrink: {max_drop: .nan}", ".shrink.max_drop", "must be less than or equal to 1"),
@@ -1422,7 +1422,7 @@ def refused_model(folder: Path, *models: str) -> list[str]:
         (
             "a: {depends_on: [demo.daily], sql: m.sql, python: m.sql}",
             "",
-            "sql and python exclude each other: one file says how it is made",
+            "sql and python exclude each other: a model has one definition",
         ),
         ("a: {depends_on: [demo.daily], needs: a week}", ".needs", "'a week' is not a number of days: write 7 days"),
         (
@@ -1476,8 +1476,7 @@ def test_models_that_depend_on_each_other_in_a_circle_are_refused(tmp_path: Path
 def test_names_and_customers_of_models_are_distinct_from_others(tmp_path: Path) -> None:
     text = HEAD + QUERY + 'customers: [{id: "all"}]\nmodels:\n  daily: {depends_on: [demo.daily], sql: m.sql}\n'
     assert refusals(tmp_path, text, files={"m.sql": "SELECT 1"}) == [
-        "penstock.yaml:16: customers[0].id: 'all' stands for all customers in the keys of models: "
-        "give this one another id",
+        "penstock.yaml:16: customers[0].id: 'all' is the customer id of models over all customers: choose another id",
         "penstock.yaml:18: models.daily: 'daily' is the name of a query already, at penstock.yaml:8",
     ]
 
@@ -1584,7 +1583,7 @@ def test_without_a_workspace_the_way_to_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         find_workspace(tmp_path)
     assert str(caught.value) == (
-        f"there is no penstock.yaml in {tmp_path} or any folder above it: run `penstock init` to make one"
+        f"there is no penstock.yaml in {tmp_path} or any folder above it: run `penstock init` to create one"
     )
 
 

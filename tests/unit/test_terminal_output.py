@@ -1,4 +1,4 @@
-"""Output on narrow terminals: keys and run ids are complete; other columns are cut."""
+"""Output on narrow terminals: no word is cut; rows that do not fit become blocks."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_run_without_an_attempt_on_record_has_no_number() -> None:
 def test_a_withdrawn_run_is_named() -> None:
     withdrawn = replace(TRUSTED, status=PartitionStatus.FAILED, error_message="wrong")
     found = page(view(withdrawn, "unavailable"), pointer(NEW, available=False), display="unavailable")
-    assert found.headline == "withdrawn: attempt 2 is no longer vouched for, its rows are hidden from readers"
+    assert found.headline == "withdrawn: attempt 2 is no longer trusted, its rows are hidden from readers"
     never = page(view(PENDING, "never_materialized"), display="never_materialized")
     assert never.headline == "no run of this partition has ever been accepted"
 
@@ -164,7 +164,7 @@ def test_a_provisional_day_is_shown_as_provisional() -> None:
 def test_every_stale_reason_is_reported_with_its_time() -> None:
     found = page(standing=standing(StaleReason.CODE_CHANGED, StaleReason.FRESHNESS_POLICY))
     assert found.stale == (
-        "CODE_CHANGED: made under an older version of its contract since 2024-07-01 12:00:00 UTC",
+        "CODE_CHANGED: fetched or derived under an older version of its contract since 2024-07-01 12:00:00 UTC",
         "FRESHNESS_POLICY: older than its freshness policy allows since 2024-07-01 12:00:00 UTC",
     )
     assert page(standing=standing()).stale == ()
@@ -176,8 +176,8 @@ def test_rows_that_were_made_from_a_demoted_run_are_shown_unless_the_model_hides
     assert (shown.serving, shown.withdrawn_inputs) == (RunReference(2, NEW, 1200), (demoted,))
     hidden = page(model(), pointer(NEW), withdrawn_inputs=(demoted,), hides=True)
     assert hidden.serving is None
-    assert hidden.headline == f"its rows are hidden from readers: it was made from {demoted}"
-    assert hidden.blocks == (f"not ready: it was made from {demoted}",)
+    assert hidden.headline == f"its rows are hidden from readers: it was derived from {demoted}"
+    assert hidden.blocks == (f"not ready: it was derived from {demoted}",)
     assert page(model(), pointer(NEW), hides=True).serving == RunReference(2, NEW, 1200)
 
 
@@ -197,9 +197,9 @@ BLOCKED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"source_error": "the breaker of demo is open"}, "the breaker of demo is open", "--reprocess"),
     ({"control": {"held_at": NOW, "held_by": "ada"}}, "held back from restatement by ada", "--reprocess"),
-    ({"lacking": ("2 of 3 slices cannot be read",)}, "2 of 3 slices cannot be read", "brings what is lacking"),
+    ({"lacking": ("2 of 3 slices cannot be read",)}, "2 of 3 slices cannot be read", "loads the missing inputs"),
     ({"state": FAILED}, "explicit retry: clicks is negative", "state history"),
-    ({"state": PENDING, "lacking": ("x",)}, "x", "brings what is lacking"),
+    ({"state": PENDING, "lacking": ("x",)}, "x", "loads the missing inputs"),
 ]
 
 
@@ -250,8 +250,8 @@ def test_a_frozen_day_that_waits_is_still_published() -> None:
 
 def test_what_happens_to_a_slice_of_a_model_next() -> None:
     changed = standing(StaleReason.UPSTREAM_CHANGED)
-    assert page(model()).next == "nothing to do; made again when its inputs change"
-    assert page(model(), standing=standing()).next == "nothing to do; made again when its inputs change"
-    assert page(model(), standing=changed).next == "the next `penstock run` makes it again"
+    assert page(model()).next == "nothing to do; derived again when its inputs change"
+    assert page(model(), standing=standing()).next == "nothing to do; derived again when its inputs change"
+    assert page(model(), standing=changed).next == "the next `penstock run` derives it again"
     assert "refresh: false" in page(model(), standing=changed, refreshes=False).next
     assert "an operator chose" in page(model(), control={"held_at": NOW, "held_by": "ada"}, standing=changed).next

@@ -70,7 +70,7 @@ class BackfillService:
 
         ranges = by_kind(without_frozen(self._context.ranges(selection))).fetched
         if selection.names_derived:
-            raise UsageError("models are not backfilled: `penstock run` makes what is due, `--reprocess` all again")
+            raise UsageError("models are not backfilled: `penstock run` derives the due partitions, `--reprocess` all")
         for key in selection.keys:
             self._plans.refuse_not_due(key)
         if selection.schema_version is not None:
@@ -82,7 +82,7 @@ class BackfillService:
         total = count_partitions(ranges)
         if not total:
             raise UsageError(
-                "no expected partition that its source can be asked for matches: `penstock status` counts the expected"
+                "no expected partition that its source still serves matches: `penstock status` counts the expected"
                 " partitions"
             )
         return Backfill(

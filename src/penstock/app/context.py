@@ -53,7 +53,7 @@ class AuditedAction:
 
 
 class Context:
-    """What services share: the settings, the clock, and stores that are opened at first use.
+    """Settings, clock, and lazily opened stores of one workspace, shared by its services.
 
     A service takes it as its first argument. Every store writes in compare-and-set transactions of its own, so several
     contexts of one workspace can be open at the same time, in one process or in many.

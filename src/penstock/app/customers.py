@@ -32,7 +32,7 @@ class CustomerService:
 
         able = [name for name, found in self._context.settings.sources.items() if lists_accounts(found)]
         if source is None and len(able) != 1:
-            raise UsageError(f"name the --source whose accounts are meant (sources that list them: {_listed(able)})")
+            raise UsageError(f"name the source of the accounts with --source (sources that list them: {_listed(able)})")
         name = source or able[0]
         if name not in able:
             raise UsageError(f"{name!r} does not list accounts (sources that do: {_listed(able)})")

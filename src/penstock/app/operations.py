@@ -269,7 +269,7 @@ class OperationService:
         entry = audit_entry(actor, AuditedAct.STATE_ROLLBACK, chosen.as_dict(), noted)
         with self._context.refusals_audited(entry, dry_run=dry_run):
             attempt = self._attempt(chosen, run)
-            if attempt.was_vouched_for:
+            if attempt.was_trusted:
                 refuse_without_raw(attempt, RawReader(self._context.lake))
             return self._authority(dry_run).rollback(chosen.keys[0], run, entry, reason)
 

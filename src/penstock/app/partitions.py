@@ -126,7 +126,7 @@ class PartitionService:
             absent = [one for one in keys if one not in there]
             if len(keys) - len(absent) < rule.needed(len(keys)):
                 few = ", ".join(map(str, absent[:3])) + (" ..." if len(absent) > 3 else "")
-                messages.append(f"{len(absent):,} of {len(keys):,} slices of {table} cannot be read: {few}")
+                messages.append(f"{len(absent):,} of {len(keys):,} partitions of {table} cannot be read: {few}")
         return tuple(messages)
 
     def _tasks_of(self, key: PartitionKey, run_id: RunId) -> tuple[str, ...]:

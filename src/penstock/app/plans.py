@@ -69,20 +69,20 @@ class PlanService:
         return plan.and_models(made.items, made.fan_ins, made.waiting)
 
     def split(
-        self, selection: Selection, *, reprocess: bool, may_go_on: Callable[[str], bool]
+        self, selection: Selection, *, reprocess: bool, may_continue: Callable[[str], bool]
     ) -> tuple[Plan, Iterator[Plan]]:
         """The whole plan, and the plans of its runs: one, or, if it is larger than `control.largest_run`, several. Each
-        is made when its run begins: newest days first, models last. Leaves out a source that may not go on.
+        is created when its run begins: newest days first, models last. Leaves out a source whose breaker stays open.
 
-        >>> ws.plans.split(Selection(), reprocess=False, may_go_on=lambda source: True)
+        >>> ws.plans.split(Selection(), reprocess=False, may_continue=lambda source: True)
         """
         size = self._context.settings.control.largest_run
         whole = self._plan(selection, reprocess, size + 1)
         if not whole.is_divided:
             return whole, iter([whole])
-        return replace(whole, items=()), self._batches(selection, reprocess, may_go_on)
+        return replace(whole, items=()), self._batches(selection, reprocess, may_continue)
 
-    def _batches(self, selection: Selection, reprocess: bool, may_go_on: Callable[[str], bool]) -> Iterator[Plan]:
+    def _batches(self, selection: Selection, reprocess: bool, may_continue: Callable[[str], bool]) -> Iterator[Plan]:
         from penstock.control.plan import Plan, asked_for
         from penstock.control.restate import schedules
         from penstock.control.run_splitting import RunBatches
@@ -92,7 +92,7 @@ class PlanService:
         batches = RunBatches(
             self._context.state, self._context.contracts, self._context.now, restated, reasons, selection.status, size
         )
-        yield from batches.of(lambda: by_kind(self._context.ranges(selection)).fetched, may_go_on)
+        yield from batches.of(lambda: by_kind(self._context.ranges(selection)).fetched, may_continue)
         models = by_kind(self._context.ranges(selection)).derived
         if models:
             made = self._models.planner().plan(models, (), self._context.now(), reasons, selection.status)
@@ -120,8 +120,8 @@ class PlanService:
             raise UsageError(f"{key} is not due: for this customer and query {due.first} to {due.last} are")
         if due.is_frozen(key.logical_date):
             raise UsageError(
-                f"{key} is frozen: {key.source} can only be asked for {due.frozen_before} and later, so nothing may"
-                f" replace what is known of that day (sources.{key.source}.keeps says for how long it keeps days)"
+                f"{key} is frozen: {key.source} serves only {due.frozen_before} and later, so no attempt may replace"
+                f" that day (sources.{key.source}.keeps defines how long it keeps days)"
             )
 
     def refuse_unrunnable(self, ranges: Sequence[ExpectedRange]) -> None:

@@ -33,7 +33,7 @@ class PublicationService:
         report: Report | None,
         find: Lookup | None = None,
     ) -> Publication:
-        """Publish every partition that waits for it. `find` looks up rows that validation has parsed."""
+        """Publish every due partition. `find` looks up rows that validation has parsed."""
         return self.publisher(spark, worker_token, report, find).publish(run_id)
 
     def publisher(

@@ -41,7 +41,7 @@ class RawService:
         """
         found, trusted = self.runs(key)
         if trusted is None:
-            raise ActRefused(f"no run of {key} is trusted now, so there is nothing to read; operators may name a --run")
+            raise ActRefused(f"{key} has no trusted run, so there is nothing to read; operators may name a --run")
         return self._read_lines(key, trusted, found)
 
     def lines_of(self, key: PartitionKey, run_id: RunId, actor: str | None = None) -> Iterator[bytes]:
@@ -78,5 +78,5 @@ class RawService:
         raw = RawReader(self._context.lake)
         seal = raw.seal(AttemptKey(key, wanted))
         if seal is None:
-            raise ActRefused(f"run {wanted} of {key} was never sealed: what lies there is not whole")
+            raise ActRefused(f"run {wanted} of {key} was never sealed: its files are incomplete")
         return lines_of(raw, seal)

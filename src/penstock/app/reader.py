@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.control.asked_days import AskedDays
+    from penstock.control.requested_days import RequestedDays
     from penstock.control.why import Why
     from penstock.raw.reader import RawRun
     from penstock.warehouse.reader import Vouched
@@ -190,12 +190,12 @@ class Reader:
         """
         return self._readiness.wait_for(table, require=require, patience=patience, **filters)
 
-    def asked_days(self, table: str, **filters: Unpack[SliceFilters]) -> AskedDays:
+    def requested_days(self, table: str, **filters: Unpack[SliceFilters]) -> RequestedDays:
         """The days of `coverage`, `ready` and `wait_for`, and the partitions expected on them.
 
-        >>> penstock.reader("my-workspace").asked_days("demo.campaign_daily", since="2024-06-01")
+        >>> penstock.reader("my-workspace").requested_days("demo.campaign_daily", since="2024-06-01")
         """
-        return self._readiness.asked_days(table, **filters)
+        return self._readiness.requested_days(table, **filters)
 
     def partitions(
         self, selection: Selection | None = None, *, after: PartitionKey | None = None, limit: int | None = None

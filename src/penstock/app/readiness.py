@@ -13,7 +13,7 @@ from penstock.control.select import Selection
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.control.asked_days import AskedDays
+    from penstock.control.requested_days import RequestedDays
     from penstock.warehouse.readiness import Coverage, DayCount
 
 
@@ -24,24 +24,24 @@ class ReadinessService:
         self._context = context
 
     def coverage(self, table: str, **filters: Unpack[SliceFilters]) -> list[Coverage]:
-        """The expected and the ready partitions of each day. A partition is ready if it can be read and no demoted run
-        went into it. A day that is named and has not ended is included and not ready. Raises UsageError if no partition
-        is expected on any of the days, and for the filters that `penstock ready` refuses.
+        """The expected and the ready partitions of each day. A partition is ready if it can be read and was
+        not derived from a demoted run. A day that is named and has not ended is included and not ready. Raises
+        UsageError if no partition is expected on any of the days, and for the filters that `penstock ready` refuses.
 
         >>> [day.available for day in ws.coverage("demo.campaign_daily", since="2024-06-01")]
         """
         from penstock.warehouse.readiness import coverage
 
-        asked = self.asked_days(table, **filters)
+        asked = self.requested_days(table, **filters)
         return coverage(self._context.database, asked.ranges, asked.due)
 
-    def asked_days(self, table: str, **filters: Unpack[SliceFilters]) -> AskedDays:
+    def requested_days(self, table: str, **filters: Unpack[SliceFilters]) -> RequestedDays:
         """The days of `coverage`, `ready` and `wait_for`: the partitions expected on them, and how these days differ
         from the requested ones.
 
-        >>> ws.readiness.asked_days("demo.campaign_daily", since="2024-06-01")
+        >>> ws.readiness.requested_days("demo.campaign_daily", since="2024-06-01")
         """
-        from penstock.control.asked_days import asked_days
+        from penstock.control.requested_days import requested_days
 
         refuse_unknown_options("ready", filters, SliceFilters)
         query = next((q for q in self._context.settings.assets.values() if f"{q.source}.{q.name}" == table), None)
@@ -51,7 +51,7 @@ class ReadinessService:
         first, last = day_range(filters.get("date"), filters.get("since"), filters.get("until"))
         customers = customer_ids(filters.get("customers"), filters.get("customer"))
         selection = Selection((), query.source, customers, (query.name,), first, last)
-        return asked_days(self._context.settings, table, selection, self._context.now())
+        return requested_days(self._context.settings, table, selection, self._context.now())
 
     def ready(self, table: str, *, require: str | int = "all", **filters: Unpack[SliceFilters]) -> bool:
         """Whether every day of a selection can be read, by a rule: `all`, `any`, a number of partitions, or a share
@@ -92,5 +92,5 @@ class ReadinessService:
     def _day_counts(self, tables: Sequence[str], filters: SliceFilters) -> list[DayCount]:
         from penstock.warehouse.readiness import day_counts
 
-        asked = [self.asked_days(name, **filters) for name in tables]
+        asked = [self.requested_days(name, **filters) for name in tables]
         return [count for one in asked for count in day_counts(self._context.database, one.ranges)]

@@ -157,7 +157,7 @@ class Recovery:
         return LakeRecovery(is_new, done, unusable, facts.events, facts.damaged, (), damaged, left)
 
     def _behind(self, database: Database) -> list[Mismatch]:
-        """The tables that are missing, or older than the database says."""
+        """The tables that are missing, or older than in the database."""
         kinds = (MismatchKind.LAKE_BEHIND, MismatchKind.TABLE_MISSING, MismatchKind.TABLE_REPLACED)
         return [one for one in mismatches(database, self._context.lake) if one.kind in kinds]
 

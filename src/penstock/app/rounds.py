@@ -60,7 +60,7 @@ class RoundService:
         listener: ProgressListener | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, Any]:
-        """Close the attempts of dead workers, schedule retries, publish what waits for it, plan within the shares of
+        """Close the attempts of dead workers, schedule retries, publish due partitions, plan within the shares of
         fresh and old data, run, publish. Returns the facts of the round. Starts Spark only to publish or to run.
 
         >>> ws.rounds.tick(ws.context.session, worker_token)

@@ -64,7 +64,7 @@ class RunService:
         actor: str | None = None,
         spark: SparkSession | None = None,
     ) -> RunSummary:
-        """Close the attempts of dead workers, publish what waits for it, plan, and take the plan through extract,
+        """Close the attempts of dead workers, publish due partitions, plan, and take the plan through extract,
         validate and load. Splits a large plan into several runs, one after the other. Starts Spark only if there is
         something to publish or to attempt. `reprocess` also attempts success partitions; it is audited.
 
@@ -95,7 +95,7 @@ class RunService:
                 return as_one(published)
         guard = BreakerGuard(self._context.breakers, self._context.clock, by_hand=True)
         whole, plans = self._plans.split(
-            selection, reprocess=reprocess, may_go_on=lambda source: guard.gate(source) is Gate.OPEN
+            selection, reprocess=reprocess, may_continue=lambda source: guard.gate(source) is Gate.OPEN
         )
         first = next(plans, Plan(()))
         unfinished = [run.message for run in self.unfinished() if run.run_id != resumes]
@@ -124,7 +124,7 @@ class RunService:
         return summary
 
     def _publish(self, spark: SparkSession, workers: WorkerStore, listener: ProgressListener, actor: str) -> RunSummary:
-        """A run without items: it publishes what waits for it."""
+        """A run without items: it publishes due partitions."""
         from penstock.flow.heartbeat import Heartbeat
 
         with Heartbeat(workers) as heart:
@@ -273,7 +273,7 @@ class RunService:
         left = left_of(self._context.state, self._context.ledger, run_id)
         due = [item.key for item in self._plans.replan(left, reasons_of(filters))]
         if not due:
-            raise ActRefused(f"run {run_id} is over: there is nothing to go on with")
+            raise ActRefused(f"run {run_id} is over: nothing is left to resume")
         selection = Selection(keys=tuple(due))
         return self._start(selection, listener, bool(filters.get("reprocess")), actor, spark, run_id)
 

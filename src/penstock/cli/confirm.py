@@ -21,6 +21,6 @@ def confirm(what: str, count: int, *, yes: bool, force: bool, noun: str = "parti
     if count <= ASK_ABOVE or yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{change} needs a confirmation: add --yes (or look first with --dry-run)")
+        raise UsageError(f"{change} needs a confirmation: add --yes (--dry-run previews it)")
     if not typer.confirm(f"{change}?", err=True):
         raise typer.Abort

@@ -69,7 +69,7 @@ def serve(
 
     Logs one JSON line per event to stderr; --json also prints the result of each round to stdout, as `control tick`
     does. After a signal it issues no more attempts, finishes its open work and exits with 0. It waits while the
-    database does not answer. Several processes may serve one database.
+    database does not respond. Several processes may serve one database.
     """
     from penstock.app import open_workspace
     from penstock.control.serve import serve as loop

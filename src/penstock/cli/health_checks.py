@@ -25,7 +25,7 @@ def source_kinds(ws: Workspace) -> str:
 
 
 def source_places(ws: Workspace) -> str:
-    """Check that folders exist and addresses answer. Raises ConfigError, also for sources whose settings are wrong."""
+    """Check that folders exist and addresses respond. Raises ConfigError, also for sources whose settings are wrong."""
     from penstock.source.protocol import Probed
     from penstock.source.registry import reads_places
 
@@ -112,7 +112,7 @@ def _made(settings: SourceSettings) -> Source:
 
 
 def _refused(source: Source, queries: Sequence[Query]) -> dict[str, str]:
-    """Return the queries that the source cannot answer, with the reason."""
+    """Return the queries that the source cannot fetch, with the reason."""
     from penstock.source.registry import refuse_queries
 
     found = {}

@@ -1,4 +1,4 @@
-"""`penstock init`: a workspace that runs at once."""
+"""`penstock init`: a new workspace with the demo source."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def init(
 
     def draw(console: object) -> None:
         go = f"cd {folder} && " if str(folder) != "." else ""
-        typer.echo(f"made {target} and its state database\nnext: {go}penstock run, then penstock status --grid")
+        typer.echo(f"created {target} and its state database\nnext: {go}penstock run, then penstock status --grid")
 
     show(document, as_json, draw)
 
 
 def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
-    """A workspace with the demo source and an empty state database."""
+    """Create a workspace with the demo source and an empty state database. Raises UsageError if the folder has one."""
     from penstock.app import load_workspace
     from penstock.clock import utc_now
 
@@ -63,7 +63,7 @@ def write_workspace(folder: Path, customers: int, days: int) -> Workspace:
     except FileExistsError:
         raise UsageError(f"{target} exists already: choose another folder, or edit it") from None
     except OSError as error:
-        raise UsageError(f"cannot make a workspace in {folder}: {error.strerror}") from error
+        raise UsageError(f"cannot create a workspace in {folder}: {error.strerror}") from error
     ws = load_workspace(folder)
     ws.maintenance.migrate()
     return ws

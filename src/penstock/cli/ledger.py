@@ -96,7 +96,7 @@ def export(
 
     ws = open_workspace(workspace)
     if not dry_run and not yes:
-        raise UsageError("this removes events from the database: look at --dry-run first, then add --yes")
+        raise UsageError("this removes events from the database: preview it with --dry-run, then add --yes")
     exported = ws.ledger.export(older_than, actor=actor, dry_run=dry_run)
     message = f"{counted(exported['events'], 'event')} {'would be exported' if dry_run else 'exported'}"
     show(export_document(exported, dry_run=dry_run), as_json, lambda console: console.print(message))

@@ -121,7 +121,7 @@ def stale(
 
     UPSTREAM_CHANGED: an input has another authoritative run than the one that was read, or an input was added since.
 
-    CODE_CHANGED: made under an earlier version of the contract.
+    CODE_CHANGED: fetched or derived under an earlier version of the contract.
     """
     from penstock.app import open_workspace
     from penstock.projections.status_board import STALE

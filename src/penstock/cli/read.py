@@ -140,8 +140,8 @@ def _warn_withdrawn_inputs(vouched: Vouched) -> None:
         if keys:
             was, be, them = ("was", "is", "it") if len(keys) == 1 else ("were", "are", "them")
             typer.echo(
-                f"penstock: {counted(len(keys))} of {keys[0].asset} {was} made from runs that were demoted since and"
-                f" {be} {state}; the next `penstock run` makes {them} again: `penstock why {keys[0]}`",
+                f"penstock: {counted(len(keys))} of {keys[0].asset} {was} derived from runs that were demoted since and"
+                f" {be} {state}; the next `penstock run` derives {them} again: `penstock why {keys[0]}`",
                 err=True,
             )
 

@@ -16,7 +16,7 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.control.asked_days import AskedDays
+    from penstock.control.requested_days import RequestedDays
     from penstock.warehouse.readiness import Coverage, Rule
 
 _SHOWN = 20
@@ -43,7 +43,7 @@ def ready(
 ) -> None:
     """Exit with 0 if every day is ready and with 1 if not; list the partitions that are absent.
 
-    Only published partitions count; a partition of a model counts only if no run that it was made from was demoted.
+    Only published partitions count; a partition of a model counts only if no run that it was derived from was demoted.
     Without dates the command checks every day that is due so far. A day of --date or --until that is not over yet is
     not ready; --wait waits for it, for all tables together. Days without expected partitions are reported; if no day
     has any, the command fails with exit code 2. Use it before a job that reads the table:
@@ -63,14 +63,14 @@ def ready(
     names = list(dict.fromkeys(tables))
     days = ws.wait_for(names, require=require, patience=patience, **asked)
     found = {name: [day for day in days if day.table == name] for name in names}
-    expected = {name: ws.asked_days(name, **asked) for name in names}
+    expected = {name: ws.requested_days(name, **asked) for name in names}
     absent = [day for day in days if not rule.holds(day)]
     show(ready_document(require, rule, expected, found), as_json, lambda console: _draw(console, found, expected, rule))
     if absent:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, AskedDays], rule: Rule) -> None:
+def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, RequestedDays], rule: Rule) -> None:
     for name, days in found.items():
         expected, available = sum(d.expected for d in days), sum(d.available for d in days)
         good = all(rule.holds(day) for day in days)
@@ -87,5 +87,5 @@ def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, A
         withdrawn = [key for day in days for key in day.withdrawn_inputs]
         if withdrawn:
             console.print(
-                f"{counted(len(withdrawn))} made from runs that were demoted since: penstock why {withdrawn[0]}"
+                f"{counted(len(withdrawn))} derived from runs that were demoted since: penstock why {withdrawn[0]}"
             )

@@ -1,4 +1,4 @@
-"""`penstock run`: plan, extract, validate, load, and make the models."""
+"""`penstock run`: plan, extract, validate, load, and derive the models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Plan the due partitions, issue attempts, extract, validate and load them, then make the models. *
+    """Plan the due partitions, issue attempts, extract, validate and load them, then derive the models. *
 
     Without filters it plans every partition that is due up to the last complete day in each customer's time zone:
     missing and requeued partitions, failed partitions whose retry is due by policy, and days to fetch again (restate).

@@ -247,8 +247,8 @@ def verify(
         draw_mismatches(console, mismatches)
         wrong = [f"{counted(len(done.wrong), 'partition is', 'partitions are')} wrong"] if done.wrong else []
         if done.files:
-            wrong.append(f"{counted(len(done.files), 'file is', 'files are')} not as the Delta log says")
-        sound = "all as it should be" if not mismatches else "every recorded version is as it should be"
+            wrong.append(f"{counted(len(done.files), 'file differs', 'files differ')} from the Delta log")
+        sound = "every recorded version is intact" if mismatches else "every pointer, verdict and file agrees"
         console.print(f"{checked}: {' and '.join(wrong) or sound}")
         for name in sorted({name for name, _ in done.files}):
             console.print(f"{name}: {rebuild_hint(name)}", soft_wrap=True)

@@ -228,7 +228,7 @@ class Model(Declared):
     @pydantic.model_validator(mode="after")
     def _one_definition(self) -> Self:
         if self.sql is not None and self.python is not None:
-            raise ValueError("sql and python exclude each other: one file says how it is made")
+            raise ValueError("sql and python exclude each other: a model has one definition")
         return self
 
     @property

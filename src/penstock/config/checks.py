@@ -1,6 +1,6 @@
 """Declarations of fields and checks as penstock.yaml and stored contracts write them.
 
-How a check is evaluated stands in `penstock.contract.checks`, one module per kind.
+`penstock.contract.checks` evaluates checks, one module per kind.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class Recent(_FieldCheck):
 
 
 class References(_Check):
-    """Every value exists in the vouched partition of another table, of the same customer and day."""
+    """Every value exists in the trusted partition of another table, of the same customer and day."""
 
     also_in_yaml = ("field", "to_field")
 
@@ -423,7 +423,7 @@ def _model_fields(written: object) -> object:
     elif not isinstance(body, Mapping):
         raise ValueError(f"{kind} takes a map of {', '.join(declared.keys_in_yaml())}")
     elif misplaced := [key for key in body if key in _Check.not_in_yaml]:
-        raise ValueError(f"{misplaced[0]!r} does not belong inside {kind}; name and severity stand beside it")
+        raise ValueError(f"{misplaced[0]!r} does not belong inside {kind}: put name and severity next to it")
     return {**body, "kind": kind} | {key: written[key] for key in _BESIDE if key in written}
 
 

@@ -176,7 +176,7 @@ class Customer(Declared):
 
 def _source_name(text: str) -> str:
     if text in _RESERVED_SOURCES:
-        raise ValueError(f"{text!r} cannot name a source: its tables could not be told from {text}.name")
+        raise ValueError(f"{text!r} cannot name a source: its tables would be ambiguous with {text}.name")
     return text
 
 
@@ -389,13 +389,13 @@ def find_workspace(start: Path) -> Path:
         if (candidate / WORKSPACE_FILE).is_file():
             return candidate
     raise ConfigError(
-        f"there is no {WORKSPACE_FILE} in {folder} or any folder above it: run `penstock init` to make one"
+        f"there is no {WORKSPACE_FILE} in {folder} or any folder above it: run `penstock init` to create one"
     )
 
 
 def load_settings(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> Settings:
-    """The settings in a workspace file (or in the folder that holds one), or ConfigError with a line per problem.
-    `hooks_of` returns the rules of a kind of source."""
+    """Load a workspace file, or that of a folder. Raises ConfigError with one line per problem. `hooks_of` returns the
+    rules of a kind of source."""
     document = read_workspace_file(path / WORKSPACE_FILE if path.is_dir() else path, environ)
     if document.incomplete:
         document.raise_if_refused()
@@ -414,7 +414,7 @@ def load_settings(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> 
 
 
 def load_queries(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> dict[str, Query]:
-    """The queries of a workspace file, of a file that it could include, or the single query that a file describes."""
+    """Load the queries of a workspace file, of a file that it could include, or of a file with a single query."""
     document = read_workspace_file(path, environ)
     if document.incomplete:
         document.raise_if_refused()
@@ -608,7 +608,7 @@ def _rules_by_customer(rules: Sequence[_CustomerRule]) -> Callable[[str], _Custo
 
 
 def _normalise_customers(document: Document, hooks_of: HooksOf) -> None:
-    """Replaces customer ids by the spelling that partition keys have."""
+    """Replace customer ids by their normalised form, as in partition keys."""
     rules = _customer_rules(document, hooks_of)
     customers, rule_for = document.values.get("customers", []), _rules_by_customer(rules)
     for index, customer_id in _numbered_strings(customers, "id"):
@@ -627,7 +627,7 @@ def _refuse_customers_of_sources(document: Document, hooks_of: HooksOf) -> None:
             try:
                 rule.normalise(customer_id)
             except ValueError as error:
-                text = f"{customer_id!r} {error}, because {rule.query_name} asks {rule.title} for it"
+                text = f"{customer_id!r} {error}, because {rule.query_name} fetches it from {rule.title}"
                 document.refuse(("customers", index, "id"), text)
 
 
@@ -683,7 +683,7 @@ def _refuse_broken_models(document: Document) -> None:
     if needs:
         for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
             if customer_id == partition.ALL_CUSTOMERS:
-                text = f"{customer_id!r} stands for all customers in the keys of models: give this one another id"
+                text = f"{customer_id!r} is the customer id of models over all customers: choose another id"
                 document.refuse(("customers", index, "id"), text)
     for cycle in _cycles(needs):
         trail = ("models", cycle[0].removeprefix("models."), "depends_on")

@@ -80,7 +80,7 @@ class KeyDoc(NamedTuple):
 
     meaning: str
     example: str  # as YAML
-    type: str | None = None  # how the value is written, where the declared type does not say it
+    type: str | None = None  # how the value is written, if the declared type does not define it
 
 
 class Declared(pydantic.BaseModel):

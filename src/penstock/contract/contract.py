@@ -22,7 +22,7 @@ Policy = Literal["reject", "ignore", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Everything that validation, load and verification need to know about a query."""
+    """The schema, checks and policies of a query, for validation, load and verification."""
 
     source: str
     query_name: str

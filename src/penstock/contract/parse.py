@@ -208,7 +208,7 @@ def _with_defaults(table: pa.Table, lines: Sequence[bytes], contract: Contract) 
         try:
             absent = [row for row in empty.tolist() if _lacks(lines[row], name)]
         except (ValueError, RecursionError) as error:  # a part that Arrow ignored is not valid JSON
-            raise pa.ArrowInvalid(f"some rows need a closer look: {error}") from error
+            raise pa.ArrowInvalid(f"some rows must be parsed line by line: {error}") from error
         if absent:
             order = np.arange(table.num_rows)
             order[absent] = table.num_rows

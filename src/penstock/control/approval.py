@@ -11,21 +11,24 @@ from penstock.state.records import Attempt
 
 
 def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:
-    """Raises ActRefused unless the raw run exists, is sealed, and is the one that was validated."""
+    """Raise ActRefused unless the raw run exists, is sealed, and is the one that was validated."""
     seal = raw.seal(_key(attempt))
     if seal is None:
-        raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} is not there any more; take another run")
+        raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} was deleted; choose another run")
     if seal.payload_sha256 != attempt.payload_digest:
-        raise ActRefused(f"{attempt.key}: the raw data of run {attempt.run_id} is not what was examined; take another")
+        raise ActRefused(
+            f"{attempt.key}: the raw data of run {attempt.run_id} differs from the validated payload;"
+            " choose another run"
+        )
 
 
 def refuse_other_complaints(attempt: Attempt, contract: Contract) -> None:
-    """Raises ActRefused unless only guards rejected the run. Guards compare a run with the authority and may be
+    """Raise ActRefused unless only guards rejected the run. Guards compare a run with the authority and may be
     overruled; complaints about the rows themselves may not."""
     rejecting, others = _rejecting(attempt, contract)
     if not rejecting or others:
-        found = f"other checks found fault with it: {', '.join(others)}" if others else "no guard held it back"
-        raise ActRefused(f"{attempt.key}: run {attempt.run_id} cannot be approved, {found}")
+        found = f"other checks rejected it: {', '.join(others)}" if others else "no guard rejected it"
+        raise ActRefused(f"{attempt.key}: run {attempt.run_id} cannot be approved: {found}")
 
 
 def held_back_by_guards(attempt: Attempt, contract: Contract) -> bool:
@@ -35,7 +38,7 @@ def held_back_by_guards(attempt: Attempt, contract: Contract) -> bool:
 
 
 def _rejecting(attempt: Attempt, contract: Contract) -> tuple[set[str], list[str]]:
-    """The checks that rejected the run, and those of them that are no guards."""
+    """The checks that rejected the run, and those of them that are not guards."""
     rejecting = {str(c["check"]) for c in attempt.complaints or [] if c.get("severity", "reject") == "reject"}
     return rejecting, sorted(rejecting - guard_names(contract))
 

@@ -128,8 +128,8 @@ def ranges_of(settings: Settings, selector: Mapping[str, Any], now: datetime) ->
     gone = (chosen.customers and not customers) or (chosen.queries and not queries)
     if gone or (chosen.source and chosen.source not in settings.sources):
         return []
-    meant = by_kind(expected(settings, replace(chosen, customers=customers, queries=queries), now)).fetched
-    return in_key_order(without_frozen(meant))
+    selected = by_kind(expected(settings, replace(chosen, customers=customers, queries=queries), now)).fetched
+    return in_key_order(without_frozen(selected))
 
 
 def _ranges_of_keys(settings: Settings, keys: Sequence[PartitionKey], now: datetime) -> list[ExpectedRange]:

@@ -1,8 +1,8 @@
 """The circuit breaker of a source: an error of the source itself stops the issuing of attempts.
 
-It opens after a few refused requests, lets single probes through, and closes when one succeeds. A source that answers
-every request with a quota error is not asked before the end of the pause; if it answers only some requests so, only
-their partitions wait.
+It opens after a few refused requests, lets single probes through, and closes when one succeeds. A source that responds
+to every request with a quota error gets no request before the end of the pause; if only some responses are quota
+errors, only their partitions wait.
 """
 
 from __future__ import annotations

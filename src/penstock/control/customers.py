@@ -54,7 +54,7 @@ class CustomerPlan:
 
 
 def plan_customers(settings: Settings, source: str, found: Sequence[Account], now: datetime) -> CustomerPlan:
-    """Compares the accounts of the source with the list, and returns the list with the differences applied. Raises
+    """Compare the accounts of the source with the list, and return the list with the differences applied. Raises
     ActRefused if the source lists no account, ConfigError if the workspace has not exactly one list."""
     if not found:
         raise ActRefused(
@@ -106,7 +106,7 @@ def rewritten(text: str, changes: Sequence[Change], normalise: Callable[[str], s
 
 
 def write_customers(plan: CustomerPlan) -> None:
-    """Replaces the list atomically. Raises StateConflict if the file changed since it was read."""
+    """Replace the list atomically. Raises StateConflict if the file changed since it was read."""
     file = plan.file.resolve()
     with NamedTemporaryFile(
         "w", encoding="utf-8", newline="", dir=file.parent, prefix=f".{file.name}.", delete=False
@@ -117,7 +117,7 @@ def write_customers(plan: CustomerPlan) -> None:
             os.fsync(new.fileno())
             shutil.copymode(file, new.name)
             if file.read_bytes().decode() != plan.before:
-                raise StateConflict(f"{file} was changed meanwhile: look at the difference again")
+                raise StateConflict(f"{file} changed since the preview: run the command again")
             os.replace(new.name, file)
         except BaseException:
             os.unlink(new.name)
@@ -165,7 +165,7 @@ def _served(settings: Settings, source: str) -> set[str]:
 
 
 def _normaliser(settings: Settings, source: str) -> Callable[[str], str]:
-    """Normalises the ids of a list that also holds customers of other sources: an id that `source` does not accept
+    """Normalise the ids of a list that also holds customers of other sources: an id that `source` does not accept
     stays as it is."""
     hook = hooks_of(settings.sources[source].kind).normalise_customer
 

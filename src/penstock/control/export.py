@@ -29,7 +29,7 @@ def export_before(
     *,
     rehearsal: bool,
 ) -> dict[str, Any]:
-    """Exports the events that happened before a moment, that the projections hold, and that precede the first event of
+    """Export the events that happened before a moment, that the projections hold, and that precede the first event of
     any open run. The newest event stays: SQLite reuses the positions of an empty table. With `rehearsal` the events are
     only counted."""
     event, run = schema.event, schema.run

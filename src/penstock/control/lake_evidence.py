@@ -117,7 +117,7 @@ def collect_evidence(
     now: datetime,
     report: Callable[[float], None],
 ) -> AssetEvidence:
-    """Reads the newest versions of the tables of an asset, and the seals of runs that the database does not have as
+    """Read the newest versions of the tables of an asset, and the seals of runs that the database does not have as
     accepted. `known` maps each attempt in the database to whether it was accepted."""
     raw = RawReader(lake)
     found: list[FoundRun] = []

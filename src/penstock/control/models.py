@@ -60,7 +60,7 @@ class ModelPlanner:
         reasons: Sequence[PlanReason],
         status: PartitionStatus | None = None,
     ) -> ModelPlan:
-        """Plans the partitions of models in these ranges, for a run that loads the partitions `inside`."""
+        """Plan the partitions of models in these ranges, for a run that loads the partitions `inside`."""
         coming = set(inside)
         overtaken = set[PartitionKey]() if PlanReason.SUCCESS in reasons else set(self.stale())
         items: list[Planned] = []

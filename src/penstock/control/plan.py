@@ -72,10 +72,10 @@ def make_plan(
     after_customer: str | None = None,
     limit: int | None = None,
 ) -> Plan:
-    """Plans the partitions of `ranges` that may be attempted for these reasons; PlanReason.SUCCESS fetches accepted
+    """Plan the partitions of `ranges` that may be attempted for these reasons; PlanReason.SUCCESS fetches accepted
     partitions again.
 
-    A failed partition is due again only when the retry policy or an operator says so. `restated` are the ages, by
+    A failed partition is due again only when the retry policy or an operator decides it. `restated` are the ages, by
     query, at which days are fetched again. With `judged_before`, accepted partitions count only if their last verdict
     is older. Frozen partitions are never attempted.
     """
@@ -155,7 +155,7 @@ def preview(
 
 
 def refuse_changed_fields(reader: StateReader, contracts: Mapping[str, Contract]) -> None:
-    """Raises ConfigError if fields changed without a new `schema_version`: a table never holds rows of two schemas."""
+    """Raise ConfigError if fields changed without a new `schema_version`: a table never holds rows of two schemas."""
     for row in reader.contracts():
         today = contracts.get(row.query_name)
         if (

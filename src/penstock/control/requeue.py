@@ -34,7 +34,7 @@ class RetryPage:
 def classify_failed(
     failed: Iterable[FailedPartition], frozen: Container[PartitionKey], *, without_raw: bool
 ) -> RetryPage:
-    """Splits failed partitions into those that a retry requeues and those that it refuses. `without_raw` also requeues
+    """Split failed partitions into those that a retry requeues and those that it refuses. `without_raw` also requeues
     partitions whose attempts left neither raw data nor an extraction error."""
     wanted: list[PartitionKey] = []
     refused: dict[NotRetried, list[PartitionKey]] = {why: [] for why in NotRetried}
@@ -63,7 +63,7 @@ class RetryPreview:
     refusals: dict[NotRetried, int] = field(default_factory=lambda: dict.fromkeys(NotRetried, 0))
 
     def add(self, page: RetryPage) -> Self:
-        """Adds a page to the counts and lists."""
+        """Add a page to the counts and lists."""
         self.total += len(page.wanted)
         self.keys += page.wanted[: self.listed - len(self.keys)]
         for why, found in page.refused.items():

@@ -22,7 +22,7 @@ class Rescued:
 
 
 def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStore) -> Rescued:
-    """Closes the open attempts and runs of dead workers, so that their partitions can be attempted again."""
+    """Close the open attempts and runs of dead workers, so that their partitions can be attempted again."""
     workers.mark_dead_workers()
     abandoned = workers.abandoned()
     lost = [
@@ -48,9 +48,9 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
 
 
 def close_own_attempts(workers: WorkerStore, control: ControlStore, token: str) -> int:
-    """Closes the attempts and runs that a living worker left open when its round failed, for example because the
+    """Close the attempts and runs that a living worker left open when its round failed, for example because the
     database was unavailable. No attempt counts as lost. Returns the number of closed attempts."""
-    reason = "the round broke before this partition was judged"
+    reason = "the round failed before this partition got a verdict"
     closed = control.cancel([_cancelled(item, reason) for item in workers.open_attempts_of(token)])
     for run_id, own in workers.runs_of(token):
         control.finish_run(run_id, own, {}, "broken")
@@ -58,7 +58,7 @@ def close_own_attempts(workers: WorkerStore, control: ControlStore, token: str) 
 
 
 def end_cancelled(workers: WorkerStore, control: ControlStore, run_id: RunId) -> None:
-    """Closes a run that was cancelled and whose worker is dead. Other runs are not touched."""
+    """Close a run that was cancelled and whose worker is dead. Other runs are not touched."""
     workers.mark_dead_workers()
     control.cancel([_cancelled(item, "the run was cancelled") for item in workers.abandoned_in(run_id)])
     for found, token in workers.abandoned_runs():

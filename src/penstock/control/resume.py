@@ -25,7 +25,7 @@ class LeftOver:
 
 
 def left_over(state: RunState, adopted: Sequence[Issued]) -> LeftOver:
-    """Splits the unfinished partitions of a run by their progress."""
+    """Split the unfinished partitions of a run by their progress."""
     mine = {str(item.attempt.partition): item for item in adopted}
     unissued = [PartitionKey.parse(key) for key in state.waiting(Stage.EXTRACT) if key not in mine]
     # Whatever the state of its validation, the payload of a fetched partition is sealed.
@@ -36,7 +36,7 @@ def left_over(state: RunState, adopted: Sequence[Issued]) -> LeftOver:
 def still_current(
     adopted: Sequence[Issued], settings: Settings, contracts: Mapping[str, Contract]
 ) -> tuple[list[Issued], list[Issued]]:
-    """Splits attempts into those that can continue, and those whose contract, query or customer changed."""
+    """Split attempts into those that can continue, and those whose contract, query or customer changed."""
     customers = {customer.id for customer in settings.customers}
     current: list[Issued] = []
     outdated: list[Issued] = []
@@ -50,13 +50,13 @@ def still_current(
 
 
 def outdated_closings(outdated: Sequence[Issued], worker_token: str) -> list[Cancelled]:
-    """Cancels outdated attempts: an attempt is validated by the contract that it was issued with, or not at all."""
-    reason = "its contract, query or customer was changed while the run was dead: it is planned anew"
+    """Cancel outdated attempts: an attempt is validated by the contract that it was issued with, or not at all."""
+    reason = "its contract, query or customer changed while no worker held the run: it is planned again"
     return [Cancelled(i.attempt, worker_token, Stage.EXTRACT, ErrorClass.CONFIG, reason) for i in outdated]
 
 
 def reasons_of(filters: Mapping[str, Any]) -> Sequence[PlanReason]:
     """The reasons for which the run planned its partitions. Raises ActRefused for a round of the control loop."""
     if filters.get("round"):
-        raise ActRefused("a round of the control loop is not resumed: the next round takes back what it left")
+        raise ActRefused("a round of the control loop is not resumed: the next round plans its partitions again")
     return asked_for(bool(filters.get("reprocess")))

@@ -30,9 +30,9 @@ class Decision:
 
 
 def decide(policy: Retry, failures: Failures, chance: float) -> Decision:
-    """Applies the policy to these failures. `chance`, between 0 and 1, is the jitter of the pause."""
+    """Apply the policy to these failures. `chance`, between 0 and 1, is the jitter of the pause."""
     if not failures.count:
-        return Decision(None, "none: an operator has cleared what failed")
+        return Decision(None, "none: an operator has cleared the failures")
     if failures.error_class not in policy.errors:
         return Decision(None, f"none: {failures.error_class} errors are not retried by themselves")
     if failures.count >= policy.max_attempts:

@@ -64,7 +64,7 @@ class Planner:
     gate: Callable[[str], Gate]
 
     def plan(self, run_id: RunId, now: datetime) -> Round:
-        """Chooses the partitions of this round, and claims chunks of backfills.
+        """Choose the partitions of this round, and claim chunks of backfills.
 
         Fresh partitions are those that a person or a policy requested, and missing days of the last `fresh_days`.
         Older missing days are history: they share the part that is reserved for old data with the backfills, without
@@ -100,7 +100,7 @@ class Planner:
         return Round([*probes, *fresh[:for_fresh]], history, chunks, max(0, waiting))
 
     def conclude(self, chunks: Sequence[ClaimedChunk], now: datetime) -> None:
-        """Finishes the chunks in which no partition is left to attempt, by the state of their partitions and not by the
+        """Finish the chunks in which no partition is left to attempt, by the state of their partitions and not by the
         plan of the round. The others are stalled for a minute."""
         for claimed in chunks:
             partitions = self._partitions(claimed.backfill, now)
@@ -129,7 +129,7 @@ class Planner:
     def _claim_chunks(
         self, active: Sequence[Backfill], gates: Mapping[str, Gate], run_id: RunId, now: datetime, budget: int
     ) -> list[ClaimedChunk]:
-        """Claims chunks until the budget is used, of the most urgent backfills first."""
+        """Claim chunks until the budget is used, of the most urgent backfills first."""
         found: list[ClaimedChunk] = []
         for backfill in active:
             partitions = self._partitions(backfill, now)

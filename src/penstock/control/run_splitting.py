@@ -37,24 +37,24 @@ class RunBatches:
     status: PartitionStatus | None
     size: int
 
-    def of(self, ranges: Callable[[], Sequence[ExpectedRange]], may_go_on: Callable[[str], bool]) -> Iterator[Plan]:
+    def of(self, ranges: Callable[[], Sequence[ExpectedRange]], may_continue: Callable[[str], bool]) -> Iterator[Plan]:
         """Plans of the due partitions, newest months first. `ranges` is called for each plan, because days freeze
-        while others are fetched. A source for which `may_go_on` is false gets a probe in a few more plans, of other
-        customers, and is then left out until it may go on. The last plan counts the partitions that were left out."""
+        while others are fetched. A source for which `may_continue` is false gets a probe in a few more plans, of other
+        customers, and is then left out until it is true. The last plan counts the partitions that were left out."""
         now = without_frozen(ranges())
         due = self.reader.due_by_day(now, self.reasons, self.clock(), self.restated, self.status)
         left = Counter[str]()
         for (source, _), count in due.items():
             left[source] += count
         newest = max((span.last for span in now), default=date.min)
-        tried = Counter[str]()  # by source: the number of plans since it might go on
+        tried = Counter[str]()  # by source: the number of plans since it might continue
         left_out: set[str] = set()
         for first, last in windows(by_month(due), self.size)[::-1]:
             after: str | None = None
             is_last = False
             while not is_last:
                 for source in tried:
-                    tried[source] = 0 if may_go_on(source) else tried[source]
+                    tried[source] = 0 if may_continue(source) else tried[source]
                 out = {source for source, plans in tried.items() if plans > _PROBED}
                 left_out |= out
                 some = [span for span in ranges() if span.source not in out]
@@ -93,7 +93,7 @@ class RunBatches:
 
 
 def windows(counts: Mapping[Window, int], size: int) -> list[Window]:
-    """Merges neighbouring windows while they hold no more than `size` partitions, in the order of time."""
+    """Merge neighbouring windows while they hold no more than `size` partitions, in the order of time."""
     found: list[Window] = []
     inside = 0
     for (first, last), count in sorted(counts.items()):

@@ -19,7 +19,7 @@ def schedule(
     chance: Callable[[], float],
     due_at: Callable[[PartitionKey], datetime],
 ) -> int:
-    """Decides about every failed attempt without a decision. Returns the number of partitions with a scheduled retry.
+    """Decide about every failed attempt without a decision. Returns the number of partitions with a scheduled retry.
     `due_at` returns when the day of a partition ended."""
     coming = 0
     while waiting := store.undecided(_AT_ONCE):

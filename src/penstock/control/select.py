@@ -134,7 +134,7 @@ class ExpectedWork:
 
 
 def by_kind(ranges: Iterable[ExpectedRange]) -> ExpectedWork:
-    """Splits ranges into fetched and derived ones."""
+    """Split ranges into fetched and derived ones."""
     work = ExpectedWork([], [])
     for span in ranges:
         match span.kind:
@@ -182,7 +182,7 @@ def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedR
 
 
 def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], datetime]:
-    """Returns a function: when the day of a partition ended in the time zone of the account. The time zone of models,
+    """Return a function: when the day of a partition ended in the time zone of the account. The time zone of models,
     and of customers that left the configuration, is UTC."""
     offsets = {customer.id: utc_offset(now, customer.time_zone) for customer in settings.customers}
 
@@ -196,7 +196,7 @@ def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], dat
 def _of_model(models: Derived, key: PartitionKey) -> ExpectedRange:
     found = models.ranges(key.query_name).get(key.customer_id)
     if found is None:
-        raise UsageError(f"{key}: none of the tables that {key.asset} is made from expects this customer")
+        raise UsageError(f"{key}: no input table of {key.asset} expects this customer")
     return found
 
 
@@ -231,7 +231,7 @@ def _first_day(query: Query, customer: Customer) -> date:
     if not known:
         raise ConfigError(
             f"queries.{query.name} has no start_date and customer {customer.id} no active_from:"
-            " give at least one of them, so that it is known from when on partitions are expected"
+            " give at least one of them: it is the first expected day"
         )
     return max(known)
 
@@ -253,12 +253,10 @@ def refuse_unknown(settings: Settings, selection: Selection) -> None:
         if asset.source != key.source:
             raise UsageError(f"{key}: the query {key.query_name} belongs to source {asset.source}, not {key.source}")
         if isinstance(asset, Query) and not _asks(asset, settings.customer(key.customer_id)):
-            raise UsageError(f"{key}: the query {key.query_name} is not asked for customer {key.customer_id}")
+            raise UsageError(f"{key}: the query {key.query_name} does not fetch customer {key.customer_id}")
         if isinstance(asset, Model) and asset.per_customer == (key.customer_id == ALL_CUSTOMERS):
             example = "a customer's id" if asset.per_customer else f"{ALL_CUSTOMERS!r}"
-            raise UsageError(
-                f"{key}: {key.asset} is made per {asset.per}, so {example} stands in place of the customer"
-            )
+            raise UsageError(f"{key}: {key.asset} has one partition per {asset.per}: write {example} as the customer")
 
 
 def _known(what: str, named: Iterable[str], known: Iterable[str]) -> None:

@@ -22,7 +22,7 @@ def serve(
     log_event: LogEvent,
     rounds: int | None = None,
 ) -> None:
-    """Calls `tick` until `stop` is set, or for a number of rounds. `tick` returns the facts of its round; if `waiting`
+    """Call `tick` until `stop` is set, or for a number of rounds. `tick` returns the facts of its round; if `waiting`
     is among them and not 0, the next round begins at once."""
     failures = 0
     while not stop.is_set() and rounds != 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def allocate(size: int, fresh: int, backfill: int, backfill_share: float) -> tuple[int, int]:
-    """How many of `size` partitions are fresh and how many of backfills, if `fresh` and `backfill` partitions wait.
+    """Divide `size` partitions between fresh ones and backfills, if `fresh` and `backfill` partitions wait.
 
     Each side gets its share, and at least one partition; the other side may use what it does not need.
     """

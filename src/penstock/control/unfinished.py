@@ -27,7 +27,7 @@ class Unfinished:
     def message(self) -> str:
         return (
             f"run {self.run_id} (reprocess, {len(self.keys):,} of {counted(self.planned)} not done) was killed:"
-            f" `penstock runs resume {self.run_id}` continues it, `penstock runs cancel {self.run_id}` forgets it"
+            f" `penstock runs resume {self.run_id}` continues it, `penstock runs cancel {self.run_id}` discards it"
         )
 
 

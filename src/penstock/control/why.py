@@ -112,12 +112,12 @@ class Circumstances:
     lacking: tuple[str, ...] = ()  # messages about inputs that a partition of a model waits for
     approvable: bool = False  # an operator may approve the last attempt
     withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that a partition of a model was derived from
-    hides: bool = False  # its model says `on_demotion: hide`
+    hides: bool = False  # its model has `on_demotion: hide`
     refreshes: bool = True  # its model is derived again automatically
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
-    """Combines the facts to an explanation."""
+    """Combine the facts to an explanation."""
     serving, waiting = _serving(pointer, attempts, around), _waiting(view, pointer, attempts, around)
     headline = _headline(view, attempts, around, serving, waiting)
     if around.maturity == "provisional":
@@ -174,8 +174,8 @@ def _stale(standing: PartitionStanding) -> tuple[str, ...]:
 
 _MEANING = {
     StaleReason.FRESHNESS_POLICY: "older than its freshness policy allows",
-    StaleReason.UPSTREAM_CHANGED: "made from runs that are not the trusted ones any more, or without a later one",
-    StaleReason.CODE_CHANGED: "made under an older version of its contract",
+    StaleReason.UPSTREAM_CHANGED: "derived from runs that are no longer trusted, or before an input arrived",
+    StaleReason.CODE_CHANGED: "fetched or derived under an older version of its contract",
 }
 
 
@@ -193,9 +193,9 @@ def _headline(
         return "no run of this partition has ever been accepted"
     elif display is DisplayStatus.UNAVAILABLE and view.state.current_run_id is not None:
         number = _number(attempts, view.state.current_run_id)
-        return f"withdrawn: attempt {number or '?'} is no longer vouched for, its rows are hidden from readers"
+        return f"withdrawn: attempt {number or '?'} is no longer trusted, its rows are hidden from readers"
     elif around.withdrawn_inputs:
-        text = f"its rows are hidden from readers: it was made from {around.withdrawn_inputs[0]}"
+        text = f"its rows are hidden from readers: it was derived from {around.withdrawn_inputs[0]}"
     else:
         text = "readers get no rows"
     if waiting is not None:
@@ -207,11 +207,11 @@ def _blocks(view: PartitionView, around: Circumstances, waiting: RunReference | 
     blocks = []
     day, due, control = view.key.logical_date, around.due, view.control
     if day > due.last:
-        blocks.append(f"the day is not over yet where the account lives; the last one that is, is {due.last}")
+        blocks.append(f"the day is not over yet in the account's time zone; the last day that is over is {due.last}")
     if day < due.first:
         blocks.append(f"the configuration expects this customer and query only from {due.first} on")
     if due.is_frozen(day):
-        blocks.append(f"frozen: its source can only be asked for {due.frozen_before} and later; what is here stays")
+        blocks.append(f"frozen: its source serves only {due.frozen_before} and later; the present state stays")
     if view.open_run_id:
         where = f" ({', '.join(around.tasks)})" if around.tasks else ""
         blocks.append(f"run {view.open_run_id} is working on it{where}")
@@ -225,7 +225,7 @@ def _blocks(view: PartitionView, around: Circumstances, waiting: RunReference | 
         blocks.append(around.source_error)
     if control.held_at is not None:
         blocks.append(f"held back from restatement by {control.held_by}{_because(control.held_reason)}")
-    blocks += [f"not ready: it was made from {demoted}" for demoted in around.withdrawn_inputs]
+    blocks += [f"not ready: it was derived from {demoted}" for demoted in around.withdrawn_inputs]
     blocks += around.lacking
     if around.approvable:
         blocks.append(f"attempt {view.last_attempt_no} was held back by a guard only: {view.last_attempt_error}")
@@ -268,23 +268,22 @@ def _otherwise(view: PartitionView, around: Circumstances, waiting: RunReference
     if control.next_run_at is not None:
         return f"retried after {control.next_run_at:%Y-%m-%d %H:%M:%S} UTC ({control.strategy}), by a run or the loop"
     if view.state.status is PartitionStatus.FAILED:
-        return f"look at `penstock state history {key}`, mend the cause, then `penstock state retry {key}`"
+        return f"see `penstock state history {key}`, repair the cause, then `penstock state retry {key}`"
     if waiting is not None:
         return (
-            "the next `penstock run` or `penstock control tick` publishes it; should that say its raw run is broken,"
-            " fetch it again with"
-            f" `penstock run {key} --reprocess`"
+            "the next `penstock run` or `penstock control tick` publishes it; if that reports a damaged raw run,"
+            f" fetch it again with `penstock run {key} --reprocess`"
         )
     if around.lacking:
-        return "made by the run that brings what is lacking, or the next one after it"
+        return "derived by the run that loads the missing inputs, or by the next one"
     if view.state.status is PartitionStatus.PENDING:
         return "the next `penstock run` attempts it"
     if key.kind is AssetKind.DERIVED:
         if not around.standing.reasons:
-            return "nothing to do; made again when its inputs change"
+            return "nothing to do; derived again when its inputs change"
         if control.held_at is not None:
             return f"nothing until `penstock state resume {key}`: an operator chose its run"
         if not around.refreshes:
-            return f"`penstock run {key} --reprocess` makes it again; its model says refresh: false"
-        return "the next `penstock run` makes it again"
+            return f"`penstock run {key} --reprocess` derives it again; its model has refresh: false"
+        return "the next `penstock run` derives it again"
     return "nothing to do; `penstock run --reprocess` would fetch it again"

@@ -48,9 +48,9 @@ class Database:
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one write transaction and return its result. Runs it again after a serialization failure, a
-        deadlock or a unique violation, at most five times. Raises ActRefused if the database was opened to read."""
+        deadlock or a unique violation, at most five times. Raises ActRefused if the database was opened read-only."""
         if self.read_only:
-            raise ActRefused(f"the state database {self} was opened to read, and nothing is changed in it")
+            raise ActRefused(f"the state database {self} was opened read-only")
         for attempt in range(1, _TRIES + 1):
             try:
                 with self.engine.begin() as connection:
@@ -97,7 +97,7 @@ def translated(error: Exception, database: object) -> PenstockError:
     if "readonly" in text or "does not exist" in text or "authentication failed" in text:
         return ConfigError(f"the state database {database} cannot be used: {text}")
     if any(kind.__name__ == "OperationalError" for kind in type(original).__mro__):  # of either driver
-        return DatabaseUnavailable(f"the state database {database} did not answer: {text}")
+        return DatabaseUnavailable(f"the state database {database} did not respond: {text}")
     if violation := constraint_error(original, database):
         return violation
     return PenstockError(f"the state database {database} refused a change: {text}")

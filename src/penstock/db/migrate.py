@@ -114,7 +114,7 @@ def _adopt_foreign_events(connection: Connection) -> None:
 def _check_owner(connection: Connection, tenant: str, workspace: str) -> None:
     owner = connection.execute(sa.select(schema.workspace.c.tenant_id, schema.workspace.c.workspace_id)).one_or_none()
     if owner is None:
-        raise ConfigError("this state database does not say whose it is: run `penstock db migrate`")
+        raise ConfigError("this state database has no owner recorded: run `penstock db migrate`")
     if tuple(owner) != (tenant, workspace):
         raise ConfigError(
             f"this state database belongs to workspace {owner.tenant_id}/{owner.workspace_id},"

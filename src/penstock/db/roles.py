@@ -30,10 +30,10 @@ class Role(StrEnum):
 
 PURPOSES: Mapping[Role, str] = {
     Role.EXTRACTOR: "fetches from sources into the lake; has no access to the state",
-    Role.VALIDATOR: "judges issued attempts, and withdraws what it vouched for",
-    Role.CONTROL: "issues and cancels attempts, requeues what failed, keeps marks, breakers and backfills",
-    Role.LOADER: "publishes what is vouched for, and moves the pointers",
-    Role.CONSUMER: "reads what is vouched for, and its state",
+    Role.VALIDATOR: "closes issued attempts with a verdict, and withdraws runs that fail a re-check",
+    Role.CONTROL: "issues and cancels attempts, requeues failed partitions, keeps marks, breakers and backfills",
+    Role.LOADER: "publishes trusted runs, and moves the pointers",
+    Role.CONSUMER: "reads trusted rows and their state",
 }
 
 _READ = ("SELECT",)
@@ -65,12 +65,12 @@ _DISPLAY = (
 )  # fmt: skip
 _RETRY = ("failures", "failing_since", "next_run_at", "strategy")
 
-_EVERYBODY = {"alembic_version": _READ, "workspace": _READ}  # the owner of the schema, and its version
+_ALL_ROLES = {"alembic_version": _READ, "workspace": _READ}  # the owner of the schema, and its version
 
 GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
     Role.EXTRACTOR: {},
     Role.VALIDATOR: {
-        **_EVERYBODY,
+        **_ALL_ROLES,
         "contract": _READ,
         "worker": _READ,
         "partition_attempt": (*_READ, _only("UPDATE", *_CLOSE, "demoted_at")),
@@ -85,7 +85,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "audit": _APPEND_AUDIT,  # a re-check by an operator is in the audit log if it demotes
     },
     Role.CONTROL: {
-        **_EVERYBODY,
+        **_ALL_ROLES,
         "contract": _APPEND,
         "worker": _WRITE,
         "run": _WRITE,
@@ -118,7 +118,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "load_batch_item": _READ,
     },
     Role.LOADER: {
-        **_EVERYBODY,
+        **_ALL_ROLES,
         "contract": _READ,
         "worker": _WRITE,
         "partition_attempt": _READ,
@@ -134,7 +134,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "audit": _APPEND_AUDIT,  # reconcile, compact, vacuum
     },
     Role.CONSUMER: {
-        **_EVERYBODY,
+        **_ALL_ROLES,
         "contract": _READ,
         "partition_state": _READ,
         "partition_control": _READ,
@@ -409,7 +409,7 @@ SELECT rolname AS me, rolsuper OR rolcreaterole AS creates, pg_has_role(rolname,
 FROM pg_roles WHERE rolname = current_user
 """
 _FOUND = """
-SELECT rolname AS name, rolcanlogin OR rolsuper OR rolcreaterole AS is_somebody,
+SELECT rolname AS name, rolcanlogin OR rolsuper OR rolcreaterole AS is_privileged,
     shobj_description(oid, 'pg_authid') AS whose
 FROM pg_roles WHERE rolname = ANY(:names) ORDER BY rolname
 """
@@ -422,8 +422,8 @@ SELECT has_schema_privilege(:role, :schema, 'USAGE') AS enters,
 def _refuse_taken(connection: Connection, names: Mapping[Role, str], place: Place) -> None:
     """Raise ConfigError if a role of that name belongs to something else: its members would get rights here."""
     for role in connection.execute(sa.text(_FOUND), {"names": list(names.values())}):
-        if role.is_somebody or role.whose not in (None, str(place)):
-            whose = "a login or an administrator" if role.is_somebody else role.whose
+        if role.is_privileged or role.whose not in (None, str(place)):
+            whose = "a login or an administrator" if role.is_privileged else role.whose
             raise ConfigError(f"the role {role.name} is taken ({whose}): choose another name with --prefix")
 
 

@@ -18,7 +18,7 @@ from penstock.errors import ConfigError, ErrorClass, PenstockError, WarehouseErr
 from penstock.failpoint import reach
 from penstock.partition import ALL_CUSTOMERS, AttemptKey, PartitionKey
 from penstock.pipeline.extract import Extracted
-from penstock.pipeline.model import make
+from penstock.pipeline.model import derive
 from penstock.pipeline.spark_jobs import Report
 from penstock.state.inputs import InputReader, InputStore
 from penstock.state.records import Consumed
@@ -69,7 +69,7 @@ class Deriver:
         return found
 
     def derive(self, spark: SparkSession, attempts: Sequence[AttemptKey], report: Report) -> list[Extracted]:
-        """Derives the partitions of these attempts, model by model."""
+        """Derive the partitions of these attempts, model by model."""
         derived, done = self.derived(), list[Extracted]()
         by_key = {attempt.partition: attempt for attempt in attempts}
         for name, keys in _by_model(list(by_key)):
@@ -132,11 +132,11 @@ class Deriver:
         *,
         alone: bool,
     ) -> list[Extracted]:
-        """Derives these partitions. Other models and partitions are not affected if an input is damaged, if its schema
+        """Derive these partitions. Other models and partitions are not affected if an input is damaged, if its schema
         versions conflict, or if the code of the model cannot run on the types of one schema version."""
         contract = self.contracts[model.name]
         try:
-            return make(spark, self.versions.lake.url, model, contract, frames(), attempts, report)
+            return derive(spark, self.versions.lake.url, model, contract, frames(), attempts, report)
         except WarehouseError as error:
             return _not_derived(attempts, error)
         except ConfigError as error:
@@ -178,9 +178,9 @@ def _heads_of(model: Model, key: PartitionKey, served: Served) -> frozenset[str]
 
 def _is_complete(model: Model, inputs: Mapping[str, Sequence[PartitionKey]], served: Served) -> bool:
     """True if enough partitions of each table are published for the rule of the model."""
-    rule, nobody = Rule(model.require), dict[str, object]()
+    rule, no_customers = Rule(model.require), dict[str, object]()
     return all(
-        sum(key.customer_id in served.runs.get((table, key.logical_date), nobody) for key in keys)
+        sum(key.customer_id in served.runs.get((table, key.logical_date), no_customers) for key in keys)
         >= rule.needed(len(keys))
         for table, keys in inputs.items()
     )

@@ -1,4 +1,4 @@
-"""Decides whether attempts of a source may be issued, and records how the source answered."""
+"""Decides whether attempts of a source may be issued, and records its responses."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class Guard(Protocol):
         """The number of probes since the breaker opened."""
 
     def observe(self, source: str, seen: Observation) -> None:
-        """Records how the source answered a batch of requests."""
+        """Record the responses to a batch of requests."""

@@ -101,7 +101,7 @@ def with_fields(
         if model.name in broken:
             continue
         if above:
-            broken[model.name] = f"models.{model.name}: it waits for models.{above[0]}, which cannot be made"
+            broken[model.name] = f"models.{model.name}: it depends on models.{above[0]}, which cannot be derived"
             continue
         try:
             contract = found[model.name]
@@ -126,7 +126,7 @@ def _columns(contract: Contract, there: Iterable[pa.Schema]) -> pa.Schema:
 def _checked(model: Model, contract: Contract) -> Contract:
     """The contract, if its checks fit its columns; raises ConfigError otherwise, as for a query."""
     if any(isinstance(check, References) for check in model.checks):
-        raise ConfigError(f"models.{model.name}: references is a check of queries; join what must be there instead")
+        raise ConfigError(f"models.{model.name}: references is a check of queries; use a join in the model instead")
     checks = [check_to_mapping(check) for check in model.checks]
     try:
         Query(name=model.name, source=model.source, fields=contract.fields, checks=checks)  # type: ignore[arg-type]

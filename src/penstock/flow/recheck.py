@@ -37,7 +37,7 @@ def recheck(
     listener: ProgressListener,
     open_reference: OpenReference | None = None,
 ) -> Rechecked:
-    """Validates each run against the present contract and demotes those that fail with `withdraw`, which returns the
+    """Validate each run against the present contract and demote those that fail with `withdraw`, which returns the
     partitions whose run was still the authority. Guards are not evaluated: they compare a new run with it."""
     demoted: dict[PartitionKey, str] = {}
     unreadable: dict[PartitionKey, str] = {}

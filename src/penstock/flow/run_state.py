@@ -1,4 +1,4 @@
-"""The state of a run as the runner sees it: folded from the events of the run, it answers which tasks are ready."""
+"""The state of a run, folded from its events: ready, waiting and running tasks."""
 
 from __future__ import annotations
 

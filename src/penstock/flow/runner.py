@@ -56,7 +56,7 @@ class Runner:
         filters: Mapping[str, Any],
         fan_ins: Sequence[FanIn] = (),
     ) -> RunSummary:
-        """Executes the plan, newest months first. Attempts that cannot be finished are cancelled, never left open. A
+        """Execute the plan, newest months first. Attempts that cannot be finished are cancelled, never left open. A
         query with a check that Spark refuses is left out and reported. Raises ChecksRefused, before anything is
         recorded, if that leaves nothing of the plan."""
         deps = self.deps
@@ -75,13 +75,13 @@ class Runner:
     def resume(
         self, run_id: RunId, plan: Sequence[Planned], adopted: Sequence[Issued], sizes: Mapping[PartitionKey, int]
     ) -> RunSummary:
-        """Continues a run whose worker died, without repeating finished tasks. `plan` holds the partitions that it had
+        """Continue a run whose worker died, without repeating finished tasks. `plan` holds the partitions that it had
         not issued, `sizes` the sizes of the payloads that it had fetched."""
         refused = self._prepare(plan)
         return self._execute(run_id, plan, {item.attempt.partition: item for item in adopted}, dict(sizes), refused)
 
     def _prepare(self, plan: Sequence[Planned]) -> dict[str, str]:
-        """Stores the contracts that attempts will reference. Returns, by query, why Spark refuses a check: no attempt
+        """Store the contracts that attempts will reference. Returns, by query, why Spark refuses a check: no attempt
         of such a query may be issued."""
         refused: dict[str, str] = {}
         contracts = []
@@ -157,7 +157,7 @@ class _Lanes:
     order: dict[str, PartitionKey] = field(default_factory=dict)  # the order in which partitions are fetched
 
     def work_through(self) -> None:
-        """Returns when no task is ready and no lane is busy. Raises the first error of a lane."""
+        """Return when no task is ready and no lane is busy. Raises the first error of a lane."""
         stages = self.stages
         self.order = {str(key): key for key in (*stages.open, *stages.planned)}
         self.state.refresh()
@@ -177,7 +177,7 @@ class _Lanes:
                 raise
 
     def _dispatch(self, lanes: ThreadPoolExecutor, stage: Stage) -> None:
-        """Submits the next batch of ready tasks to a lane that is idle."""
+        """Submit the next batch of ready tasks to a lane that is idle."""
         if stage in self.busy or self._stops(stage):
             return
         ready = self._ready(stage)
@@ -220,7 +220,7 @@ class _Lanes:
         return stage is Stage.EXTRACT and self.runner.stopping()
 
     def _wait(self) -> None:
-        """Waits until a lane is idle, or the run is cancelled. Raises the error of a lane that failed."""
+        """Wait until a lane is idle, or the run is cancelled. Raises the error of a lane that failed."""
         while not wait(self.busy.values(), _POLL_SECONDS, FIRST_COMPLETED).done:
             try:
                 self.state.refresh()
@@ -235,7 +235,7 @@ class _Lanes:
                 future.result()
 
     def _interrupted(self) -> bool:
-        """Cancels the jobs of a cancelled run, so that it does not wait for its source. True if it did. A load is not
+        """Cancel the jobs of a cancelled run, so that it does not wait for its source. True if it did. A load is not
         interrupted."""
         if not self.state.cancel_requested or Stage.LOAD in self.busy:
             return False
@@ -245,7 +245,7 @@ class _Lanes:
         return True
 
     def _cancel_lanes(self) -> None:
-        """Cancels all jobs, and prevents the lanes from starting others."""
+        """Cancel all jobs, and prevent the lanes from starting others."""
         self.stages.stopped.set()
         waiting = set(self.busy.values())
         while waiting:

@@ -45,7 +45,7 @@ Out = TypeVar("Out")
 _FAILED_JOBS = 60  # enough to find a few partitions that kill their workers among ten thousand
 _PROJECT_SECONDS = 60.0
 _AUTH_PAUSE = 900.0
-_QUOTA_PAUSE = 60.0  # when the source asks for a pause and does not say how long
+_QUOTA_PAUSE = 60.0  # when the source asks for a pause and names no duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Stages:
     # --- extract --------------------------------------------------------------------------------------------------
 
     def extract(self, keys: Sequence[PartitionKey], tries: int) -> None:
-        """Issues attempts for the partitions that have none, fetches them, and closes the attempts that failed."""
+        """Issue attempts for the partitions that have none, fetch them, and close the attempts that failed."""
         adopted = [self.open[key] for key in keys if key in self.open]
         if adopted:
             slices = compact_ranges(item.attempt.partition for item in adopted)
@@ -110,7 +110,7 @@ class Stages:
         self._close_lost(lost, Stage.EXTRACT, tries)
 
     def _without_unchanged(self, planned: Sequence[Planned], tries: int) -> Sequence[Planned]:
-        """Drops the items that were planned because their inputs might change, and whose inputs did not change."""
+        """Drop the items that were planned because their inputs might change, and whose inputs did not change."""
         perhaps = [item.key for item in planned if item.reason is AttemptReason.REFRESH]
         unchanged = set(self.deps.deriver.unchanged(perhaps)) if perhaps else set()
         if not unchanged:
@@ -152,7 +152,7 @@ class Stages:
         return allowed
 
     def _drop(self, keys: Sequence[PartitionKey], why: str) -> None:
-        """Drops tasks from this run before attempts are issued. The partitions stay due."""
+        """Drop tasks from this run before attempts are issued. The partitions stay due."""
         self.done.count(blocked=len(keys))
         self._record(TasksDropped(self.run_id, Stage.EXTRACT, compact_ranges(keys), 1, why, new_ulid()))
 
@@ -183,7 +183,7 @@ class Stages:
         return extracted
 
     def _failed_extractions(self, failed: Sequence[Extracted], tries: int) -> list[Verdict]:
-        """Rejects the attempts that failed because of the partition. An error of the source (quota, credentials)
+        """Reject the attempts that failed because of the partition. An error of the source (quota, credentials)
         cancels the attempt, and counts as no failure of the partition."""
         token, verdicts, cancelled = self.deps.worker_token, [], []
         for item in failed:
@@ -203,7 +203,7 @@ class Stages:
     # --- validate -------------------------------------------------------------------------------------------------
 
     def validate(self, keys: Sequence[PartitionKey], tries: int) -> None:
-        """Validates the fetched partitions, in table order, and records a verdict on each."""
+        """Validate the fetched partitions, in table order, and record a verdict on each."""
         issued = [self.open[key] for key in sorted(keys, key=_in_table_order)]
         self._start(Stage.VALIDATE, keys, tries)
         if self.cache:
@@ -275,7 +275,7 @@ class Stages:
     # --- load -----------------------------------------------------------------------------------------------------
 
     def load(self, keys: Sequence[PartitionKey], tries: int) -> None:
-        """Publishes every accepted partition that is not published yet, also those of other runs."""
+        """Publish every accepted partition that is not published yet, also those of other runs."""
         if keys:
             self._start(Stage.LOAD, keys, tries)
         report = self.deps.listener.stage("load", len(keys))
@@ -289,7 +289,7 @@ class Stages:
             self.projected = time.monotonic()
 
     def _fail_loads(self, broken: Mapping[PartitionKey, str], keys: Sequence[PartitionKey], tries: int) -> None:
-        """Records that loads of this run failed terminally, and reports each partition once. `broken` may hold
+        """Record that loads of this run failed terminally, and report each partition once. `broken` may hold
         partitions that earlier runs accepted."""
         mine = [key for key in keys if key in broken]
         if mine:
@@ -302,8 +302,8 @@ class Stages:
     # --- closing --------------------------------------------------------------------------------------------------
 
     def cancel_open(self) -> None:
-        """Cancels the attempts that are still open, when the run ends early. Their partitions stay due."""
-        reason = "the run stopped before this partition was judged"
+        """Cancel the attempts that are still open, when the run ends early. Their partitions stay due."""
+        reason = "the run stopped before this partition got a verdict"
         token = self.deps.worker_token
         try:
             self._cancel(
@@ -343,7 +343,7 @@ class Stages:
         report(1.0)
 
     def _close_lost(self, lost: Sequence[tuple[Issued, SparkFailed]], stage: Stage, tries: int) -> None:
-        """Closes the attempts of partitions that break a job by themselves: as lost, or as rejected after MAX_LOSSES
+        """Close the attempts of partitions that break a job by themselves: as lost, or as rejected after MAX_LOSSES
         losses in a row."""
         rejected: list[Verdict] = []
         cancelled = []
@@ -379,7 +379,7 @@ def _in_table_order(key: PartitionKey) -> tuple[date, str]:
 def split_on_failure(
     items: Sequence[T], work: Callable[[Sequence[T]], list[Out]], patience: int
 ) -> tuple[list[Out], list[tuple[T, SparkFailed]]]:
-    """Does the work. If a job breaks as a whole, each half is tried, so that one partition that kills its worker does
+    """Do the work. If a job breaks as a whole, each half is tried, so that one partition that kills its worker does
     not fail the others. Returns the results, and the items that break a job alone. Raises SparkFailed after `patience`
     broken jobs."""
     found: list[Out] = []
@@ -402,7 +402,7 @@ def split_on_failure(
 
 
 def observation(extracted: Sequence[Extracted]) -> Observation:
-    """Summarises the outcomes of a source for its breaker."""
+    """Summarise the outcomes of a source for its breaker."""
     refused = [item for item in extracted if item.error_class is ErrorClass.AUTH]
     quota = [_pause(item) for item in extracted if item.error_class is ErrorClass.QUOTA]
     return Observation(

@@ -51,7 +51,7 @@ class RunSummary:
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def count(self, **more: int) -> None:
-        """Adds to counters. Safe to call from several threads."""
+        """Add to counters. Safe to call from several threads."""
         with self._lock:
             for name, number in more.items():
                 setattr(self, name, getattr(self, name) + number)

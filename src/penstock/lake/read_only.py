@@ -63,4 +63,4 @@ class ReadOnlyLake:
         self._refuse("anything")
 
     def _refuse(self, path: str) -> NoReturn:
-        raise LakeRefused(f"the lake {self.url} was opened to read: {path} is not changed; use penstock.open(...)")
+        raise LakeRefused(f"the lake {self.url} was opened read-only: {path} is not written; use penstock.open(...)")

@@ -38,7 +38,7 @@ def run_events(
 
 
 def emit(lineage: LineageSettings, events: Sequence[RunEvent]) -> None:
-    """Sends the events to a file or to a service; the client retries a few times when the service does not answer.
+    """Send the events to a file or to a service; the client retries a few times when the service does not respond.
     Raises TransientError if the events cannot be sent."""
     from openlineage.client import OpenLineageClient
 
@@ -114,9 +114,9 @@ class _EventBuilder:
             ),
         }
         if asset.rejected:
-            slices = f"{asset.rejected:,} of {asset.rejected + asset.accepted:,} slices were rejected"
+            counts = f"{asset.rejected:,} of {asset.rejected + asset.accepted:,} partitions were rejected"
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-                f"{slices}, for example: {asset.error}", "PYTHON"
+                f"{counts}, for example: {asset.error}", "PYTHON"
             )
         return facets
 

@@ -18,7 +18,7 @@ class SilentListener:
         return lambda share: None
 
     def say(self, message: str) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 SILENT = SilentListener()

@@ -43,7 +43,7 @@ class ClassArchive:
         if not _PLAIN_PATH.fullmatch(str(self.path)):
             return "its path has characters that the JVM's options do not allow"
         if folder.exists() and not _is_safe(folder):
-            return "others than its owner may write to it"
+            return "users other than its owner may write to it"
         return None
 
     def use_options(self) -> str:
@@ -60,7 +60,7 @@ class ClassArchive:
         except OSError as error:
             obstacle = error.strerror
         if obstacle:
-            raise ConfigError(f"Spark's classes cannot be kept in {folder}: {obstacle}")
+            raise ConfigError(f"the class archive cannot be stored in {folder}: {obstacle}")
         return f"-XX:ArchiveClassesAtExit={self._new} {_QUIET}"
 
     def keep(self, jvm: subprocess.Popen[bytes]) -> int:

@@ -242,7 +242,7 @@ class _Span:
         today = last_day_over(self._extraction.clock(), self._customer.time_zone) + timedelta(days=1)
         first = horizon(self._extraction.source, today)
         if first is not None and day < first:
-            self._fail(day, DataError(f"the day is frozen: the source can only be asked for {first} and later"))
+            self._fail(day, DataError(f"the day is frozen: the source serves only {first} and later"))
 
     def _receive(self, dates: Sequence[date]) -> None:
         """The hot loop of extraction: as few lines as possible for a row that is a plain dict."""
@@ -259,7 +259,7 @@ class _Span:
                 continue
             if day is not current:
                 if day not in wanted:
-                    raise DataError(f"the source sent a row for {day}, which was not asked for")
+                    raise DataError(f"the source sent a row for {day}, which was not requested")
                 if self._source.in_date_order and current is not None and day != current:
                     self._seal(current)
                 current = day
@@ -285,7 +285,7 @@ class _Span:
                 writer = None
 
     def _refuse_late_row(self, day: date) -> None:
-        """Fail a sealed day, which lacks this row, so that it is not vouched for. A failed day stays failed."""
+        """Fail a sealed day, which lacks this row, so that it is not accepted. A failed day stays failed."""
         if self._outcomes[day].get("error_class") is None:
             self._fail(day, DataError(f"the source sent a row for {day} after that day was complete"))
 

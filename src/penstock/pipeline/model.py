@@ -33,7 +33,7 @@ PARTITIONS = "penstock.partitions"  # the requested partitions, as a table for t
 
 _SLICES_PER_TASK = 200
 _BROKEN_QUERIES = 60  # enough to isolate a few failing partitions among ten thousand
-_TOO_MANY = "too many slices of its model break the query: this one was not tried"
+_TOO_MANY = "too many partitions of its model fail the query: this one was not derived"
 _ROW = "_row"
 _KEYS = ("logical_date", "customer_id")
 _SEALED = pa.schema(
@@ -71,17 +71,19 @@ def fields_of(spark: SparkSession, model: Model, code: str, inputs: Mapping[str,
     with _described(spark, model, code, empty, _as_table([])) as frame:
         found = {column.name: column.dataType for column in frame.schema.fields}
     if repeated := sorted({name for name in frame.columns if frame.columns.count(name) > 1}):
-        raise _refused(model, f"it makes the column {', '.join(repeated)} twice: give each a name of its own")
+        raise _refused(model, f"it has the column {', '.join(repeated)} twice: give each a name of its own")
     for name in _keys(model):
         if name not in found:
-            made = ", ".join(found) or "none"
-            raise _refused(model, f"it must make the column {name}, which says to which slice a row belongs ({made})")
+            columns = ", ".join(found) or "none"
+            raise _refused(
+                model, f"it must have the column {name}, which identifies the partition of a row ({columns})"
+            )
     for name, kind in zip(_keys(model), ("date", "string"), strict=False):
-        if (made := found[name].simpleString()) != kind:
-            raise _refused(model, f"its column {name} must be a {kind}, it is {made}")
+        if (actual := found[name].simpleString()) != kind:
+            raise _refused(model, f"its column {name} must be a {kind}, it is {actual}")
     fields = tuple(_field(model, name, kind) for name, kind in found.items() if name not in _keys(model))
     if not fields:
-        raise _refused(model, "it makes no column besides those that say to which slice a row belongs")
+        raise _refused(model, "it has no column besides those that identify the partition of a row")
     return fields
 
 
@@ -92,10 +94,10 @@ def _keys(model: Model) -> tuple[str, ...]:
 
 def _field(model: Model, name: str, kind: DataType) -> Field:
     if name in RESERVED_FIELDS or name.startswith("_"):
-        raise _refused(model, f"it makes the column {name}, a name that Penstock keeps for itself: choose another")
+        raise _refused(model, f"it has the column {name}, which is reserved: rename it")
     found = _contract_type(kind)
     if found is None:
-        reason = f"its column {name} is {kind.simpleString()}, which cannot be kept: cast it to something else"
+        reason = f"its column {name} is {kind.simpleString()}, which cannot be stored: cast it to another type"
         raise _refused(model, reason)
     try:
         return Field(name=name, type=found)
@@ -119,7 +121,7 @@ def _contract_type(kind: DataType) -> str | None:
     return text if text.startswith("decimal(") else _TYPES.get(text)
 
 
-def make(
+def derive(
     spark: SparkSession,
     lake: str,
     model: Model,
@@ -130,25 +132,25 @@ def make(
 ) -> list[Extracted]:
     """Compute these partitions of one model and run in one query. If the rows of one partition fail the query, it is
     repeated with halves of the partitions, each with its own inputs only, to isolate the failing ones."""
-    made: list[Extracted] = []
+    results: list[Extracted] = []
     waiting = [sorted(attempts)]
     broke = 0
     with progress(spark, report):
         while waiting:
             some = waiting.pop()
             if broke == _BROKEN_QUERIES:
-                made += [Extracted.failed(one, ErrorClass.TRANSIENT, _TOO_MANY, judged=False) for one in some]
+                results += [Extracted.failed(one, ErrorClass.TRANSIENT, _TOO_MANY, judged=False) for one in some]
                 continue
             try:
-                made += _computed(spark, lake, model, contract, _of(model, inputs, some) if broke else inputs, some)
+                results += _computed(spark, lake, model, contract, _of(model, inputs, some) if broke else inputs, some)
             except _Broken as broken:
                 broke += 1
                 if len(some) == 1:
-                    made.append(Extracted.failed(some[0], ErrorClass.DATA, str(broken)))
+                    results.append(Extracted.failed(some[0], ErrorClass.DATA, str(broken)))
                 else:
                     half = len(some) // 2
                     waiting += [some[half:], some[:half]]
-    return made
+    return results
 
 
 def _of(model: Model, inputs: Inputs, attempts: Sequence[AttemptKey]) -> Inputs:
@@ -208,7 +210,7 @@ def _never_null(name: str) -> Column:
     """The column, with an error for null: a row without a partition must fail the query instead of disappearing."""
     from pyspark.sql import functions as F
 
-    reason = f"it makes rows whose {name} is NULL, which belong to no slice: leave them out in its code"
+    reason = f"it has rows whose {name} is NULL, which belong to no partition: leave them out in its code"
     return F.when(F.col(name).isNull(), F.raise_error(F.lit(reason))).otherwise(F.col(name))
 
 

@@ -130,7 +130,7 @@ class SliceParser:
         expected = self._contract.schema_version
         if seal.schema_version == expected:
             return []
-        return [Complaint("schema_version", f"extracted as {seal.schema_version}, the contract says {expected}", 1)]
+        return [Complaint("schema_version", f"extracted as {seal.schema_version}, the contract has {expected}", 1)]
 
     def rows(self, parsed: Parsed, numbers: Items) -> Iterator[pa.RecordBatch]:
         """The results of parsed rows; payload i is the item `numbers[i]`."""

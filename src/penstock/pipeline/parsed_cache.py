@@ -195,13 +195,13 @@ def open_cache(spark: SparkSession) -> Iterator[ParsedCache | None]:
     """Open the cache of one run, if its workers share the disk of the driver. It is deleted at the end of the run."""
     context = getattr(spark, "_sc", None)
     with ExitStack() as stack:
-        asides = None
+        cache = None
         if context is not None and context.master.startswith("local"):
             try:
-                asides = ParsedCache(stack.enter_context(_folder(_scratch(context.getConf().get("spark.local.dir")))))
+                cache = ParsedCache(stack.enter_context(_folder(_scratch(context.getConf().get("spark.local.dir")))))
             except OSError:  # no folder for it: payloads are read again
                 pass
-        yield asides
+        yield cache
 
 
 def _scratch(configured: str | None) -> str:

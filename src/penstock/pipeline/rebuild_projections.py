@@ -48,7 +48,7 @@ def _ddl(schema: pa.Schema) -> str:
 
 
 def spark_maker(spark: SparkSession, lake: str) -> Maker:
-    """Return the function that makes projections on Spark, for `Projector.rebuild`."""
+    """Return the function that builds projections on Spark, for `Projector.rebuild`."""
 
     def make(projector: Projector, pages: Pieces) -> tuple[Manifest, int]:
         folder, done = f"{FOLDER}/rebuild/{new_ulid()}", 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.warehouse.reader import Vouched  # workers import this module, and need no database
 
-NOT_VOUCHED = "not_vouched"  # the check's name in complaints about a partition that is not trusted yet
+NOT_TRUSTED_YET = "not_vouched"  # stored name of the complaint about a reference without a trusted run; must not change
 _MOST_CUSTOMERS = 500  # beyond this, a filter by customer costs more than it saves
 
 
@@ -89,8 +89,8 @@ def look_up(
 def _waits(check: ReferencesCheck, key: PartitionKey) -> Complaint:
     source, _, query = check.declared.to.partition(".")
     other = PartitionKey(source, key.customer_id, query, key.logical_date)
-    message = f"{check.name} cannot be judged: {other} is not vouched for yet"
-    return Complaint(NOT_VOUCHED, message, 1, severity=check.severity)
+    message = f"{check.name} cannot be evaluated: {other} has no trusted run yet"
+    return Complaint(NOT_TRUSTED_YET, message, 1, severity=check.severity)
 
 
 def _missing(

@@ -88,24 +88,24 @@ def summariser(row_checks: int, uniques: Sequence[Sequence[str]], measured: int 
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tallies: dict[int, SliceSummary] = {}
+        summaries: dict[int, SliceSummary] = {}
         fresh = partial(SliceSummary, row_checks + len(uniques), measured)
         keys = [_Keys(fields) for fields in uniques]
         for batch in batches:
-            rows = _headers_taken(batch, tallies, fresh)
+            rows = _headers_taken(batch, summaries, fresh)
             if rows.num_rows:
-                _add_rows(rows, tallies, row_checks, fresh)
+                _add_rows(rows, summaries, row_checks, fresh)
                 for number, unique in enumerate(keys):
-                    unique.add(rows, tallies, row_checks + number)
+                    unique.add(rows, summaries, row_checks + number)
         for number, unique in enumerate(keys):
-            unique.finish(tallies, row_checks + number)
-        yield pa.RecordBatch.from_pylist([tally.as_row(item) for item, tally in tallies.items()], schema=SUMMARY)
+            unique.finish(summaries, row_checks + number)
+        yield pa.RecordBatch.from_pylist([summary.as_row(item) for item, summary in summaries.items()], schema=SUMMARY)
 
     return work
 
 
 def _headers_taken(
-    batch: pa.RecordBatch, tallies: dict[int, SliceSummary], fresh: Callable[[], SliceSummary]
+    batch: pa.RecordBatch, summaries: dict[int, SliceSummary], fresh: Callable[[], SliceSummary]
 ) -> pa.RecordBatch:
     """Record the headers of the batch, and return its rows without them."""
     header = batch.column("_header")
@@ -113,12 +113,12 @@ def _headers_taken(
         return batch
     given = batch.filter(header.is_valid())
     for item, text in zip(given.column("_item").to_pylist(), given.column("_header").to_pylist(), strict=True):
-        tallies.setdefault(item, fresh()).header = text
+        summaries.setdefault(item, fresh()).header = text
     return batch.filter(header.is_null())
 
 
 def _add_rows(
-    rows: pa.RecordBatch, tallies: dict[int, SliceSummary], row_checks: int, fresh: Callable[[], SliceSummary]
+    rows: pa.RecordBatch, summaries: dict[int, SliceSummary], row_checks: int, fresh: Callable[[], SliceSummary]
 ) -> None:
     item = np.asarray(rows.column("_item"))
     starts = np.flatnonzero(np.concatenate(([True], item[1:] != item[:-1])))
@@ -126,11 +126,11 @@ def _add_rows(
     hashes = np.asarray(rows.column("_hash"))
     xors = np.bitwise_xor.reduceat(hashes, starts).tolist()
     sums = np.add.reduceat(hashes.view(np.uint64), starts).tolist()  # modulo 2**64, on purpose
-    found = [tallies.setdefault(number, fresh()) for number in item[starts].tolist()]
-    for position, tally in enumerate(found):
-        tally.rows += counts[position]
-        tally.hash_xor ^= xors[position]
-        tally.hash_sum = (tally.hash_sum + sums[position]) % 2**64
+    found = [summaries.setdefault(number, fresh()) for number in item[starts].tolist()]
+    for position, summary in enumerate(found):
+        summary.rows += counts[position]
+        summary.hash_xor ^= xors[position]
+        summary.hash_sum = (summary.hash_sum + sums[position]) % 2**64
     line = np.asarray(rows.column("_line"))
     for check in range(row_checks):
         column = rows.column(f"_broken{check}")
@@ -152,8 +152,8 @@ def _add_figures(column: pa.Array, starts: Any, found: Sequence[SliceSummary], n
     totals = np.add.reduceat(np.where(there, values, 0.0), starts)
     least = np.minimum.reduceat(np.where(there, values, math.inf), starts)
     most = np.maximum.reduceat(np.where(there, values, -math.inf), starts)
-    for position, tally in enumerate(found):
-        tally.measure(number, *(float(part[position]) for part in (counts, totals, least, most)))
+    for position, summary in enumerate(found):
+        summary.measure(number, *(float(part[position]) for part in (counts, totals, least, most)))
 
 
 class _Keys:
@@ -164,27 +164,27 @@ class _Keys:
         self._held: list[pa.Table] = []
         self._item = -1
 
-    def add(self, rows: pa.RecordBatch, tallies: dict[int, SliceSummary], check: int) -> None:
+    def add(self, rows: pa.RecordBatch, summaries: dict[int, SliceSummary], check: int) -> None:
         table = pa.Table.from_batches([rows.select(["_item", "_line", *self._fields])])
         item = np.asarray(rows.column("_item"))
         last = int(item[-1])
         begins = int(np.flatnonzero(item != last)[-1]) + 1 if item[0] != last else 0
         if begins:
-            self._count(pa.concat_tables([*self._held, table.slice(0, begins)]), tallies, check)
+            self._count(pa.concat_tables([*self._held, table.slice(0, begins)]), summaries, check)
             self._held = []
         elif self._held and self._item != last:
-            self.finish(tallies, check)
+            self.finish(summaries, check)
         self._held.append(table.slice(begins))
         self._item = last
 
-    def finish(self, tallies: dict[int, SliceSummary], check: int) -> None:
+    def finish(self, summaries: dict[int, SliceSummary], check: int) -> None:
         if self._held:
-            self._count(pa.concat_tables(self._held), tallies, check)
+            self._count(pa.concat_tables(self._held), summaries, check)
         self._held = []
 
-    def _count(self, rows: pa.Table, tallies: dict[int, SliceSummary], check: int) -> None:
+    def _count(self, rows: pa.Table, summaries: dict[int, SliceSummary], check: int) -> None:
         for item, count, line in repeated_keys(rows, self._fields):
-            tallies[item].add(check, count, line)
+            summaries[item].add(check, count, line)
 
 
 def _signed(number: int) -> int:

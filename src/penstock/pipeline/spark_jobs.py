@@ -99,17 +99,17 @@ def progress(spark: SparkSession, report: Report | None) -> Iterator[None]:
     group, done = new_ulid(), threading.Event()
     context.setJobGroup(group, "penstock", interruptOnCancel=True)  # Ctrl-C must not wait for a slow source
 
-    def watch() -> None:
+    def poll() -> None:
         while not done.wait(_POLL_SECONDS):
             report(min(_share_done(context.statusTracker(), group), 0.99))  # the caller reports the end
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    poller = threading.Thread(target=poll, daemon=True)
+    poller.start()
     try:
         yield
     finally:
         done.set()
-        watcher.join()
+        poller.join()
 
 
 def _share_done(tracker: object, group: str) -> float:

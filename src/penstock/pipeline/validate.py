@@ -35,7 +35,7 @@ from penstock.partition import AttemptKey
 from penstock.pipeline.parse_slices import SliceParser, slice_of
 from penstock.pipeline.parsed_cache import BlockRef, DiskBudget
 from penstock.pipeline.payloads import lines_of
-from penstock.pipeline.references import NOT_VOUCHED, OpenReference, ReferenceResults, look_up
+from penstock.pipeline.references import NOT_TRUSTED_YET, OpenReference, ReferenceResults, look_up
 from penstock.pipeline.slice_summary import SUMMARY_DDL, summariser
 from penstock.pipeline.slices import Slice
 from penstock.pipeline.spark_jobs import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
@@ -72,7 +72,7 @@ class ToValidate:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """The result of the validation. The run may be vouched for if no complaint rejects it."""
+    """The result of the validation. The run is accepted if no complaint rejects it."""
 
     attempt: AttemptKey
     record_count: int
@@ -89,7 +89,7 @@ class Validated:
     @property
     def only_waits(self) -> bool:
         """Whether the only obstacles are partitions of other tables that do not exist yet."""
-        return {complaint.check for complaint in rejections(self.complaints)} == {NOT_VOUCHED}
+        return {complaint.check for complaint in rejections(self.complaints)} == {NOT_TRUSTED_YET}
 
 
 def validate(
@@ -114,7 +114,7 @@ def validate(
         found = ReferenceResults({}, {})
         if reference_checks(contract):
             if open_reference is None:
-                raise PenstockError(f"{contract.asset} refers to other tables, and there is no way to look into them")
+                raise PenstockError(f"{contract.asset} has references checks, and no `open_reference` was given")
             found = look_up(spark, lake, contract, slices, [item.attempt for item in items], open_reference)
         wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
         examples = _examples(spark, lake, contract, items, wanted)

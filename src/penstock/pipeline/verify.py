@@ -127,7 +127,7 @@ def _compare_with_log(
             ("maxValues.customer_id", file.customers[1], customers[-1]),
         ]
     problems = [
-        f"the log says {name} {logged}, the file has {there}" for name, logged, there in pairs if logged != there
+        f"the log has {name} {logged}, the file has {there}" for name, logged, there in pairs if logged != there
     ]
     problems += [f"it lies in month {file.month} and holds {day}" for day in days if month_of(day) != file.month][:1]
     if not problems:
@@ -170,7 +170,7 @@ def table_damage(
     done = Verification()
     head = TableHead(table.name, contract.schema_version, table.path, table.version, frozenset())
     verify_table(database, lake, head, contract, done, report)
-    again = dict.fromkeys(done.in_files, "its file is not as the Delta log says")
+    again = dict.fromkeys(done.in_files, "its file differs from the Delta log")
     return TableDamage(
         {path: "; ".join(reasons) for (_, path), reasons in done.files.items()},
         {**again, **{key: "; ".join(reasons) for key, reasons in done.wrong.items()}},
@@ -288,10 +288,10 @@ def _compare(
         runs = of_partition.get(key, {})
         for run in runs:
             if run != row.run_id:
-                done.report(key, f"the table has rows of run {run}, the pointer says {row.run_id}")
+                done.report(key, f"the table has rows of run {run}, the pointer names {row.run_id}")
         content = runs.get(row.run_id, Content())
         if content.rows != row.record_count:
-            done.report(key, f"the table has {counted(content.rows, 'row')}, the pointer says {row.record_count:,}")
+            done.report(key, f"the table has {counted(content.rows, 'row')}, the pointer has {row.record_count:,}")
         elif comparable(content.digest(row.schema_version)) != comparable(row.content_digest):
             differing[key] = row
     return differing

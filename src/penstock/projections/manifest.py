@@ -36,7 +36,7 @@ class ProjectionsLost(TerminalError):
 
     def __str__(self) -> str:
         path, reason = self.args
-        return f"the projection file {path} {reason}: `penstock ledger rebuild` makes all projections again"
+        return f"the projection file {path} {reason}: `penstock ledger rebuild` rebuilds all projections"
 
 
 class RowsFile(NamedTuple):

@@ -211,7 +211,7 @@ class Board:
         ]
 
     def flags(self) -> dict[str, int]:
-        """Count the partitions by flag, whatever their displayed status."""
+        """Count the partitions by flag, independent of their displayed status."""
         sums = ", ".join(f"count(*) FILTER ({flag})" for flag in _FLAG_NAMES)
         [row] = self._rows(f"SELECT {sums} FROM judged")
         return {name: number for name, number in zip(_FLAG_NAMES.values(), row, strict=True) if number}

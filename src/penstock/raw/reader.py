@@ -209,7 +209,7 @@ def _payload_path(seal: Seal) -> str:
 
 
 def _missing(seal: Seal) -> RawError:
-    return RawError(f"{seal.attempt}: {_payload_path(seal)} is missing though the run is sealed; take another run")
+    return RawError(f"{seal.attempt}: {_payload_path(seal)} is missing though the run is sealed; choose another run")
 
 
 def _differs(seal: Seal, what: str, expected: object, found: object) -> RawError:

@@ -1,1 +1,1 @@
-"""Where rows come from."""
+"""Sources: protocol, registry, and the built-in kinds google_ads, sql, files, http and demo."""

@@ -23,7 +23,7 @@ class Budget:
         self._lock = Lock()
 
     def spend(self, requests: int = 1) -> None:
-        """Waits until the next request may be sent. Unused capacity is not saved up: sources punish bursts."""
+        """Wait until the next request may be sent. Unused capacity is not saved up: sources punish bursts."""
         if not self._gap:
             return
         with self._lock:

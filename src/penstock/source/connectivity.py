@@ -11,20 +11,20 @@ from penstock.errors import PenstockError, SourceUnavailable
 
 
 def connect(host: str, port: int, seconds: float, scheme: str = "https") -> None:
-    """Raises SourceUnavailable if the address does not accept a connection. Skips addresses behind a proxy."""
+    """Raise SourceUnavailable if the address does not accept a connection. Skips addresses behind a proxy."""
     if getproxies().get(scheme) and not proxy_bypass(host):
         return
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError as error:
         raise SourceUnavailable(
-            f"{host}:{port} does not answer ({error.strerror or error}): check the address, and the network of this"
+            f"{host}:{port} does not respond ({error.strerror or error}): check the address, and the network of this"
             " machine"
         ) from error
 
 
 def within(seconds: float, work: Callable[[], None], what: str) -> None:
-    """Does the work in a thread. Raises its error, or SourceUnavailable if it takes longer; the thread is then left to
+    """Do the work in a thread. Raises its error, or SourceUnavailable if it takes longer; the thread is then left to
     end by itself."""
     raised: list[PenstockError] = []
 
@@ -38,6 +38,6 @@ def within(seconds: float, work: Callable[[], None], what: str) -> None:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise SourceUnavailable(f"{what} does not answer within {seconds:g} s: check the address, and the network")
+        raise SourceUnavailable(f"{what} does not respond within {seconds:g} s: check the address, and the network")
     if raised:
         raise raised[0]

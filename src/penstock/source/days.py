@@ -25,7 +25,7 @@ class Days:
             day = self._parsed(cell)
         if not self.first <= day <= self.last:
             raise DataError(
-                f"{self._field} is {day}, outside of the days that were asked for, {self.first} to {self.last}:"
+                f"{self._field} is {day}, outside of the requested days, {self.first} to {self.last}:"
                 " let the source choose the rows by day"
             )
         found = self._known.get(day)
@@ -34,7 +34,7 @@ class Days:
 
     def _parsed(self, cell: object) -> date:
         if cell is None:
-            raise DataError(f"{self._field} is missing, which says to what day a row belongs")
+            raise DataError(f"{self._field} is missing: it is the day of the row")
         if isinstance(cell, datetime) and cell.time() == time():  # databases without a date type
             return cell.date()
         if isinstance(cell, date) and not isinstance(cell, datetime):

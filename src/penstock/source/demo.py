@@ -32,7 +32,7 @@ from penstock.source.protocol import COMPLETE, Row, RunContext
 class Fault(StrEnum):
     """A fault of one partition."""
 
-    TRANSIENT = "transient"  # the source does not answer for this day
+    TRANSIENT = "transient"  # the source does not respond for this day
     QUOTA = "quota"  # the source asks us to wait, for the rest of the span
     AUTH = "auth"  # the source refuses our credentials
     TRUNCATED = "truncated"  # the last row is cut off in the middle
@@ -128,7 +128,7 @@ class DemoSource:
         fault = rule.fault if rule else None
         match fault:
             case Fault.TRANSIENT:
-                yield SourceUnavailable(f"the demo source did not answer for {piece.customer} on {piece.day}")
+                yield SourceUnavailable(f"the demo source did not respond for {piece.customer} on {piece.day}")
                 return
             case Fault.QUOTA:
                 raise QuotaExceeded("the demo source is out of quota", retry_after=30.0)
@@ -181,7 +181,7 @@ def _with_fault(rows: list[dict[str, Any]], fault: Fault | None) -> Iterator[Row
 
 
 def _row_maker(fields: Sequence[Field]) -> Callable[[Random, int], dict[str, Any]]:
-    """Returns a function that generates a row: plausible values for well-known names, otherwise values of the type."""
+    """Return a function that generates a row: plausible values for well-known names, otherwise values of the type."""
     columns = [(field.name, _maker(field)) for field in fields]
 
     def make(random: Random, number: int) -> dict[str, Any]:

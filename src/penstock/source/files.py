@@ -163,7 +163,7 @@ class _Location:
             raise ConfigError("path: is missing, and the source gives none: write for example {date}.jsonl")
         if "://" not in path and not os.path.isabs(path):
             if folder is None:
-                raise ConfigError("path: must be absolute, or the source must say in which folder it is")
+                raise ConfigError("path: must be absolute, or the source must define its folder")
             path = f"{folder.rstrip('/')}/{path}"
         lake, template = _split(path)
         # a path outside of `folder` that the workspace file names is its own boundary
@@ -216,7 +216,7 @@ class _Location:
 
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
-        """Opens a file; gzip is decompressed while it is read."""
+        """Open a file; gzip is decompressed while it is read."""
         limits = self.delivery
         with self._translated_errors(path), self.lake.open(path) as file:
             self._refuse_link(path, file)
@@ -230,7 +230,7 @@ class _Location:
                 raise DataError(f"{path}: not a whole gzip file: {error}") from error
 
     def _refuse_link(self, path: str, file: BinaryIO) -> None:
-        """Raises ConfigError if the file is a link out of the folder. Checks the open file and not its name, which may
+        """Raise ConfigError if the file is a link out of the folder. Checks the open file and not its name, which may
         be replaced by a link in between."""
         if self.delivery.follow_symlinks or not isinstance(self.lake, LocalLake):
             return
@@ -247,7 +247,7 @@ class _Location:
 
     @contextmanager
     def _translated_errors(self, path: str) -> Iterator[None]:
-        """Translates errors of the lake to errors of a source."""
+        """Translate errors of the lake to errors of a source."""
         try:
             yield
         except LakeRefused as error:

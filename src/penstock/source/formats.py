@@ -70,7 +70,7 @@ def _lines(file: IO[AnyStr], name: str) -> Iterator[AnyStr]:
 
 
 def csv_reader(fields: Sequence[Field], delimiter: str, encoding: str) -> Reader:
-    """Returns a reader that converts cells to the JSON value of their field's type. A cell that cannot be converted is
+    """Return a reader that converts cells to the JSON value of their field's type. A cell that cannot be converted is
     passed on as text, and the contract rejects it; an empty one is null."""
     converters = {field.name: _converter(field.type) for field in fields}
     # The limit of the process is small by default; lines are bounded before they are parsed.
@@ -109,7 +109,7 @@ def _header(cells: Sequence[str], name: str) -> list[str]:
     if not header or not all(header):
         raise DataError(f"{name}, line 1: expected a header that names every column, found {','.join(cells)!r}")
     if twice := [column for column in header if header.count(column) > 1]:
-        raise DataError(f"{name}, line 1: the column {twice[0]!r} stands twice in the header")
+        raise DataError(f"{name}, line 1: the column {twice[0]!r} occurs twice in the header")
     return header
 
 
@@ -165,7 +165,7 @@ def parquet_rows(file: BinaryIO, name: str) -> Iterator[bytes]:
         with pa.parquet.ParquetFile(file, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as parquet:
             columns = parquet.schema_arrow.names
             if twice := [column for column in columns if columns.count(column) > 1]:
-                raise DataError(f"{name}: the column {twice[0]!r} stands twice")
+                raise DataError(f"{name}: the column {twice[0]!r} occurs twice")
             number = 0
             for batch in parquet.iter_batches(_ROWS_AT_A_TIME):
                 for row in batch.to_pylist():

@@ -1,4 +1,4 @@
-"""How far back a source can be asked. Partitions before this horizon are frozen: no run attempts them."""
+"""The horizon of a source is the oldest day that it serves. Partitions before it are frozen: no run attempts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of kind http: rows of a web service that answers with pages of JSON. Records are kept as received."""
+"""The source of kind http: rows of a web service that returns pages of JSON. Records are kept as received."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.config.assets import Query
 from penstock.config.settings import Customer
 from penstock.config.values import KeyDoc
 from penstock.errors import ConfigError, DataError, SourceUnavailable
-from penstock.source.answer import Answer, Record, trail
 from penstock.source.connectivity import connect
 from penstock.source.days import Days
 from penstock.source.options import Options, naming_query, read_options
 from penstock.source.paging import Cursor, Page, Paging, Step
 from penstock.source.protocol import COMPLETE, Row, RunContext
+from penstock.source.response import Record, ResponsePage, trail
 from penstock.source.template import DAY_NAMES, filled, names_in, of_day
 from penstock.source.web import Caller, host_of, is_address, shown
 
@@ -139,8 +139,8 @@ class HttpSource:
         field = request.date_field
         surplus = None if field is None or any(known.name == field for known in query.fields) else field
         days = Days(dates, field or "")
-        for number, answer in enumerate(self._pages(request, names), start=1):
-            for place, record in enumerate(answer.records, start=1):
+        for number, page in enumerate(self._pages(request, names), start=1):
+            for place, record in enumerate(page.records, start=1):
                 try:
                     day = dates[0] if field is None else days.of(_cell(record, field))
                 except DataError as error:
@@ -148,31 +148,29 @@ class HttpSource:
                 if day is not None:
                     yield day, record.line(without=surplus)
 
-    def _pages(self, request: Request, names: Mapping[str, str]) -> Iterator[Answer]:
+    def _pages(self, request: Request, names: Mapping[str, str]) -> Iterator[ResponsePage]:
         paging = request.paging
         url = filled(str(request.url), names)
         params = {name: filled(str(value), names) for name, value in request.params.items()}
         also = trail(paging.next) if isinstance(paging, Cursor) else None
         step: Step | None = paging.first() if paging else Step()
-        asked: set[tuple[object, ...]] = set()
+        requested: set[tuple[object, ...]] = set()
         before = b""
         number = 0
         while step is not None:
             number += 1
-            if step.key in asked:
-                raise DataError(
-                    f"page {number} is one that came before: the pages of {shown(url)} go round in a circle"
-                )
-            asked.add(step.key)
+            if step.key in requested:
+                raise DataError(f"page {number} was received before: the pages of {shown(url)} repeat")
+            requested.add(step.key)
             reply = self._caller.ask(step.url or url, {} if step.url else {**params, **step.params}, number)
             if reply.body is None:
                 return
-            answer = _answer(reply.body, trail(request.records), also, number)
-            if answer.records and reply.body == before:
-                raise DataError(f"page {number} is the same as the one before: {shown(url)} does not turn the page")
+            page = _parsed(reply.body, trail(request.records), also, number)
+            if page.records and reply.body == before:
+                raise DataError(f"page {number} equals the one before: {shown(url)} ignores the page parameter")
             before = reply.body
-            yield answer
-            step = paging.after(step, Page(len(answer.records), answer.also, reply.link)) if paging else None
+            yield page
+            step = paging.after(step, Page(len(page.records), page.also, reply.link)) if paging else None
 
 
 def _login(url: str | None) -> str:
@@ -198,16 +196,16 @@ def _asks_by_day(request: Request) -> bool:
     if not by_day and not {"first_date", "last_date"} <= names:
         raise ConfigError("url or params must have {date}, or {first_date} and {last_date}")
     if not by_day and request.date_field is None:
-        raise ConfigError("date_field: is missing: it says to which of the days a record belongs")
+        raise ConfigError("date_field: is missing: it names the field with the day of a record")
     known = ("customer_id", "query_name", *(DAY_NAMES if by_day else ("first_date", "last_date")))
     for text in texts:
         filled(text, dict.fromkeys(known, ""))
     return by_day
 
 
-def _answer(body: bytes, records: tuple[str, ...], also: tuple[str, ...] | None, number: int) -> Answer:
+def _parsed(body: bytes, records: tuple[str, ...], also: tuple[str, ...] | None, number: int) -> ResponsePage:
     try:
-        return Answer(body.decode("utf-8"), records, also)
+        return ResponsePage(body.decode("utf-8"), records, also)
     except UnicodeDecodeError as error:
         raise DataError(f"page {number} is not UTF-8 text (at byte {error.start + 1})") from error
     except DataError as error:

@@ -36,7 +36,7 @@ def read_options(model: type[T], written: Mapping[str, Any]) -> T:
 
 @contextmanager
 def naming_query(query: str) -> Iterator[None]:
-    """Adds the name of the query to a ConfigError about its options."""
+    """Add the name of the query to a ConfigError about its options."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Paging of web services: by page number, by offset, by a cursor in the answer, or by a link."""
+"""Paging of web services: by page number, by offset, by a cursor in the response, or by a link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The facts of an answer that determine the next request."""
+    """The facts of a response that determine the next request."""
 
     records: int
     cursor: Any
@@ -46,7 +46,7 @@ class _Sized(Options):
     @pydantic.model_validator(mode="after")
     def _both_or_none(self) -> Self:
         if self.size_param is not None and self.size is None:
-            raise ValueError("size_param needs size: how many records are asked for")
+            raise ValueError("size_param needs size: the number of records per request")
         return self
 
     def sized(self, params: Mapping[str, str]) -> Step:
@@ -101,7 +101,7 @@ class Offsets(_Sized):
 
 
 class Cursor(Options):
-    """Each answer has the cursor of the next one at the dotted path `next`; the last has none."""
+    """Each response has the cursor of the next one at the dotted path `next`; the last has none."""
 
     kind: Literal["cursor"]
     param: str
@@ -121,7 +121,7 @@ class Cursor(Options):
 
 
 class Links(Options):
-    """Each answer has the address of the next one in its header `Link` (RFC 8288, rel=next); the last has none."""
+    """Each response has the address of the next one in its header `Link` (RFC 8288, rel=next); the last has none."""
 
     kind: Literal["link"]
 

@@ -38,7 +38,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A customer as its source knows it."""
+    """A customer as its source lists it."""
 
     id: str
     name: str
@@ -55,13 +55,13 @@ class Source(Protocol):
     Before each request a source calls `context.budget.spend()`, which waits as long as the `rate` in the workspace file
     requires.
 
-    A source may also have `refuse(query)`, which raises a ConfigError for a query that it could not answer: it is
+    A source may also have `refuse(query)`, which raises a ConfigError for a query that it cannot fetch: it is
     called before attempts are issued. It may implement Lister and Probed.
 
     Three hooks of the class are optional. Commands that only read state use them too, so importing the module must be
     cheap: a class that needs a client library imports it inside of functions.
 
-    - `keeps`, a `penstock.config.values.Keeps`: for how long the source can be asked for a day. Older partitions are
+    - `keeps`, a `penstock.config.values.Keeps`: how long the source keeps a day. Older partitions are
       frozen. `sources.<name>.keeps` in the workspace file replaces it.
     - `normalise_customer(text)`, a static method: returns the customer id as partition keys have it, and raises a
       ValueError with the rule ("must be digits") for an id that the source cannot have.

@@ -95,7 +95,7 @@ def normalise_customer(text: str) -> str:
 
 
 def refuse_queries(source: Source, queries: Iterable[Query]) -> None:
-    """Raises ConfigError if the source has a method `refuse` and it refuses a query."""
+    """Raise ConfigError if the source has a method `refuse` and it refuses a query."""
     refuse = getattr(source, "refuse", None)
     if refuse is None:
         return

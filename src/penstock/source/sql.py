@@ -133,7 +133,7 @@ class SqlSource:
             yield connection
 
     def _refuse_missing_file(self) -> None:
-        """Raises SourceUnavailable for a missing SQLite file: SQLite would create an empty database."""
+        """Raise SourceUnavailable for a missing SQLite file: SQLite would create an empty database."""
         file = self._url.database or ""
         named = (
             self._url.get_backend_name() == "sqlite" and file not in ("", ":memory:") and "uri" not in self._url.query
@@ -143,7 +143,7 @@ class SqlSource:
 
     @contextmanager
     def _translated_errors(self, query: str) -> Iterator[None]:
-        """Translates errors of the database to ours, without secrets."""
+        """Translate errors of the database to ours, without secrets."""
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
@@ -259,11 +259,11 @@ def _columns(result: CursorResult[Any], date_field: str) -> list[str]:
         raise ConfigError("sql: must be a SELECT: this statement returns no rows")
     columns = list(result.keys())
     if twice := [name for name in columns if columns.count(name) > 1]:
-        raise ConfigError(f"sql: the column {twice[0]} stands twice: rename one with AS")
+        raise ConfigError(f"sql: the column {twice[0]} occurs twice: rename one with AS")
     if date_field not in columns:
         raise ConfigError(
             f"date_field: {date_field} is not a column of the result (columns: {', '.join(columns)});"
-            " it says to which day a row belongs"
+            " it must be the column with the day of a row"
         )
     return columns
 

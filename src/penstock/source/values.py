@@ -17,7 +17,7 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     become text, which the contract rejects. Raises TypeError for other types."""
     try:
         line = orjson.dumps(row, default=_as_json)
-    except TypeError:  # an integer of more than 64 bits, say
+    except TypeError:  # for example an integer of more than 64 bits
         return orjson.dumps(_exact(row), default=_as_json)
     # orjson writes null for NaN and infinity, which could not be distinguished from a missing value
     if b"null" in line and any(type(value) is float and not isfinite(value) for value in row.values()):

@@ -31,7 +31,7 @@ _SECRET_LENGTH = 4  # shorter words are not hidden
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The body of an answer (None for 204 No Content), and the address of the next page from its header."""
+    """The body of a response (None for 204 No Content), and the address of the next page from its header."""
 
     body: bytes | None
     link: str | None
@@ -49,7 +49,7 @@ class Caller:
         self._secrets = sorted(words, key=len, reverse=True)
 
     def ask(self, url: str, params: Mapping[str, str], number: int) -> Reply:
-        """Fetches one page. Follows redirects only on the same host: others must not get the headers."""
+        """Fetch one page. Follows redirects only on the same host: others must not get the headers."""
         start = url
         for _ in range(_MOST_REDIRECTS + 1):
             self._budget.spend()
@@ -103,22 +103,22 @@ class Caller:
 
     @contextmanager
     def _translated_errors(self, url: str) -> Iterator[None]:
-        """Translates errors of the client to ours, without headers and parameters."""
+        """Translate errors of the client to ours, without headers and parameters."""
         import httpx
 
         where = shown(url)
         try:
             yield
         except httpx.TimeoutException as error:
-            raise SourceUnavailable(f"{where} did not answer within {self._timeout:g} s") from error
+            raise SourceUnavailable(f"{where} did not respond within {self._timeout:g} s") from error
         except (
             httpx.UnsupportedProtocol,
             httpx.InvalidURL,
             httpx.LocalProtocolError,
         ):  # may quote headers
-            raise ConfigError(f"{where} cannot be asked: check url, params and headers") from None
+            raise ConfigError(f"{where}: the request is not valid: check url, params and headers") from None
         except httpx.DecodingError as error:
-            raise SourceUnavailable(f"{where}: the answer broke off, or is not compressed as it says") from error
+            raise SourceUnavailable(f"{where}: the response is incomplete, or its compression is not valid") from error
         except httpx.TransportError as error:
             raise SourceUnavailable(f"{where}: {self._hidden(str(error)) or type(error).__name__}") from error
 

@@ -43,4 +43,4 @@ class AuditedAct(StrEnum):
 def refuse_blank(reason: str | None) -> None:
     """Raise UsageError if a reason is given but blank."""
     if reason is not None and not reason.strip():
-        raise UsageError("the reason is empty: say why, for the audit log and for `penstock why`")
+        raise UsageError("the reason is empty: give one, for the audit log and for `penstock why`")

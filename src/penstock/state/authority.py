@@ -157,13 +157,13 @@ def refusal(request: AuthorityRequest) -> str | None:
 
 
 def _never_judged(request: AuthorityRequest) -> str | None:
-    return "no attempt of it was judged yet: there is no run to give authority to" if request.state is None else None
+    return "no attempt of it has a verdict yet: there is no run to give authority to" if request.state is None else None
 
 
 def _attempt_is_open(request: AuthorityRequest) -> str | None:
     for row in request.attempts.values():
         if row.outcome is None:
-            return f"it is being worked on by run {row.run_id}: wait for its verdict"
+            return f"run {row.run_id} works on it: wait for its verdict"
     return None
 
 
@@ -190,15 +190,15 @@ def _was_demoted(request: AuthorityRequest) -> str | None:
     if target.demoted_at is None:
         return None
     return (
-        f"run {target.run_id} was demoted at {target.demoted_at:%Y-%m-%d %H:%M} UTC, and a demoted run never returns:"
-        f" take another run, or fetch it again with `penstock run {request.key} --reprocess`"
+        f"run {target.run_id} was demoted at {target.demoted_at:%Y-%m-%d %H:%M} UTC, and a demoted run never regains"
+        f" authority: choose another run, or fetch it again with `penstock run {request.key} --reprocess`"
     )
 
 
 def _made_from_a_demoted_run(request: AuthorityRequest) -> str | None:
     if not request.demoted_inputs:
         return None
-    return f"run {request.target.run_id} was made from {request.demoted_inputs[0]}: take another run"
+    return f"run {request.target.run_id} was derived from {request.demoted_inputs[0]}: choose another run"
 
 
 def _raw_is_deleted(request: AuthorityRequest) -> str | None:

@@ -129,9 +129,9 @@ FROM incoming_closing c
 WHERE {same_key("k", "c")} AND c.ruling = 'apply' AND c.outcome = 'FAILED' AND k.next_run_at IS NOT NULL
 """
 
-OVERTAKEN = "a run that went into it is not the trusted one any more: it is made again"
+OVERTAKEN = "an input run is no longer the trusted one: the partition is derived again"
 
-# A derived partition vouches for its input runs, so they must be the trusted ones in this transaction.
+# A derived partition is valid only for its input runs, so they must be the trusted ones in this transaction.
 _SAME_INPUT = " AND ".join(f"s.{name} = i.input_{name}" for name in KEY_COLUMNS)
 _ITS_INPUTS = f"{same_key('i', 'c')} AND i.run_id = c.run_id"
 _CLOSED_INPUTS = f"SELECT 1 FROM attempt_input i JOIN incoming_closing c ON {_ITS_INPUTS} WHERE {_SAME_INPUT}"

@@ -343,7 +343,7 @@ class ControlStore:
         if row is None:
             raise ActRefused(f"there is no run {run_id}: `penstock runs list` shows them")
         if row.finished_at is not None:
-            raise ActRefused(f"run {run_id} is over: there is nothing to go on with")
+            raise ActRefused(f"run {run_id} is over: nothing is left to resume")
         alive = sa.and_(
             worker.c.token == row.worker_token,
             worker.c.stopped_at.is_(None),
@@ -378,7 +378,7 @@ def _check_lease(connection: Connection, run_id: RunId, worker_token: str) -> No
     query = sa.select(run.c.worker_token, run.c.finished_at).where(run.c.run_id == run_id).with_for_update(read=True)
     row = connection.execute(query).one_or_none()
     if row is not None and (row.worker_token != worker_token or row.finished_at is not None):
-        raise LeaseLost(f"run {run_id} was taken over by another worker, or ended, while this one slept")
+        raise LeaseLost(f"run {run_id} was taken over by another worker, or ended, while this one was paused")
 
 
 def _issue_events(run_id: RunId, batch: str, issued: Sequence[Issued], refused: Sequence[Refused]) -> list[Event]:

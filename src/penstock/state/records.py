@@ -61,7 +61,7 @@ class Attempt:
         return [complaint for complaint in self.complaints or [] if complaint.get("severity") == "warn"]
 
     @property
-    def was_vouched_for(self) -> bool:
+    def was_trusted(self) -> bool:
         return self.outcome is Outcome.SUCCEEDED or self.approved_at is not None
 
 
@@ -175,7 +175,7 @@ class Consumed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The validator vouches for the run of this attempt."""
+    """The verdict that accepts the run of this attempt."""
 
     attempt: AttemptKey
     worker_token: str
@@ -191,7 +191,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The validator does not vouch for the run of this attempt, for the given reason."""
+    """The verdict that rejects the run of this attempt, with the reason."""
 
     attempt: AttemptKey
     worker_token: str
@@ -257,7 +257,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """How a source responded to the requests of one round."""
+    """The responses of a source to the requests of one round."""
 
     succeeded: int = 0
     refused: int = 0  # different requests that were refused for the source's own reasons

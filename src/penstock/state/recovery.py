@@ -34,7 +34,7 @@ class FoundRun(NamedTuple):
     contract_fingerprint: str
     extracted_at: datetime
     demoted: bool = False  # by an event in an exported segment of the ledger
-    usable: bool = True  # False: its raw run is missing or does not fit, so nothing vouches for the rows
+    usable: bool = True  # False: its raw run is missing or does not fit, so the rows cannot be verified
 
 
 class SealedRun(NamedTuple):
@@ -47,7 +47,7 @@ class SealedRun(NamedTuple):
     payload_bytes: int
     contract_fingerprint: str
     extracted_at: datetime
-    outcome: str = Outcome.CANCELLED  # unless an event in an exported segment says otherwise
+    outcome: str = Outcome.CANCELLED  # unless an event in an exported segment proves otherwise
     error_class: str | None = "internal"
     content_digest: str | None = None
     demoted: bool = False
@@ -59,7 +59,7 @@ class RecoveryRuling(StrEnum):
     APPROVE = "approve"  # the attempt is rejected in the database: it was approved after the backup
     KNOWN = "known"  # the database knows it as accepted
     WITHDRAWN = "withdrawn"  # it was demoted: its rows are in the table and stay hidden
-    CONFLICT = "conflict"  # nothing vouches for it, or the database closed it without a verdict: it stays hidden
+    CONFLICT = "conflict"  # nothing proves it, or the database closed it without a verdict: it stays hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class AssetRecovery:
     decisions: Sequence[Decision] = ()
     sealed: Sequence[tuple[SealedRun, int]] = ()  # with the attempt number that each gets
     withdrawn: Sequence[PartitionKey] = ()  # their rows left the tables after the backup: demoted
-    demoted: Sequence[PartitionKey] = ()  # an exported event says so: demoted, their rows are still in the tables
+    demoted: Sequence[PartitionKey] = ()  # an exported event proves it: demoted, their rows are still in the tables
     overtaken: Sequence[PartitionKey] = ()  # a later run than the trusted one was demoted: nothing is trusted now
     hidden: Sequence[PartitionKey] = ()  # their rows left the tables, and another run waits to be published
     superseded: Sequence[tuple[AttemptKey, KnownAttempt]] = ()  # open at the backup, and a later run is known now
@@ -209,7 +209,7 @@ def plan_recovery(
     ambiguous = sorted(key for key, runs in by_key.items() if len(runs) > 1 or _differs(runs[0], known))
     newest = [max(runs, key=lambda run: run.attempt.run_id) for _, runs in sorted(by_key.items())]
     unknown = [run for run in sealed if run.attempt.run_id not in known.attempts.get(run.attempt.partition, {})]
-    # A run that nothing vouches for gets no attempt, so it gets no number.
+    # A run without proof gets no attempt, so it gets no number.
     there = [run for run in newest if run.usable or run.attempt.run_id in known.attempts.get(run.attempt.partition, {})]
     numbers = _attempt_numbers(known, [*(run.attempt for run in there), *(run.attempt for run in unknown)])
     decisions = [_decide(run, known, numbers) for run in newest]

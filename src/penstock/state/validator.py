@@ -1,4 +1,4 @@
-"""The validator's store: judges issued attempts and demotes runs that fail a re-check, and nothing else."""
+"""The validator's store: records verdicts on issued attempts, demotes runs that fail a re-check, and no more."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""JSON documents of the values that commands and the HTTP API return."""
+"""JSON documents of the values that commands return."""

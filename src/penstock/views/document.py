@@ -10,7 +10,7 @@ from typing import Any, NewType, TypeVar
 
 from penstock.clock import iso
 
-# One JSON object as a command prints it and the HTTP API returns it. Only this package creates documents; values are
+# One JSON object as a command prints it with `--json`. Only this package creates documents; values are
 # still Python's (dates, enums), and `encode` converts them.
 Document = NewType("Document", dict[str, Any])
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.views.document import Document
 
 if TYPE_CHECKING:
-    from penstock.control.asked_days import AskedDays
+    from penstock.control.requested_days import RequestedDays
     from penstock.warehouse.readiness import Coverage, Rule
 
 
 def ready_document(
-    require: str, rule: Rule, asked: Mapping[str, AskedDays], found: Mapping[str, Sequence[Coverage]]
+    require: str, rule: Rule, asked: Mapping[str, RequestedDays], found: Mapping[str, Sequence[Coverage]]
 ) -> Document:
     """Each table with its expected and available partitions, and the days that lack some."""
     return Document(
@@ -25,7 +25,7 @@ def ready_document(
     )
 
 
-def _table(asked: AskedDays, days: Sequence[Coverage], rule: Rule) -> dict[str, Any]:
+def _table(asked: RequestedDays, days: Sequence[Coverage], rule: Rule) -> dict[str, Any]:
     return {
         "table": asked.table,
         "ready": all(rule.holds(day) for day in days),

@@ -19,7 +19,7 @@ NOT_IN_THE_LAKE = (
     "rejected attempts and their complaints (sealed runs without a known verdict are listed as cancelled)",
     "marks: terminal, paused and held partitions, retries, breakers, backfills",
     "accepted runs without rows, and accepted runs that were never published: they are fetched again",
-    "which runs went into models: the next run makes them again",
+    "the input runs of models: the next run derives them again",
     "runs, events and audit entries that were not exported",
 )
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def why_document(found: Why) -> Document:
-    """Everything that is known about one partition, with its last attempts."""
+    """One partition: authority, pointer, last attempts, blocks and next step."""
     from penstock.control.why import SHOWN_ATTEMPTS
 
     state = found.view.state

@@ -1,1 +1,1 @@
-"""What consumers may read: Delta tables, pointers that say which run is in them, and the protocol that moves both."""
+"""The tables that consumers read: Delta tables, pointers to the served run of each partition, publish protocol."""

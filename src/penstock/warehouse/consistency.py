@@ -27,7 +27,7 @@ _LISTED = 5  # versions or tables in a message
 
 
 def known_publications(connection: Connection, publications: Iterable[str]) -> set[str]:
-    """Those of these publications that the database prepared or published."""
+    """Return the publications among these that the database prepared or published."""
     batch, names = schema.load_batch.c, sorted(set(publications))
     found: set[str] = set()
     for at in range(0, len(names), _NAMES):

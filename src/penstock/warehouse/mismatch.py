@@ -64,7 +64,7 @@ def _remedy(kind: MismatchKind) -> str:
     match kind:
         case MismatchKind.UNKNOWN_TABLE:
             return (
-                "`penstock recover --from lake` takes it into the database; if nobody needs it, delete its folder from"
+                "`penstock recover --from lake` adds it to the database; if it is not needed, delete its folder from"
                 " the lake"
             )
         case MismatchKind.LAKE_AHEAD:

@@ -40,7 +40,7 @@ ENGINE = "penstock"  # of quality rules that the Open Data Contract Standard has
 
 @dataclass(frozen=True, slots=True)
 class BaseCheck(ABC, Generic[C]):
-    """A declared check with everything that its kind knows about evaluation, messages and exchange."""
+    """A declared check with the evaluation, messages and exchange formats of its kind."""
 
     declared: C
 

@@ -1,4 +1,4 @@
-"""references: values that exist in the vouched partition of another table, of the same customer and day."""
+"""references: values that exist in the trusted partition of another table, of the same customer and day."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class RequiredCheck(RowCheck[Required]):
 
     @property
     def name(self) -> str:
-        # each field is reported on its own, so a declared name would not say which one is missing
+        # each field is reported on its own, so a declared name would not name the missing one
         return self.default_name
 
     @property

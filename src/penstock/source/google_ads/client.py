@@ -51,7 +51,7 @@ def login_from(environ: Mapping[str, str], options: Options) -> Login:
         missing += [name for name in _INSTALLED if name not in given]
     if missing:
         raise ConfigError(
-            f"the environment lacks {', '.join(missing)}: Google Ads is asked with {_TOKEN} and either"
+            f"the environment lacks {', '.join(missing)}: Google Ads needs {_TOKEN} and either"
             f" {', '.join(_INSTALLED)} or {_KEY_FILE}"
         )
     return Login(token, tuple(given.items()))
@@ -80,8 +80,8 @@ class Connection:
             call = _service(self._options, self._login, self.version).search_stream(
                 customer_id=customer_id, query=query, retry=None, timeout=self._options.timeout.total_seconds()
             )
-            for answer in call:
-                yield answer.results
+            for response in call:
+                yield response.results
         except (GoogleAdsException, GoogleAPICallError) as error:
             ours = translated(error, customer_id, self.version, self._login.hidden)
             if isinstance(ours, AuthFailed):
@@ -112,7 +112,7 @@ def _service(options: Options, login: Login, version: str) -> Any:
 
 
 def _credentials(login: Login) -> Any:
-    """Signs in before the first request, so that invalid credentials are not mistaken for a network error."""
+    """Sign in before the first request, so that invalid credentials are not mistaken for a network error."""
     from google.ads.googleads import oauth2
     from google.auth.exceptions import GoogleAuthError, TransportError
 

@@ -21,7 +21,7 @@ _REQUEST_ID = "request-id"
 
 
 class Fault(NamedTuple):
-    """One error of an answer: the family and name of its code, its message, and the pause that it asks for."""
+    """One error of a response: the family and name of its code, its message, and the pause that it asks for."""
 
     family: str
     name: str
@@ -69,7 +69,7 @@ def translated(error: Exception, customer_id: str, version: str, hide: Callable[
     """Our error for one of the client library; `hide` removes secrets from messages of the server."""
     call = _call(error)
     if call is None:
-        return SourceUnavailable(f"Google Ads did not answer for {customer_id}: {hide(str(error))}")
+        return SourceUnavailable(f"Google Ads did not respond for {customer_id}: {hide(str(error))}")
     metadata = call.trailing_metadata() or ()
     where = _where(customer_id, metadata)
     if faults := [fault._replace(message=hide(fault.message)) for fault in _faults(metadata, version)]:
@@ -80,7 +80,7 @@ def translated(error: Exception, customer_id: str, version: str, hide: Callable[
 def refused_credentials(reason: str, *, is_transient: bool) -> PenstockError:
     """Our error for a failed sign-in: of the network if `is_transient`, otherwise of the credentials."""
     if is_transient:
-        return SourceUnavailable(f"Google's sign-in did not answer: {reason}")
+        return SourceUnavailable(f"Google's sign-in did not respond: {reason}")
     return AuthFailed(f"Google refuses these credentials: {reason}; renew what GOOGLE_ADS_* hold, then run again")
 
 
@@ -121,13 +121,13 @@ def _fault(error: Any) -> Fault:
 
 
 def _by_fault(faults: Sequence[Fault], where: str) -> PenstockError:
-    """The error for an answer with several faults: those that concern every request come first."""
+    """The error for a response with several faults: those that concern every request come first."""
     reason = "; ".join(f"{fault.message.rstrip('.')} ({fault.code})" for fault in faults)
     for fault in faults:
         if fault.code == "request_error.UNSUPPORTED_VERSION":
             return _sunset(reason, where)
     if any(_of_the_login(fault) for fault in faults):
-        return AuthFailed(f"Google Ads refuses this login: {reason} ({where}); mend it, then run again")
+        return AuthFailed(f"Google Ads refuses this login: {reason} ({where}); correct it, then run again")
     quota = [fault for fault in faults if fault.family == "quota_error"]
     if quota:
         delays = [fault.retry_delay for fault in quota if fault.retry_delay is not None]
@@ -160,16 +160,16 @@ def _by_status(status: str, details: str, where: str, version: str) -> PenstockE
     """The error for a gRPC status without faults of Google Ads."""
     reason = f"{details or 'no details'} ({status}, {where})"
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED") or any(word in details for word in _BAD_CREDENTIALS):
-        return AuthFailed(f"Google Ads refuses this login: {reason}; mend it, then run again")
+        return AuthFailed(f"Google Ads refuses this login: {reason}; correct it, then run again")
     if status == "UNIMPLEMENTED":
-        return _sunset(f"nobody answers in version {version}: {reason}", where)
+        return _sunset(f"Google Ads does not respond in version {version}: {reason}", where)
     if status == "RESOURCE_EXHAUSTED" and "larger than max" in details:
-        return DataError(f"an answer of Google Ads is too large for one message: {reason}")
+        return DataError(f"a response of Google Ads is too large for one message: {reason}")
     if status == "RESOURCE_EXHAUSTED":
         return QuotaExceeded(f"Google Ads asks for a pause: {reason}")
     if status in ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"):
         return ConfigError(f"Google Ads does not accept the request: {reason}")
-    return SourceUnavailable(f"Google Ads did not answer, or broke off: {reason}")
+    return SourceUnavailable(f"Google Ads did not respond, or broke off: {reason}")
 
 
 def _sunset(reason: str, where: str) -> VersionRefused:

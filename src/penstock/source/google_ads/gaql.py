@@ -62,14 +62,14 @@ class Statement:
 def by_date(statement: Statement) -> Statement:
     """The statement with the day of each row, ordered by day. Raises ConfigError if it would exclude days or rows."""
     if statement.limit is not None:
-        raise ConfigError("LIMIT would leave rows out: take it away")
+        raise ConfigError("LIMIT would leave rows out: remove it")
     for condition in statement.conditions:
         name = _tokens(condition)[0].text
         if name in _CALENDAR:
-            raise ConfigError(f"{name} must not be restricted ({condition}): Penstock adds the days that it asks for")
+            raise ConfigError(f"{name} must not be restricted ({condition}): Penstock adds the days that it requests")
     for order in statement.order_by:
         if order.split()[0] in _CALENDAR and order.upper().endswith(" DESC"):
-            raise ConfigError(f"ORDER BY {order} contradicts the order of days that Penstock asks for: take it away")
+            raise ConfigError(f"ORDER BY {order} contradicts the order of days that Penstock requests: remove it")
     select = statement.select if DATE in statement.select else (*statement.select, DATE)
     others = tuple(order for order in statement.order_by if order.split()[0] != DATE)
     return replace(statement, select=select, order_by=(DATE, *others))
@@ -92,7 +92,7 @@ def compose(resource: str, select: Sequence[str], conditions: Sequence[str]) -> 
 
 
 def parse(text: str) -> Statement:
-    """Parses a query. Raises ConfigError if it is not valid."""
+    """Parse a query. Raises ConfigError if it is not valid."""
     clauses = _clauses(text)
     for needed in ("SELECT", "FROM"):
         if needed not in clauses:
@@ -145,7 +145,7 @@ def _clauses(text: str) -> dict[str, list[_Token]]:
             current.append(token)
     for name, tokens in clauses.items():
         if not tokens:
-            raise ConfigError(f"nothing stands after {name}")
+            raise ConfigError(f"nothing follows {name}")
     return clauses
 
 
@@ -153,7 +153,7 @@ def _names(tokens: Sequence[_Token]) -> Iterator[str]:
     for index, token in enumerate(tokens):
         if index % 2:
             if token.text != ",":
-                raise ConfigError(f"{token.text!r} stands where a comma is expected in SELECT")
+                raise ConfigError(f"{token.text!r} where a comma is expected in SELECT")
         elif not _FIELD.fullmatch(token.text):
             raise ConfigError(f"{token.text!r} is not the name of a field")
         else:

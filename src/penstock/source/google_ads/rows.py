@@ -32,7 +32,7 @@ _SUITABLE = {
 
 
 def row_reader(row_type: Any, fields: Iterable[Field], columns: Mapping[str, Column], enums: str) -> Read:
-    """Returns a function from a row to a dict. Raises ConfigError for paths that the API version does not have, and for
+    """Return a function from a row to a dict. Raises ConfigError for paths that the API version does not have, and for
     types that do not fit."""
     readers: list[tuple[str, Read]] = []
     problems: list[str] = []

@@ -49,7 +49,7 @@ class GoogleAdsSource:
         self.api_version = self._connection.version
 
     def refuse(self, query: Query) -> None:
-        """Raises ConfigError if the query is not valid."""
+        """Raise ConfigError if the query is not valid."""
         self._prepare(query)
 
     def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterator[tuple[date, Row]]:
@@ -63,7 +63,7 @@ class GoogleAdsSource:
             raise UsageError(f"an account is never {', '.join(unknown)} (statuses: {', '.join(_STATUSES)})")
         manager = self._options.login_customer_id
         if manager is None:
-            raise ConfigError("login_customer_id is missing: it names the manager whose accounts are meant")
+            raise ConfigError("login_customer_id is missing: it is the manager account of the accounts")
         conditions = [f"customer_client.level <= {levels}", "customer_client.manager = FALSE"]
         if statuses:
             conditions.append(f"customer_client.status IN ({', '.join(statuses)})")
@@ -112,7 +112,7 @@ class GoogleAdsSource:
 
 
 def date_groups(dates: Sequence[date]) -> list[list[date]]:
-    """Groups the days of one request each. A new group begins after a gap of more than a week."""
+    """Group the days of one request each. A new group begins after a gap of more than a week."""
     groups: list[list[date]] = []
     for day in dates:
         if groups and day - groups[-1][-1] <= _GAP:
@@ -137,16 +137,16 @@ def _statement(options: QueryOptions) -> gaql.Statement:
         return gaql.by_date(gaql.compose(options.resource or "", paths, options.conditions))
     statement = gaql.by_date(gaql.parse(options.gaql))
     if missing := [path for path in paths if path not in statement.select]:
-        raise ConfigError(f"gaql: its SELECT lacks {', '.join(missing)}, which select asks for")
+        raise ConfigError(f"gaql: its SELECT lacks {', '.join(missing)}, which select requires")
     return statement
 
 
 def _refuse_other_names(query: Query, options: QueryOptions) -> None:
-    """Raises ConfigError unless `select` and the fields of the query have the same names."""
+    """Raise ConfigError unless `select` and the fields of the query have the same names."""
     fields = [field.name for field in query.fields]
     missing = [name for name in fields if name not in options.select]
     if missing:
-        raise ConfigError(f"select says nothing about the fields {', '.join(missing)}: give each its Google Ads name")
+        raise ConfigError(f"select lacks the fields {', '.join(missing)}: give each its Google Ads name")
     for name in options.select:
         if name not in fields:
             raise ConfigError(f"select.{name}: there is no such field{did_you_mean(name, fields)}")

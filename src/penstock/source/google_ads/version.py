@@ -30,10 +30,10 @@ def known_version(wanted: str | None) -> str:
     """The wanted version, or the default. Raises ConfigError if the installed client does not support it."""
     known, version = versions(), wanted or DEFAULT
     if version not in known:
-        raise ConfigError(f"api_version: the installed client does not speak {version} (known: {', '.join(known)})")
+        raise ConfigError(f"api_version: the installed client does not support {version} (known: {', '.join(known)})")
     return version
 
 
 def part(version: str, name: str) -> Any:
-    """Imports a module of the client library for one API version. The first import takes about two seconds."""
+    """Import a module of the client library for one API version. The first import takes about two seconds."""
     return import_module(f"{_PACKAGE}.{version}.{name}")

@@ -1,4 +1,4 @@
-"""What the projections stand on: their head, exported segments of the ledger, consumed runs"""
+"""Ledger: the head of the projections, exported segments, consumed runs"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured of a run, so that later runs can be compared with it"""
+"""Measures of a run, with which later runs are compared"""
 
 from __future__ import annotations
 

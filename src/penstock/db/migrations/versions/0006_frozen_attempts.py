@@ -12,7 +12,7 @@ branch_labels = None
 depends_on = None
 
 
-# Rollback and approve count verdicts anew from now on; of those before, nothing has failed since where no failure counts.
+# Rollback and approve restart the count of failures; in older rows a count of 0 means no failure since.
 _SETTLED = """
 UPDATE partition_control SET cleared_attempt_no = COALESCE((
     SELECT MAX(a.attempt_no) FROM partition_attempt a

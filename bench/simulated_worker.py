@@ -16,7 +16,7 @@ from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 
 
-class Crew:
+class SimulatedWorker:
     """One run of one worker. A partition that another run holds is an error: there is no other run."""
 
     def __init__(self, workspace: Workspace) -> None:

@@ -18,7 +18,7 @@ _LAST_DAY, _END = date.max - 3 * _DAY, datetime.combine(date.max - _DAY, time(12
 
 
 @dataclass(frozen=True, slots=True)
-class AskedDays:
+class RequestedDays:
     """The expected partitions of the days in a readiness query.
 
     `due` holds the days that have ended. `ranges` holds `due` and the days that have not ended yet, as far as the
@@ -43,7 +43,7 @@ class AskedDays:
 
     @property
     def notes(self) -> list[str]:
-        """How the expected days differ from the requested ones, and why."""
+        """Differences between the expected and the requested days, with the reason of each."""
         found = []
         last = self.last
         if self.since and self.since < self.first:
@@ -60,7 +60,7 @@ class AskedDays:
         return found
 
 
-def asked_days(settings: Settings, table: str, selection: Selection, now: datetime) -> AskedDays:
+def requested_days(settings: Settings, table: str, selection: Selection, now: datetime) -> RequestedDays:
     """The requested days of a table, including a named day that has not ended yet. Raises UsageError if nothing is
     expected on any of the named days, now or later."""
     due, until = expected(settings, selection, now), selection.until
@@ -68,20 +68,20 @@ def asked_days(settings: Settings, table: str, selection: Selection, now: dateti
     if until is None:
         if last is None:
             raise UsageError(_nothing(settings, table, selection, now))
-        return AskedDays(table, selection.since, None, due, due, ended=False)
+        return RequestedDays(table, selection.since, None, due, due, ended=False)
     reach = until if last is None else min(until, last + _AHEAD)
     later = expected(settings, selection, max(now, _over_everywhere(reach)))
     if not later:
         raise UsageError(_nothing(settings, table, selection, now))
     first = min(span.first for span in later)
     if last is None:
-        return AskedDays(table, selection.since, until, clip_days(later, first, first), due, ended=False)
+        return RequestedDays(table, selection.since, until, clip_days(later, first, first), due, ended=False)
     to_come, further = [span for span in later if span.last > last], list[ExpectedRange]()
     if not to_come and until > reach:  # a customer may begin later than that
         further = [span for span in expected(settings, selection, _over_everywhere(until)) if span.last > last]
     following = min((max(span.first, last + _DAY) for span in (*to_come, *further)), default=last)
     ranges = [*clip_days(later, first, following), *clip_days(further, following, following)]
-    return AskedDays(table, selection.since, until, ranges, due, ended=following == last)
+    return RequestedDays(table, selection.since, until, ranges, due, ended=following == last)
 
 
 def _over_everywhere(day: date) -> datetime:

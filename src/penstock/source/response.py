@@ -1,4 +1,4 @@
-"""Parses one page of a web service's answer in a single pass, and keeps each record as the text that was received."""
+"""Parses one page of a response in a single pass, and keeps each record as the received text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Record(NamedTuple):
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) != len(pairs):
-        raise ValueError("a field stands twice")
+        raise ValueError("a field occurs twice")
     return row
 
 
@@ -57,7 +57,7 @@ _EXACT = json.JSONDecoder(
 )
 
 
-class Answer:
+class ResponsePage:
     """The list at the path `records`, and the value at the path `also`, for example the cursor of the next page. Raises
     DataError if there is no list."""
 
@@ -84,7 +84,7 @@ class Answer:
         return ".".join(self._wanted) or "its top"
 
     def _value(self, at: int, where: Trail) -> int:
-        """Parses the value that begins at `at`; returns its end."""
+        """Parse the value that begins at `at`, and return its end."""
         if where == self._wanted:
             return self._list(at)
         if where == self._wanted[: len(where)] and self._text.startswith("{", at):
