@@ -240,7 +240,7 @@ def test_a_large_plan_is_split_into_several_runs_and_an_error_stops_them(tmp_pat
     )
     assert penstock("db", "migrate", workspace=folder).returncode == 0
     assert answer("run", "--plan", workspace=folder)["total"] == 36
-    assert "it will be done in several" in penstock("run", "--plan", workspace=folder).stdout
+    assert "it is split into several runs" in penstock("run", "--plan", workspace=folder).stdout
 
     stopped = answer("run", workspace=folder, code=1, LOCKED_OUT="true")
     assert (stopped["planned"], stopped["accepted"]) == (36, 0)
@@ -250,7 +250,7 @@ def test_a_large_plan_is_split_into_several_runs_and_an_error_stops_them(tmp_pat
     mended = penstock("run", workspace=folder)
     assert mended.returncode == 0, mended.stderr
     assert "more to fetch" in mended.stderr
-    assert "the last is named here" in mended.stdout
+    assert "the last run is named here" in mended.stdout
     listed = answer("runs", "list", workspace=folder)
     assert listed["total"] >= 4
     assert answer("status", workspace=folder)["counts"]["materialized"] == 36

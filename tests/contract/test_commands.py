@@ -353,7 +353,7 @@ def test_raw_rows_are_read_only_while_the_partition_is_success(shop: Shop) -> No
     assert shop.commands() == [("state demote", 1)]
     refused = shop.run(*read)
     assert (refused.code, refused.stdout) == (1, "")
-    assert "no run" in refused.stderr
+    assert "has no trusted run" in refused.stderr
     [listed] = shop.ask("raw", "list", str(key()))["items"]
     assert (listed["run_id"], listed["authoritative"]) == (run_id, False)
     assert shop.run("state", "retry", str(key())).code == 0  # pending, with the demoted run still on record

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.app import Workspace, load_workspace
-from penstock.app.recovery import LakeRecovery, Recovery
+from penstock.app.recovery import LakeRecovery
+from penstock.app.table_rebuild import TableRebuild
 from penstock.contract.stored import store_contracts, stored_contracts
 from penstock.control.lake_evidence import ExportedFacts, collect_evidence, exported_facts, tables_in
 from penstock.control.select import Selection
@@ -331,7 +332,7 @@ def test_rows_of_two_runs_of_a_partition_are_never_shown(house: Harness, monkeyp
         patch.setattr("penstock.warehouse.month_staging._dropped", lambda loads, hides: {})
         old.publish()
     old = restored(old, backup)
-    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: old.rebuilder()[0])
+    monkeypatch.setattr(TableRebuild, "rebuilder", lambda self, *_, **__: old.rebuilder()[0])
     done = from_lake(old.workspace)
     assert [a.ambiguous for a in done.assets] == [[one(1)]]
     assert set(seen(old)) == set(slices(1, 2, 3))
@@ -394,7 +395,7 @@ def test_rows_that_another_tool_doubled_or_deleted_are_rebuilt_and_not_adopted(
     before = seen(house)
     table = DeltaTable(f"{house.workspace.context.lake.url}/warehouse/demo/campaign_daily/v1")
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
-    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: house.rebuilder()[0])
+    monkeypatch.setattr(TableRebuild, "rebuilder", lambda self, *_, **__: house.rebuilder()[0])
     done = from_lake(house.workspace)
     assert [a.ambiguous for a in done.assets] == [sorted(before)]
     assert {key: len(rows) for key, rows in rows_by_partition(house.workspace, TABLE).items()} == dict.fromkeys(
@@ -441,7 +442,7 @@ def test_withdrawn_partitions_stay_withdrawn_when_others_are_rebuilt(
     table = DeltaTable(f"{house.workspace.context.lake.url}/warehouse/demo/campaign_daily/v1")
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
     old = restored(house, backup)
-    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: old.rebuilder()[0])
+    monkeypatch.setattr(TableRebuild, "rebuilder", lambda self, *_, **__: old.rebuilder()[0])
     from_lake(old.workspace)
     old.publish()
     assert seen(old) == slices(1, 3)
@@ -451,7 +452,7 @@ def test_withdrawn_partitions_stay_withdrawn_when_others_are_rebuilt(
 def test_a_lost_database_is_rebuilt_beside_a_damaged_file(house: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     data_files(house)[0].write_bytes(b"PAR1")
     workspace = lost(house)
-    monkeypatch.setattr(Recovery, "_rebuilder", lambda self, *_, **__: Harness(house.folder).rebuilder()[0])
+    monkeypatch.setattr(TableRebuild, "rebuilder", lambda self, *_, **__: Harness(house.folder).rebuilder()[0])
     done = from_lake(workspace)
     assert len(done.damaged_files) == 1
     again = Harness(house.folder)

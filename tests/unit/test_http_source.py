@@ -95,15 +95,15 @@ def test_pages_are_turned_to_the_last(paging: dict[str, Any], asked: list[tuple[
         (
             {"kind": "cursor", "param": "at", "next": "next"},
             said(1, next="again"),
-            "page 2 is the same as the one before",
+            "page 2 equals the one before",
         ),
-        ({"kind": "cursor", "param": "at", "next": "next"}, said(next="again"), "page 3 is one that came before"),
-        ({"kind": "page", "param": "page"}, said(1), "page 2 is the same as the one before"),
-        ({"kind": "offset", "param": "at"}, said(1), "page 2 is the same as the one before"),
+        ({"kind": "cursor", "param": "at", "next": "next"}, said(next="again"), "page 3 was received before"),
+        ({"kind": "page", "param": "page"}, said(1), "page 2 equals the one before"),
+        ({"kind": "offset", "param": "at"}, said(1), "page 2 equals the one before"),
         (
             {"kind": "link"},
             Said(said().body, headers={"Link": '<?at=2>; rel="next"'}),
-            "page 3 is one that came before",
+            "page 3 was received before",
         ),
         (
             {"kind": "link"},
@@ -131,7 +131,7 @@ def test_days_with_gaps_are_asked_for_in_one_request() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"day": "2024-06-05"}, "page 1, record 2: day is 2024-06-05, outside of the days that were asked for"),
+        ({"day": "2024-06-05"}, "page 1, record 2: day is 2024-06-05, outside of the requested days"),
         ({}, "page 1, record 2: day is missing: it is the day of the row"),
         ({"day": 20240601}, "page 1, record 2: day '20240601' is not a date"),
         ({"day": ["2024-06-01"]}, "page 1, record 2: day \"['2024-06-01']\" is not a date"),

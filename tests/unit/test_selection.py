@@ -48,7 +48,6 @@ def test_a_changed_copy_keeps_the_other_filters() -> None:
     [
         ({"keys": ["demo/1"]}, "is not a partition key"),
         ({"keys": "demo/1"}, "'demo/1' is not a partition key"),
-        ({"since": "2024-06-02", "until": "2024-06-01"}, "--since 2024-06-02 is after --until 2024-06-01"),
         ({"since": "yesterday"}, "yesterday"),
         ({"until": 7}, "until 7 is not a date"),
         ({"status": "broken"}, "status 'broken' is unknown"),

@@ -896,7 +896,7 @@ def test_hyphens_in_ids_of_google_ads_customers_do_not_matter(tmp_path: Path) ->
 def test_google_ads_customers_are_digits(tmp_path: Path) -> None:
     asked = google_ads().replace("source: demo", "source: ads").replace("123-456-7890", "acme")
     assert refusals(tmp_path, asked) == [
-        "penstock.yaml:7: customers[1].id: 'acme' must be digits, because daily asks Google Ads for it"
+        "penstock.yaml:7: customers[1].id: 'acme' must be digits, because daily fetches it from Google Ads"
     ]
 
 

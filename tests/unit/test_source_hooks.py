@@ -62,7 +62,7 @@ def test_an_id_that_the_source_cannot_have_is_refused_at_its_place(tmp_path: Pat
     (tmp_path / "penstock.yaml").write_text(WORKSPACE % ("two words", module, "two words"))
     with pytest.raises(ConfigError) as refused:
         load_settings(tmp_path, {}, hooks_of)
-    reason = "customers[0].id: 'two words' must be one word, because orders asks the shop for it"
+    reason = "customers[0].id: 'two words' must be one word, because orders fetches it from the shop"
     assert f"penstock.yaml:6: {reason}" in str(refused.value).splitlines()
 
 

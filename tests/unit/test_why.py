@@ -239,7 +239,7 @@ def test_a_run_that_only_guards_held_back_comes_with_the_command_that_approves_i
     found = page(view(FAILED, "never_materialized"), approvable=True)
     assert found.approve == f'penstock state approve {key(5)} --run {NEW} --reason "..."'
     assert found.blocks[-1] == "attempt 2 was held back by a guard only: no answer"
-    assert found.next.startswith(f"if the rows are right, `{found.approve}`; otherwise: look at")
+    assert found.next.startswith(f"if the rows are right, `{found.approve}`; otherwise: see")
     assert page(view(FAILED)).approve is None
 
 

@@ -49,9 +49,9 @@ def day_range(date: AnyDay | None, since: AnyDay | None, until: AnyDay | None) -
     if date is not None and (since is not None or until is not None):
         raise UsageError("--date is one day; use it without --since and --until")
     if date is not None:
-        only = _day(date, "date")
+        only = parse_day(date, "date")
         return only, only
-    first, last = _day(since, "since"), _day(until, "until")
+    first, last = parse_day(since, "since"), parse_day(until, "until")
     if first and last and first > last:
         raise UsageError(f"--since {first} is after --until {last}")
     return first, last
@@ -74,7 +74,8 @@ def _listed(customers: AnyCustomers | None) -> list[str]:
     return [customers] if isinstance(customers, str) or not isinstance(customers, Iterable) else list(customers)
 
 
-def _day(value: AnyDay | None, name: str) -> Day | None:
+def parse_day(value: AnyDay | None, name: str) -> Day | None:
+    """A date, or text such as 2024-06-01, as a date. Raises UsageError for other values."""
     if isinstance(value, str):
         return day(value)
     if isinstance(value, datetime):

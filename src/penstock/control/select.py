@@ -10,7 +10,7 @@ from typing import Any, Self, assert_never
 from penstock.clock import last_day_over, utc_offset
 from penstock.config.assets import Model, Query
 from penstock.config.settings import Customer, Settings
-from penstock.control.filters import customer_ids, day_range
+from penstock.control.filters import customer_ids, parse_day
 from penstock.derived import Derived
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
@@ -48,14 +48,13 @@ class Selection:
         schema_version: str | None = None,
     ) -> None:
         named = (keys,) if isinstance(keys, str | PartitionKey) else keys
-        first, last = day_range(None, since, until)
         values = {
             "keys": tuple(PartitionKey.parse(key) if isinstance(key, str) else key for key in named),
             "source": source,
             "customers": customer_ids(customers),
             "queries": (queries,) if isinstance(queries, str) else tuple(queries),
-            "since": first,
-            "until": last,
+            "since": parse_day(since, "since"),
+            "until": parse_day(until, "until"),
             "status": _status(status),
             "schema_version": schema_version,
         }
