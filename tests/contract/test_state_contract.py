@@ -845,7 +845,7 @@ def test_the_validator_cannot_requeue_and_the_control_plane_cannot_judge() -> No
     def verbs(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert verbs(ValidatorStore) == {"judge", "reject", "withdraw"}
+    assert verbs(ValidatorStore) == {"judge", "withdraw"}
     judging = {"judge", "accept", "reject", "withdraw", "demote", "rollback", "approve"}
     assert not verbs(ControlStore) & judging
     assert not (verbs(RetryStore) | verbs(MarkStore)) & {*judging, "issue", "requeue"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
@@ -123,12 +123,14 @@ class Workspace:
         """
         return self.data.read(table, spark=spark, **options)
 
-    def sql(self, statement: str, as_of: str | None = None) -> pa.RecordBatchReader:
+    def sql(
+        self, statement: str, as_of: str | None = None, schema_versions: Mapping[str, str] | None = None
+    ) -> pa.RecordBatchReader:
         """The result of one SELECT on DuckDB over trusted rows; see `DataService.sql`.
 
         >>> ws.sql("SELECT count(*) FROM demo.campaign_daily").read_all()
         """
-        return self.data.sql(statement, as_of)
+        return self.data.sql(statement, as_of, schema_versions=schema_versions)
 
     def ready(self, table: str, *, require: str | int = "all", **filters: Unpack[SliceFilters]) -> bool:
         """Whether every day of a selection can be read; see `ReadinessService.ready`.
