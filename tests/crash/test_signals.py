@@ -91,7 +91,7 @@ def test_a_run_that_is_asked_to_stop_closes_its_attempts_without_a_verdict(
     _, words = run.communicate(timeout=90)
 
     assert run.returncode == 130, words
-    assert "what was open has been closed without a verdict" in words
+    assert "open attempts are closed without a verdict" in words
     assert "Traceback" not in words
     [attempt] = ws.context.state.attempts(key(1, YESTERDAY))
     assert (attempt.outcome, attempt.lost_count) == (Outcome.CANCELLED, 0)

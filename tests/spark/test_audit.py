@@ -185,7 +185,7 @@ def moved(verb: str, before: str | None) -> Callable[[Shop], list[Line]]:
 
 def retry_backfill(shop: Shop) -> list[Line]:
     old = shop.ws.backfills.get(shop.backfill())
-    shop.filters = {"backfill_id": old.backfill_id}
+    shop.filters, shop.flags = {"backfill_id": old.backfill_id}, {"without_raw": False}
     actors = builders.Actors.on(shop.ws.context.database)
     item = replace(actors.plan(key(1))[0], reason=AttemptReason.BACKFILL, backfill_id=old.backfill_id)
     [issued], _ = actors.try_to_issue(item)
@@ -277,7 +277,7 @@ def export_ledger(shop: Shop) -> list[Line]:
 
 
 def recover(shop: Shop) -> list[Line]:
-    shop.filters, shop.flags = {}, {"yes": True}
+    shop.filters, shop.flags = {}, {"from": "database", "yes": True}
     shop.ws.maintenance.recovery.from_database([], lambda _: None, shop.spark, actor="kim", flags={"yes": True})
     return [(0, "begun"), (0, "done")]
 
