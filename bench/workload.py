@@ -13,7 +13,8 @@ import yaml
 
 from bench.clock import StandingClock
 from penstock.app import Workspace
-from penstock.config.settings import Settings, load_settings
+from penstock.config.loading import load_settings
+from penstock.config.settings import Settings
 from penstock.partition import RunId
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.config.assets import Query
 from penstock.config.checks import Field
-from penstock.config.settings import load_settings
+from penstock.config.loading import load_settings
 from penstock.errors import AuthFailed, ConfigError, DataError, SourceUnavailable
 from penstock.partition import new_run_id
 from penstock.source.files import FilesSource

@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from penstock.config.assets import Query
-from penstock.config.settings import Customer, SourceSettings, load_settings
+from penstock.config.loading import load_settings
+from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import AuthFailed, ConfigError, SourceUnavailable
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_run_id

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from penstock.config.settings import load_settings
+from penstock.config.loading import load_settings
 from penstock.control.requested_days import requested_days
 from penstock.control.select import Selection
 from penstock.errors import UsageError

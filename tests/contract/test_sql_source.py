@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from penstock.config.assets import Query
 from penstock.config.checks import Field
-from penstock.config.settings import Customer, SourceSettings, load_settings
+from penstock.config.loading import load_settings
+from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import AuthFailed, ConfigError, DataError, PenstockError, SourceUnavailable
 from penstock.partition import new_run_id
 from penstock.source.protocol import RunContext

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from penstock.app import Workspace
-from penstock.config.settings import load_settings
+from penstock.config.loading import load_settings
 from penstock.projections.system_tables import system_table
 from penstock.source.registry import hooks_of
 from support.checker import places

@@ -12,7 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.settings import Settings, load_settings
+from penstock.config.loading import load_settings
+from penstock.config.settings import Settings
 from penstock.control.customers import plan_customers, write_customers
 from penstock.errors import ActRefused, ConfigError, StateConflict
 from penstock.source.protocol import Account

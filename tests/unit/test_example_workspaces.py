@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 from penstock.cli.init import write_workspace
-from penstock.config.settings import Settings, load_settings
+from penstock.config.loading import load_settings
+from penstock.config.settings import Settings
 from penstock.source.demo import DemoOptions, Fault
 from penstock.source.registry import hooks_of
 

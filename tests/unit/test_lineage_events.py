@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 from ulid import ULID
 
-from penstock.config.settings import LineageSettings, Settings, load_settings
+from penstock.config.loading import load_settings
+from penstock.config.settings import LineageSettings, Settings
 from penstock.contract.contract import Contract
 from penstock.errors import TransientError
 from penstock.observe.lineage import emit, run_events

@@ -17,7 +17,7 @@ from reference.settings import SOURCES, Section, check_example, sections, source
 from penstock.cli.main import app
 from penstock.config.check_keys import BESIDE_KEYS, CHECK_KEYS
 from penstock.config.checks import check_from_mapping
-from penstock.config.settings import load_settings
+from penstock.config.loading import load_settings
 from penstock.config.values import Declared, KeyDoc
 from penstock.errors import PenstockError
 from penstock.source.google_ads import options as google_ads

@@ -32,6 +32,7 @@ def test_text_is_read_as_the_command_line_reads_it() -> None:
         until=date(2024, 6, 30),
         status=PartitionStatus.FAILED,
     )
+    assert Selection(customers=None, queries=None) == Selection()
     assert Selection(KEY) == Selection(PartitionKey.parse(KEY)) == Selection([KEY])
     assert hash(written) == hash(replace(written, source=None))
     assert pickle.loads(pickle.dumps(written)) == written

@@ -26,15 +26,8 @@ from penstock.config.checks import (
     check_from_mapping,
     check_to_mapping,
 )
-from penstock.config.settings import (
-    Customer,
-    Settings,
-    SourceSettings,
-    SparkSettings,
-    StateSettings,
-    find_workspace,
-    load_settings,
-)
+from penstock.config.loading import find_workspace, load_settings
+from penstock.config.settings import Customer, Settings, SourceSettings, SparkSettings, StateSettings
 from penstock.contract.contract import Contract
 from penstock.contract.odcs import to_odcs
 from penstock.errors import ConfigError, UsageError

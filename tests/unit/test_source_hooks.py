@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.settings import SourceSettings, load_settings
+from penstock.config.loading import load_settings
+from penstock.config.settings import SourceSettings
 from penstock.config.source_hooks import SourceHooks
 from penstock.control.filters import customer_ids
 from penstock.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config.assets import Model
 from penstock.config.checks import check_from_mapping
-from penstock.config.settings import load_queries
+from penstock.config.loading import load_queries
 from penstock.contract.contract import Contract
 from penstock.contract.evaluation import row_rules
 from penstock.errors import ConfigError, UsageError

@@ -16,7 +16,7 @@ from penstock.app.raw_runs import RawService
 from penstock.app.readiness import ReadinessService
 from penstock.app.status import StatusService
 from penstock.clock import Clock, utc_now
-from penstock.config.settings import find_workspace, load_settings
+from penstock.config.loading import find_workspace, load_settings
 from penstock.control.filters import AnyCustomers, ReadOptions, SliceFilters
 from penstock.control.select import Selection
 from penstock.db.engine import Database

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from penstock.app.context import Context
 from penstock.clock import Clock, utc_now
-from penstock.config.settings import Settings, find_workspace, load_settings
+from penstock.config.loading import find_workspace, load_settings
+from penstock.config.settings import Settings
 from penstock.control.filters import ReadOptions, SliceFilters
 from penstock.source.registry import hooks_of
 

@@ -107,7 +107,7 @@ def infer(
 ) -> None:
     """Infer fields and checks from the rows of a raw run or a file, as YAML that a workspace can include."""
     from penstock.config.assets import query_to_mapping
-    from penstock.config.settings import name_after
+    from penstock.config.loading import name_after
     from penstock.contract.documents import as_yaml, checked_query
     from penstock.contract.infer import infer as propose
     from penstock.partition import PartitionKey

@@ -1,18 +1,16 @@
-"""The settings of a workspace: `penstock.yaml` as frozen values, or one error that lists every problem.
+"""The settings of a workspace: `penstock.yaml` as frozen values.
 
 Importing this module loads no Spark, no database driver and no Arrow.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import date, timedelta
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -21,20 +19,25 @@ from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from penstock import partition
 from penstock.config.assets import Asset, Model, Query
-from penstock.config.checks import (
-    References,
+from penstock.config.values import (
+    Day,
+    Declared,
+    Duration,
+    Kept,
+    KeyDoc,
+    Name,
+    Rate,
+    did_you_mean,
+    unknown_name,
 )
-from penstock.config.file import MERGED_MAPS, Document, Trail, read_workspace_file
-from penstock.config.source_hooks import HooksOf, SourceHooks
-from penstock.config.values import Day, Declared, Duration, Kept, KeyDoc, Name, Rate, describe_problem, did_you_mean
-from penstock.errors import ConfigError, UsageError
+from penstock.errors import UsageError
 
 WORKSPACE_FILE = "penstock.yaml"
 
 # Tables of models are named models.<name>, projections system.<name>: a source of that name would be ambiguous.
 _RESERVED_SOURCES = ("models", "system")
 _POSTGRES = "postgresql+psycopg://"
-_SQLITE = "sqlite:///"
+SQLITE = "sqlite:///"
 _MASKED = "***"
 
 
@@ -48,14 +51,14 @@ def _state_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "postgresql":
         url = _POSTGRES + rest
-    if url.startswith(_SQLITE):
-        if url.removeprefix(_SQLITE).partition("?")[0] in ("", ":memory:"):
+    if url.startswith(SQLITE):
+        if url.removeprefix(SQLITE).partition("?")[0] in ("", ":memory:"):
             raise ValueError(
                 "a database in memory is lost with the process: name a file, for example sqlite:///state.db"
             )
         return url
     if not url.startswith(_POSTGRES):
-        raise ValueError(f"must start with {_SQLITE} or {_POSTGRES}")
+        raise ValueError(f"must start with {SQLITE} or {_POSTGRES}")
     try:
         _ = urlsplit(url).port  # reading the property validates the port
     except ValueError:
@@ -82,7 +85,7 @@ class StateSettings(Declared):
     @pydantic.field_validator("schema_name")
     @classmethod
     def _only_where_schemas_exist(cls, name: str | None, info: ValidationInfo) -> str | None:
-        if name and info.data.get("url", "").startswith(_SQLITE):
+        if name and info.data.get("url", "").startswith(SQLITE):
             raise ValueError("a schema is for PostgreSQL only; a SQLite state has a file of its own")
         return name
 
@@ -350,13 +353,13 @@ class Settings(Declared):
     def customer(self, customer_id: str) -> Customer:
         found = self._customers_by_id.get(customer_id)
         if found is None:
-            raise UsageError(_unknown("customer", customer_id, self._customers_by_id))
+            raise UsageError(unknown_name("customer", customer_id, self._customers_by_id))
         return found
 
     def query(self, name: str) -> Query:
         found = self.queries.get(name)
         if found is None:
-            raise UsageError(_unknown("query", name, self.queries))
+            raise UsageError(unknown_name("query", name, self.queries))
         return found
 
     @cached_property
@@ -367,342 +370,10 @@ class Settings(Declared):
     def asset(self, name: str) -> Asset:
         found = self.assets.get(name)
         if found is None:
-            raise UsageError(_unknown("query", name, self.assets))
+            raise UsageError(unknown_name("query", name, self.assets))
         return found
 
     def queries_of(self, source: str) -> tuple[Query, ...]:
         if source not in self.sources:
-            raise UsageError(_unknown("source", source, self.sources))
+            raise UsageError(unknown_name("source", source, self.sources))
         return tuple(query for query in self.queries.values() if query.source == source)
-
-
-def _unknown(what: str, found: str, known: Iterable[str]) -> str:
-    names = list(known)
-    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "") if names else "none"
-    return f"{found!r} is not a known {what} (known: {listed}){did_you_mean(found, names)}"
-
-
-def find_workspace(start: Path) -> Path:
-    """Return the nearest folder, from `start` upwards, that contains a workspace file; ConfigError if there is none."""
-    folder = start.absolute()
-    for candidate in (folder, *folder.parents):
-        if (candidate / WORKSPACE_FILE).is_file():
-            return candidate
-    raise ConfigError(
-        f"there is no {WORKSPACE_FILE} in {folder} or any folder above it: run `penstock init` to create one"
-    )
-
-
-def load_settings(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> Settings:
-    """Load a workspace file, or that of a folder. Raises ConfigError with one line per problem. `hooks_of` returns the
-    rules of a kind of source."""
-    document = read_workspace_file(path / WORKSPACE_FILE if path.is_dir() else path, environ)
-    if document.incomplete:
-        document.raise_if_refused()
-    _normalise_customers(document, hooks_of)
-    settings = _validated(document)
-    if settings is not None:
-        _refuse_broken_references(document, settings.queries)
-    # These inspect the document instead of the models, so that one bad value does not hide the next problem.
-    _refuse_repeated_customers(document)
-    _refuse_unknown_names(document)
-    _refuse_customers_of_sources(document, hooks_of)
-    _refuse_broken_models(document)
-    document.raise_if_refused()
-    assert settings is not None  # otherwise the line above has raised
-    return settings
-
-
-def load_queries(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> dict[str, Query]:
-    """Load the queries of a workspace file, of a file that it could include, or of a file with a single query."""
-    document = read_workspace_file(path, environ)
-    if document.incomplete:
-        document.raise_if_refused()
-    written = document.values
-    if "tenant" in written or "state" in written:
-        return load_settings(path, environ, hooks_of).queries
-    alone = "queries" not in written
-    found = {}
-    own_name = str(written.get("name") or name_after(path))
-    for name, body in [(own_name, written)] if alone else _maps(document, "queries"):
-        where: Trail = () if alone else ("queries", name)
-        try:
-            context = {"field_names": {name: list(_strings(body.get("fields"), "name"))}}
-            stored = _stored_options(document, where, body)
-            found[name] = Query.model_validate({"source": "local", **body, **stored, "name": name}, context=context)
-        except pydantic.ValidationError as error:
-            for problem in error.errors(include_url=False):
-                document.refuse(_as_written(document, (*where, *problem["loc"])), describe_problem(problem))
-    document.raise_if_refused()
-    return found
-
-
-def name_after(file: Path) -> str:
-    """Return the name of a query that a file describes without a name."""
-    return re.sub(r"[^a-z0-9_]", "_", file.stem.lower())
-
-
-def _validated(document: Document) -> Settings | None:
-    names = {query: list(_strings(body.get("fields"), "name")) for query, body in _maps(document, "queries")}
-    try:
-        return Settings.model_validate(_shaped(document), context={"field_names": names})
-    except pydantic.ValidationError as error:
-        for problem in error.errors(include_url=False):
-            document.refuse(_as_written(document, problem["loc"]), describe_problem(problem))
-    return None
-
-
-def _as_written(document: Document, trail: Trail) -> Trail:
-    """Map a place in the models to the place in the file: a schema beside the state, a name beside the check."""
-    if trail == ("state", "schema") and trail not in document.places:
-        return ("schema",)
-    if "checks" in trail and trail[-1] in ("name", "severity"):
-        return (*trail[:-2], trail[-1])
-    return trail
-
-
-def _shaped(document: Document) -> dict[str, Any]:
-    """Return the document in the shape of the models: with names, long forms and absolute paths."""
-    written, root = document.values, document.file.parent
-    shaped = {key: value for key, value in written.items() if key != "schema" and (key, value) != ("spark", None)}
-    for key in sorted(Settings.not_in_yaml & set(written)):
-        document.refuse((key,), f"unknown key {key!r} (known: {', '.join(Settings.keys_in_yaml())})")
-    shaped |= {"root": root, "customer_files": tuple(document.customer_files)}
-    if "state" in written:
-        shaped["state"] = _shaped_state(document)
-    lake = written.get("lake")
-    if isinstance(lake, str) and lake and "://" not in lake:
-        shaped["lake"] = os.path.abspath(root / lake)
-    lineage = written.get("lineage")
-    if isinstance(lineage, Mapping) and isinstance(lineage.get("file"), str):
-        shaped["lineage"] = {**lineage, "file": os.path.abspath(root / lineage["file"])}
-    shaped |= {section: dict(written[section]) for section in MERGED_MAPS if section in written}
-    for name, body in _maps(document, "sources"):
-        common = SourceSettings.keys_in_yaml()
-        options = {key: value for key, value in body.items() if key not in common}
-        ours = {key: value for key, value in body.items() if key in common}
-        options |= _from_the_root(ours.get("kind"), options, root)
-        shaped["sources"][name] = {"name": name, "options": options, **ours}
-    for section, model in (("queries", Query), ("models", Model)):
-        for name, body in _maps(document, section):
-            known = ", ".join(model.keys_in_yaml())
-            if "name" in body:
-                document.refuse((section, name, "name"), f"unknown key 'name' (known: {known}); the name is {name!r}")
-            shaped[section][name] = {**body, "name": name}
-            if section == "queries":
-                shaped[section][name] |= _stored_options(document, (section, name), body)
-    return shaped
-
-
-def _stored_options(document: Document, trail: Trail, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with unexpanded variables as `stored_options`, if the options contain variables."""
-    if "stored_options" in body:
-        known = ", ".join(Query.keys_in_yaml())
-        document.refuse((*trail, "stored_options"), f"unknown key 'stored_options' (known: {known})")
-    written = document.unexpanded((*trail, "options")) if isinstance(body.get("options"), dict) else None
-    return {} if written is None else {"stored_options": written}
-
-
-def _from_the_root(kind: object, options: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Return options that name a local path as absolute paths: a worker has another working directory."""
-    url, folder = options.get("url"), options.get("folder", ".")
-    if kind == "sql" and isinstance(url, str):
-        return {"url": _absolute_sqlite(url, root)}
-    if kind == "files" and isinstance(folder, str) and "://" not in folder:
-        return {"folder": os.path.abspath(root / folder)}
-    return {}
-
-
-def _absolute_sqlite(url: str, root: Path) -> str:
-    file, mark, options = url.removeprefix(_SQLITE).partition("?")
-    if not url.startswith(_SQLITE) or file in ("", ":memory:"):
-        return url
-    return f"{_SQLITE}{os.path.abspath(root / file)}{mark}{options}"
-
-
-def _shaped_state(document: Document) -> dict[str, Any]:
-    state = document.values["state"]
-    shaped = dict(state) if isinstance(state, Mapping) else {"url": state}
-    if "schema" in document.values:
-        if "schema" in shaped:
-            document.refuse(("schema",), f"is already given at {document.place(('state', 'schema'))}")
-        shaped["schema"] = document.values["schema"]
-    url = shaped.get("url")
-    if isinstance(url, str):
-        shaped["url"] = _absolute_sqlite(url, document.file.parent)
-    return shaped
-
-
-def _maps(document: Document, section: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, body in document.values.get(section, {}).items():
-        if isinstance(body, dict):
-            yield name, body
-
-
-def _strings(items: object, key: str | None = None) -> Iterator[str]:
-    """Yield the strings in a list, or under a key of the maps in it; the models refuse anything else."""
-    for _, text in _numbered_strings(items, key):
-        yield text
-
-
-def _numbered_strings(items: object, key: str | None = None) -> Iterator[tuple[int, str]]:
-    for index, item in enumerate(items if isinstance(items, list) else ()):
-        text = item if key is None else item.get(key) if isinstance(item, dict) else None
-        if isinstance(text, str):
-            yield index, text
-
-
-def _refuse_repeated_customers(document: Document) -> None:
-    first: dict[str, int] = {}
-    for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
-        if first.setdefault(customer_id, index) != index:
-            earlier = document.place(("customers", first[customer_id]))
-            document.refuse(("customers", index, "id"), f"customer {customer_id!r} is already defined at {earlier}")
-
-
-def _refuse_unknown_names(document: Document) -> None:
-    sources = document.values.get("sources", {})
-    customers = {text: index for index, text in _numbered_strings(document.values.get("customers"), "id")}
-    for name, query in _maps(document, "queries"):
-        source = query.get("source")
-        if isinstance(source, str) and source not in sources:
-            document.refuse(("queries", name, "source"), _unknown("source", source, sources))
-        for index, customer_id in _numbered_strings(query.get("customers")):
-            if customer_id not in customers:
-                known = [document.hide(text, ("customers", at, "id")) for text, at in customers.items()]
-                document.refuse(("queries", name, "customers", index), _unknown("customer", customer_id, known))
-
-
-class _CustomerRule(NamedTuple):
-    """The rule of a source for customer ids, and a query that applies it to some or all customers."""
-
-    query_name: str
-    query: dict[str, Any]
-    title: str
-    normalise: Callable[[str], str]
-
-    def normalised(self, customer_id: str) -> str:
-        """The id as partition keys have it. An invalid id stays as it is and is refused later, with its place."""
-        try:
-            return self.normalise(customer_id)
-        except ValueError:
-            return customer_id
-
-
-def _customer_rules(document: Document, hooks_of: HooksOf) -> list[_CustomerRule]:
-    sources = dict(_maps(document, "sources"))
-    rules = []
-    for name, query in _maps(document, "queries"):
-        source = query.get("source")
-        kind = sources[source].get("kind") if isinstance(source, str) and source in sources else None
-        hooks = hooks_of(kind) if isinstance(kind, str) else SourceHooks()
-        if hooks.normalise_customer is not None:
-            rules.append(_CustomerRule(name, query, hooks.title or str(source), hooks.normalise_customer))
-    return rules
-
-
-def _rules_by_customer(rules: Sequence[_CustomerRule]) -> Callable[[str], _CustomerRule | None]:
-    """Finds the first rule that applies to a customer. The customers of each query are collected once."""
-    asking = [(rule, set(_strings(rule.query.get("customers")))) for rule in rules]
-    return lambda customer_id: next((rule for rule, only in asking if not only or customer_id in only), None)
-
-
-def _normalise_customers(document: Document, hooks_of: HooksOf) -> None:
-    """Replace customer ids by their normalised form, as in partition keys."""
-    rules = _customer_rules(document, hooks_of)
-    customers, rule_for = document.values.get("customers", []), _rules_by_customer(rules)
-    for index, customer_id in _numbered_strings(customers, "id"):
-        if rule := rule_for(customer_id):
-            customers[index]["id"] = rule.normalised(customer_id)
-    for rule in rules:
-        for index, customer_id in _numbered_strings(rule.query.get("customers")):
-            rule.query["customers"][index] = rule.normalised(customer_id)
-
-
-def _refuse_customers_of_sources(document: Document, hooks_of: HooksOf) -> None:
-    """Refuses ids that the source of a query does not accept. Customers of other sources may have any id."""
-    rule_for = _rules_by_customer(_customer_rules(document, hooks_of))
-    for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
-        if rule := rule_for(customer_id):
-            try:
-                rule.normalise(customer_id)
-            except ValueError as error:
-                text = f"{customer_id!r} {error}, because {rule.query_name} fetches it from {rule.title}"
-                document.refuse(("customers", index, "id"), text)
-
-
-def _refuse_broken_references(document: Document, queries: Mapping[str, Query]) -> None:
-    """Refuse `references` to unknown tables or fields, to fields of another type, and in a cycle."""
-    tables = {f"{query.source}.{query.name}": query for query in queries.values()}
-    needs: dict[str, set[str]] = {name: set() for name in tables}
-    for table, query in tables.items():
-        for index, check in enumerate(query.checks):
-            if not isinstance(check, References):
-                continue
-            needs[table].add(check.to)
-            trail: Trail = ("queries", query.name, "checks", index, "references")
-            if check.to not in tables:
-                document.refuse((*trail, "to"), _unknown("table", check.to, sorted(tables)))
-            else:
-                for text in _mismatches(check, query, tables[check.to]):
-                    document.refuse(trail, text)
-    for cycle in _cycles(needs):
-        trail = ("queries", tables[cycle[0]].name, "checks")
-        document.refuse(trail, f"tables refer to each other in a circle: {' -> '.join(cycle)}")
-
-
-def _mismatches(check: References, query: Query, other: Query) -> Iterator[str]:
-    ours = {field.name: field.type for field in query.fields}
-    theirs = {field.name: field.type for field in other.fields}
-    for mine, name in zip(check.fields, check.referenced_fields, strict=True):
-        if name not in theirs:
-            yield f"{name!r} is not a field of {check.to} (fields: {', '.join(theirs)}){did_you_mean(name, theirs)}"
-        elif ours[mine] != theirs[name]:
-            yield f"{mine} is a {ours[mine]}, {name} of {check.to} is a {theirs[name]}: they are never equal"
-
-
-def _refuse_broken_models(document: Document) -> None:
-    tables = {f"{query.get('source')}.{name}" for name, query in _maps(document, "queries")}
-    tables |= {f"models.{name}" for name in document.values.get("models", {})}
-    # an unknown source may come from a variable, and is refused elsewhere
-    known = sorted(table for table in tables if table.split(".")[0] in (*document.values.get("sources", ()), "models"))
-    needs: dict[str, set[str]] = {}
-    for name, model in _maps(document, "models"):
-        needed = dict(_numbered_strings(model.get("depends_on")))
-        needs[f"models.{name}"] = {table for table in needed.values() if table.startswith("models.")}
-        for index, table in needed.items():
-            if table not in tables:
-                document.refuse(("models", name, "depends_on", index), _unknown("table", table, known))
-        alone = {other for other, body in _maps(document, "models") if body.get("per", "date") == "date"}
-        if _is_per_customer(model) and needed and all(t.removeprefix("models.") in alone for t in needed.values()):
-            text = "none of the tables that it depends on has customers: write per: date"
-            document.refuse(("models", name, "per"), text)
-        if name in document.values.get("queries", {}):
-            other = document.place(("queries", name))
-            document.refuse(("models", name), f"{name!r} is the name of a query already, at {other}")
-    if needs:
-        for index, customer_id in _numbered_strings(document.values.get("customers"), "id"):
-            if customer_id == partition.ALL_CUSTOMERS:
-                text = f"{customer_id!r} is the customer id of models over all customers: choose another id"
-                document.refuse(("customers", index, "id"), text)
-    for cycle in _cycles(needs):
-        trail = ("models", cycle[0].removeprefix("models."), "depends_on")
-        document.refuse(trail, f"models depend on each other in a circle: {' -> '.join(cycle)}")
-
-
-def _is_per_customer(model: Mapping[str, Any]) -> bool:
-    return model.get("per") in ("customer,date", ["customer", "date"])
-
-
-def _cycles(needs: dict[str, set[str]]) -> Iterator[list[str]]:
-    """Yield cycles that share no member, each from its first name back to it."""
-    while True:
-        try:
-            TopologicalSorter(needs).prepare()
-        except CycleError as error:
-            members: list[str] = error.args[1][:0:-1]  # the sorter lists dependencies first
-            start = members.index(min(members))
-            yield [*members[start:], *members[: start + 1]]
-            needs = {name: others for name, others in needs.items() if name not in members}
-        else:
-            return

@@ -246,3 +246,10 @@ Kept = Annotated[Keeps, BeforeValidator(_keeps)]
 # YAML has lists only, and strict mode refuses a list for a tuple; the items stay strict
 LIST = pydantic.Field(strict=False)
 Names = Annotated[tuple[str, ...], LIST, AfterValidator(distinct)]
+
+
+def unknown_name(what: str, found: str, known: Iterable[str]) -> str:
+    """The message about a name that is not among the known ones, with the closest of them."""
+    names = list(known)
+    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "") if names else "none"
+    return f"{found!r} is not a known {what} (known: {listed}){did_you_mean(found, names)}"

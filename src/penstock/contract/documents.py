@@ -11,7 +11,7 @@ import yaml
 
 from penstock.config.assets import Query
 from penstock.config.file import too_large
-from penstock.config.settings import load_queries
+from penstock.config.loading import load_queries
 from penstock.config.source_hooks import HooksOf
 from penstock.config.values import describe_problem
 from penstock.contract.odcs import from_odcs, is_odcs

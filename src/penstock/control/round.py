@@ -46,7 +46,7 @@ class Round:
 
     @property
     def items(self) -> list[Planned]:
-        """Each partition once. One that a backfill selects is attempted for the backfill, so that its outcome counts
+        """The planned partitions, each once. A backfill has precedence, so that the outcome of its partitions counts
         there."""
         every = [*(item for claimed in self.chunks for item in claimed.items), *self.fresh, *self.history]
         return list({item.key: item for item in reversed(every)}.values())
@@ -213,7 +213,7 @@ class Planner:
 
 
 def _reasons(backfill: Backfill) -> list[PlanReason]:
-    """The reasons for which the backfill attempts partitions. One that moves history to another schema version
+    """The reasons for which the backfill attempts partitions. A backfill that moves history to another schema version
     attempts accepted partitions only."""
     again = [PlanReason.SUCCESS, PlanReason.RESTATE, PlanReason.RETRY] if backfill.reprocess else []
     pending = [] if backfill.selector.get("schema_version") else [PlanReason.MISSING, PlanReason.REQUEUED]

@@ -54,8 +54,8 @@ class Deriver:
     derived: Callable[[], Derived]
 
     def unchanged(self, keys: Sequence[PartitionKey]) -> list[PartitionKey]:
-        """The partitions whose inputs and definition are those of their authoritative run. One that was derived from a
-        demoted run is never among them: only a new run records other inputs."""
+        """The partitions whose inputs and definition are those of their authoritative run. Leaves out partitions that
+        were derived from a demoted run: only a new run records other inputs."""
         derived, found = self.derived(), list[PartitionKey]()
         withdrawn = {one.key for one in trusted_inputs(self.database)}
         for name, mine in _by_model(keys):
