@@ -145,7 +145,6 @@ class BackfillService:
 
         >>> ws.backfills.count_of_version(Selection(schema_version="v1"))
         """
-
         ranges = by_kind(without_frozen(self._context.ranges(selection))).fetched
         versions = self._context.state.versions(ranges)
         wanted = selection.schema_version
@@ -163,7 +162,6 @@ class BackfillService:
 
         >>> ws.backfills.preview_retry("01J0000000000000000000000A").total
         """
-
         found = RetryPreview(listed, self._context.now())
         for page in self._failure_pages(backfill_id, without_raw):
             found.add(page)
@@ -172,7 +170,6 @@ class BackfillService:
     def _failure_pages(self, backfill_id: str, without_raw: bool) -> Iterator[RetryPage]:
         """The partitions that failed in a backfill without a later attempt, in key order, sorted out page by page.
         Leaves out partitions that left the configuration."""
-
         self._context.backfills.get(backfill_id)  # refuses an unknown one
         due = {(span.source, span.customer_id, span.query_name): span for span in self._context.ranges(Selection())}
         after: PartitionKey | None = None
@@ -188,7 +185,6 @@ class BackfillService:
 
     def _failed(self, page: RetryPage) -> list[PartitionKey]:
         """The partitions of the page that are failed, so that a retry moves them."""
-
         wanted = set(page.wanted)
         found = (
             self._context.state.failed(clip_to_keys(self._context.ranges(Selection()), page.wanted)) if wanted else []

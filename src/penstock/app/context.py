@@ -68,17 +68,14 @@ class Context:
 
     @cached_property
     def database(self) -> Database:
-
         return Database(self.settings.state.url, self.settings.state.schema_name)
 
     @cached_property
     def lake(self) -> Lake:
-
         return open_lake(self.settings.lake)
 
     @cached_property
     def versions(self) -> Versions:
-
         return Versions(self.lake)
 
     @cached_property
@@ -97,7 +94,6 @@ class Context:
     def contracts(self) -> dict[str, Contract]:
         """The contracts of the current configuration, by the name of the query or model. The contract of a model whose
         current definition was never run has no fields until `ModelService.learn_contracts` derives them with Spark."""
-
         return {name: Contract.of(query) for name, query in self.settings.queries.items()} | self._known_models[0]
 
     @property
@@ -115,7 +111,6 @@ class Context:
 
     def stored_contracts(self) -> dict[str, Contract]:
         """Every contract that an attempt ever recorded, by fingerprint."""
-
         return {row.fingerprint: Contract.from_body(row.body) for row in self.state.contracts()}
 
     def contract_of(self, table: str) -> Contract:
@@ -138,18 +133,15 @@ class Context:
 
     def require_schema(self) -> None:
         """Raise ConfigError unless the state database has the schema of this version and belongs to this workspace."""
-
         ensure_current(self.database, self.settings.tenant, self.settings.workspace)
 
     def require_own_lake(self) -> None:
         """Raise LakeMismatch unless the lake and the state database belong together."""
-
         require_own_lake(self.database, self.lake)
 
     def mismatches(self, *, everything: bool = False) -> list[Mismatch]:
         """The disagreements between the lake and the state database; with `everything` also tables in the lake that
         the database does not know."""
-
         return mismatches(self.database, self.lake, everything=everything)
 
     def ranges(self, selection: Selection) -> list[ExpectedRange]:
@@ -162,7 +154,6 @@ class Context:
 
     @cached_property
     def ledger(self) -> LedgerReader:
-
         return LedgerReader(self.database, SegmentReader(self.lake))
 
     @cached_property

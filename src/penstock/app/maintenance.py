@@ -76,7 +76,6 @@ class MaintenanceService:
 
         >>> ws.maintenance.lost_database()
         """
-
         if version_of(self._context.database):
             return []
         return lake_without_database(self._context.lake, str(self._context.database))

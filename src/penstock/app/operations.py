@@ -45,7 +45,6 @@ class OperationService:
 
         >>> ws.operations.preview_retry(Selection(since="2024-06-01")).total
         """
-
         found = RetryPreview(listed, self._context.now())
         for page in self._retry_pages(selection, without_raw, None):
             found.add(page)
@@ -81,7 +80,6 @@ class OperationService:
     def _retry_pages(self, selection: Selection, without_raw: bool, until: datetime | None) -> Iterator[RetryPage]:
         """The failed partitions of a selection in key order, sorted out page by page; with `until`, only those whose
         last attempt ended no later."""
-
         ranges = self._context.ranges(selection)
         if selection.status not in (None, PartitionStatus.FAILED):
             return
@@ -97,7 +95,6 @@ class OperationService:
         """Move these partitions from failed to pending, in pages; returns the number moved. Each page is a transaction:
         after a kill, the finished pages are moved, the audit log has the line `begun`, and the next call moves the
         rest."""
-
         control = self._context.control
         if total <= MOVED:
             return control.requeue(list(islice(keys, MOVED)), entry)
@@ -186,7 +183,6 @@ class OperationService:
     ) -> int | None:
         """Change exactly these partitions, in transactions that block other writers only briefly. After a kill, the
         finished pages are changed, the audit log has the line `begun`, and the next call changes the rest."""
-
         total = count_partitions(ranges)
         if total <= MOVED:
             return change(ranges, True) if total else None

@@ -107,7 +107,6 @@ class PartitionService:
     def _demoted_inputs(self, view: PartitionView, pointer: Pointer | None) -> tuple[DemotedRun, ...]:
         """The demoted runs among the inputs of a model partition: of the run that readers see, and of the trusted
         run."""
-
         served = pointer.run_id if pointer is not None and pointer.available else None
         trusted = view.state.current_run_id if view.state.status is PartitionStatus.SUCCESS else None
         with self._context.database.snapshot() as connection:
@@ -142,7 +141,6 @@ class PartitionService:
 
         >>> ws.partitions.source_errors()
         """
-
         found = (describe(breaker, self._context.now()) for breaker in self._context.breakers.all())
         return [message for message in found if message]
 

@@ -83,7 +83,6 @@ class RunnerFactory:
 
     def refuse_mismatches(self, selection: Selection) -> None:
         """Raise LakeMismatch if the selected tables cannot be published, before anything is fetched."""
-
         assets = {f"{span.source}.{span.query_name}" for span in self._context.ranges(selection)}
         found = [one for one in self._context.mismatches() if one.asset is None or one.asset in assets]
         if found:

@@ -107,9 +107,8 @@ class RunService:
             return summary
         spark = self._context.session(spark)
         if whole.is_divided and any(span.kind is AssetKind.DERIVED for span in self._context.ranges(selection)):
-            for message in self._models.learn_contracts(
-                spark
-            ).values():  # at the start of hours of work, not at the end
+            broken = self._models.learn_contracts(spark)  # at the start of hours of work, not at the end
+            for message in broken.values():
                 listener.say(message)
         filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
         if resumes:
@@ -282,7 +281,6 @@ class RunService:
 
         >>> [run.message for run in ws.runs.unfinished()]
         """
-
         return unfinished_runs(self._context.state, self._context.ledger)
 
     def unfinished_messages(self) -> list[str]:
