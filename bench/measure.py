@@ -58,20 +58,22 @@ class Measured:
 
 
 class Stopwatch:
-    """Time by stage, for one thread; a stage may occur several times."""
+    """Time and processor time of this process by stage, for one thread; a stage may occur several times."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.cpu_seconds: dict[str, float] = defaultdict(float)
         self._stage: str | None = None
-        self._since = 0.0
+        self._since = self._cpu_since = 0.0
 
     def begin(self, stage: str) -> None:
         self.end()
-        self._stage, self._since = stage, time.perf_counter()
+        self._stage, self._since, self._cpu_since = stage, time.perf_counter(), time.process_time()
 
     def end(self) -> None:
         if self._stage is not None:
             self.seconds[self._stage] += time.perf_counter() - self._since
+            self.cpu_seconds[self._stage] += time.process_time() - self._cpu_since
             self._stage = None
 
     def ask(self, question: str, answer: Callable[[], T]) -> T:

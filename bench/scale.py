@@ -2,6 +2,9 @@
 
 A case is one entry of a registry (`CASES`): a function that fills a new workspace, and the measured act. A module
 `bench/scale_<noun>.py` defines the cases of one part of the system; `CASES` lists all of them.
+
+With `--simulate N` it instead takes N partitions through a whole workspace without work on data, at each power of ten
+from 10,000 to N (`bench/scale_simulation.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +27,7 @@ from bench.scale_case import Case
 from bench.scale_marks import MARKS
 from bench.scale_projection import PROJECTION
 from bench.scale_readiness import READINESS
+from bench.scale_simulation import show, simulate, sizes_up_to
 from bench.workload import Workload
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -34,13 +39,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, known = Console(stderr=True), circumstances()
     facts: list[dict[str, object]] = []
     cases = [case for case in CASES if not options.case or case.name in options.case]
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
+    simulated = () if options.simulate is None else options.partitions or sizes_up_to(options.simulate)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as name:
         for backend in options.backend or BACKENDS[:1]:
             with place(backend, Path(name)) as here:
-                for fact in measure_scale(here, cases, options.partitions or SIZES):
+                for fact in (
+                    chain.from_iterable(simulate(here, size, console) for size in simulated)
+                    if simulated
+                    else measure_scale(here, cases, options.partitions or SIZES)
+                ):
                     facts.append(fact)
                     print(json.dumps({**fact, **known}, default=str), flush=True)
-    console.print(table(facts))
+    if simulated:
+        show(console, facts)
+    else:
+        console.print(table(facts))
 
 
 def measure_scale(place: Place, cases: Sequence[Case], sizes: Sequence[int]) -> Iterator[dict[str, object]]:
@@ -80,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--partitions", type=positive, action="append", metavar="N", help="repeatable; 10000, 100000 and 1000000"
     )
+    parser.add_argument(
+        "--simulate", type=positive, metavar="N", help="fill a workspace with N partitions, without work on data"
+    )
+    parser.add_argument("--folder", type=Path, help="where the workspaces are created; a temporary folder")
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="repeatable; sqlite if not given")
     return parser
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, datetime
 from enum import StrEnum
 from typing import NamedTuple, NewType, Self
 
@@ -71,6 +71,11 @@ def asset_kind(source: str) -> AssetKind:
 
 def new_ulid() -> str:
     return str(ULID())
+
+
+def ulid_time(moment: datetime) -> str:
+    """A text that sorts after every ULID made earlier and before every later one."""
+    return str(ULID.from_timestamp(moment.timestamp()))[:10]
 
 
 def new_ulids(count: int) -> list[str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -468,7 +469,10 @@ def compact_with_the_stager_of_runs(house: Harness) -> None:
     house.workspace.publications.publisher(NO_SPARK, house.workers.register(), None).compact(head.name)
 
 
-NO_SPARK: Any = None
+# A session of which only the number of cores is used: the work is small enough for this process.
+NO_SPARK: Any = SimpleNamespace(
+    _sc=SimpleNamespace(master="local[4]", defaultParallelism=4, getConf=lambda: SimpleNamespace(get=lambda *_: None))
+)
 READERS: dict[str, Callable[[Harness], object]] = {
     "arrow": lambda house: house.workspace.data.vouched(TABLE).arrow(),
     "duckdb": lambda house: house.workspace.data.vouched(TABLE).duckdb().to_arrow_table(),

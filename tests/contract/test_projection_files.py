@@ -22,7 +22,7 @@ from penstock.lake import open_lake
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged
 from penstock.lifecycle import Act
-from penstock.partition import AttemptKey, RunId, new_ulid
+from penstock.partition import AttemptKey, RunId, new_ulid, ulid_time
 from penstock.projections import current, files, projector, publish_status
 from penstock.projections.fact import START, Cursor
 from penstock.projections.input_runs import CONSUMED
@@ -38,7 +38,7 @@ from penstock.projections.manifest import (
     tasks_path,
 )
 from penstock.projections.rows import DEP_SATISFACTION, TASKS
-from penstock.projections.run_files import _MOST_ALIKE, read_runs, ulid_time, with_rows
+from penstock.projections.run_files import _MOST_ALIKE, read_runs, with_rows
 from penstock.projections.runs import RUNS
 from penstock.projections.status_file import FILE
 from penstock.projections.system_tables import system_table
@@ -525,6 +525,34 @@ def test_deltas_become_a_base_when_they_are_many(harness: LedgerHarness, monkeyp
         assert rows(published(harness)) == whole(harness)
         assert len(whole(harness)) == day
     assert found == [(False, 1), (False, 2), (True, 0), (True, 1)]
+
+
+def test_many_deltas_beside_a_large_base_become_one_delta(
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base of many rows is not rewritten for a few rows, however many passes wrote them."""
+    tell(harness, *range(1, 11))
+    harness.projector.rebuild()
+    base = harness.projector.head.read()[1].status_base
+    monkeypatch.setattr(projector, "_MOST_DELTAS", 2)
+    monkeypatch.setattr(projector, "_SMALL_BASE", 9)
+    found = []
+    for day in (11, 12, 11, 13, 14):
+        tell(harness, day)
+        harness.projector.advance()
+        _, manifest = harness.projector.head.read()
+        found.append(len(manifest.status_deltas))
+        assert manifest.status_base == base
+        assert rows(published(harness)) == whole(harness)
+    assert found == [1, 2, 1, 2, 1]
+    assert [files.rows(harness.lake, path) for path in manifest.status_deltas] == [4]
+
+
+def test_the_deltas_of_a_large_base_may_be_larger() -> None:
+    bases = [0, 1_000, 300_000, 900_000, 2_000_000, 10_000_000, 20_000_000, 100_000_000]
+    waiting = [projector.most_waiting(base) for base in bases]
+    assert waiting == [50_000, 50_000, 60_000, 180_000, 200_000, 500_000, 500_000, 500_000]
+    assert all(base / most <= 20 for base, most in zip(bases, waiting, strict=True) if base <= 10_000_000)
 
 
 @pytest.mark.parametrize(

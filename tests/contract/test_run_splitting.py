@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from penstock.control import run_splitting
 from penstock.control.plan import ASKED_FOR, Plan, asked_for
 from penstock.control.run_splitting import RunBatches, by_month, windows
 from penstock.expected import ExpectedRange
@@ -73,6 +77,36 @@ def test_every_partition_is_in_one_portion_and_no_portion_is_too_large(actors: A
     assert [plan.later for plan in found] == [
         len(keys(found)) - sum(len(plan.items) for plan in found[: at + 1]) for at in range(len(found))
     ]
+
+
+def test_a_plan_examines_the_customers_that_it_may_hold_and_no_others(
+    actors: Actors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_splitting, "_SMALLEST_READ", 0)
+    asked: list[int] = []
+
+    def count_ranges(_c: Any, _cursor: Any, _statement: str, parameters: Any, *_: Any) -> None:
+        values = parameters.values() if isinstance(parameters, dict) else parameters
+        asked.extend(len(json.loads(value)) for value in values if isinstance(value, str) and value.startswith("[["))
+
+    spans = ranges(customers=50)
+    plans = portions(actors, 24).of(lambda: spans, always)
+    found = [next(plans)]
+    sa.event.listen(actors.database.engine, "before_cursor_execute", count_ranges)
+    found += plans
+    assert set(keys(found)) == every(spans)
+    per_customer = 2  # a range for each query, cut to one month
+    assert max(asked) <= 3 * per_customer  # two customers fill a plan, the third shows that there is more
+
+
+def test_customers_are_compared_in_one_order(actors: Actors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Databases sort text by their own rules: no customer may be lost between two plans."""
+    monkeypatch.setattr(run_splitting, "_SMALLEST_READ", 0)
+    names = ["B", "a", "b", "A-1", "a1", "A1", "_", "10", "9"]
+    spans = [replace(span, customer_id=name) for name in names for span in ranges(customers=1)]
+    found = keys(list(portions(actors, 12).of(lambda: spans, always)))
+    assert len(found) == len(set(found))
+    assert set(found) == every(spans)
 
 
 def test_newest_months_come_first_and_the_slices_of_a_customer_and_day_stay_together(actors: Actors) -> None:

@@ -69,7 +69,6 @@ def make_plan(
     judged_before: datetime | None = None,
     schema_version: str | None = None,
     order: Order = "asset",
-    after_customer: str | None = None,
     limit: int | None = None,
 ) -> Plan:
     """Plan the partitions of `ranges` that may be attempted for these reasons; PlanReason.SUCCESS fetches accepted
@@ -88,7 +87,6 @@ def make_plan(
         judged_before=judged_before,
         schema_version=schema_version,
         order=order,
-        after_customer=after_customer,
         limit=limit,
     )
     prints = {name: (contract.fingerprint, contract.schema_version) for name, contract in contracts.items()}

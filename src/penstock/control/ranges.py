@@ -94,6 +94,23 @@ def _after(ranges: Iterable[ExpectedRange], key: PartitionKey | None) -> Iterato
             yield replace(span, first=max(span.first, key.logical_date + _DAY))
 
 
+def by_customers(ranges: Iterable[ExpectedRange], after: str | None, size: int) -> Iterator[list[ExpectedRange]]:
+    """The ranges of the customers after `after`, in the order of their ids, in groups of at least `size` partitions.
+    The ranges of a customer are in one group."""
+    group: list[ExpectedRange] = []
+    held = 0
+    for span in sorted(ranges, key=lambda span: span.customer_id):
+        if after is not None and span.customer_id <= after:
+            continue
+        if held >= size and span.customer_id != group[-1].customer_id:
+            yield group
+            group, held = [], 0
+        group.append(span)
+        held += len(span)
+    if group:
+        yield group
+
+
 def _pieces(span: ExpectedRange, taken: Sequence[tuple[date, date]]) -> Iterator[ExpectedRange]:
     first = span.first
     for low, high in taken:

@@ -13,7 +13,7 @@ from datetime import date, datetime, timedelta
 
 from penstock.contract.contract import Contract
 from penstock.control.plan import Plan, make_plan
-from penstock.control.ranges import clip_days, without_frozen
+from penstock.control.ranges import by_customers, clip_days, without_frozen
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus, PlanReason
 from penstock.state.reader import StateReader
@@ -22,6 +22,7 @@ from penstock.state.records import Planned
 Window = tuple[date, date]  # from the first to the last day
 
 _PROBED = 2  # runs with a probe of a source whose breaker is open: perhaps only some of its customers fail
+_SMALLEST_READ = 20_000  # expected partitions that one query examines: fewer cost more queries than they save
 _DAY = timedelta(days=1)
 
 
@@ -69,15 +70,18 @@ class RunBatches:
 
     def _page(self, ranges: Sequence[ExpectedRange], after: str | None) -> tuple[Sequence[Planned], bool]:
         """The due partitions of the next customers, and whether these are the last. A customer is never split, even if
-        it has more than `size` partitions."""
-        found = self._due(ranges, after, self.size + 1) if ranges else ()
-        if len(found) <= self.size:
-            return found, True
-        last = found[-1].key.customer_id
-        whole = [item for item in found if item.key.customer_id != last]
-        return whole or self._due([span for span in ranges if span.customer_id == last], None, None), False
+        it has more than `size` partitions. Reads some customers at a time, so that a page costs the same among
+        thousands of customers and among hundreds of thousands."""
+        found: list[Planned] = []
+        for some in by_customers(ranges, after, max(self.size + 1, _SMALLEST_READ)):
+            found += sorted(self._due(some), key=_customer_first)
+            if len(found) > self.size:
+                beyond = found[self.size].key.customer_id
+                whole = [item for item in found if item.key.customer_id < beyond]
+                return whole or [item for item in found if item.key.customer_id == beyond], False
+        return found, True
 
-    def _due(self, ranges: Sequence[ExpectedRange], after: str | None, limit: int | None) -> Sequence[Planned]:
+    def _due(self, ranges: Sequence[ExpectedRange]) -> Sequence[Planned]:
         return make_plan(
             self.reader,
             ranges,
@@ -86,10 +90,12 @@ class RunBatches:
             restated=self.restated,
             reasons=self.reasons,
             status=self.status,
-            order="customer",
-            after_customer=after,
-            limit=limit,
         ).items
+
+
+def _customer_first(item: Planned) -> tuple[str, str, str, date]:
+    key = item.key
+    return (key.customer_id, key.source, key.query_name, key.logical_date)
 
 
 def windows(counts: Mapping[Window, int], size: int) -> list[Window]:

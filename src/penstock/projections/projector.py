@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.clock import Clock
 from penstock.failpoint import reach
 from penstock.lake import Lake
-from penstock.partition import new_ulid
+from penstock.partition import new_ulid, ulid_time
 from penstock.projections import files
 from penstock.projections.event_page import PIECE, EventPage, Events, PrefoldedRuns
 from penstock.projections.fact import Cursor, Fact
@@ -24,7 +24,7 @@ from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import FOLDER, Manifest, ManifestPointer, edges_path, made_at, new_path, tasks_path
 from penstock.projections.publish_status import is_due, publish
 from penstock.projections.rows import edge_rows, task_rows
-from penstock.projections.run_files import read_runs, ulid_time, with_rows
+from penstock.projections.run_files import read_runs, with_rows
 from penstock.projections.runs import FoldedRun, run_row
 from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import FILE, with_spec_columns
@@ -33,7 +33,9 @@ from penstock.projections.status_merge import merged
 PAGE = 200_000  # events per set of files
 _MOST_DELTAS = 16
 _MOST_PARTS = 16
-_SMALLEST_COMPACTION, _LARGEST_WAIT = 50_000, 200_000  # rows of deltas: too few to compact, too many to keep
+_SMALLEST_COMPACTION = 50_000  # rows of deltas: too few to compact
+_SMALL_WAIT, _LARGEST_WAIT = 200_000, 500_000  # rows of deltas: a compaction needs 2 kB of memory for each
+_SMALL_BASE = 200_000  # rows: rewriting such a base takes a second
 _ORPHAN_AGE = timedelta(days=1)
 _VERIFY_EVERY = timedelta(minutes=1)  # how often the published file is compared with the manifest
 
@@ -224,17 +226,21 @@ class Projector:
             return manifest
         if self._wants_compaction(manifest, len(status_rows)):
             return self._merged(manifest, status_rows)
-        path = new_path("partition_status")
+        path, deltas = new_path("partition_status"), manifest.status_deltas
+        if len(deltas) >= _MOST_DELTAS:
+            status_rows = joined(pa.concat_tables([files.read_all(self.lake, deltas, PARTIAL), status_rows]))
+            deltas = ()
         files.write(self.lake, path, with_spec_columns(status_rows, self.owner))
-        return replace(manifest, status_deltas=(*manifest.status_deltas, path))
+        return replace(manifest, status_deltas=(*deltas, path))
 
     def _wants_compaction(self, manifest: Manifest, more: int) -> bool:
-        """Whether a compaction is worth its cost, with so many additional rows."""
-        if len(manifest.status_deltas) >= _MOST_DELTAS:
+        """Whether a compaction is worth its cost, with so many additional rows. Many deltas of few rows beside a large
+        base become one delta instead."""
+        base = files.rows(self.lake, manifest.status_base) if manifest.status_base else 0
+        if len(manifest.status_deltas) >= _MOST_DELTAS and base <= _SMALL_BASE:
             return True
         waiting = more + sum(files.rows(self.lake, path) for path in manifest.status_deltas)
-        base = files.rows(self.lake, manifest.status_base) if manifest.status_base else 0
-        return waiting > max(_SMALLEST_COMPACTION, min(base // 5, _LARGEST_WAIT))
+        return waiting > most_waiting(base)
 
     def _merged(
         self, manifest: Manifest, status_rows: pa.Table | None = None, stale: pa.Table | None = None
@@ -283,6 +289,13 @@ class Projector:
         edges = edge_rows(run_id, run.fold, self.owner, None if whole else changed)
         files.write_sorted(self.lake, edges_path(run_id, name), edges)
         return (name,) if whole else (*parts, name)
+
+
+def most_waiting(base: int) -> int:
+    """The number of rows in deltas beside a base of so many rows. A compaction rewrites the base, so the deltas of a
+    large base may be larger: up to 10 million rows, at most 20 old rows are rewritten for each new one. Readers and
+    compactions keep the deltas in memory, which bounds them."""
+    return max(_SMALLEST_COMPACTION, min(base // 5, _SMALL_WAIT), min(base // 20, _LARGEST_WAIT))
 
 
 Maker = Callable[[Projector, Pieces], tuple[Manifest, int]]

@@ -7,12 +7,10 @@ rewritten a few times only, however many runs there are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from ulid import ULID
 
 from penstock.lake import Lake
 from penstock.projections import files
@@ -41,11 +39,6 @@ def with_rows(lake: Lake, kept: tuple[RowsFile, ...], rows: Mapping[str, Mapping
     path = new_path("runs")
     files.write(lake, path, table)
     return (*kept[:stay], RowsFile(path, len(table)))
-
-
-def ulid_time(moment: datetime) -> str:
-    """A text that sorts after every ULID made earlier and before every later one."""
-    return str(ULID.from_timestamp(moment.timestamp()))[:10]
 
 
 def _stay(kept: Sequence[RowsFile], more: int) -> int:

@@ -145,10 +145,11 @@ ON CONFLICT (source, customer_id, query_name, logical_date)
 DO UPDATE SET next_run_at = excluded.next_run_at, strategy = excluded.strategy
 """
 
-# A retry by policy moves failed -> pending in the transaction that issues it; the actor is the control plane.
+# A retry by policy moves failed -> pending in the transaction that issues it; the actor is the control plane. The
+# expression around `status` keeps SQLite from reading all failed partitions by the index on status.
 _REQUEUE_ISSUED = f"""
 UPDATE partition_state AS s SET status = 'pending', updated_at = :now, error_message = NULL
-FROM incoming_planned p WHERE {same_key("s", "p")} AND s.status = 'failed'
+FROM incoming_planned p WHERE {same_key("s", "p")} AND s.status || '' = 'failed'
 AND p.reason = '{AttemptReason.RETRY}' AND EXISTS (
     SELECT 1 FROM partition_attempt a WHERE {same_key("a", "p")} AND a.run_id = :run_id AND a.outcome IS NULL)
 """

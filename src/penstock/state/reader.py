@@ -148,11 +148,10 @@ class StateReader:
         judged_before: datetime | None = None,
         schema_version: str | None = None,
         order: Order = "asset",
-        after_customer: str | None = None,
         limit: int | None = None,
     ) -> list[Candidate]:
         """Return the partitions that would be attempted for these reasons. With `schema_version`, only those whose
-        trusted run has that version; with `after_customer`, only those of customers after it."""
+        trusted run has that version."""
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         old_enough = (
             f" AND (status <> 'success' OR {view_sql.judged_at('q')} < :judged_before)"
@@ -160,14 +159,13 @@ class StateReader:
             else ""
         )
         of_version = "" if schema_version is None else " AND schema_version = :schema_version"
-        later = "" if after_customer is None else " AND customer_id > :after_customer"
         select = (
             "SELECT source, customer_id, query_name, logical_date, status, reason,"
             " COALESCE(last_attempt_no, 0) AS last_attempt_no, held_at IS NOT NULL AS held, max_attempts,"
             f" CASE WHEN reason = '{PlanReason.RETRY}' THEN {view_sql.EXPIRES_AT[self._database.dialect]} END"
             " AS expires_at"
             f" FROM ({self._reasoned(restated)}) q"
-            f" WHERE {view_sql.for_reasons(reasons, status)}{old_enough}{of_version}{later}"
+            f" WHERE {view_sql.for_reasons(reasons, status)}{old_enough}{of_version}"
             f" ORDER BY {view_sql.ORDERS[order]}{tail}"
         )
         parameters: dict[str, Any] = {"now": now}
@@ -175,8 +173,6 @@ class StateReader:
             parameters["judged_before"] = judged_before
         if schema_version is not None:
             parameters["schema_version"] = schema_version
-        if after_customer is not None:
-            parameters["after_customer"] = after_customer
         rows = self._query(select, ranges, parameters, {"logical_date": sa.Date(), "expires_at": UtcTimestamp()})
         return [
             Candidate(

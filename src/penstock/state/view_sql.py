@@ -110,11 +110,10 @@ ISLAND = {  # equal for consecutive days
 # An attempt that left a sealed run, or a recorded error of the extraction.
 HAS_EVIDENCE = "(a.payload_digest IS NOT NULL OR (a.stage = 'extract' AND a.outcome = 'FAILED'))"
 
-Order = Literal["asset", "newest", "customer"]
+Order = Literal["asset", "newest"]
 ORDERS: dict[Order, str] = {
     "asset": "source, query_name, customer_id, logical_date",
     "newest": "logical_date DESC, source, query_name, customer_id",
-    "customer": "customer_id, source, query_name, logical_date",
 }
 
 

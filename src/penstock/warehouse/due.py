@@ -91,12 +91,15 @@ def load_again(connection: Connection, keys: Iterable[PartitionKey]) -> list[Loa
     return [item for item in found if not isinstance(item, Settled)]
 
 
+# CROSS JOIN makes SQLite begin with the due work. For a plain JOIN it reads all of `partition_state`, in the order that
+# DISTINCT prefers.
 _TABLES = f"""
 SELECT DISTINCT s.source, s.query_name, CASE WHEN s.status = 'success' THEN s.schema_version END AS schema_version,
     CASE WHEN p.hidden_at IS NULL THEN p.table_name END AS served_table
 FROM publish_due d
-JOIN partition_state s ON {same_key("s", "d")}
+CROSS JOIN partition_state s
 LEFT JOIN warehouse_pointer p ON {same_key("p", "d")}
+WHERE {same_key("s", "d")}
 """
 
 
@@ -195,9 +198,10 @@ def still_authoritative(connection: Connection, loads: Iterable[Load]) -> set[Pa
     with staged(connection, "incoming_load", columns, rows):
         found = connection.execute(
             sa.text(
+                # CROSS JOIN makes SQLite begin with the loads, not with all partitions that are success
                 "SELECT l.source, l.customer_id, l.query_name, l.logical_date FROM incoming_load l"
-                f" JOIN partition_state s ON {same_key('s', 'l')}"
-                " WHERE s.status = 'success' AND s.current_run_id = l.run_id AND s.schema_version = l.schema_version"
+                f" CROSS JOIN partition_state s WHERE {same_key('s', 'l')}"
+                " AND s.status = 'success' AND s.current_run_id = l.run_id AND s.schema_version = l.schema_version"
             ).columns(logical_date=sa.Date())
         ).all()
     return {PartitionKey(*row) for row in found}
