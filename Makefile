@@ -3,10 +3,10 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-fast mutate check format lint types bench docs lock clean
+.PHONY: help demo test test-fast test-spark-versions mutate check format lint types bench docs lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  %-20s %s\n' "$$name" "$$what"; done
 
 demo: $(VENV)/.runtime ## run the main job on SQLite, a local lake and local Spark, and show the result
 	@demo/run
@@ -17,6 +17,10 @@ test: $(VENV)/.dev ## run the whole test suite; starts the servers that it needs
 
 test-fast: $(VENV)/.dev ## run the tests that need no Spark
 	$(BIN)/python -m pytest tests/unit tests/laws tests/contract
+
+# The newest version is that of the dev lock, on which all other tests run. VERSIONS=4.0, ARGS="-k order".
+test-spark-versions: $(VENV)/.dev ## run the smoke tests on the older versions of Spark (VERSIONS=..., ARGS=...)
+	scripts/test-spark-versions $(or $(VERSIONS),4.0 4.1 4.2) -- $(ARGS)
 
 # See docs/testing.md. SAMPLE=400, SEED=1, ARGS="--all --package state".
 mutate: $(VENV)/.dev ## run mutation testing with the fast tests (SAMPLE=..., SEED=..., ARGS=...)
@@ -43,12 +47,15 @@ docs: $(VENV)/.dev ## write the generated reference pages and build the site in 
 	$(BIN)/python scripts/generate_docs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# Lock files contain versions and hashes only, and name no registry.
+# Lock files contain versions and hashes only, and name no registry. The last lines lock the environments with older
+# versions of Spark, which have all other packages in the versions of the dev lock.
 lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	$(BIN)/pip install --quiet uv==0.13.7
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml -o requirements/runtime.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra postgres --extra s3 --extra polars --extra google-ads --extra http --extra openlineage --extra connect --group dev -o requirements/dev.lock
 	printf 'duckdb==1.5.5\nduckdb-extension-delta==1.5.5\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/delta-reader.lock
+	grep -E '^[a-z].*==' requirements/dev.lock | grep -v '^pyspark==' | sed 's/ *\\$$//' > $(VENV)/constraints.txt
+	for version in 4.0 4.1 4.2; do printf 'pyspark[connect]==%s.*\npytest\npytest-timeout\n' $$version | $(BIN)/uv pip compile pyproject.toml - --constraint $(VENV)/constraints.txt --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/spark-$$version.lock; done
 
 $(VENV)/.runtime: requirements/runtime.lock pyproject.toml scripts/setup
 	scripts/setup runtime

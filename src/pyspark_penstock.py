@@ -3,30 +3,23 @@
     spark.read.format("penstock").option("workspace", path).option("table", "demo.campaign_daily").load()
 
 Further options: `since`, `until`, `customers`, `as_of`, `schema_version`, and `columns` (Spark does not prune them for
-Python sources). Filters on customer_id and logical_date are pushed down where
-`spark.sql.python.filterPushdown.enabled` is true.
+Python sources). Filters on customer_id and logical_date are pushed down on Spark 4.1 and newer where
+`spark.sql.python.filterPushdown.enabled` is true; elsewhere Spark filters the rows that it has read.
 """
 
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # Spark 4.0 has no filters of sources
 
 _KNOWN = ("workspace", "table", "columns", "since", "until", "customers", "as_of", "schema_version", "path")
 
@@ -43,7 +36,14 @@ class DefaultSource(DataSource):
         return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PenstockReader(dict(self.options))
+        options = dict(self.options)
+        return FilteringReader(options) if _filters_are_pushed_down() else PenstockReader(options)
+
+
+def _filters_are_pushed_down() -> bool:
+    """Whether this process is the worker that Spark starts to push filters down. Outside of it, Spark refuses a reader
+    that accepts filters if the session does not push them down."""
+    return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
 
 
 class _Slice:
@@ -58,17 +58,17 @@ class _Slice:
         """Apply a filter. Spark applies all filters again, so the bounds may be wider than the filters."""
         column = getattr(wanted, "attribute", None)
         value = getattr(wanted, "value", None)
-        match wanted, column:
-            case EqualTo(), ("customer_id",):
+        match type(wanted).__name__, column:
+            case "EqualTo", ("customer_id",):
                 self._customers([value])
-            case In(), ("customer_id",):
+            case "In", ("customer_id",):
                 self._customers(value)  # type: ignore[arg-type]
-            case EqualTo(), ("logical_date",):
+            case "EqualTo", ("logical_date",):
                 self._since(value)
                 self._until(value)
-            case GreaterThan() | GreaterThanOrEqual(), ("logical_date",):
+            case "GreaterThan" | "GreaterThanOrEqual", ("logical_date",):
                 self._since(value)
-            case LessThan() | LessThanOrEqual(), ("logical_date",):
+            case "LessThan" | "LessThanOrEqual", ("logical_date",):
                 self._until(value)
 
     def _customers(self, named: Iterable[Any]) -> None:
@@ -93,11 +93,6 @@ class PenstockReader(DataSourceReader):
         self._options = options
         self._slice = _Slice()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for wanted in filters:
-            self._slice.narrow(wanted)
-        return filters
-
     def partitions(self) -> Sequence[InputPartition]:
         vouched = _vouched(self._options, self._slice)
         if self._slice.customers is not None and not self._slice.customers:
@@ -109,6 +104,15 @@ class PenstockReader(DataSourceReader):
             return
         share, columns = pickle.loads(partition.share)  # noqa: S301 - written by partitions() above
         yield from share.fitted(columns)
+
+
+class FilteringReader(PenstockReader):
+    """Reads only the files of the wanted customers and days. Spark applies the filters again."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for wanted in filters:
+            self._slice.narrow(wanted)
+        return filters
 
 
 def _vouched(options: Any, narrowed: _Slice) -> Any:

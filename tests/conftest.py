@@ -59,7 +59,7 @@ def loads_by_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(load, "_LOCAL_BYTES", -1)
 
 
-_CHECKED = ("crash", "acceptance")  # the tiers whose tests end with the independent checker
+_CHECKED = ("crash", "acceptance", "cluster")  # the tiers whose tests end with the independent checker
 
 
 @pytest.hookimpl(wrapper=True)

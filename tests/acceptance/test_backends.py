@@ -62,7 +62,6 @@ def cluster(tmp_path: Path) -> Iterator[str]:
                 "SPARK_HOME": str(home),
                 "PATH": os.environ["PATH"],
                 "SPARK_LOCAL_IP": "127.0.0.1",
-                "PYSPARK_PYTHON": sys.executable,
             }
             started.append(subprocess.Popen(command, stdout=out, stderr=out, env=environment))
 
@@ -83,7 +82,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 def test_a_run_on_a_standalone_cluster_brings_its_own_package(tmp_path: Path, cluster: str) -> None:
     """In a process of its own: a Spark session belongs to one master for life."""
-    folder = write_workspace(tmp_path / "workspace", customers=2, master=cluster)
+    folder = write_workspace(tmp_path / "workspace", customers=2, master=cluster, python=Path(sys.executable))
     script = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
         "from pathlib import Path\n"

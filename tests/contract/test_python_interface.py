@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -156,8 +157,9 @@ def test_a_rule_may_be_a_number(asked: Any) -> None:
 
 def test_patience_is_a_timedelta_seconds_or_text(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("time.monotonic", lambda: sum(waited))
-    monkeypatch.setattr("time.sleep", waited.append)
+    # In this module only: threads of other libraries in this process sleep, too.
+    clock = SimpleNamespace(monotonic=lambda: sum(waited), sleep=waited.append)
+    monkeypatch.setattr("penstock.warehouse.readiness.time", clock)
     for patience, seconds in ((timedelta(seconds=90), 90), (90, 90), (1.5, 1.5), ("90s", 90), ("10m", 600), (0, 0)):
         waited.clear()
         assert [day.available for day in asked.wait_for(TABLE, date="2024-06-09", patience=patience)] == [2]

@@ -13,6 +13,7 @@ from penstock.control import serve as loop
 from penstock.control.serve import serve
 from penstock.db.engine import Database
 from penstock.errors import ConfigError, TransientError
+from penstock.pipeline.job_errors import ClusterUnfit
 from support import builders, servers
 from support.builders import Actors, days
 
@@ -98,3 +99,24 @@ def test_an_error_that_will_not_pass_ends_the_loop(said: list[tuple[str, Mapping
 
     with pytest.raises(ConfigError):
         serve(tick, SOON, threading.Event(), into(said))
+
+
+def test_a_cluster_that_worked_is_waited_for_and_one_that_never_did_is_an_error(
+    said: list[tuple[str, Mapping[str, Any]]],
+) -> None:
+    class NoTime(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return False
+
+    outcomes = [True, False, False, True]
+
+    def tick() -> Mapping[str, Any]:
+        if not outcomes.pop(0):
+            raise ClusterUnfit("no executor was registered")
+        return {}
+
+    serve(tick, SOON, NoTime(), into(said), rounds=2)
+    assert [event for event, _ in said] == ["round.finished", "round.failed", "round.failed", "round.finished"]
+    outcomes = [False]
+    with pytest.raises(ClusterUnfit):
+        serve(tick, SOON, NoTime(), into(said))

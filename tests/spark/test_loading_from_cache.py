@@ -14,8 +14,10 @@ from penstock import failpoint
 from penstock.app import Workspace
 from penstock.flow import runner, stages
 from penstock.flow.summary import RunSummary
+from penstock.lake import open_lake
 from penstock.pipeline import load
 from penstock.pipeline.extract import extract_locally
+from penstock.pipeline.parsed_cache import cache_in_lake
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
 from support.workspaces import customer_id, key, open_at, rows_by_partition, run, write_workspace
@@ -75,7 +77,7 @@ def test_rows_come_from_the_cache_or_else_from_the_payloads(
 ) -> None:
     twin = open_at(write_workspace(tmp_path / "twin", customers=3))
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "open_cache", lambda _spark: nullcontext(None))
+        patch.setattr(runner, "open_cache", lambda _spark, _lake: nullcontext(None))
         run(twin, spark)
     ws = open_at(write_workspace(tmp_path / "ws", customers=3))
 
@@ -87,6 +89,25 @@ def test_rows_come_from_the_cache_or_else_from_the_payloads(
     assert (found.loaded, found.failures) == (6, [])
     assert without_run(ws) == without_run(twin)
     assert [*cached_files()] == []
+
+
+@pytest.mark.parametrize("spoilt", ["payloads", "cached rows"])
+def test_the_cache_of_a_cluster_is_in_the_lake_and_changes_no_row(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, spoilt: str
+) -> None:
+    twin = open_at(write_workspace(tmp_path / "twin", customers=3))
+    run(twin, spark)
+    ws = open_at(write_workspace(tmp_path / "ws", customers=3))
+    folder = Path(ws.settings.lake, "cache")
+    monkeypatch.setattr(runner, "open_cache", lambda _spark, lake: cache_in_lake(open_lake(lake)))
+
+    def ruin() -> None:
+        spoil(payloads(ws) if spoilt == "payloads" else [*folder.rglob("*.arrow")])
+
+    found = run_with(ws, spark, monkeypatch, ruin)
+    assert (found.loaded, found.failures) == (6, [])
+    assert without_run(ws) == without_run(twin)
+    assert [*folder.rglob("*.arrow")] == []
 
 
 def test_when_cache_and_payload_are_damaged_nothing_is_published_and_an_error_is_shown(
@@ -186,7 +207,7 @@ def test_odd_values_are_the_same_either_way(tmp_path: Path, spark: Any, monkeypa
         with monkeypatch.context() as patch:
             _fetch_here(patch, rows)
             if folder == "not":
-                patch.setattr(runner, "open_cache", lambda _spark: nullcontext(None))
+                patch.setattr(runner, "open_cache", lambda _spark, _lake: nullcontext(None))
             done = run(ws, spark)
             assert (done.loaded, done.failures) == (6, [])
         found.append(ws.data.vouched("demo.campaign_daily").arrow().drop_columns(["_run_id"]))

@@ -18,9 +18,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
 
@@ -93,11 +93,12 @@ def _as_postgres(*command: str | Path) -> None:
 
 
 @contextmanager
-def s3(*program: str) -> Iterator[str]:
-    """moto's S3 server as a process of its own, or another Python program that takes a port; yields its endpoint."""
+def s3(*program: str, host: str = "127.0.0.1") -> Iterator[str]:
+    """moto's S3 server as a process of its own, or another Python program that takes a port; yields its endpoint on
+    this host. It listens at `host`."""
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
-    command = [sys.executable, *(program or (__file__,)), str(port)]
+    command = [sys.executable, *(program or (__file__,)), str(port), *(() if program else (host,))]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_until_it_answers(endpoint, server)
@@ -112,23 +113,19 @@ def s3(*program: str) -> Iterator[str]:
 
 
 @contextmanager
-def spark_connect() -> Iterator[str]:
-    """A Spark Connect server with two cores as a process of its own; yields its address."""
+def spark_connect(
+    master: str = "local[2]", python: str = sys.executable, port: int | None = None, **settings: str
+) -> Iterator[str]:
+    """A Spark Connect server on a master as a process of its own; yields its address."""
     import pyspark
 
-    port = free_port()
+    port = port or free_port()
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    settings = {"spark.connect.grpc.binding.port": str(port), "spark.ui.enabled": "false"}
-    command = [
-        str(submit),
-        "--master",
-        "local[2]",
-        "--class",
-        "org.apache.spark.sql.connect.service.SparkConnectServer",
-    ]
+    settings = {"spark.connect.grpc.binding.port": str(port), "spark.ui.enabled": "false", **settings}
+    command = [str(submit), "--master", master, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     with tempfile.TemporaryDirectory(prefix="connect") as folder, open(f"{folder}/log", "w+b") as log:
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        environment = {**os.environ, "PYSPARK_PYTHON": python}
         server = subprocess.Popen([*command, "spark-internal"], cwd=folder, env=environment, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + 120
@@ -192,11 +189,11 @@ def s3_application() -> Callable[..., Iterable[bytes]]:
     return atomic
 
 
-def _serve_s3(port: int) -> None:
+def _serve_s3(port: int, host: str) -> None:
     from werkzeug.serving import run_simple
 
-    run_simple("127.0.0.1", port, s3_application(), threaded=True)
+    run_simple(host, port, s3_application(), threaded=True)
 
 
 if __name__ == "__main__":
-    _serve_s3(int(sys.argv[1]))
+    _serve_s3(int(sys.argv[1]), sys.argv[2])

@@ -60,6 +60,7 @@ def write_workspace(
     schema: str | None = None,
     lake: str = "./lake",
     master: str = "local[2]",
+    python: Path | None = None,
     control: dict[str, Any] | None = None,
 ) -> Path:
     """Write (or rewrite) penstock.yaml: by default one customer, two days, five rows each, nothing broken."""
@@ -68,7 +69,7 @@ def write_workspace(
         "workspace": "ads",
         "state": state,
         "lake": lake,
-        "spark": {"master": master},
+        "spark": {"master": master} | ({"python": str(python)} if python else {}),
         "customers": [{"id": customer_id(n + 1)} for n in range(customers)],
         "sources": {"demo": {"kind": "demo", "seed": 7, "rows": rows, "faults": list(faults)}},
         "queries": queries or {"campaign_daily": {**CAMPAIGNS, **(query or {})}},

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.config.settings import SparkSettings
 from penstock.errors import ConfigError, PenstockError
-from penstock.pipeline import session
 from penstock.pipeline.class_data_sharing import ClassArchive, class_archive
+from penstock.pipeline.session_config import JVM_OPTIONS, session_config
 
 JAVA = 'openjdk version "17.0.1"\nOpenJDK 64-Bit Server VM (mixed mode, sharing)'
 
@@ -114,7 +114,7 @@ def test_a_spark_whose_jars_are_elsewhere_starts_as_ever(tmp_path: Path) -> None
 
 
 def test_the_driver_of_a_cluster_keeps_the_options_of_its_site() -> None:
-    assert session._for_jvm(SparkSettings(master="spark://host:7077")) == {}
-    ours = session._for_jvm(SparkSettings(config={session.JVM_OPTIONS: "-Dmine=1"}))[session.JVM_OPTIONS]
-    assert ours.split()[0] == "-Dmine=1"
+    assert JVM_OPTIONS not in session_config(SparkSettings(master="spark://host:7077"), "-XX:SharedArchiveFile=a")
+    ours = session_config(SparkSettings(config={JVM_OPTIONS: "-Dmine=1"}), "-XX:SharedArchiveFile=a")[JVM_OPTIONS]
+    assert ours.split() == ["-Dmine=1", "-XX:SharedArchiveFile=a"]
     assert "TieredStopAtLevel" not in ours

@@ -1,4 +1,4 @@
-"""`make help` lists every target of the Makefile."""
+"""`make help` lists every target of the Makefile, and every older version of Spark is tested and locked."""
 
 from __future__ import annotations
 
@@ -19,3 +19,19 @@ def test_make_help_lists_every_target() -> None:
     assert list(listed) == targets
     written = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert sorted(written) == sorted(targets)
+
+
+def test_every_older_version_of_spark_is_tested_and_locked() -> None:
+    text = (ROOT / "Makefile").read_text()
+    [tested] = re.findall(r"scripts/test-spark-versions \$\(or \$\(VERSIONS\),([\d. ]+)\)", text)
+    [locked] = re.findall(r"for version in ([\d. ]+);", text)
+    locks = sorted(path.name for path in (ROOT / "requirements").glob("spark-*.lock"))
+    assert [f"spark-{version}.lock" for version in tested.split()] == locks
+    assert locked.split() == tested.split()
+
+
+def test_a_version_of_spark_without_a_lock_is_refused() -> None:
+    done = subprocess.run(
+        [ROOT / "scripts" / "test-spark-versions", "3.5"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (2, "test-spark-versions: there is no requirements/spark-3.5.lock\n")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from ulid import ULID
 
+from penstock.lake import Lake, open_lake
 from penstock.partition import AttemptKey, RunId, new_run_id
 from penstock.pipeline import parsed_cache
-from penstock.pipeline.parsed_cache import BlockRef, CacheReader, CacheWriter, DiskBudget, ParsedCache, open_cache
+from penstock.pipeline.parsed_cache import BlockRef, CacheBudget, CacheReader, CacheWriter, ParsedCache, open_cache
 from support.builders import key
 
 RUN = new_run_id()
@@ -27,7 +30,7 @@ def attempt(day: int, run_id: RunId = RUN) -> AttemptKey:
 
 def written(folder: Path) -> list[BlockRef]:
     """Two blocks of one task: slices of 2, 0 and 3 rows, then one of 4."""
-    with CacheWriter(DiskBudget(str(folder), 2**20)) as writer:
+    with CacheWriter(CacheBudget(str(folder), 2**20)) as writer:
         places = [*writer.write(rows(0, 5), [0, 2, 2]), *writer.write(rows(100, 4), [0])]
     return [place for place in places if place is not None]
 
@@ -73,26 +76,26 @@ def test_what_is_not_as_it_was_written_is_not_there(tmp_path: Path, damage: str)
 def test_a_worker_without_disk_budget_caches_nothing_and_continues(tmp_path: Path) -> None:
     with CacheWriter(None) as writer:
         assert writer.write(rows(0, 2), [0, 1]) == [None, None]
-    with CacheWriter(DiskBudget(str(tmp_path / "never made"), 2**20)) as writer:
+    with CacheWriter(CacheBudget(str(tmp_path / "never made"), 2**20)) as writer:
         assert writer.write(rows(0, 2), [0, 1]) == [None, None]
         assert writer.write(rows(0, 2), [0]) == [None]
-    with CacheWriter(DiskBudget(str(tmp_path), 2**20)) as writer:
+    with CacheWriter(CacheBudget(str(tmp_path), 2**20)) as writer:
         assert writer.write(rows(0, 0), [0, 0]) == [None, None]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_uses_no_more_than_its_share(tmp_path: Path) -> None:
-    with CacheWriter(DiskBudget(str(tmp_path), 2**20)) as writer:
+    with CacheWriter(CacheBudget(str(tmp_path), 2**20)) as writer:
         [whole] = writer.write(rows(0, 5), [0])
     assert whole is not None
-    with CacheWriter(DiskBudget(str(tmp_path), 3 * whole.length)) as writer:
+    with CacheWriter(CacheBudget(str(tmp_path), 3 * whole.length)) as writer:
         found = [writer.write(rows(0, 5), [0])[0] for _ in range(6)]
     assert [place is not None for place in found] == [True] * 3 + [False] * 3
     assert max(path.stat().st_size for path in tmp_path.iterdir()) == 3 * whole.length
 
 
 def test_half_a_block_does_not_stay_on_a_full_disk(tmp_path: Path) -> None:
-    with CacheWriter(DiskBudget(str(tmp_path), 2**20)) as writer:
+    with CacheWriter(CacheBudget(str(tmp_path), 2**20)) as writer:
         [place] = writer.write(rows(0, 5), [0])
         assert place is not None
         disk = writer._file
@@ -121,15 +124,15 @@ class _FullDisk:
 def test_the_memory_of_a_reader_is_bounded_and_what_is_used_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with CacheWriter(DiskBudget(str(tmp_path), 2**20)) as writer:
+    with CacheWriter(CacheBudget(str(tmp_path), 2**20)) as writer:
         places = [place for n in range(6) if (place := writer.write(rows(10 * n, 2), [0])[0])]
     most = 2 * rows(0, 2).nbytes
     monkeypatch.setattr(parsed_cache, "_HELD_BYTES", most)
     read, opened = parsed_cache._read, []
 
-    def watched(place: BlockRef) -> pa.Table | None:
+    def watched(place: BlockRef, lake: Lake | None) -> pa.Table | None:
         opened.append(place.offset)
-        return read(place)
+        return read(place, lake)
 
     monkeypatch.setattr(parsed_cache, "_read", watched)
     reader = CacheReader()
@@ -197,7 +200,10 @@ def test_the_cache_is_deleted_with_its_run_and_so_are_those_of_dead_runs(tmp_pat
         folder.mkdir()
         (folder / "file").touch()
     (dead / ".lock").touch()  # the lock is free
-    with open_cache(session("local[2]", str(tmp_path))) as kept, open_cache(session("local", str(tmp_path))) as second:
+    with (
+        open_cache(session("local[2]", str(tmp_path)), "") as kept,
+        open_cache(session("local", str(tmp_path)), "") as second,
+    ):
         assert kept is not None
         assert second is not None
         rooms = [room for room in (kept.budget(), second.budget()) if room]
@@ -210,12 +216,12 @@ def test_the_cache_is_deleted_with_its_run_and_so_are_those_of_dead_runs(tmp_pat
 
 def test_of_several_folders_of_spark_the_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with open_cache(session("local", "one,two")) as kept:
+    with open_cache(session("local", "one,two"), "") as kept:
         room = kept and kept.budget()
         assert room
         assert Path(room.folder).parent == tmp_path / "one"
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/three, {tmp_path}/four")
-    with open_cache(session("local", "one")) as kept:
+    with open_cache(session("local", "one"), "") as kept:
         room = kept and kept.budget()
         assert room
         assert Path(room.folder).parent == tmp_path / "three"
@@ -223,16 +229,40 @@ def test_of_several_folders_of_spark_the_first_is_used(tmp_path: Path, monkeypat
 
 def test_without_a_folder_nothing_is_cached_and_other_errors_are_raised(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with open_cache(session("local", str(tmp_path / "file"))) as kept:
+    with open_cache(session("local", str(tmp_path / "file")), "") as kept:
         assert kept is None
-    with pytest.raises(OSError, match="theirs"), open_cache(session("local", str(tmp_path))):
+    with pytest.raises(OSError, match="theirs"), open_cache(session("local", str(tmp_path)), ""):
         raise OSError("theirs")
 
 
-def test_workers_on_other_machines_cache_nothing(tmp_path: Path) -> None:
-    for master in ("spark://host:7077", "yarn"):
-        with open_cache(session(master, str(tmp_path))) as kept:
-            assert kept is None
-    with open_cache(SimpleNamespace()) as kept:  # type: ignore[arg-type]
-        assert kept is None  # Spark Connect
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]", None])
+def test_executors_on_other_hosts_cache_rows_in_the_lake(tmp_path: Path, master: str | None) -> None:
+    scratch, lake = tmp_path / "scratch", open_lake(str(tmp_path / "lake"))
+    connected: Any = SimpleNamespace() if master is None else session(master, str(scratch))
+    old = f"cache/parsed/{ULID.from_datetime(datetime.now(UTC) - timedelta(days=2))}/left.arrow"
+    new = f"cache/parsed/{ULID.from_datetime(datetime.now(UTC) - timedelta(hours=2))}/used.arrow"
+    for path in (old, new):
+        lake.create(path, b"x")
+    with open_cache(connected, lake.url) as kept:
+        assert kept is not None
+        budget = kept.budget()
+        assert budget is not None
+        with CacheWriter(budget) as writer:
+            [first, second] = writer.write(rows(0, 7), [0, 3])
+            [third] = writer.write(rows(7, 5), [0])
+        assert first is not None
+        assert second is not None
+        assert third is not None
+        assert first.file == second.file != third.file
+        reader = CacheReader(lake)
+        assert [reader.rows(place, count).num_rows for place, count in ((first, 3), (second, 4))] == [3, 4]  # type: ignore[union-attr]
+        one, two = attempt(1), attempt(2)
+        kept.keep(one, "digest", first)
+        kept.sweep()  # nothing refers to the third
+        assert {entry.path for entry in lake.list("cache")} == {new, first.file}
+        assert kept.take([(one, "digest"), (two, "digest")]) == [first, None]
+        assert kept.take([]) == []
+        assert [entry.path for entry in lake.list("cache")] == [new]
+        assert CacheReader(lake).rows(first, 3) is None
+    assert [entry.path for entry in lake.list("cache")] == [new]
+    assert not scratch.exists()

@@ -31,6 +31,8 @@ SOURCE_SECTIONS = [(kind, section) for kind in SOURCES for section in source_sec
 
 # Keys that are valid only with another one.
 ALONGSIDE = {
+    "spark.python": {"master": "yarn"},
+    "spark.environment": {"master": "yarn"},
     "lineage.endpoint": {"url": "https://marquez.example.com"},
     "lineage.api_key": {"url": "https://marquez.example.com"},
     "lineage.timeout": {"url": "https://marquez.example.com"},

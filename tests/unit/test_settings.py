@@ -933,7 +933,8 @@ def test_an_unknown_key_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 
 def test_spark_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     assert refusals(tmp_path, HEAD + "spark:\n  mastr: x\n  config: {a: [1]}\n") == [
-        "penstock.yaml:6: spark.mastr: unknown key 'mastr' (known: master, remote, config); did you mean 'master'?",
+        "penstock.yaml:6: spark.mastr: unknown key 'mastr' (known: master, remote, python, environment,"
+        " executor_timeout, config); did you mean 'master'?",
         "penstock.yaml:7: spark.config.a: must be text; put a number, a date or a word like yes in quotes",
     ]
 
@@ -942,6 +943,46 @@ def test_spark_has_a_master_or_a_remote(tmp_path: Path) -> None:
     assert refusals(tmp_path, HEAD + "spark: {master: yarn, remote: 'sc://host'}\n") == [
         "penstock.yaml:5: spark: master and remote exclude each other: remote names a Spark Connect server"
     ]
+
+
+@pytest.mark.parametrize(
+    "remote",
+    [
+        "sc://host:15002/;token=c2VjcmV0==",
+        "sc://host:15002;token=c2VjcmV0",
+        "sc://host:secret",
+        "http://c2VjcmV0",
+        "sc://",
+    ],
+)
+def test_the_address_of_a_connect_server_is_checked_and_its_token_never_shown(tmp_path: Path, remote: str) -> None:
+    [line] = refusals(tmp_path, HEAD + f"spark: {{remote: '{remote}'}}\n")
+    assert line.startswith("penstock.yaml:5: spark.remote: ")
+    assert "c2VjcmV0" not in line
+    assert "secret" not in line
+
+
+def test_an_address_of_a_connect_server_may_have_a_token(tmp_path: Path) -> None:
+    for remote in ("sc://host", "sc://host:15002", "sc://host:15002/;token=c2VjcmV0%3D;use_ssl=true", "local[2]"):
+        settings = load(tmp_path, HEAD + f"spark: {{remote: '{remote}'}}\n").spark
+        assert settings.remote == remote
+        assert "c2VjcmV0" not in f"{settings!r} {settings.where}"
+
+
+def test_the_python_of_executors_is_for_a_cluster_and_named_once(tmp_path: Path) -> None:
+    local = "python and environment are for a cluster: the workers of a local master run the driver's interpreter"
+    for key in ("python", "environment"):
+        assert refusals(tmp_path, HEAD + f"spark: {{{key}: /a}}\n") == [f"penstock.yaml:5: spark: {local}"]
+    assert refusals(tmp_path, HEAD + "spark: {master: yarn, python: /a, environment: /b}\n") == [
+        "penstock.yaml:5: spark: python and environment exclude each other: the environment has its own interpreter"
+    ]
+
+
+def test_a_packed_environment_is_found_from_the_workspace_file(tmp_path: Path) -> None:
+    written = load(tmp_path, HEAD + "spark: {remote: 'sc://host', environment: packed/env.tar.gz}\n")
+    assert written.spark.environment == str(tmp_path / "packed" / "env.tar.gz")
+    elsewhere = load(tmp_path, HEAD + "spark: {master: yarn, environment: 's3://bucket/env.tar.gz'}\n")
+    assert elsewhere.spark.environment == "s3://bucket/env.tar.gz"
 
 
 @pytest.mark.parametrize(

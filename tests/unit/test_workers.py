@@ -14,14 +14,16 @@ import pytest
 
 from penstock.pipeline.daemon import without_zips
 from penstock.pipeline.memory import reduced_gc
-from penstock.pipeline.spark_jobs import evenly, tasks_for
+from penstock.pipeline.spark_jobs import evenly, parallelism, tasks_for
 
 _ZIPS = Path(pyspark.__file__).parent / "python" / "lib"
 _INSTALLED = str(Path(pyspark.__file__).parents[1])
 
 
-def session(cores: int) -> Any:
-    return SimpleNamespace(_sc=SimpleNamespace(defaultParallelism=cores))
+def session(cores: int, **config: str) -> Any:
+    settings = {f"spark.{name.replace('_', '.')}": value for name, value in config.items()}
+    conf = SimpleNamespace(get=settings.get)
+    return SimpleNamespace(_sc=SimpleNamespace(defaultParallelism=cores, getConf=lambda: conf))
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,22 @@ def test_every_core_gets_as_many_tasks_as_the_others(items: int, cores: int, exp
     assert tasks == expected
     assert tasks % cores == 0 or tasks == items
     assert sorted(set(evenly(items, tasks))) == list(range(tasks))
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [(10, 10), (300, 64), (50_000, 1_000), (1_000_001, 2_000)],
+)
+def test_the_tasks_of_a_large_cluster_are_not_too_small(items: int, expected: int) -> None:
+    assert tasks_for(session(1_000), items, per_task=1_000) == expected
+
+
+def test_with_dynamic_allocation_the_work_is_divided_by_what_the_cluster_may_grow_to() -> None:
+    grows = {"dynamicAllocation_enabled": "true", "executor_cores": "4"}
+    assert parallelism(session(2, **grows, dynamicAllocation_maxExecutors="10")) == 40
+    assert parallelism(session(2, **grows)) == 2  # without a limit nothing is known
+    assert parallelism(session(2, **grows, dynamicAllocation_maxExecutors="2147483647")) == 10_000
+    assert parallelism(session(2, dynamicAllocation_maxExecutors="10")) == 2
 
 
 def test_the_installed_pyspark_is_taken_instead_of_its_own_zips() -> None:

@@ -125,11 +125,14 @@ class Context:
             raise UsageError(f"unknown table {', '.join(unknown)} (tables: {', '.join(known)})")
         return known
 
-    def session(self, spark: SparkSession | None = None) -> SparkSession:
-        """`spark`, or else the Spark session that the workspace file describes, started if necessary."""
-        from penstock.pipeline.session import start_session
+    def session(self, spark: SparkSession | None = None, *, writes: bool = True, fetches: bool = False) -> SparkSession:
+        """The Spark session that the workspace file describes, or one on the cluster of `spark`. Raises ClusterUnfit if
+        the executors of a cluster cannot do the work. Without `writes` they only need to read the lake; with `fetches`
+        they need the packages and credentials of the sources."""
+        from penstock.pipeline.executor_probe import Probe
+        from penstock.pipeline.ready_session import ready_session
 
-        return spark or start_session(self.settings.spark)
+        return ready_session(self.settings, spark, Probe.of(self.settings, writes=writes, sources=fetches))
 
     def require_schema(self) -> None:
         """Raise ConfigError unless the state database has the schema of this version and belongs to this workspace."""

@@ -12,8 +12,9 @@ from penstock.app.context import Context, audit_entry
 from penstock.contract.schema import arrow_schema
 from penstock.control.filters import AnyCustomers, ReadOptions, customer_ids, day_range, refuse_unknown_options
 from penstock.control.select import Selection, refuse_unknown
-from penstock.errors import PenstockError, UsageError
-from penstock.pipeline.spark_jobs import refusal
+from penstock.errors import PenstockError, SparkFailed, UsageError
+from penstock.pipeline.job_errors import job_error
+from penstock.pipeline.spark_jobs import progress, refusal
 from penstock.sql_guard import SqlRefused, spark_statement
 from penstock.state.audited import AuditedAct
 
@@ -294,7 +295,7 @@ class DataService:
             raise UsageError(str(error)) from error
         versions = schema_versions or {}
         self._context.require_tables(versions)
-        session = self._context.session(spark)
+        session = self._context.session(spark, writes=False)
         views = {name: name.replace(".", "__") for name in checked.tables}
         for name, view in views.items():
             vouched = self.vouched(name, as_of=as_of, schema_version=versions.get(name))
@@ -302,8 +303,12 @@ class DataService:
             vouched.spark(session).createOrReplaceTempView(view)
         with self._explained_in(list(views), as_of)(UsageError):
             try:
-                return session.sql(checked.text(views)).toArrow().to_reader()
+                with progress(session, None):
+                    return session.sql(checked.text(views)).toArrow().to_reader()
             except PySparkException as error:
+                found = job_error(error)
+                if not isinstance(found, SparkFailed):
+                    raise found from error
                 raise UsageError(f"the SQL failed: {refusal(error)}") from error
 
 

@@ -158,7 +158,7 @@ class Reader:
 
         >>> penstock.reader("my-workspace").session()
         """
-        return self._context.session()
+        return self._context.session(writes=False)
 
     def coverage(self, table: str, **filters: Unpack[SliceFilters]) -> list[Coverage]:
         """The expected and the ready partitions of each day.

@@ -89,7 +89,7 @@ class RunService:
         self._plans.runnable_ranges(selection)  # refuses a selection that cannot run before anything starts
         published: list[RunSummary] = []
         if self._publications.is_due():  # before planning: models read only what is published
-            spark = self._context.session(spark)
+            spark = self._context.session(spark, fetches=True)
             published = [self._publish(spark, workers, listener, actor)]
             if published[0].end != "done":
                 return as_one(published)
@@ -105,7 +105,7 @@ class RunService:
             summary.waiting = self._partitions.held_up(selection) | {"model_inputs": whole.waiting}
             summary.unfinished = unfinished
             return summary
-        spark = self._context.session(spark)
+        spark = self._context.session(spark, fetches=True)
         if whole.is_divided and any(span.kind is AssetKind.DERIVED for span in self._context.ranges(selection)):
             broken = self._models.learn_contracts(spark)  # at the start of hours of work, not at the end
             for message in broken.values():
@@ -233,7 +233,7 @@ class RunService:
                 control.adopt(run_id, heart.token), self._context.settings, self._context.contracts
             )
             control.cancel(outdated_closings(outdated, heart.token))
-            session = self._context.session(spark)
+            session = self._context.session(spark, fetches=True)
             published = Publication()
             if self._publications.is_due():  # before planning: models read only what is published
                 report = listener.stage("load", self._context.pointers.waiting())

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.app import Workspace
+
 
 control = typer.Typer(no_args_is_help=True, help="The control loop: schedule, retries, restatement, backfills.")
 
@@ -78,10 +80,9 @@ def serve(
 
     ws = open_workspace(workspace)
     stop, service = _stop_on_signals(), ws.rounds
-    session = _session(ws)
 
     def round_() -> Mapping[str, Any]:
-        facts = service.tick(session, heart.token, _LogProgress(), stop.is_set)
+        facts = service.tick(_session(ws), heart.token, _LogProgress(), stop.is_set)
         if as_json:
             show_line(round_document(facts))
         return facts
@@ -155,12 +156,7 @@ class _LogProgress:
 
 
 def _session(ws: Workspace) -> Callable[[], SparkSession]:
-    def session() -> SparkSession:
-        from penstock.pipeline.session import start_session
-
-        return start_session(ws.settings.spark)  # returns the same session each time
-
-    return session
+    return partial(ws.context.session, fetches=True)  # returns the same session each time
 
 
 def _stop_on_signals() -> threading.Event:

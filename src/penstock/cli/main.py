@@ -122,7 +122,7 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
 def _interrupted() -> NoReturn:
     """End the JVM, print one line, and exit with ExitCode.INTERRUPTED."""
     interrupts.ignore()
-    if session := sys.modules.get("penstock.pipeline.session"):
-        session.end_jvm()
+    if jvm := sys.modules.get("penstock.pipeline.jvm"):
+        jvm.end_jvm()
     interrupts.print_once("interrupted")
     sys.exit(ExitCode.INTERRUPTED)

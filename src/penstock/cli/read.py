@@ -73,8 +73,12 @@ def read(
     if as_of:
         _warn_withdrawn(ws.withdrawn_since(as_of, [name]), as_of)
     if spark:
-        frame = vouched.spark(ws.session())
-        reader = vouched.collected(frame if limit is None else frame.limit(limit)).to_reader()
+        from penstock.pipeline.spark_jobs import progress, translated_errors
+
+        session = ws.session()
+        with translated_errors(), progress(session, None):
+            frame = vouched.spark(session)
+            reader = vouched.collected(frame if limit is None else frame.limit(limit)).to_reader()
     else:
         reader = _reader(vouched)
     _warn_withdrawn_inputs(vouched)

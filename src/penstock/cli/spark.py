@@ -40,7 +40,7 @@ def prepare(
     this machine use it (spark.master: local), not the drivers of a cluster.
     """
     from penstock import interrupts
-    from penstock.pipeline.session import archive_of_classes
+    from penstock.pipeline.jvm import archive_of_classes
     from penstock.views.installation import class_archive_document
 
     interrupts.begin_work()
@@ -68,7 +68,8 @@ def _create(archive: ClassArchive) -> None:
     from penstock.cli.init import write_workspace
     from penstock.config.settings import SparkSettings
     from penstock.control.select import Selection
-    from penstock.pipeline.session import JVM_OPTIONS, start_session
+    from penstock.pipeline.session import start_session
+    from penstock.pipeline.session_config import JVM_OPTIONS
 
     with TemporaryDirectory(prefix="penstock-") as folder, RunProgress() as listener:
         ws = write_workspace(Path(folder), customers=2, days=3)

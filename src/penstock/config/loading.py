@@ -118,6 +118,9 @@ def _shaped(document: Document) -> dict[str, Any]:
     lake = written.get("lake")
     if isinstance(lake, str) and lake and "://" not in lake:
         shaped["lake"] = os.path.abspath(root / lake)
+    spark = written.get("spark")
+    if isinstance(spark, Mapping) and isinstance(spark.get("environment"), str) and "://" not in spark["environment"]:
+        shaped["spark"] = {**spark, "environment": os.path.abspath(root / spark["environment"])}
     lineage = written.get("lineage")
     if isinstance(lineage, Mapping) and isinstance(lineage.get("file"), str):
         shaped["lineage"] = {**lineage, "file": os.path.abspath(root / lineage["file"])}

@@ -105,26 +105,80 @@ def _spark_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _remote(address: str | None) -> str | None:
+    """Check the address of a Connect server. The error does not show its parameters: one may be a token."""
+    if address is None or address.startswith("local"):
+        return address
+    place, _, parameters = address.removeprefix("sc://").partition("/")
+    host, _, port = place.rpartition(":") if ":" in place else (place, "", "0")
+    if not address.startswith("sc://") or not host or not port.isdigit() or ";" in place:
+        raise ValueError(
+            "must be the address of a Spark Connect server: sc://host:15002, or sc://host:15002/;token=..."
+        )
+    for parameter in parameters.strip(";").split(";") if parameters else ():
+        name, _, value = parameter.partition("=")
+        if not name or not value or "=" in value:
+            raise ValueError(f"the parameter {name or '?'} must be name=value, with = in a value written as %3D")
+    return address
+
+
 class SparkSettings(Declared):
     """The Spark session of data processing."""
 
     master: str = "local[*]"
-    remote: str | None = None
+    remote: Annotated[str | None, AfterValidator(_remote)] = pydantic.Field(default=None, repr=False)
+    python: Annotated[str | None, pydantic.Field(min_length=1)] = None
+    environment: Annotated[str | None, pydantic.Field(min_length=1)] = None
+    executor_timeout: Duration = timedelta(minutes=2)
     config: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = pydantic.Field(default_factory=dict, repr=False)
 
     documentation: ClassVar = {
         "master": KeyDoc("The Spark master that a run starts or connects to. Excludes `remote`.", '"local[4]"'),
         "remote": KeyDoc("The address of a Spark Connect server. Excludes `master`.", "sc://host:15002"),
+        "python": KeyDoc(
+            "The Python interpreter of the executors: a path on their hosts. On a local master it is the driver's own.",
+            "/opt/penstock/bin/python",
+            "path",
+        ),
+        "environment": KeyDoc(
+            "A packed virtual environment that is shipped to the executors (`venv-pack`). Excludes `python`.",
+            "environment.tar.gz",
+            "path or URL of an archive",
+        ),
+        "executor_timeout": KeyDoc(
+            "How long a run waits for an executor of a cluster, at its start and after all of them were lost.", "2m"
+        ),
         "config": KeyDoc(
             "Settings of the Spark session, as Spark names them.", "{spark.driver.memory: 4g}", "map of Spark settings"
         ),
     }
 
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and workers are one process tree on this host: `local`, `local[...]`."""
+        return self.remote is None and is_local_master(self.master)
+
+    @property
+    def where(self) -> str:
+        """The master or the Connect server, without a token in its address."""
+        return self.master if self.remote is None else self.remote.partition(";")[0].rstrip("/")
+
     @pydantic.model_validator(mode="after")
     def _one_of_two(self) -> SparkSettings:
         if self.remote is not None and "master" in self.model_fields_set:
             raise ValueError("master and remote exclude each other: remote names a Spark Connect server")
+        if self.python is not None and self.environment is not None:
+            raise ValueError("python and environment exclude each other: the environment has its own interpreter")
+        if self.is_local and (self.python or self.environment):
+            raise ValueError(
+                "python and environment are for a cluster: the workers of a local master run the driver's interpreter"
+            )
         return self
+
+
+def is_local_master(master: str) -> bool:
+    """Whether the workers of a master are children of the driver. `local-cluster[...]` starts executors."""
+    return master == "local" or master.startswith("local[")
 
 
 def _customer_id(text: str) -> str:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.errors import TransientError
+from penstock.pipeline.job_errors import ClusterUnfit
 
 _LONGEST_PAUSE = 60.0
 
@@ -23,19 +24,22 @@ def serve(
     rounds: int | None = None,
 ) -> None:
     """Call `tick` until `stop` is set, or for a number of rounds. `tick` returns the facts of its round; if `waiting`
-    is among them and not 0, the next round begins at once."""
-    failures = 0
+    is among them and not 0, the next round begins at once. A cluster that worked in an earlier round and does not any
+    more is waited for."""
+    failures, worked = 0, False
     while not stop.is_set() and rounds != 0:
         began = time.monotonic()
         try:
             facts = tick()
-        except TransientError as error:
+        except (TransientError, ClusterUnfit) as error:
+            if isinstance(error, ClusterUnfit) and not worked:
+                raise
             failures += 1
             pause = min(_LONGEST_PAUSE, 2.0 ** min(failures, 10))
             log_event("round.failed", {"error": str(error), "failures": failures, "retry_in_seconds": pause})
             stop.wait(pause)
             continue
-        failures = 0
+        failures, worked = 0, True
         rounds = None if rounds is None else rounds - 1
         log_event("round.finished", facts)
         if not facts.get("waiting") and rounds != 0:

@@ -110,7 +110,7 @@ class Runner:
         stages = Stages(self.deps, done, {item.key: item for item in ordered}, adopted, sizes, refused)
         token, state = self.deps.worker_token, RunState(run_id, self.news)
         try:
-            with open_cache(self.deps.spark) as stages.cache:
+            with open_cache(self.deps.spark, self.deps.settings.lake) as stages.cache:
                 probes = self._probes([item for item in ordered if item.key.query_name not in refused])
                 _Lanes(self, stages, state, probes).work_through()
         except BaseException as error:

@@ -126,7 +126,7 @@ def stage_part(
     old = SortedRows(_kept_rows(lake, part, schema))
     broken: dict[PartitionKey, str] = {}
     with PackedWriter(lake, part.table_path, part.part.month, schema) as writer:
-        reader, cache = RawReader(lake), CacheReader()
+        reader, cache = RawReader(lake), CacheReader(lake)
         pieces = [_slice(index, piece) for index, piece in enumerate(part.part.slices)]
         for group, contract in _groups(pieces, contracts):
             new = [part.part.slices[piece.item] for piece in group]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,12 @@ from penstock.config.assets import Model
 from penstock.config.checks import RESERVED_FIELDS, Field
 from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema, spark_type
-from penstock.errors import ConfigError, ErrorClass, SparkFailed
+from penstock.errors import ConfigError, ErrorClass, PenstockError, SparkFailed
 from penstock.lake import open_lake
 from penstock.partition import ALL_CUSTOMERS, AttemptKey, PartitionKey, RunId, new_ulid
 from penstock.pipeline.extract import Extracted
-from penstock.pipeline.spark_jobs import Report, collected, mapped, progress, refusal, tasks_for
+from penstock.pipeline.job_errors import SparkUnavailable, job_error
+from penstock.pipeline.spark_jobs import Report, collected, mapped, progress, refusal, tasks_for, translated_errors
 from penstock.raw.sink import RawSink, RowsWriter
 from penstock.spark_frames import frame_of
 from penstock.sql_guard import SparkStatement, SqlRefused, UnknownTable, spark_statement
@@ -313,11 +314,14 @@ def _described(spark: SparkSession, model: Model, code: str, inputs: Inputs, ask
             frame.createOrReplaceTempView(views[table])
         yield spark.sql(checked.text(views))
     except PySparkException as error:
+        if isinstance(gone := job_error(error), SparkUnavailable):
+            raise gone from error
         raise _refused(model, refusal(error)) from error
     finally:
         if model.python is None:
             for view in views.values():
-                spark.catalog.dropTempView(view)
+                with suppress(PenstockError), translated_errors():  # Spark may be gone, which is the error to show
+                    spark.catalog.dropTempView(view)
 
 
 def _called(model: Model, code: str, inputs: Inputs, partitions: DataFrame) -> DataFrame:

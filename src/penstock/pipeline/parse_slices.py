@@ -22,7 +22,7 @@ from penstock.contract.slice_stats import as_numbers
 from penstock.errors import RawError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
-from penstock.pipeline.parsed_cache import CacheWriter, DiskBudget
+from penstock.pipeline.parsed_cache import CacheBudget, CacheWriter
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.slices import Slice, groups
 from penstock.raw.reader import RawReader
@@ -36,10 +36,10 @@ Items = np.ndarray[Any, np.dtype[np.int32]]
 
 class SliceParser:
     """A worker function for work items; its results have the columns of `ddl`. `also` are additional fields to return;
-    `cache` is the disk budget of one task for parsed rows."""
+    `cache` is the budget of one task for parsed rows."""
 
     def __init__(
-        self, lake: str, contract: Contract, also: Sequence[str] = (), cache: DiskBudget | None = None
+        self, lake: str, contract: Contract, also: Sequence[str] = (), cache: CacheBudget | None = None
     ) -> None:
         self._lake = lake
         self._contract = contract

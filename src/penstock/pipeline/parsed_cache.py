@@ -1,8 +1,9 @@
 """Caches the rows that validation has parsed for the load that follows, to save time. Nothing depends on the cache.
 
-The workers of a local master share a disk. A worker writes the rows that it has parsed into its own file, block by
-block, and returns the location of each slice to the driver. A load reads the rows from there if their bytes match the
-digest; otherwise, and on any other master, it reads the payloads again.
+A worker writes the rows that it has parsed block by block, and returns the location of each slice to the driver. A load
+reads the rows from there if their bytes match the digest; otherwise it reads the payloads again. The workers of a local
+master share a disk: a task appends its blocks to one file. The executors of a cluster share only the lake: each block
+is an object there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -22,7 +24,10 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.ipc
 
-from penstock.partition import AttemptKey, new_ulid
+from penstock.config.settings import is_local_master
+from penstock.errors import PenstockError
+from penstock.lake import Lake, open_lake
+from penstock.partition import AttemptKey, new_ulid, ulid_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,21 +36,24 @@ _MOST_BYTES = 1024**3  # on disk at a time; beyond that nothing is cached
 _SHARE_OF_FREE = 4  # and at most this fraction (1/n) of the free space
 _HELD_BYTES = 32 * 1024 * 1024  # of blocks that a load keeps in memory
 _NAME = "penstock-rows-"
+_LAKE_FOLDER = "cache/parsed"
+_LEFT_OVER = timedelta(days=1)
 _LOCK = ".lock"  # held while the process that created the folder lives
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class DiskBudget(NamedTuple):
+class CacheBudget(NamedTuple):
     """A folder, and how many bytes may be cached in it."""
 
     folder: str
     left: int
+    lake: str | None = None  # the lake that the folder is in; None for a folder on the disk
 
 
 class BlockRef(NamedTuple):
     """The location of the rows of one slice: a range of a block in a file."""
 
-    file: str
+    file: str  # an absolute path on the disk, or a path in the lake
     offset: int
     length: int
     sha256: str  # of the block
@@ -60,7 +68,7 @@ Lookup = Callable[[Sequence[Wanted]], Sequence[BlockRef | None]]
 class CacheWriter:
     """Writes the parsed rows of one task. Without a budget it writes nothing."""
 
-    def __init__(self, budget: DiskBudget | None) -> None:
+    def __init__(self, budget: CacheBudget | None) -> None:
         self._room = budget
         self._path = ""
         self._file: BinaryIO | None = None
@@ -76,8 +84,12 @@ class CacheWriter:
             if self._size + len(block) > self._room.left:
                 self._room = None
                 return nothing
-            offset = self._append(self._room.folder, block)
-        except (OSError, pa.ArrowException):  # the disk is full, or the folder is gone: payloads are read again
+            if self._room.lake is None:
+                offset = self._append(self._room.folder, block)
+            else:
+                offset = self._create(self._room.lake, self._room.folder, block)
+        # The disk is full, the folder is gone, or the lake does not answer: payloads are read again.
+        except (OSError, pa.ArrowException, PenstockError):
             self._room = None
             return nothing
         digest, ends = sha256(block).hexdigest(), [*firsts[1:], rows.num_rows]
@@ -100,6 +112,12 @@ class CacheWriter:
         offset, self._size = self._size, self._size + len(block)
         return offset
 
+    def _create(self, lake: str, folder: str, block: bytes) -> int:
+        self._path = f"{folder}/{new_ulid()}.arrow"
+        open_lake(lake).create(self._path, block)
+        self._size += len(block)
+        return 0
+
     def __enter__(self) -> Self:
         return self
 
@@ -113,7 +131,8 @@ class CacheWriter:
 class CacheReader:
     """Reads rows from blocks. Slices come in the order in which a batch wrote them, so few blocks are in use."""
 
-    def __init__(self) -> None:
+    def __init__(self, lake: Lake | None = None) -> None:
+        self._lake = lake
         self._blocks: dict[tuple[str, int], pa.Table | None] = {}  # most recently used last
         self.held_bytes = 0
 
@@ -130,7 +149,7 @@ class CacheReader:
         if name in self._blocks:
             found = self._blocks.pop(name)
         else:
-            found = _read(place)
+            found = _read(place, self._lake)
             self.held_bytes += _size(found)
         self._blocks[name] = found
         while len(self._blocks) > 1 and self.held_bytes > _HELD_BYTES:
@@ -139,32 +158,44 @@ class CacheReader:
 
 
 class ParsedCache:
-    """The cached rows of one run, by attempt. Validation adds entries while a load removes them."""
+    """The cached rows of one run, by attempt. Validation adds entries while a load removes them. Its folder is in the
+    lake, or on the disk without `lake`."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, lake: Lake | None = None) -> None:
         self._folder = folder
+        self._lake = lake
         self._lock = Lock()
         self._places: dict[AttemptKey, tuple[str, BlockRef]] = {}
         self._taken: set[AttemptKey] = set()
         self._slices: dict[str, int] = {}  # number of slices by file
 
-    def budget(self) -> DiskBudget | None:
-        """The disk budget of the next job; None if the cache is full or the disk has too little free space."""
+    def budget(self) -> CacheBudget | None:
+        """The budget of the next job; None if the cache is full or the disk has too little free space."""
         try:
             with self._lock:
-                used = sum(entry.stat().st_size for entry in os.scandir(self._folder))
-            left = min(_MOST_BYTES - used, shutil.disk_usage(self._folder).free // _SHARE_OF_FREE)
-        except OSError:  # the folder was deleted
+                left = self._left_in_lake() if self._lake else self._left_on_disk()
+        except (OSError, PenstockError):  # the folder was deleted, or the lake does not answer
             return None
-        return DiskBudget(self._folder, left) if left > 0 else None
+        return CacheBudget(self._folder, left, self._lake.url if self._lake else None) if left > 0 else None
+
+    def _left_on_disk(self) -> int:
+        used = sum(entry.stat().st_size for entry in os.scandir(self._folder))
+        return min(_MOST_BYTES - used, shutil.disk_usage(self._folder).free // _SHARE_OF_FREE)
+
+    def _left_in_lake(self) -> int:
+        assert self._lake is not None
+        return _MOST_BYTES - sum(entry.size for entry in self._lake.list(self._folder))
 
     def sweep(self) -> None:
         """Delete the rows of rejected attempts, and the files of failed or repeated tasks. Call it between validations,
         when every file is either registered or unneeded."""
-        with self._lock:
-            for file in Path(self._folder).glob("*.arrow"):
-                if str(file) not in self._slices:
-                    file.unlink(missing_ok=True)
+        with self._lock, suppress(PenstockError):  # what stays is deleted at the end of the run
+            self._delete([file for file in self._files() if file not in self._slices])
+
+    def _files(self) -> list[str]:
+        if self._lake is None:
+            return [str(file) for file in Path(self._folder).glob("*.arrow")]
+        return [entry.path for entry in self._lake.list(self._folder)]
 
     def keep(self, attempt: AttemptKey, payload_digest: str, place: BlockRef) -> None:
         """Register a location. Call it before the verdict: a load may follow at once."""
@@ -174,34 +205,61 @@ class ParsedCache:
 
     def take(self, wanted: Sequence[Wanted]) -> list[BlockRef | None]:
         """Return the locations of these. Entries that were returned before and are not requested again are deleted."""
-        with self._lock:
-            found = [self._places.get(attempt, ("", None)) for attempt, _ in wanted]
+        with self._lock, suppress(PenstockError):
             now = {attempt for attempt, _ in wanted if attempt in self._places}
-            for attempt in self._taken - now:
-                self._forget(attempt)
+            unused = [file for attempt in self._taken - now if (file := self._forget(attempt))]
             self._taken = now
+            self._delete(unused)
+        found = [self._places.get(attempt, ("", None)) for attempt, _ in wanted]
         return [place if digest == asked else None for (digest, place), (_, asked) in zip(found, wanted, strict=True)]
 
-    def _forget(self, attempt: AttemptKey) -> None:
+    def _forget(self, attempt: AttemptKey) -> str | None:
+        """Remove an entry. Returns its file if it has no other entry."""
         file = self._places.pop(attempt)[1].file
         self._slices[file] -= 1
-        if not self._slices[file]:
-            del self._slices[file]
+        if self._slices[file]:
+            return None
+        del self._slices[file]
+        return file
+
+    def _delete(self, files: Sequence[str]) -> None:
+        if self._lake is not None:
+            self._lake.delete(files)
+            return
+        for file in files:
             Path(file).unlink(missing_ok=True)
 
 
 @contextmanager
-def open_cache(spark: SparkSession) -> Iterator[ParsedCache | None]:
-    """Open the cache of one run, if its workers share the disk of the driver. It is deleted at the end of the run."""
+def open_cache(spark: SparkSession, lake: str) -> Iterator[ParsedCache | None]:
+    """Open the cache of one run: on the disk that the workers of a local master share, otherwise in the lake. It is
+    deleted at the end of the run."""
     context = getattr(spark, "_sc", None)
     with ExitStack() as stack:
         cache = None
-        if context is not None and context.master.startswith("local"):
+        if context is None or not is_local_master(context.master):
+            cache = stack.enter_context(cache_in_lake(open_lake(lake)))
+        else:
             try:
                 cache = ParsedCache(stack.enter_context(_folder(_scratch(context.getConf().get("spark.local.dir")))))
             except OSError:  # no folder for it: payloads are read again
                 pass
         yield cache
+
+
+@contextmanager
+def cache_in_lake(lake: Lake) -> Iterator[ParsedCache]:
+    """A folder of the lake. The folders of killed runs are deleted a day later: a run that still uses one reads the
+    payloads again."""
+    folder = f"{_LAKE_FOLDER}/{new_ulid()}"
+    oldest = ulid_time(datetime.now(UTC) - _LEFT_OVER)
+    with suppress(PenstockError):
+        lake.delete([entry.path for entry in lake.list(_LAKE_FOLDER) if entry.path.split("/")[2] < oldest])
+    try:
+        yield ParsedCache(folder, lake)
+    finally:
+        with suppress(PenstockError):
+            lake.delete([entry.path for entry in lake.list(folder)])
 
 
 def _scratch(configured: str | None) -> str:
@@ -245,13 +303,19 @@ def _packed(rows: pa.Table) -> bytes:
     return memoryview(sink.getvalue()).tobytes()
 
 
-def _read(place: BlockRef) -> pa.Table | None:
+def _read(place: BlockRef, lake: Lake | None) -> pa.Table | None:
     try:
-        with open(place.file, "rb", buffering=0) as file:
-            block = os.pread(file.fileno(), place.length, place.offset)
+        block = _bytes(place, lake)
         if sha256(block).hexdigest() != place.sha256:
             return None
         with pa.ipc.open_stream(pa.BufferReader(block)) as stream:
             return stream.read_all().combine_chunks()
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException, PenstockError):
         return None
+
+
+def _bytes(place: BlockRef, lake: Lake | None) -> bytes:
+    if lake is not None and not os.path.isabs(place.file):
+        return lake.read(place.file)
+    with open(place.file, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), place.length, place.offset)

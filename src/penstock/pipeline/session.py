@@ -4,218 +4,102 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from penstock import interrupts
 from penstock.config.settings import SparkSettings
-from penstock.errors import ConfigError, TransientError
-from penstock.pipeline import daemon
-from penstock.pipeline.class_data_sharing import ClassArchive, class_archive
+from penstock.errors import TransientError
+from penstock.pipeline.connect import connect_session
+from penstock.pipeline.job_errors import innermost
+from penstock.pipeline.jvm import archive_of_classes, forget_jvm, quiet_start, require_java, track_jvm
 from penstock.pipeline.memory import limit_malloc_arenas
+from penstock.pipeline.session_config import driver_address, executor_python, require_master, session_config
+from penstock.pipeline.spark_versions import installed, require_supported_home, require_supported_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JVM_SECONDS = 5  # time to exit by itself, so that it deletes its temporary files
-JVM_OPTIONS = "spark.driver.extraJavaOptions"
-_OURS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    "spark.driver.memory": "2g",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",  # for spark.read.format("penstock")
-    "spark.sql.ansi.enabled": "false",  # a check that divides by zero must yield null, not fail every other slice
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-    # SQL is checked before it runs (sql_guard); with these two, Spark itself refuses what the check must not let pass
-    "spark.sql.runSQLOnFiles": "false",
-    "spark.sql.variable.substitute": "false",
-}
+_STARTED: WeakSet[SparkSession] = WeakSet()
 _QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-_ON_CONNECT = (
-    "spark.sql.session.timeZone",
-    "spark.sql.ansi.enabled",
-    "spark.sql.runSQLOnFiles",
-    "spark.sql.variable.substitute",
-)
 
 
 def start_session(settings: SparkSettings) -> SparkSession:
-    """Return the session that the workspace file configures; one session per process."""
-    from pyspark.sql import SparkSession
-
+    """Return the session that the workspace file configures; one session per process. A session whose cluster or
+    Connect server is gone is replaced by a new one. Raises ConfigError if pyspark or the Spark of the session is too
+    old."""
+    installed()
     interrupts.begin_work()
     # PySpark writes errors about SQL and columns to stderr, with their stack; we print one line.
     for name in _QUERY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     limit_malloc_arenas()
-    if settings.remote:
-        return _connect(settings)
-    require_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # otherwise the workers may run another environment
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName("penstock").master(settings.master)
-    for name, value in {**_OURS, **_for_master(settings.master), **settings.config, **_for_jvm(settings)}.items():
-        builder = builder.config(name, value)
-    with _quiet_start() as read_output, interrupts.restored_handler(), _track_jvm():
-        try:
-            return builder.getOrCreate()
-        except Exception as error:
-            output = read_output().strip()[-2000:]
-            raise TransientError(f"Spark did not start on {settings.master}: {error}\n{output}") from error
-
-
-_JVM: list[subprocess.Popen[bytes]] = []  # the one that this process started
-
-
-@contextmanager
-def _track_jvm() -> Iterator[None]:
-    """Record the process that PySpark starts, from the moment it exists, and end it if Spark fails to start: a JVM that
-    is interrupted while it starts would never exit."""
-    from pyspark import SparkContext, java_gateway
-
-    class Known(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            with interrupts.delayed():
-                super().__init__(*arguments, **options)
-                _JVM.append(self)
-
-    starts: Any = java_gateway
-    original, starts.Popen = starts.Popen, Known
-    try:
-        yield
-    except BaseException:
-        end_jvm()
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-        raise
-    finally:
-        starts.Popen = original
-
-
-def end_jvm() -> None:
-    """End the JVM that this process started, and its child processes. Does nothing without a JVM."""
-    while _JVM:
-        jvm = _JVM.pop()
-        family = [jvm.pid, *_descendants(jvm.pid)] if jvm.poll() is None else []
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in family:
-                with suppress(OSError):
-                    os.kill(pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                jvm.wait(_JVM_SECONDS)
-                break
-
-
-def _descendants(pid: int) -> list[int]:
-    """The child processes of a process, recursively; empty without /proc."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError, ValueError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found = list(children.get(pid, ()))
-    for child in found:
-        found += children.get(child, ())
-    return found
-
-
-def require_java() -> str:
-    """Return the version line of the Java that Spark will use. Raises ConfigError if it is missing or too old."""
-    return _java_version().partition("\n")[0]
-
-
-def archive_of_classes() -> ClassArchive | None:
-    """The class archive of this Java and this Spark; None if this Java does not support it."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    return class_archive(_java_version(), Path(_find_spark_home(), "jars"))
-
-
-def _java_version() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java") if home is None else shutil.which("java", path=f"{home}/bin")
-    if java is None:
-        raise ConfigError(
-            "Spark needs Java 17 or newer and none was found: install it (Debian/Ubuntu: apt-get install"
-            " openjdk-17-jre-headless) or set JAVA_HOME"
-        )
-    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    output = "".join(line for line in output.splitlines(keepends=True) if not line.startswith("Picked up"))
-    line = output.partition("\n")[0]
-    major = line.partition('"')[2].partition(".")[0].rstrip('"')
-    if major.isdigit() and int(major) < 17:
-        raise ConfigError(f"Spark needs Java 17 or newer, found {line}: install a newer one or set JAVA_HOME to it")
-    return f"{output}{java}"
-
-
-def _connect(settings: SparkSettings) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    try:
-        session: SparkSession = SparkSession.builder.remote(str(settings.remote)).getOrCreate()
-    except ImportError as error:
-        raise ConfigError(f"Spark Connect needs more packages: install `penstock[connect]` ({error})") from error
-    session.addArtifacts(_package_zip(), pyfile=True)
-    for name in _ON_CONNECT:
-        session.conf.set(name, _OURS[name])
+    session = connect_session(settings) if settings.remote else _master_session(settings)
+    _STARTED.add(session)
     return session
 
 
-def _for_master(master: str) -> dict[str, str]:
-    if master.startswith("local"):
-        # Forking after the import of native libraries was tested on Linux only.
-        return {"spark.python.daemon.module": daemon.MODULE} if sys.platform == "linux" else {}
-    # On a cluster the workers get our package from the driver, so that both sides run the same code.
-    return {"spark.submit.pyFiles": _package_zip()}
+def is_started_here(session: SparkSession) -> bool:
+    """Whether `start_session` returned this session."""
+    return session in _STARTED
 
 
-def _for_jvm(settings: SparkSettings) -> dict[str, str]:
-    if not settings.master.startswith("local"):  # the cluster's own defaults apply
-        return {}
-    # In our jobs the JVM passes work items to Python and results back. That code does not need full optimisation: the
-    # second compiler would cost more than it saves, and the first run would pay for it.
-    options = settings.config.get(JVM_OPTIONS, "-XX:TieredStopAtLevel=1")
-    if "Archive" not in options and (archive := archive_of_classes()):
-        options = f"{options} {archive.use_options()}"
-    return {JVM_OPTIONS: options.strip()}
+def _master_session(settings: SparkSettings) -> SparkSession:
+    from pyspark.sql import SparkSession
 
-
-def _package_zip() -> str:
-    package = Path(__file__).parents[1]
-    target = Path(tempfile.mkdtemp(prefix="penstock-")) / "penstock.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(package.rglob("*.py")):
-            archive.write(path, path.relative_to(package.parent))
-    return str(target)
+    require_java()
+    require_supported_home()
+    if not _is_running():
+        require_master(settings)
+    variables = {"PYSPARK_PYTHON": executor_python(settings, os.environ)}
+    if (address := driver_address(settings)) and "SPARK_LOCAL_IP" not in os.environ:
+        variables["SPARK_LOCAL_IP"] = address
+    archive = archive_of_classes() if settings.is_local else None
+    builder = SparkSession.builder.appName("penstock").master(settings.master)
+    for name, value in session_config(settings, archive.use_options() if archive else "").items():
+        builder = builder.config(name, value)
+    with quiet_start() as read_output, interrupts.restored_handler(), track_jvm(), _environment(variables):
+        try:
+            session = builder.getOrCreate()
+        except Exception as error:
+            output = read_output().strip()[-2000:]
+            message = f"Spark did not start on {settings.master}: {innermost(str(error))}"
+            raise TransientError(f"{message}\n{output}" if output else message) from error
+    require_supported_session(session)
+    return session
 
 
 @contextmanager
-def _quiet_start() -> Iterator[Callable[[], str]]:
-    """Keep the JVM's start-up output off the terminal; it is shown only if the start fails."""
-    sys.stderr.flush()
-    keep = os.dup(2)
-    with tempfile.TemporaryFile() as output:
-        os.dup2(output.fileno(), 2)
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process while Spark starts. Processes that it starts later do not inherit them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
-        def read_output() -> str:
-            output.seek(0)
-            return output.read().decode(errors="replace")
 
-        try:
-            yield read_output
-        finally:
-            os.dup2(keep, 2)
-            os.close(keep)
+def _is_running() -> bool:
+    """Whether this process has a session. Closes one whose context Spark stopped because its cluster went away, and
+    forgets one whose JVM is gone."""
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession
+
+    session = SparkSession._instantiatedSession
+    if session is None or session._sc._jsc is None:
+        return False
+    try:
+        if not session._sc._jsc.sc().isStopped():
+            return True
+        session.stop()
+    except (Py4JError, OSError):  # the JVM is gone
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        forget_jvm()
+    return False

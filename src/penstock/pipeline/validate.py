@@ -33,7 +33,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey
 from penstock.pipeline.parse_slices import SliceParser, slice_of
-from penstock.pipeline.parsed_cache import BlockRef, DiskBudget
+from penstock.pipeline.parsed_cache import BlockRef, CacheBudget
 from penstock.pipeline.payloads import lines_of
 from penstock.pipeline.references import NOT_TRUSTED_YET, OpenReference, ReferenceResults, look_up
 from penstock.pipeline.slice_summary import SUMMARY_DDL, summariser
@@ -99,17 +99,17 @@ def validate(
     items: Sequence[ToValidate],
     report: Report | None = None,
     open_reference: OpenReference | None = None,
-    cache: DiskBudget | None = None,
+    cache: CacheBudget | None = None,
 ) -> list[Validated]:
     """Validate every item against `contract`, in one job. `open_reference` opens the tables that the contract refers
-    to. `cache` is the disk budget for parsed rows, which the load reads instead of the payloads."""
+    to. `cache` is the budget for parsed rows, which the load reads instead of the payloads."""
     if not items:
         return []
     rules, fields = all_rules(contract), stats_fields(contract)
     with progress(spark, report):
         tasks = _task_numbers(spark, len(items))
         slices = spread(spark, _item_table(items), tasks)
-        share = None if cache is None else DiskBudget(cache.folder, cache.left // (tasks[-1] + 1))
+        share = None if cache is None else cache._replace(left=cache.left // (tasks[-1] + 1))
         summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, share)).to_pylist()}
         found = ReferenceResults({}, {})
         if reference_checks(contract):
@@ -148,7 +148,7 @@ def check_expressions(spark: SparkSession, contract: Contract) -> None:
             raise ConfigError(f"{contract.place}: the check {rule.name} must be true or false, it is {kind}")
 
 
-def _summaries(contract: Contract, slices: DataFrame, lake: str, cache: DiskBudget | None) -> DataFrame:
+def _summaries(contract: Contract, slices: DataFrame, lake: str, cache: CacheBudget | None) -> DataFrame:
     """One row per slice without a shuffle: rows leave a worker only if some rule needs Spark's engine."""
     add_up = summary_worker(contract)
     examine = SliceParser(lake, contract, cache=cache)

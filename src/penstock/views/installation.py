@@ -11,6 +11,7 @@ from penstock.views.document import Document, listing
 
 if TYPE_CHECKING:
     from penstock.db.roles import RolePlan
+    from penstock.pipeline.executor_probe import ExecutorReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,25 @@ class Finding:
     detail: str
 
 
-def doctor_document(findings: Sequence[Finding]) -> Document:
-    """The findings, and whether every check passed."""
+def doctor_document(findings: Sequence[Finding], executors: Sequence[ExecutorReport] | None = None) -> Document:
+    """The findings, and whether every check passed; with `executors` what each of them reported."""
     items = [{"check": one.check, "ok": one.ok, "detail": one.detail} for one in findings]
-    return Document({**listing(items, len(items)), "ok": all(one.ok for one in findings)})
+    document = {**listing(items, len(items)), "ok": all(one.ok for one in findings)}
+    if executors is not None:
+        document["executors"] = [_executor(one) for one in executors]
+    return Document(document)
+
+
+def _executor(report: ExecutorReport) -> dict[str, object]:
+    return {
+        "host": report.host,
+        "ok": report.ok,
+        "python": report.python,
+        "executable": report.executable,
+        "versions": dict(report.versions),
+        "clock_offset": report.clock_offset,
+        "problems": [*report.problems, *report.passing_problems],
+    }
 
 
 def workspace_document(folder: Path, file: Path, database: str) -> Document:
