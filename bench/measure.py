@@ -87,10 +87,16 @@ class Stopwatch:
         return found
 
 
-class Memory:
-    """Watches this process and everything below it. Only peaks are kept."""
+def child_processes() -> frozenset[int]:
+    """The processes below this one, now."""
+    return frozenset(process.pid for process in _tree(os.getpid())) - {os.getpid()}
 
-    def __init__(self) -> None:
+
+class Memory:
+    """Watches this process and everything below it but the ignored ones. Only peaks are kept."""
+
+    def __init__(self, ignored: frozenset[int] = frozenset()) -> None:
+        self._ignored = ignored
         self._peaks: dict[str, float] = defaultdict(float)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -107,6 +113,8 @@ class Memory:
     def _sample(self) -> None:
         found: dict[str, float] = defaultdict(float)
         for process in _tree(os.getpid()):
+            if process.pid in self._ignored:
+                continue
             if process.pid == os.getpid():
                 found["driver"] = process.peak
             elif process.name == "java":

@@ -28,6 +28,7 @@ from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.pipeline.extract import Extraction, _Span, _worker
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
+from penstock.raw.uploads import UploadPool
 from penstock.source.google_ads.source import GoogleAdsSource, date_groups
 from penstock.source.protocol import Account, RunContext
 from penstock.source.registry import hooks_of, make_source, refuse_queries
@@ -87,12 +88,13 @@ def fetched(
     extraction = Extraction(
         str(folder), new_run_id(), source_settings(ads, **options), {query.name: query}, {query.name: "hash"}
     )
-    span = _Span(extraction, RawSink(lake), opened(ads, **options), query, Customer(id=customer), DAYS)
+    span = _Span(extraction, RawSink(lake), UploadPool(1), opened(ads, **options), query, Customer(id=customer), DAYS)
+    span.fetch()
     outcomes = {
         row["logical_date"]: f"{row['error_class']}: {row['error_message']}"
         if row.get("error_class")
         else str(row["record_count"])
-        for row in span.fetch()
+        for row in span.outcomes()
     }
     for day, outcome in outcomes.items():
         seal = RawReader(lake).seal(AttemptKey(PartitionKey("ads", customer, query.name, day), extraction.run_id))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -30,10 +32,20 @@ WORKER_GAPS = ("raw.payload_written:2", "raw.sealed:2")
 
 @pytest.mark.parametrize("gap", DRIVER_GAPS + WORKER_GAPS)
 def test_a_run_killed_in_a_gap_loses_nothing_and_a_rerun_converges(gap: str, tmp_path: Path, spark: Any) -> None:
+    _kill_and_rerun(gap, tmp_path, "./lake", lambda ws: run(ws, spark))
+
+
+@pytest.mark.parametrize("gap", ["run.extracted", "publish.committed", *WORKER_GAPS])
+def test_a_run_on_s3_killed_while_uploads_overlap_loses_nothing(gap: str, tmp_path: Path, s3_url: str) -> None:
+    # By the command: the workers of the shared session may have started without the address of the server.
+    _kill_and_rerun(gap, tmp_path, f"{s3_url}/{uuid4().hex}", lambda _ws: penstock("run", workspace=tmp_path))
+
+
+def _kill_and_rerun(gap: str, tmp_path: Path, lake: str, rerun: Callable[[Workspace], object]) -> None:
     yesterday = datetime.now(UTC).date() - timedelta(days=1)
     faults = [{"fault": "wrong_type", "customer": customer_id(3), "date": yesterday.isoformat()}]
     start = (yesterday - timedelta(days=1)).isoformat()
-    folder = write_workspace(tmp_path, customers=3, faults=faults, query={"start_date": start})
+    folder = write_workspace(tmp_path, customers=3, faults=faults, query={"start_date": start}, lake=lake)
     assert penstock("db", "migrate", workspace=folder).returncode == 0
 
     killed = penstock("run", workspace=folder, PENSTOCK_FAILPOINT=gap)
@@ -45,7 +57,7 @@ def test_a_run_killed_in_a_gap_loses_nothing_and_a_rerun_converges(gap: str, tmp
     assert len(seen) in (range(6) if gap in WORKER_GAPS else (0, 5))
     assert all({len(rows), len({row["_run_id"] for row in rows})} == {5, 1} for rows in seen.values())
 
-    run(ws, spark)
+    rerun(ws)
     rows = rows_by_partition(ws)
     assert len(rows) == 5
     assert {len(found) for found in rows.values()} == {5}

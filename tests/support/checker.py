@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+import zstandard
 from deltalake import DeltaTable
 
 from penstock.partition import PartitionKey
@@ -180,6 +181,13 @@ class _Checker:
         if data is None:
             yield f"{key}: the payload {name} of run {run} is missing"
             return
+        if name.endswith(".zst"):
+            try:
+                data = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+            except zstandard.ZstdError as error:
+                yield f"{key}: the payload {name} of run {run} cannot be decompressed: {error}"
+                return
+            name = name.removesuffix(".zst")
         found = hashlib.sha256(data).hexdigest()
         if (found, len(data)) != (digest, size):
             yield f"{key}: the payload of run {run} has {len(data)} bytes of {found}, its seal says {size} of {digest}"

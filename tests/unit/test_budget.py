@@ -15,6 +15,7 @@ from penstock.config.settings import Customer, SourceSettings
 from penstock.partition import new_run_id
 from penstock.pipeline.extract import Extraction, _limits_per_task, _worker
 from penstock.source.budget import Budget
+from penstock.source.concurrency import requests_in_flight
 
 FIRST = date(2024, 6, 1)
 QUERY = Query(name="q", source="demo", start_date=FIRST, fields=(Field(name="n", type="long"),))
@@ -63,7 +64,9 @@ def test_without_a_rate_nobody_waits() -> None:
 
 def extraction(folder: Path, **limits: float) -> Extraction:
     source = SourceSettings.model_validate({"name": "demo", "kind": "demo", "options": {"rows": 2}, **limits})
-    return Extraction(str(folder), new_run_id(), source, {"q": QUERY}, {"q": "hash"})
+    return Extraction(
+        str(folder), new_run_id(), source, {"q": QUERY}, {"q": "hash"}, in_flight=requests_in_flight(source)
+    )
 
 
 @pytest.mark.parametrize(

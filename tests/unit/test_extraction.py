@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -18,10 +19,20 @@ from penstock.partition import AttemptKey, PartitionKey, new_run_id
 from penstock.pipeline.extract import Extraction, _Span
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
+from penstock.raw.uploads import UploadPool
 from penstock.source.protocol import COMPLETE, Row
 
 D1, D2, D3 = DAYS = [date(2024, 6, day) for day in (1, 2, 3)]
 QUERY = Query(name="q", source="shop", start_date=D1, fields=(Field(name="n", type="long"),))
+
+
+UPLOADS = 1  # at a time
+
+
+@pytest.fixture(autouse=True, params=[1, 8], ids=["in turn", "overlapping"])
+def _uploads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test runs with uploads in the fetching thread, and with overlapping ones: the outcomes are the same."""
+    monkeypatch.setattr(sys.modules[__name__], "UPLOADS", request.param)
 
 
 class Script:
@@ -46,13 +57,16 @@ def fetch(folder: Path, source: Script) -> tuple[dict[date, str], dict[date, byt
     extraction = Extraction(
         str(folder), new_run_id(), SourceSettings(name="shop", kind="x", options={}), {"q": QUERY}, {"q": "hash"}
     )
-    span = _Span(extraction, RawSink(lake), source, QUERY, Customer(id="1", time_zone="Europe/Berlin"), DAYS)
-    outcomes = {
-        row["logical_date"]: f"{row['error_class']}: {row['error_message']}"
-        if row.get("error_class")
-        else str(row["record_count"])
-        for row in span.fetch()
-    }
+    with UploadPool(UPLOADS) as uploads:
+        customer = Customer(id="1", time_zone="Europe/Berlin")
+        span = _Span(extraction, RawSink(lake), uploads, source, QUERY, customer, DAYS)
+        span.fetch()
+        outcomes = {
+            row["logical_date"]: f"{row['error_class']}: {row['error_message']}"
+            if row.get("error_class")
+            else str(row["record_count"])
+            for row in span.outcomes()
+        }
     reader, payloads = RawReader(lake), {}
     for day in DAYS:
         seal = reader.seal(AttemptKey(PartitionKey("shop", "1", "q", day), extraction.run_id))

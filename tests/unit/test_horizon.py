@@ -20,6 +20,7 @@ from penstock.lake import open_lake
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline.extract import Extraction, _Span
 from penstock.raw.sink import RawSink
+from penstock.raw.uploads import UploadPool
 from penstock.source.budget import Budget
 from penstock.source.horizon import horizon
 from penstock.source.protocol import RunContext
@@ -127,8 +128,9 @@ def fetched(folder: Path, clock: Ticking) -> dict[date, str]:
     dates = [date(2026, 6, day) for day in (6, 7, 8)]
     extraction = Extraction(str(folder), new_run_id(), source("3 days"), {"q": QUERY}, {"q": "hash"}, clock=clock)
     made = make_source(extraction.source, RunContext(extraction.run_id, Budget()))
-    span = _Span(extraction, RawSink(open_lake(str(folder))), made, QUERY, Customer(id="1"), dates)
-    return {row["logical_date"]: row.get("error_message") or str(row["record_count"]) for row in span.fetch()}
+    span = _Span(extraction, RawSink(open_lake(str(folder))), UploadPool(1), made, QUERY, Customer(id="1"), dates)
+    span.fetch()
+    return {row["logical_date"]: row.get("error_message") or str(row["record_count"]) for row in span.outcomes()}
 
 
 def test_a_day_that_froze_after_it_was_issued_is_not_fetched(tmp_path: Path) -> None:

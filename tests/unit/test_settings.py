@@ -922,7 +922,7 @@ def test_tenant_and_workspace_are_names(tmp_path: Path, key: str) -> None:
 
 def test_an_unknown_key_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     known = (
-        "tenant, workspace, state, lake, spark, control, ledger, lineage, customers, sources, queries, models, "
+        "tenant, workspace, state, lake, spark, raw, control, ledger, lineage, customers, sources, queries, models, "
         "schema, include"
     )
     assert refusals(tmp_path, HEAD + "querys: {}\nroot: /\n") == [

@@ -17,6 +17,7 @@ from penstock.control.requeue import MOVED, SCANNED
 from penstock.control.select import Selection, due_range
 from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
 from penstock.partition import AssetKind, PartitionKey, RunId
+from penstock.source.concurrency import requests_in_flight
 from penstock.state.records import Attempt, PartitionView
 from penstock.warehouse.withdrawn import demoted_inputs
 
@@ -86,6 +87,7 @@ class PartitionService:
             self._demoted_inputs(view, pointer) if model else (),
             model is not None and model.on_demotion == "hide",
             model is None or model.refresh,
+            None if model else requests_in_flight(self._context.settings.sources[key.source]),
         )
         scheduled = replace(view, control=replace(view.control, next_run_at=self.next_run_at(view)))
         return explain(scheduled, pointer, attempts, around)

@@ -105,6 +105,8 @@ def _draw(console: Console, summary: RunSummary) -> None:
             f"{summary.seconds:.1f} s",
         )
     )
+    for source, requests in summary.in_flight.items():
+        console.print(f"{source}: at most {counted(requests, 'request')} in flight")
     if summary.unchanged:
         console.print(f"{counted(summary.unchanged)} of models unchanged: no input changed")
     if summary.warnings:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -254,7 +254,11 @@ class SourceSettings(Declared):
             "`demo`, `files`, `google_ads`, `http`, `sql`, or a kind of your own. Other keys are its options.",
             "demo",
         ),
-        "parallelism": KeyDoc("The largest number of simultaneous requests, over all workers.", "8"),
+        "parallelism": KeyDoc(
+            "The largest number of simultaneous requests, over all workers. Default: 16 for `google_ads`, `http` and"
+            " `files` on S3, 4 for `sql`, otherwise the cores. A quota error halves it for the rest of a run.",
+            "8",
+        ),
         "rate": KeyDoc("The largest number of requests in a time, over all workers.", "600/m", "rate"),
         "keeps": KeyDoc(
             "How long the source keeps a day. Older days are frozen: no run fetches them. Default: by kind.",
@@ -273,6 +277,20 @@ def _lake(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]+(/.*)?", rest):
         raise ValueError("names no bucket: write s3://bucket/prefix")
     return text.rstrip("/")
+
+
+class RawSettings(Declared):
+    """How payloads of sources are stored."""
+
+    compression: Literal["auto", "zstd", "none"] = "auto"
+
+    documentation: ClassVar = {
+        "compression": KeyDoc(
+            "How new payloads of sources are stored: `zstd`, `none` (plain lines), or `auto`: `zstd` on object storage"
+            " and plain lines on a local disk. Both are always readable.",
+            "zstd",
+        ),
+    }
 
 
 class ControlSettings(Declared):
@@ -350,6 +368,7 @@ class Settings(Declared):
     state: StateSettings
     lake: Annotated[str, pydantic.Field(min_length=1), AfterValidator(_lake)]
     spark: SparkSettings = SparkSettings()
+    raw: RawSettings = RawSettings()
     control: ControlSettings = ControlSettings()
     ledger: LedgerSettings = LedgerSettings()
     lineage: LineageSettings | None = None
@@ -372,6 +391,7 @@ class Settings(Declared):
             "./lake",
         ),
         "spark": KeyDoc("The Spark session of runs.", '{master: "local[4]"}'),
+        "raw": KeyDoc("How payloads are stored.", "{compression: zstd}"),
         "control": KeyDoc("The size of runs, and the schedule of the control loop.", "{every: 1m}"),
         "ledger": KeyDoc("How long finished runs are kept as tables.", "{keep_runs: 30d}"),
         "lineage": KeyDoc("Where OpenLineage events of runs go. Without it, none are sent.", "{file: lineage.jsonl}"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from penstock.config.assets import Query
 from penstock.config.values import Keeps
 
 
@@ -16,6 +18,10 @@ class SourceHooks:
     keeps: Keeps = field(default_factory=Keeps)
     # Returns the id as partition keys have it; raises ValueError with the rule that the id breaks.
     normalise_customer: Callable[[str], str] | None = None
+    # Returns the default of `parallelism` for these options of the source; None: one request for each core.
+    requests_in_flight: Callable[[Mapping[str, Any]], int | None] | None = None
+    # Returns whether each day of a span is a request of its own, given the options of the source and the query.
+    asks_by_day: Callable[[Mapping[str, Any], Query], bool] | None = None
 
 
 HooksOf = Callable[[str], SourceHooks]  # by the kind of a source

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
 from penstock.partition import AssetKind, PartitionKey, RunId
@@ -50,6 +51,7 @@ class Why:
     waiting_since: datetime | None = None
     approve: str | None = None  # the command that accepts the last attempt, if only guards held it back
     withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that it was derived from
+    requests_in_flight: int | None = None  # of a run, to its source; None: one for each core
 
     @property
     def key(self) -> PartitionKey:
@@ -83,6 +85,7 @@ class Why:
             f"  {'state':<10} {state.status}{implicit}, {counted(state.attempt_count, 'attempt')} counted",
             f"  {'authority':<10} {authority}",
             f"  {'warehouse':<10} {served}",
+            *self._source_line(),
             *(_attempt_line(attempt) for attempt in self.attempts[:SHOWN_ATTEMPTS]),
             "",
             *(f"  warning: {warning['message']}" for warning in self.warnings),
@@ -90,6 +93,13 @@ class Why:
             *(f"  blocked by: {block}" for block in self.blocks),
             f"  next: {self.next}",
         ]
+
+    def _source_line(self) -> list[str]:
+        if self.requests_in_flight is None:
+            return []
+        met_quota = bool(self.attempts) and self.attempts[0].error_class is ErrorClass.QUOTA
+        halved = "; the last run halved them after a quota error" if met_quota else ""
+        return [f"  {'source':<10} at most {counted(self.requests_in_flight, 'request')} in flight{halved}"]
 
 
 def _attempt_line(attempt: Attempt) -> str:
@@ -114,6 +124,7 @@ class Circumstances:
     withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that a partition of a model was derived from
     hides: bool = False  # its model has `on_demotion: hide`
     refreshes: bool = True  # its model is derived again automatically
+    requests_in_flight: int | None = None  # of a run, to its source; None: one for each core
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
@@ -137,6 +148,7 @@ def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Att
         around.publish_due if waiting else None,
         approve,
         around.withdrawn_inputs,
+        around.requests_in_flight,
     )
 
 

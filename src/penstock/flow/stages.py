@@ -19,6 +19,7 @@ from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
 from penstock.flow.listener import ProgressListener
 from penstock.flow.summary import Failure, RunSummary
+from penstock.lake import open_lake
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
 from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, asset_kind, new_ulid
@@ -28,6 +29,9 @@ from penstock.pipeline.parsed_cache import Lookup, ParsedCache
 from penstock.pipeline.references import OpenReference
 from penstock.pipeline.spark_jobs import Report
 from penstock.pipeline.validate import ToValidate, Validated, validate
+from penstock.plural import counted
+from penstock.raw.sink import payload_compression
+from penstock.source.concurrency import halved, requests_in_flight
 from penstock.state.closing import OVERTAKEN
 from penstock.state.control import ControlStore
 from penstock.state.records import Accepted, Cancelled, Issued, Observation, Planned, Rejected, Verdict
@@ -79,6 +83,7 @@ class Stages:
     refused: Mapping[str, str] = field(default_factory=dict)  # by query: why no attempts of it are issued
     cache: ParsedCache | None = None
     unpublishable: set[PartitionKey] = field(default_factory=set)  # already reported; each publication finds them again
+    in_flight: dict[str, int | None] = field(default_factory=dict)  # requests at a time, by source
     stopped: Flag = field(default_factory=Flag)
     projected: float = field(default_factory=time.monotonic)
 
@@ -168,19 +173,33 @@ class Stages:
             if asset_kind(source) is AssetKind.DERIVED:
                 extracted += deps.deriver.derive(deps.spark, attempts, report)
                 continue
+            if source not in self.in_flight:
+                self.in_flight[source] = requests_in_flight(deps.settings.sources[source])
             work = Extraction(
                 deps.settings.lake,
                 self.run_id,
                 deps.settings.sources[source],
                 deps.settings.queries,
                 hashes,
+                self.in_flight[source],
+                payload_compression(deps.settings.raw.compression, open_lake(deps.settings.lake)),
                 clock=deps.clock,
             )
             found = extract(deps.spark, work, customers, attempts, report)
+            self._limit_requests(source, found)
             deps.guard.observe(source, observation(found))
             extracted += found
         report(1.0)
         return extracted
+
+    def _limit_requests(self, source: str, found: Sequence[Extracted]) -> None:
+        """Halve the requests in flight for the rest of the run after a quota error, and report their number."""
+        limit = self.in_flight[source]
+        if limit is not None and any(item.error_class is ErrorClass.QUOTA for item in found):
+            self.in_flight[source] = limit = halved(limit)
+            self.deps.listener.say(f"{source}: quota error, at most {counted(limit, 'request')} in flight from now on")
+        if limit is not None:
+            self.done.in_flight[source] = limit
 
     def _failed_extractions(self, failed: Sequence[Extracted], tries: int) -> list[Verdict]:
         """Reject the attempts that failed because of the partition. An error of the source (quota, credentials)

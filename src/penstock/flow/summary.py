@@ -46,6 +46,7 @@ class RunSummary:
     waiting: dict[str, int] | None = None  # by cause, why partitions are not attempted; only if nothing was planned
     problems: list[str] = field(default_factory=list)  # errors of sources, models and checks
     unfinished: list[str] = field(default_factory=list)  # messages about killed runs that have partitions left
+    in_flight: dict[str, int] = field(default_factory=dict)  # requests at a time at the end of the run, by source
     runs: list[RunId] = field(default_factory=list)  # the runs of one command, in their order
     is_divided: bool = False  # the plan was too large for one run
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
@@ -78,6 +79,7 @@ def as_one(every: Sequence[RunSummary]) -> RunSummary:
         found.count(**{name: getattr(one, name) for name in (*_COUNTS, "blocked", "warnings")})
         found.cancel(one.cancelled_items)
         found.add_problems(one.problems)
+        found.in_flight.update(one.in_flight)
     # each publication reports again what cannot be published
     found.fail(dict.fromkeys(failure for one in every for failure in one.failures))
     found.seconds = round(sum(one.seconds for one in every), 3)

@@ -48,6 +48,10 @@ class LocalLake:
     def opens_by_path(self) -> bool:
         return _PATTERN.search(self.root) is None
 
+    @property
+    def requests_in_flight(self) -> int:
+        return 1
+
     def create(self, path: str, data: bytes) -> bool:
         target = f"{self.root}/{checked(path)}"
         try:

@@ -85,6 +85,10 @@ class Lake(Protocol):
     def opens_by_path(self) -> bool:
         """Whether DuckDB and Spark can open `uri(...)` themselves, with its name taken literally."""
 
+    @property
+    def requests_in_flight(self) -> int:
+        """The requests that one process keeps in flight to hide their latency; 1 if requests do not wait."""
+
     def create(self, path: str, data: bytes) -> bool:
         """Create the object if it does not exist. Returns True for exactly one caller, and False if the object
         exists."""

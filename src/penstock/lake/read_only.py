@@ -26,6 +26,10 @@ class ReadOnlyLake:
     def opens_by_path(self) -> bool:
         return self._lake.opens_by_path
 
+    @property
+    def requests_in_flight(self) -> int:
+        return self._lake.requests_in_flight
+
     def read(self, path: str) -> bytes:
         return self._lake.read(path)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +19,7 @@ from penstock.config.assets import Query
 from penstock.config.settings import Customer, SourceSettings
 from penstock.config.values import Keeps
 from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
-from penstock.lake import open_lake
+from penstock.lake import Lake, open_lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.spark_jobs import (
@@ -33,17 +34,20 @@ from penstock.pipeline.spark_jobs import (
     tasks_for,
 )
 from penstock.raw.seal import Seal
-from penstock.raw.sink import RawSink, RawWriter
+from penstock.raw.sink import Compression, RawSink, RawWriter
+from penstock.raw.uploads import UploadPool
 from penstock.source.budget import Budget
+from penstock.source.concurrency import RequestSlots
 from penstock.source.horizon import horizon, keeps
 from penstock.source.protocol import COMPLETE, RunContext, Source
-from penstock.source.registry import make_source
+from penstock.source.registry import hooks_of, make_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPAN_DAYS = 31
 _PARTITIONS_PER_TASK = 1000
+_SPANS_PER_SLOT = 8
 
 _SPANS = pa.schema([("query", pa.string()), ("customer", pa.string()), ("dates", pa.list_(pa.date32()))])
 _OUTCOMES = pa.schema(
@@ -96,6 +100,8 @@ class Extraction:
     source: SourceSettings
     queries: Mapping[str, Query]
     hashes: Mapping[str, str]
+    in_flight: int | None = None  # requests at a time, over all worker tasks; None: one for each task
+    compression: Compression = "none"  # of payloads
     threads: int = 1  # requests at a time in one worker task
     rate: float | None = None  # requests per second of one worker task
     clock: Clock = utc_now
@@ -109,7 +115,7 @@ def extract(
     report: Report | None = None,
 ) -> list[Extracted]:
     """Fetch all attempts, which have one source and run, in one Spark job. Each gets its own result."""
-    spans = _spans(attempts, customers)
+    spans = _spans(attempts, customers, _span_days(extraction, len(attempts)))
     if not spans:
         return []
     table = pa.Table.from_pylist(spans, schema=_SPANS)
@@ -126,13 +132,17 @@ def extract_locally(
     extraction: Extraction, source: Source, query: Query, customer: Customer, dates: Sequence[date]
 ) -> list[Extracted]:
     """Fetch one span in this process, without Spark, with the caller's source object; for tests and benchmarks."""
-    span = _Span(extraction, RawSink(open_lake(extraction.lake)), source, query, customer, dates)
-    return [_extracted(row, extraction.source.name, extraction.run_id) for row in span.fetch()]
+    lake = open_lake(extraction.lake)
+    with UploadPool(lake.requests_in_flight) as uploads:
+        sink = RawSink(lake, extraction.compression)
+        span = _Span(extraction, sink, uploads, source, query, customer, dates)
+        span.fetch()
+        return [_extracted(row, extraction.source.name, extraction.run_id) for row in span.outcomes()]
 
 
 def _limits_per_task(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
     """Divide the concurrency and the rate limit of the source among worker tasks that run at the same time."""
-    together, rate = extraction.source.parallelism, extraction.source.rate
+    together, rate = extraction.in_flight, extraction.source.rate
     if together is None and rate is None:
         return extraction, tasks
     tasks = min(tasks, slots, together or slots)
@@ -140,16 +150,30 @@ def _limits_per_task(extraction: Extraction, tasks: int, slots: int) -> tuple[Ex
     return replace(extraction, threads=threads, rate=None if rate is None else rate / tasks), tasks
 
 
-def _spans(attempts: Sequence[AttemptKey], customers: Mapping[str, Customer]) -> list[dict[str, Any]]:
-    """Combine neighbouring days of one query and customer: sources count requests, not days."""
+def _span_days(extraction: Extraction, attempts: int) -> Mapping[str, int]:
+    """The largest number of days of a span, by query. Where each day is a request anyway, spans are short enough that
+    all requests in flight have work until the end."""
+    asks_by_day = hooks_of(extraction.source.kind).asks_by_day
+    if extraction.in_flight is None or asks_by_day is None:
+        return {}
+    short = min(SPAN_DAYS, -(-attempts // (_SPANS_PER_SLOT * extraction.in_flight)))
+    return {name: short for name, query in extraction.queries.items() if asks_by_day(extraction.source.options, query)}
+
+
+def _spans(
+    attempts: Sequence[AttemptKey], customers: Mapping[str, Customer], days: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Combine neighbouring days of one query and customer: sources count requests, not days. `days` bounds the spans of
+    some queries."""
     spans = []
     ordered = sorted(attempt.partition for attempt in attempts)
     for (query, customer_id), group in groupby(ordered, key=lambda key: (key.query_name, key.customer_id)):
         dates = [key.logical_date for key in group]
         customer = customers[customer_id].model_dump_json()
+        length = days.get(query, SPAN_DAYS)
         spans += [
-            {"query": query, "customer": customer, "dates": dates[at : at + SPAN_DAYS]}
-            for at in range(0, len(dates), SPAN_DAYS)
+            {"query": query, "customer": customer, "dates": dates[at : at + length]}
+            for at in range(0, len(dates), length)
         ]
     return spans
 
@@ -157,48 +181,70 @@ def _spans(attempts: Sequence[AttemptKey], customers: Mapping[str, Customer]) ->
 def _worker(extraction: Extraction) -> Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = RunContext(extraction.run_id, Budget(extraction.rate))
+        lake, slots = open_lake(extraction.lake), RequestSlots(extraction.threads)
         for batch in batches:
             waiting = SimpleQueue[dict[str, Any]]()
             for span in batch.to_pylist():
                 waiting.put(span)
-            outcomes: list[dict[str, Any]] = []
-            if extraction.threads == 1:
-                outcomes += _fetched(extraction, context, waiting)
-            else:
-                with ThreadPoolExecutor(extraction.threads) as pool:
-                    fetchers = [pool.submit(_fetched, extraction, context, waiting) for _ in range(extraction.threads)]
-                    for fetcher in fetchers:
-                        outcomes += fetcher.result()
+            with UploadPool(lake.requests_in_flight) as uploads:
+                fetcher = _Fetcher(extraction, context, lake, uploads, waiting, slots)
+                outcomes = [row for span in fetcher.fetch_all() for row in span.outcomes()]
+            lake.sync()  # sealed data is durable before it is reported
             yield pa.RecordBatch.from_pylist(outcomes, schema=_OUTCOMES)
 
     return work
 
 
-def _fetched(extraction: Extraction, context: RunContext, waiting: SimpleQueue[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the results of spans taken from the queue until it is empty, one request after the other."""
-    lake = open_lake(extraction.lake)
-    sink = RawSink(lake)
-    source = make_source(extraction.source, context)
-    outcomes: list[dict[str, Any]] = []
-    while True:
-        try:
-            span = waiting.get_nowait()
-        except Empty:
-            break
-        query = extraction.queries[span["query"]]
-        customer = Customer.model_validate_json(span["customer"], strict=False)
-        outcomes += _Span(extraction, sink, source, query, customer, span["dates"]).fetch()
-    lake.sync()  # sealed data is durable before it is reported
-    return outcomes
+@dataclass(frozen=True, slots=True)
+class _Fetcher:
+    """Fetches the spans of one worker task: some requests at a time, while days that are complete are uploaded."""
+
+    extraction: Extraction
+    context: RunContext
+    lake: Lake
+    uploads: UploadPool
+    waiting: SimpleQueue[dict[str, Any]]
+    slots: RequestSlots
+
+    def fetch_all(self) -> list[_Span]:
+        """Fetch every waiting span. Their uploads may still be in flight."""
+        threads = self.extraction.threads
+        if threads == 1:
+            return self._fetch_in_turn(0)
+        with ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
+            return [span for some in pool.map(self._fetch_in_turn, range(threads)) for span in some]
+
+    def _fetch_in_turn(self, number: int) -> list[_Span]:
+        """Fetch spans one after the other, until none is left or this thread is beyond the limit of requests in
+        flight. The first thread is never beyond it."""
+        sink = RawSink(self.lake, self.extraction.compression)
+        source = make_source(self.extraction.source, self.context)
+        done: list[_Span] = []
+        while number < self.slots.limit:
+            try:
+                item = self.waiting.get_nowait()
+            except Empty:
+                break
+            query = self.extraction.queries[item["query"]]
+            customer = Customer.model_validate_json(item["customer"], strict=False)
+            span = _Span(self.extraction, sink, self.uploads, source, query, customer, item["dates"])
+            began = self.slots.begin()
+            span.fetch()
+            if span.met_quota:
+                self.slots.quota_exceeded(began)
+            done.append(span)
+        return done
 
 
 class _Span:
-    """One request: reads rows, and produces one sealed raw partition (or one error) per day."""
+    """One request: reads rows, and produces one sealed raw partition (or one error) per day. A day that is complete is
+    uploaded while the rows of the next are received."""
 
     def __init__(
         self,
         extraction: Extraction,
         sink: RawSink,
+        uploads: UploadPool,
         source: Source,
         query: Query,
         customer: Customer,
@@ -206,15 +252,19 @@ class _Span:
     ) -> None:
         self._extraction = extraction
         self._sink = sink
+        self._uploads = uploads
         self._source = source
         self._query = query
         self._customer = customer
         self._dates = dates
         self._forgets = keeps(extraction.source) != Keeps()
         self._writers: dict[date, RawWriter] = {}
-        self._outcomes: dict[date, dict[str, Any]] = {}
+        self._sealing: dict[date, Future[Seal]] = {}
+        self._failed: dict[date, dict[str, Any]] = {}
+        self.met_quota = False
 
-    def fetch(self) -> list[dict[str, Any]]:
+    def fetch(self) -> None:
+        """Send the request, and start the upload of every day that is complete. Raises errors of the lake."""
         try:
             if dates := self._leave_out_frozen():
                 self._receive(dates)
@@ -225,16 +275,29 @@ class _Span:
         except Exception as error:  # noqa: BLE001 - a bug in one source must not fail the other customers' slices
             self._fail_the_rest(PenstockError(f"{type(error).__name__}: {error}"))
         for day in self._dates:
-            if day not in self._outcomes:
+            if not self._is_settled(day):
                 self._seal(day)
-        return [self._outcomes[day] for day in self._dates]
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """One row per day. Waits for the uploads: a day is reported only after its seal was confirmed."""
+        rows = dict(self._failed)
+        for day, sealing in self._sealing.items():
+            try:
+                found = self._sealed(day, sealing.result())
+            except DataError as error:  # a seal that exists and cannot be read
+                found = self._failure(day, error)
+            rows.setdefault(day, found)
+        return [rows[day] for day in self._dates]
 
     def _leave_out_frozen(self) -> Sequence[date]:
         """Return the days that the source still serves. For the others it would return nothing, and an empty result
         must not replace their data."""
         for day in self._dates:
             self._fail_if_frozen(day)
-        return [day for day in self._dates if day not in self._outcomes]
+        return [day for day in self._dates if not self._is_settled(day)]
+
+    def _is_settled(self, day: date) -> bool:
+        return day in self._failed or day in self._sealing
 
     def _fail_if_frozen(self, day: date) -> None:
         if not self._forgets:
@@ -286,50 +349,50 @@ class _Span:
 
     def _refuse_late_row(self, day: date) -> None:
         """Fail a sealed day, which lacks this row, so that it is not accepted. A failed day stays failed."""
-        if self._outcomes[day].get("error_class") is None:
+        if day not in self._failed:
             self._fail(day, DataError(f"the source sent a row for {day} after that day was complete"))
 
     def _writer(self, day: date) -> RawWriter | None:
-        """The writer for the rows of this day; None once the day has failed."""
-        if day in self._outcomes:
+        """The writer for the rows of this day; None once the day is sealed or has failed."""
+        if self._is_settled(day):
             return None
         if day not in self._writers:
             self._writers[day] = self._sink.writer(self._attempt(day))
         return self._writers[day]
 
     def _seal(self, day: date) -> None:
-        if day not in self._outcomes:
+        if not self._is_settled(day):
             self._fail_if_frozen(day)  # it may have become frozen during the request
-        if day in self._outcomes:
+        if self._is_settled(day):
             return
         writer = self._writers.pop(day, None) or self._sink.writer(self._attempt(day))
-        try:
-            seal = writer.seal(
-                extracted_at=datetime.now(UTC),
-                schema_version=self._query.schema_version,
-                api_version=self._source.api_version,
-                query_hash=self._extraction.hashes[self._query.name],
-                time_zone=self._customer.time_zone,
-            )
-        except DataError as error:  # a seal that exists and cannot be read
-            self._fail(day, error)
-            return
-        self._outcomes[day] = self._sealed(day, seal)
+        seal = partial(
+            writer.seal,
+            extracted_at=datetime.now(UTC),
+            schema_version=self._query.schema_version,
+            api_version=self._source.api_version,
+            query_hash=self._extraction.hashes[self._query.name],
+            time_zone=self._customer.time_zone,
+        )
+        self._sealing[day] = self._uploads.submit(seal, writer.buffered)
 
     def _fail(self, day: date, error: PenstockError) -> None:
         if writer := self._writers.pop(day, None):
             writer.discard()
-        self._outcomes[day] = self._row(
+        self._failed[day] = self._failure(day, error)
+        self.met_quota = self.met_quota or isinstance(error, QuotaExceeded)
+
+    def _failure(self, day: date, error: PenstockError) -> dict[str, Any]:
+        return self._row(
             day,
             error_class=str(error.error_class),
             error_message=str(error),
             retry_after=error.retry_after if isinstance(error, QuotaExceeded) else None,
         )
-        return
 
     def _fail_the_rest(self, error: PenstockError) -> None:
         for day in self._dates:
-            if day not in self._outcomes:
+            if not self._is_settled(day):
                 self._fail(day, error)
 
     def _sealed(self, day: date, seal: Seal) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
 from penstock.pipeline.parsed_cache import BlockRef, CacheReader, Lookup
 from penstock.pipeline.payloads import read_in_blocks, read_together
+from penstock.pipeline.prefetch import prefetched
 from penstock.pipeline.slices import Slice, groups
 from penstock.pipeline.spark_jobs import Report, Work, collected, mapped, progress, spread
 from penstock.raw.reader import RawReader
@@ -37,6 +38,8 @@ _LOCAL_BYTES = 2 * 1024 * 1024  # of Parquet
 _LOCAL_SLICES = 256
 _LOCAL_PARTS = 4
 _SHARE = pa.schema([("share", pa.binary())])
+
+_RawGroup = Mapping[AttemptKey, tuple[Seal, bytes] | RawError]  # payloads that were read ahead
 
 
 def spark_stager(
@@ -128,7 +131,15 @@ def stage_part(
     with PackedWriter(lake, part.table_path, part.part.month, schema) as writer:
         reader, cache = RawReader(lake), CacheReader(lake)
         pieces = [_slice(index, piece) for index, piece in enumerate(part.part.slices)]
-        for group, contract in _groups(pieces, contracts):
+
+        def read(share: tuple[list[Slice], Contract]) -> _RawGroup:
+            group = share[0]
+            cached = {piece.item for piece in group if places and places[piece.item] is not None}
+            wanted = [] if group[0].is_large else [piece for piece in group if piece.item not in cached]
+            found = reader.read_many([piece.attempt for piece in wanted]) if wanted else []
+            return {piece.attempt: raw for piece, raw in zip(wanted, found, strict=True)}
+
+        for (group, contract), raw in prefetched(lake, _groups(pieces, contracts), read):
             new = [part.part.slices[piece.item] for piece in group]
             if group[0].is_large:
                 writer.write(old.before(new[0].sort_key))
@@ -141,7 +152,7 @@ def stage_part(
                     for at, piece in enumerate(group)
                     if places and (rows := cache.rows(places[piece.item], new[at].record_count)) is not None
                 }
-                rows = _read_group(reader, contract, new, ready, schema, broken)
+                rows = _read_group(reader, raw, contract, new, ready, schema, broken)
                 writer.write(in_table_order(pa.concat_tables([earlier, rows])) if earlier.num_rows else rows)
         writer.write(old.rest())
         files = writer.close()
@@ -177,20 +188,22 @@ def _kept_rows(lake: Lake, part: StagePart, schema: pa.Schema) -> pa.Table:
 
 def _read_group(
     reader: RawReader,
+    raw: _RawGroup,
     contract: Contract,
     slices: Sequence[NewSlice],
     ready: Mapping[int, pa.Table],
     schema: pa.Schema,
     broken: dict[PartitionKey, str],
 ) -> pa.Table:
-    """Read the rows of neighbouring slices in their order; those of some are `ready`."""
+    """Return the rows of neighbouring slices in their order; those of some are `ready`, and the payloads of others are
+    in `raw`."""
     if not ready:
-        return _parse_group(reader, contract, slices, schema, broken)
+        return _parse_group(reader, raw, contract, slices, schema, broken)
     runs = groupby(range(len(slices)), key=lambda at: at in ready)
     pieces = [
         _ready_rows([ready[at] for at in some], [slices[at] for at in some], schema)
         if is_ready
-        else _parse_group(reader, contract, [slices[at] for at in some], schema, broken)
+        else _parse_group(reader, raw, contract, [slices[at] for at in some], schema, broken)
         for is_ready, some in ((is_ready, list(numbers)) for is_ready, numbers in runs)
     ]
     return pa.concat_tables(pieces)
@@ -204,20 +217,25 @@ def _ready_rows(rows: Sequence[pa.Table], slices: Sequence[NewSlice], schema: pa
 
 def _parse_group(
     reader: RawReader,
+    raw: _RawGroup,
     contract: Contract,
     slices: Sequence[NewSlice],
     schema: pa.Schema,
     broken: dict[PartitionKey, str],
 ) -> pa.Table:
-    """Parse payloads, and check their bytes against the digest of the verdict."""
-    found = reader.read_many([AttemptKey(piece.key, piece.run_id) for piece in slices])
+    """Parse payloads, and check their bytes against the digest of the verdict. Reads those that are not in `raw`: their
+    cached rows were lost."""
+    attempts = [AttemptKey(piece.key, piece.run_id) for piece in slices]
+    lost = [attempt for attempt in attempts if attempt not in raw]
+    found = {**raw, **dict(zip(lost, reader.read_many(lost), strict=True))} if lost else raw
     whole: list[tuple[NewSlice, bytes]] = []
-    for piece, raw in zip(slices, found, strict=True):
-        problem = str(raw) if isinstance(raw, RawError) else _not_what_was_accepted(piece, raw[0])
+    for piece, attempt in zip(slices, attempts, strict=True):
+        one = found[attempt]
+        problem = str(one) if isinstance(one, RawError) else _not_what_was_accepted(piece, one[0])
         if problem is not None:
             broken[piece.key] = problem
-        elif not isinstance(raw, RawError):
-            whole.append((piece, raw[1]))
+        elif not isinstance(one, RawError):
+            whole.append((piece, one[1]))
     if not whole:
         return schema.empty_table()
     counts = [piece.record_count for piece, _ in whole]

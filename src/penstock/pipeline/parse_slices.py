@@ -24,6 +24,7 @@ from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.parsed_cache import CacheBudget, CacheWriter
 from penstock.pipeline.payloads import read_in_blocks, read_together
+from penstock.pipeline.prefetch import prefetched
 from penstock.pipeline.slices import Slice, groups
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
@@ -81,15 +82,21 @@ class SliceParser:
         return [*(F.col(name) for name in names), *flags]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = RawReader(open_lake(self._lake))
+        lake = open_lake(self._lake)
+        reader = RawReader(lake)
+
+        def read(group: Sequence[Slice]) -> list[tuple[Seal, bytes] | RawError]:
+            return [] if group[0].is_large else reader.read_many([piece.attempt for piece in group])
+
         with CacheWriter(self._cache) as cache:
             for batch in batches:
                 slices = [slice_of(row, self._contract) for row in batch.to_pylist()]
-                for group in groups(slices):
-                    yield from self._large(reader, group[0]) if group[0].is_large else self._group(reader, group, cache)
+                for group, found in prefetched(lake, groups(slices), read):
+                    yield from self._large(reader, group[0]) if group[0].is_large else self._group(group, found, cache)
 
-    def _group(self, reader: RawReader, group: Sequence[Slice], cache: CacheWriter) -> Iterator[pa.RecordBatch]:
-        found = reader.read_many([piece.attempt for piece in group])
+    def _group(
+        self, group: Sequence[Slice], found: Sequence[tuple[Seal, bytes] | RawError], cache: CacheWriter
+    ) -> Iterator[pa.RecordBatch]:
         whole = [(piece, *raw) for piece, raw in zip(group, found, strict=True) if not isinstance(raw, RawError)]
         headers: dict[int, dict[str, Any]] = {
             piece.item: {"complaints": [_raw_complaint(raw).as_dict()]}

@@ -27,6 +27,7 @@ from penstock.errors import RawError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing
 from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.pipeline.prefetch import prefetched
 from penstock.plural import counted
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
@@ -37,7 +38,7 @@ from penstock.warehouse.rebuild import TableDamage
 
 _ROWS = 200_000
 _RAW_CHUNK = 200
-_SMALL_BYTES = 1024 * 1024  # a chunk of these fits into memory
+_SMALL_BYTES = 256 * 1024  # three chunks of these fit into memory
 
 # A data file is missing, damaged according to Arrow, or lacks a column of the contract.
 UNREADABLE = (LakeObjectMissing, OSError, ValueError, KeyError, pa.ArrowException)
@@ -183,26 +184,32 @@ def verify_raw(
     """Compare all served payloads with their seals and the digests of the verdicts."""
     wanted = [(key, row) for head in heads for key, row in _pointers(database, head.name).items()]
     reader = RawReader(lake)
-    for at in range(0, len(wanted), _RAW_CHUNK):
-        chunk = wanted[at : at + _RAW_CHUNK]
+    chunks = (wanted[at : at + _RAW_CHUNK] for at in range(0, len(wanted), _RAW_CHUNK))
+
+    def read(chunk: Sequence[tuple[PartitionKey, sa.Row[Any]]]) -> dict[AttemptKey, tuple[Seal, bytes] | RawError]:
+        small = [AttemptKey(key, RunId(row.run_id)) for key, row in chunk if row.payload_bytes <= _SMALL_BYTES]
+        return dict(zip(small, reader.read_many(small), strict=True))
+
+    for chunk, small in prefetched(lake, chunks, read):
         attempts = [AttemptKey(key, RunId(row.run_id)) for key, row in chunk]
-        complaints = _payload_complaints(reader, attempts, [row for _, row in chunk])
+        complaints = _payload_complaints(reader, attempts, [row for _, row in chunk], small)
         for (key, row), complaint in zip(chunk, complaints, strict=True):
             done.payloads += 1
             if complaint:
                 done.report(key, f"raw run {row.run_id}: {complaint}")
-        report(min(1.0, (at + len(chunk)) / len(wanted)))
+        report(min(1.0, done.payloads / len(wanted)))
 
 
 def _payload_complaints(
-    reader: RawReader, attempts: Sequence[AttemptKey], rows: Sequence[sa.Row[Any]]
+    reader: RawReader,
+    attempts: Sequence[AttemptKey],
+    rows: Sequence[sa.Row[Any]],
+    small: Mapping[AttemptKey, tuple[Seal, bytes] | RawError],
 ) -> Iterator[str | None]:
-    """Yield the problem of each payload, or None. Small payloads are fetched together, large ones are streamed."""
-    small = [a for a, row in zip(attempts, rows, strict=True) if row.payload_bytes <= _SMALL_BYTES]
-    together = dict(zip(small, reader.read_many(small), strict=True))
+    """Yield the problem of each payload, or None. `small` payloads were fetched together, the others are streamed."""
     for attempt, row in zip(attempts, rows, strict=True):
         try:
-            found = together.get(attempt) or _streamed(reader, attempt)
+            found = small.get(attempt) or _streamed(reader, attempt)
         except RawError as error:
             found = error
         if isinstance(found, RawError):

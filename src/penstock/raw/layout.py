@@ -10,7 +10,7 @@ from penstock.partition import AttemptKey, PartitionKey, run_id
 SEAL = "metadata.json"
 
 _RUN_FOLDER = re.compile(r"raw/([^/]+)/customer_id=([^/]+)/query_name=([^/]+)/logical_date=([^/]+)/run_id=([^/]+)")
-_PAYLOAD = re.compile(r"payload-[0-9A-HJKMNP-TV-Z]{26}\.(jsonl|parquet)")
+_PAYLOAD = re.compile(r"payload-[0-9A-HJKMNP-TV-Z]{26}\.(jsonl|jsonl\.zst|parquet)")
 
 
 def partition_folder(key: PartitionKey) -> str:
@@ -42,7 +42,12 @@ def payload_name(writer_ulid: str, kind: str = "jsonl") -> str:
 
 def holds_lines(payload: str) -> bool:
     """Whether a payload is lines of JSON from a source. The payload of a model is Parquet."""
-    return payload.endswith(".jsonl")
+    return payload.endswith((".jsonl", ".jsonl.zst"))
+
+
+def is_compressed(payload: str) -> bool:
+    """Whether the lines of a payload are stored as zstd."""
+    return payload.endswith(".zst")
 
 
 def is_payload_name(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +14,8 @@ from penstock.errors import RawError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeObjectMissing, LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
-from penstock.raw.layout import SEAL, holds_lines, parse_run_folder, partition_folder, run_folder
+from penstock.raw.compression import decompress, open_decompressed
+from penstock.raw.layout import SEAL, holds_lines, is_compressed, parse_run_folder, partition_folder, run_folder
 from penstock.raw.seal import Seal
 
 _BLOCK_BYTES = 1024 * 1024
@@ -57,7 +59,7 @@ class RawReader:
         rest: list[bytes] = []  # the beginning of an incomplete line
         try:
             with self._lake.open(_payload_path(seal)) as file:
-                while block := file.read(_BLOCK_BYTES):
+                for block in _blocks(seal, file):
                     check.add(block)
                     cut = block.rfind(b"\n") + 1 if check.lines else len(block)
                     if cut:
@@ -186,9 +188,31 @@ class _Check:
         return None
 
 
+def _blocks(seal: Seal, file: BinaryIO) -> Iterator[bytes]:
+    """The payload in blocks as it was received. Raises RawError if it cannot be decompressed."""
+    if not is_compressed(seal.payload):
+        while block := file.read(_BLOCK_BYTES):
+            yield block
+        return
+    stream = open_decompressed(file)
+    while True:
+        try:
+            block = stream.read(_BLOCK_BYTES)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(seal, error) from error
+        if not block:
+            return
+        yield block
+
+
 def _checked(seal: Seal, data: bytes | None) -> bytes | RawError:
     if data is None:
         return _missing(seal)
+    if is_compressed(seal.payload):
+        try:
+            data = decompress(data, seal.payload_bytes)
+        except ValueError as error:
+            return _damaged(seal, error)
     check = _Check(holds_lines(seal.payload))
     check.add(data)
     return check.difference(seal, ends_in_a_line=not data or data.endswith(b"\n")) or data
@@ -210,6 +234,12 @@ def _payload_path(seal: Seal) -> str:
 
 def _missing(seal: Seal) -> RawError:
     return RawError(f"{seal.attempt}: {_payload_path(seal)} is missing though the run is sealed; choose another run")
+
+
+def _damaged(seal: Seal, error: Exception) -> RawError:
+    return RawError(
+        f"{seal.attempt}: {_payload_path(seal)} is not what was sealed: it cannot be decompressed ({error})"
+    )
 
 
 def _differs(seal: Seal, what: str, expected: object, found: object) -> RawError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from hashlib import sha256
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import orjson
 import pyarrow as pa
@@ -16,22 +16,35 @@ from penstock.errors import AlreadySealed, DataError, RawError
 from penstock.failpoint import reach
 from penstock.lake import Lake
 from penstock.lake.arrow_sink import ArrowSink
+from penstock.lake.protocol import HELD_BYTES
 from penstock.partition import AttemptKey, new_ulid
+from penstock.raw.compression import compress
 from penstock.raw.layout import SEAL, payload_name, run_folder
 from penstock.raw.seal import Seal
+
+Compression = Literal["zstd", "none"]
 
 _BLOCK_BYTES = 1024 * 1024  # approximate size of the blocks that are hashed and written to the lake
 _GROUP_ROWS = 64 * 1024  # rows in a Parquet row group
 
 
-class RawSink:
-    """Opens writers for attempts."""
+def payload_compression(chosen: Literal["auto", "zstd", "none"], lake: Lake) -> Compression:
+    """The compression of new payloads. By default, payloads are compressed where they travel over a network: on a local
+    disk the time for it exceeds the time that it saves."""
+    if chosen != "auto":
+        return chosen
+    return "none" if lake.requests_in_flight == 1 else "zstd"
 
-    def __init__(self, lake: Lake) -> None:
+
+class RawSink:
+    """Opens writers for attempts. `compression` applies to the lines of sources; rows of models are Parquet."""
+
+    def __init__(self, lake: Lake, compression: Compression = "none") -> None:
         self._lake = lake
+        self._compression = compression
 
     def writer(self, attempt: AttemptKey) -> RawWriter:
-        return RawWriter(self._lake, attempt)
+        return RawWriter(self._lake, attempt) if self._compression == "none" else CompressedWriter(self._lake, attempt)
 
     def rows_writer(self, attempt: AttemptKey, columns: pa.Schema) -> RowsWriter:
         return RowsWriter(self._lake, attempt, columns)
@@ -66,7 +79,11 @@ class _Payload:
         self._refuse_when_closed()
         self._digest.update(block)
         self._bytes += len(block)
-        self._payload.write(block)
+        self._payload.write(self._stored(block))
+
+    def _stored(self, block: bytes) -> bytes:
+        """The bytes that represent a block in the lake."""
+        return block
 
     def seal(
         self, extracted_at: datetime, schema_version: str, api_version: str, query_hash: str, time_zone: str
@@ -140,6 +157,11 @@ class RawWriter(_Payload):
         self._lines: list[bytes] = []
         self._held = 0
 
+    @property
+    def buffered(self) -> int:
+        """The bytes that this writer holds in memory."""
+        return min(self._bytes, HELD_BYTES) + self._held
+
     def write(self, line: bytes) -> None:
         """Append one JSON line, without its line break. Raises DataError if it is empty or has a line break inside."""
         if not line or b"\n" in line:
@@ -169,6 +191,16 @@ class RawWriter(_Payload):
         self._lines.clear()
         self._held = 0
         self._put(block)
+
+
+class CompressedWriter(RawWriter):
+    """Writes JSON lines as zstd. Each block is a frame, so memory is one block. The seal has the digest and the size of
+    the lines."""
+
+    kind = "jsonl.zst"
+
+    def _stored(self, block: bytes) -> bytes:
+        return compress(block)
 
 
 class RowsWriter(_Payload):

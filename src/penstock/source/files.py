@@ -107,6 +107,17 @@ class FilesSource:
     in_date_order = True
     api_version = "files-1"
 
+    @staticmethod
+    def requests_in_flight(options: Mapping[str, Any]) -> int | None:
+        """Requests to object storage wait for the network; local files only need cores."""
+        places = (str(options.get("folder") or ""), str(options.get("path") or ""))
+        return 16 if any(place.startswith("s3://") for place in places) else None
+
+    @staticmethod
+    def asks_by_day(options: Mapping[str, Any], query: Query) -> bool:
+        """Each day has files of its own."""
+        return True
+
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
         self._folder = read_options(FilesOptions, options).folder
         self._common = {name: value for name, value in options.items() if name != "folder"}

@@ -83,6 +83,18 @@ class HttpSource:
     in_date_order = False
     api_version = "http-1"
 
+    @staticmethod
+    def requests_in_flight(options: Mapping[str, Any]) -> int | None:
+        """A service responds in tenths of a second, most of which it waits itself."""
+        return 16
+
+    @staticmethod
+    def asks_by_day(options: Mapping[str, Any], query: Query) -> bool:
+        """Whether the address or a parameter names the day."""
+        places = [place for given in (options, query.options) for place in (given.get("url"), given.get("params"))]
+        texts = [str(text) for place in places for text in (place.values() if isinstance(place, dict) else [place])]
+        return bool(set().union(*map(names_in, texts)) & set(DAY_NAMES))
+
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
         if find_spec("httpx") is None:
             raise ConfigError("kind http needs the package httpx: pip install 'penstock[http]'")

@@ -58,7 +58,7 @@ class Source(Protocol):
     A source may also have `refuse(query)`, which raises a ConfigError for a query that it cannot fetch: it is
     called before attempts are issued. It may implement Lister and Probed.
 
-    Three hooks of the class are optional. Commands that only read state use them too, so importing the module must be
+    Five hooks of the class are optional. Commands that only read state use them too, so importing the module must be
     cheap: a class that needs a client library imports it inside of functions.
 
     - `keeps`, a `penstock.config.values.Keeps`: how long the source keeps a day. Older partitions are
@@ -66,6 +66,10 @@ class Source(Protocol):
     - `normalise_customer(text)`, a static method: returns the customer id as partition keys have it, and raises a
       ValueError with the rule ("must be digits") for an id that the source cannot have.
     - `title`: the service as messages name it; the name of the source by default.
+    - `requests_in_flight(options)`, a static method: the requests that a run keeps in flight if the workspace file has
+      no `parallelism`. Without it, one for each core.
+    - `asks_by_day(options, query)`, a static method: whether each day of a span is a separate request. Then a run
+      divides long spans to keep all its requests in flight.
     """
 
     in_date_order: bool

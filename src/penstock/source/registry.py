@@ -76,7 +76,11 @@ def hooks_of(kind: str) -> SourceHooks:
     except Exception:  # noqa: BLE001 - the module of a source is not our code, and may fail in any way
         return SourceHooks()
     return SourceHooks(
-        getattr(found, "title", ""), getattr(found, "keeps", Keeps()), getattr(found, "normalise_customer", None)
+        getattr(found, "title", ""),
+        getattr(found, "keeps", Keeps()),
+        getattr(found, "normalise_customer", None),
+        getattr(found, "requests_in_flight", None),
+        getattr(found, "asks_by_day", None),
     )
 
 

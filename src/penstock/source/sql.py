@@ -93,6 +93,11 @@ class SqlSource:
     in_date_order = False
     api_version = "sql-1"
 
+    @staticmethod
+    def requests_in_flight(options: Mapping[str, Any]) -> int | None:
+        """Few: each is a connection, and a statement that uses the cores of the database."""
+        return 4
+
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
         self._url = _parsed(read_options(SqlOptions, options).url)
         self._budget = context.budget

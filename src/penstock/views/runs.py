@@ -28,6 +28,7 @@ def run_document(summary: RunSummary) -> Document:
             "failures": _failures(summary.failures),
             "cancelled_items": _failures(summary.cancelled_items),
             "troubles": summary.problems,
+            "requests_in_flight": summary.in_flight,
             "waiting": summary.waiting,
             "unfinished": summary.unfinished,
         }

@@ -31,6 +31,7 @@ def why_document(found: Why) -> Document:
                 {**partition_fields(one.key), "run_id": one.run_id, "demoted_at": one.demoted_at}
                 for one in found.withdrawn_inputs
             ],
+            "requests_in_flight": found.requests_in_flight,
             "authority": {
                 "run_id": state.current_run_id,
                 "schema_version": state.schema_version,

@@ -28,6 +28,7 @@ class PackedWriter:
 
     def __init__(self, lake: Lake, table_path: str, month: str, schema: pa.Schema) -> None:
         self._filesystem, root = lake.filesystem()
+        self._has_folders = lake.requests_in_flight == 1  # object storage needs none: a request less for each level
         self._format = table_format(lake)
         self._table_path = f"{root}/{table_path}"
         self._month = month
@@ -58,7 +59,8 @@ class PackedWriter:
         self._held, self._held_bytes = [], 0
         if self._file is None:
             path = f"{MONTH}={self._month}/part-{new_ulid()}.parquet"
-            self._filesystem.create_dir(f"{self._table_path}/{MONTH}={self._month}")
+            if self._has_folders:
+                self._filesystem.create_dir(f"{self._table_path}/{MONTH}={self._month}")
             self._file = _OpenFile(self._filesystem, self._format, self._table_path, path, self._schema)
         self._file.write(rows)
         if self._file.size >= TARGET_BYTES:

@@ -34,6 +34,11 @@ class GoogleAdsSource:
     keeps = Keeps(months=37)
 
     @staticmethod
+    def requests_in_flight(options: Mapping[str, Any]) -> int | None:
+        """A report takes up to some seconds, nearly all of it at the service."""
+        return 16
+
+    @staticmethod
     def normalise_customer(text: str) -> str:
         """The digits of an account id. Google Ads shows them as 123-456-7890."""
         digits = text.replace("-", "") if _ACCOUNT.fullmatch(text) else text
