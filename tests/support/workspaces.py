@@ -61,6 +61,7 @@ def write_workspace(
     lake: str = "./lake",
     master: str = "local[2]",
     python: Path | None = None,
+    driver_partitions: int = 0,
     control: dict[str, Any] | None = None,
 ) -> Path:
     """Write (or rewrite) penstock.yaml: by default one customer, two days, five rows each, nothing broken."""
@@ -69,7 +70,8 @@ def write_workspace(
         "workspace": "ads",
         "state": state,
         "lake": lake,
-        "spark": {"master": master} | ({"python": str(python)} if python else {}),
+        "spark": {"master": master, "driver_partitions": driver_partitions}
+        | ({"python": str(python)} if python else {}),
         "customers": [{"id": customer_id(n + 1)} for n in range(customers)],
         "sources": {"demo": {"kind": "demo", "seed": 7, "rows": rows, "faults": list(faults)}},
         "queries": queries or {"campaign_daily": {**CAMPAIGNS, **(query or {})}},

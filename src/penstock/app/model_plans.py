@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ class ModelService:
 
         def refuse(contract: Contract) -> None:
             refuse_changed_fields(self._context.state, {contract.query_name: contract})
-            check_expressions(spark, contract)
+            check_expressions(lambda: spark, contract)
 
         assets = [(contract.source, contract.query_name) for contract in self._context.contracts.values()]
         tables = table_schemas(self._context.versions, self._context.database, assets)
@@ -91,14 +91,15 @@ class ModelService:
         return self.planner().plan(models, [item.key for item in items], self._context.now(), DUE)
 
     def with_current_contracts(
-        self, spark: SparkSession, items: Sequence[Planned], fan_ins: Sequence[FanIn] = ()
+        self, session: Callable[[], SparkSession], items: Sequence[Planned], fan_ins: Sequence[FanIn] = ()
     ) -> TodaysModels:
-        """The items under the current contracts of models, without the partitions of models that cannot be built."""
+        """The items under the current contracts of models, without the partitions of models that cannot be built. Gets
+        the session only if there are items of models."""
         from penstock.control.models import TodaysModels
 
         if not any(item.key.kind is AssetKind.DERIVED for item in items):
             return TodaysModels(items, fan_ins)
-        broken = self.learn_contracts(spark)
+        broken = self.learn_contracts(session())
         prints = {name: contract.fingerprint for name, contract in self._context.contracts.items()}
         kept = [item for item in items if item.key.kind is AssetKind.FETCHED or item.key.query_name not in broken]
         there = {item.key for item in kept}

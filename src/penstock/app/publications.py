@@ -9,7 +9,7 @@ from penstock.app.context import Context
 from penstock.contract.schema import arrow_schema
 from penstock.errors import WarehouseError
 from penstock.partition import RunId
-from penstock.pipeline.spark_jobs import parallelism
+from penstock.pipeline.lazy_session import LazySession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ class PublicationService:
 
     def publish(
         self,
-        spark: SparkSession,
+        spark: SparkSession | LazySession,
         worker_token: str,
         run_id: RunId,
         report: Report | None,
@@ -37,13 +37,13 @@ class PublicationService:
         return self.publisher(spark, worker_token, report, find).publish(run_id)
 
     def publisher(
-        self, spark: SparkSession, worker_token: str, report: Report | None, find: Lookup | None = None
+        self, spark: SparkSession | LazySession, worker_token: str, report: Report | None, find: Lookup | None = None
     ) -> Publisher:
-        """A publisher that stages files on Spark."""
+        """A publisher that stages files on Spark, or a few small ones in this process."""
         from penstock.pipeline.load import spark_stager
         from penstock.warehouse.publish import Publisher
 
-        kept = self._context.stored_contracts()
+        session, kept = LazySession.of(spark), self._context.stored_contracts()
         fields = {contract.table: arrow_schema(contract.columns) for contract in kept.values()}
         return Publisher(
             self._context.database,
@@ -51,8 +51,8 @@ class PublicationService:
             self._context.clock,
             worker_token,
             fields.__getitem__,
-            spark_stager(spark, self._context.settings.lake, kept.__getitem__, report, find, self._damage_of),
-            parallelism(spark),
+            spark_stager(session, self._context.settings.lake, kept.__getitem__, report, find, self._damage_of),
+            session.parallelism(),
         )
 
     def _damage_of(self, tables: Collection[str]) -> WarehouseError | None:

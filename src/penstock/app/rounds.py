@@ -102,7 +102,7 @@ class RoundService:
         facts["model_inputs"] = models.waiting
         if planned.items or models.items:
             spark = session()
-            made = self._models.with_current_contracts(spark, models.items, models.fan_ins)
+            made = self._models.with_current_contracts(lambda: spark, models.items, models.fan_ins)
             for message in made.problems:
                 log.error("models.refused: %s", message)
             items = [*planned.items, *made.items]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.app.status import StatusService
     from penstock.flow.listener import ProgressListener
     from penstock.flow.runner import Runner
+    from penstock.pipeline.lazy_session import LazySession
     from penstock.pipeline.parsed_cache import Lookup
     from penstock.pipeline.spark_jobs import Report
     from penstock.warehouse.publish import Publication
@@ -40,23 +41,28 @@ class RunnerFactory:
 
     def runner(
         self,
-        session: SparkSession,
+        session: SparkSession | LazySession,
         worker_token: str,
         listener: ProgressListener,
         *,
         by_hand: bool,
         stopping: Callable[[], bool] = lambda: False,
+        in_driver: bool = False,
     ) -> Runner:
-        """A runner over the stores of this workspace. `by_hand` lets it attempt a source whose breaker is open."""
+        """A runner over the stores of this workspace. `by_hand` lets it attempt a source whose breaker is open.
+        `in_driver` lets it fetch and validate in this process."""
         from penstock.flow.derive import Deriver
         from penstock.flow.runner import Runner
         from penstock.flow.stages import RunDependencies
+        from penstock.pipeline.lazy_session import LazySession
+
+        lazy = LazySession.of(session)
 
         def publish(run: RunId, report: Report | None, find: Lookup | None) -> Publication:
-            return self._publications.publish(session, worker_token, run, report, find)
+            return self._publications.publish(lazy, worker_token, run, report, find)
 
         deps = RunDependencies(
-            session,
+            lazy,
             self._context.settings,
             self._context.contracts,
             self._context.control,
@@ -69,6 +75,7 @@ class RunnerFactory:
             BreakerGuard(self._context.breakers, self._context.clock, by_hand),
             self._context.clock,
             self._data.referenced,
+            in_driver,
         )
         return Runner(deps, self._context.ledger.news_of_run, stopping)
 

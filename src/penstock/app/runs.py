@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.app.publications import PublicationService
     from penstock.app.runners import RunnerFactory
     from penstock.control.plan import Plan
+    from penstock.pipeline.lazy_session import LazySession
     from penstock.state.worker import WorkerStore
 
 
@@ -88,9 +89,9 @@ class RunService:
         workers = self._runners.rescue()
         self._plans.runnable_ranges(selection)  # refuses a selection that cannot run before anything starts
         published: list[RunSummary] = []
+        session = self._session(spark)
         if self._publications.is_due():  # before planning: models read only what is published
-            spark = self._context.session(spark, fetches=True)
-            published = [self._publish(spark, workers, listener, actor)]
+            published = [self._publish(session, workers, listener, actor, in_driver=self._may_work_alone(spark))]
             if published[0].end != "done":
                 return as_one(published)
         guard = BreakerGuard(self._context.breakers, self._context.clock, by_hand=True)
@@ -105,9 +106,11 @@ class RunService:
             summary.waiting = self._partitions.held_up(selection) | {"model_inputs": whole.waiting}
             summary.unfinished = unfinished
             return summary
-        spark = self._context.session(spark, fetches=True)
+        in_driver = self._may_work_alone(spark) and not whole.is_divided and self._is_small(first)
+        if not in_driver:
+            session.get()  # an error of Spark comes before the first attempt
         if whole.is_divided and any(span.kind is AssetKind.DERIVED for span in self._context.ranges(selection)):
-            broken = self._models.learn_contracts(spark)  # at the start of hours of work, not at the end
+            broken = self._models.learn_contracts(session.get())  # at the start of hours of work, not at the end
             for message in broken.values():
                 listener.say(message)
         filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
@@ -115,19 +118,46 @@ class RunService:
             filters = {**self._context.run_filters(resumes), "resumes": resumes}
         finished: list[RunSummary] = []
         with self._reprocessing(reprocess and not resumes, selection, actor, whole, finished):
-            self._run_plans(chain([first], plans), whole, finished, guard, spark, workers, listener, actor, filters)
+            self._run_plans(
+                chain([first], plans), whole, finished, guard, session, workers, listener, actor, filters, in_driver
+            )
         summary = as_one([*published, *finished])
         summary.skipped += whole.held
         summary.is_divided = whole.is_divided and len(finished) > 1
         summary.unfinished = unfinished
         return summary
 
-    def _publish(self, spark: SparkSession, workers: WorkerStore, listener: ProgressListener, actor: str) -> RunSummary:
+    def _session(self, given: SparkSession | None) -> LazySession:
+        """The caller's session, or that of the workspace, which is started when it is needed."""
+        from penstock.pipeline.lazy_session import LazySession
+
+        return LazySession(lambda: self._context.session(given, fetches=True))
+
+    def _may_work_alone(self, given: SparkSession | None) -> bool:
+        """Whether this process may work on a few partitions itself: on a local master, without a session of the
+        caller."""
+        spark = self._context.settings.spark
+        return given is None and spark.is_local and spark.driver_partitions > 0
+
+    def _is_small(self, plan: Plan) -> bool:
+        """Whether the start of Spark takes longer than the work. Models are derived by Spark."""
+        most = self._context.settings.spark.driver_partitions
+        return len(plan.items) <= most and all(item.key.kind is AssetKind.FETCHED for item in plan.items)
+
+    def _publish(
+        self,
+        session: LazySession,
+        workers: WorkerStore,
+        listener: ProgressListener,
+        actor: str,
+        *,
+        in_driver: bool,
+    ) -> RunSummary:
         """A run without items: it publishes due partitions."""
         from penstock.flow.heartbeat import Heartbeat
 
         with Heartbeat(workers) as heart:
-            runner = self._runners.runner(spark, heart.token, listener, by_hand=True)
+            runner = self._runners.runner(session, heart.token, listener, by_hand=True, in_driver=in_driver)
             return runner.run(new_run_id(), (), actor=actor, filters={"publish": True})
 
     def _run_plans(
@@ -136,11 +166,12 @@ class RunService:
         whole: Plan,
         finished: list[RunSummary],
         guard: BreakerGuard,
-        spark: SparkSession,
+        session: LazySession,
         workers: WorkerStore,
         listener: ProgressListener,
         actor: str,
         filters: Mapping[str, Any],
+        in_driver: bool,
     ) -> None:
         """One run per plan, until a run is stopped. Appends each summary to `finished`. A plan whose checks Spark
         refuses is left out; raises ChecksRefused if no run is left."""
@@ -158,8 +189,9 @@ class RunService:
                 if whole.is_divided:
                     progress = f"{counted(len(plan.items))}, then {plan.later:,} more to fetch"
                     listener.say(f"run {len(finished) + 1}: {progress}")
-                run_id, today = new_run_id(), self._models.with_current_contracts(spark, plan.items, plan.fan_ins)
-                runner = self._runners.runner(spark, heart.token, listener, by_hand=True)
+                run_id = new_run_id()
+                today = self._models.with_current_contracts(session.get, plan.items, plan.fan_ins)
+                runner = self._runners.runner(session, heart.token, listener, by_hand=True, in_driver=in_driver)
                 try:
                     done = runner.run(run_id, today.items, actor=actor, filters=filters, fan_ins=today.fan_ins)
                 except ChecksRefused as error:
@@ -253,7 +285,7 @@ class RunService:
                 if i.attempt.partition.kind is AssetKind.DERIVED and i.attempt.partition.query_name in broken
             ]
             control.cancel(outdated_closings(lost, heart.token))
-            today = self._models.with_current_contracts(session, plan)
+            today = self._models.with_current_contracts(lambda: session, plan)
             runner = self._runners.runner(session, heart.token, listener, by_hand=True)
             summary = as_one([runner.resume(run_id, today.items, [i for i in adopted if i not in lost], sizes)])
             summary.count(blocked=today.left_out + len(lost), loaded=published.loaded, hidden=published.hidden)

@@ -130,6 +130,7 @@ class SparkSettings(Declared):
     python: Annotated[str | None, pydantic.Field(min_length=1)] = None
     environment: Annotated[str | None, pydantic.Field(min_length=1)] = None
     executor_timeout: Duration = timedelta(minutes=2)
+    driver_partitions: Annotated[int, pydantic.Field(ge=0, le=1000)] = 32  # of a run that needs no Spark
     config: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = pydantic.Field(default_factory=dict, repr=False)
 
     documentation: ClassVar = {
@@ -147,6 +148,11 @@ class SparkSettings(Declared):
         ),
         "executor_timeout": KeyDoc(
             "How long a run waits for an executor of a cluster, at its start and after all of them were lost.", "2m"
+        ),
+        "driver_partitions": KeyDoc(
+            "On a local master, `penstock run` fetches and validates up to this number of partitions in its own"
+            " process, because the start of Spark would take longer. 0: always on Spark.",
+            "0",
         ),
         "config": KeyDoc(
             "Settings of the Spark session, as Spark names them.", "{spark.driver.memory: 4g}", "map of Spark settings"

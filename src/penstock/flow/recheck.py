@@ -42,7 +42,7 @@ def recheck(
     demoted: dict[PartitionKey, str] = {}
     unreadable: dict[PartitionKey, str] = {}
     for name in sorted({attempt.partition.query_name for attempt, _ in trusted}):
-        check_expressions(spark, contracts[name])
+        check_expressions(lambda: spark, contracts[name])
         items = [ToValidate(a, size, None) for a, size in trusted if a.partition.query_name == name]
         for at in range(0, len(items), BATCH_PARTITIONS):
             batch = items[at : at + BATCH_PARTITIONS]

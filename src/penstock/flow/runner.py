@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -23,8 +24,7 @@ from penstock.lake import open_lake
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.pipeline.memory import release_memory
-from penstock.pipeline.parsed_cache import open_cache
-from penstock.pipeline.spark_jobs import cancel_jobs
+from penstock.pipeline.parsed_cache import ParsedCache, open_cache
 from penstock.pipeline.validate import check_expressions
 from penstock.state.records import Issued, Planned
 
@@ -87,7 +87,7 @@ class Runner:
         contracts = []
         for name in sorted({item.key.query_name for item in plan}):
             try:
-                check_expressions(self.deps.spark, self.deps.contracts[name])
+                check_expressions(self.deps.session.get, self.deps.contracts[name])
                 contracts.append(self.deps.contracts[name])
             except ConfigError as error:
                 refused[name] = str(error)
@@ -110,7 +110,7 @@ class Runner:
         stages = Stages(self.deps, done, {item.key: item for item in ordered}, adopted, sizes, refused)
         token, state = self.deps.worker_token, RunState(run_id, self.news)
         try:
-            with open_cache(self.deps.spark, self.deps.settings.lake) as stages.cache:
+            with self._open_cache() as stages.cache:
                 probes = self._probes([item for item in ordered if item.key.query_name not in refused])
                 _Lanes(self, stages, state, probes).work_through()
         except BaseException as error:
@@ -130,6 +130,12 @@ class Runner:
         self.deps.project({run_id: state.folded})
         release_memory()
         return done
+
+    def _open_cache(self) -> AbstractContextManager[ParsedCache | None]:
+        """The cache of parsed rows. A few partitions that this process validates are read again by the load."""
+        if self.deps.in_driver:
+            return nullcontext()
+        return open_cache(self.deps.session.get(), self.deps.settings.lake)
 
     def _probes(self, plan: Sequence[Planned]) -> list[PartitionKey]:
         """One partition of each source whose breaker is open, each time of another customer. If its probe succeeds, the
@@ -249,7 +255,7 @@ class _Lanes:
         self.stages.stopped.set()
         waiting = set(self.busy.values())
         while waiting:
-            cancel_jobs(self.stages.deps.spark)
+            self.stages.deps.session.cancel_jobs()
             _, waiting = wait(waiting, 1.0)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from functools import partial
 from threading import Event as Flag
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,11 +25,13 @@ from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUn
 from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
 from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, asset_kind, new_ulid
 from penstock.partition_set import compact_ranges
-from penstock.pipeline.extract import Extracted, Extraction, extract
+from penstock.pipeline.driver_work import work_in_driver
+from penstock.pipeline.extract import Extracted, Extraction, extract, extract_in_driver
+from penstock.pipeline.lazy_session import LazySession
 from penstock.pipeline.parsed_cache import Lookup, ParsedCache
 from penstock.pipeline.references import OpenReference
 from penstock.pipeline.spark_jobs import Report
-from penstock.pipeline.validate import ToValidate, Validated, validate
+from penstock.pipeline.validate import ToValidate, Validated, needs_no_spark, validate, validate_in_driver
 from penstock.plural import counted
 from penstock.raw.sink import payload_compression
 from penstock.source.concurrency import halved, requests_in_flight
@@ -39,8 +42,6 @@ from penstock.state.validator import ValidatorStore
 from penstock.warehouse.publish import Publication
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.projections.event_page import PrefoldedRuns
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ _QUOTA_PAUSE = 60.0  # when the source asks for a pause and names no duration
 class RunDependencies:
     """The dependencies of the stages, created by the composition root."""
 
-    spark: SparkSession
+    session: LazySession
     settings: Settings
     contracts: Mapping[str, Contract]
     control: ControlStore
@@ -69,6 +70,7 @@ class RunDependencies:
     guard: Guard
     clock: Clock
     open_reference: OpenReference | None = None  # opens tables that contracts refer to
+    in_driver: bool = False  # fetch and validate in this process, where that needs no Spark
 
 
 @dataclass(slots=True)
@@ -171,7 +173,7 @@ class Stages:
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
             self._raise_if_stopped()
             if asset_kind(source) is AssetKind.DERIVED:
-                extracted += deps.deriver.derive(deps.spark, attempts, report)
+                extracted += deps.deriver.derive(deps.session.get(), attempts, report)
                 continue
             if source not in self.in_flight:
                 self.in_flight[source] = requests_in_flight(deps.settings.sources[source])
@@ -185,7 +187,10 @@ class Stages:
                 payload_compression(deps.settings.raw.compression, open_lake(deps.settings.lake)),
                 clock=deps.clock,
             )
-            found = extract(deps.spark, work, customers, attempts, report)
+            if deps.in_driver:
+                found = work_in_driver(partial(extract_in_driver, work, customers, attempts), self.stopped)
+            else:
+                found = extract(deps.session.get(), work, customers, attempts, report)
             self._limit_requests(source, found)
             deps.guard.observe(source, observation(found))
             extracted += found
@@ -254,9 +259,11 @@ class Stages:
             ]
             self._raise_if_stopped()
             budget = self.cache.budget() if self.cache else None
-            found += validate(
-                deps.spark, deps.settings.lake, deps.contracts[name], items, report, deps.open_reference, budget
-            )
+            contract, lake = deps.contracts[name], deps.settings.lake
+            if deps.in_driver and needs_no_spark(contract):
+                found += work_in_driver(partial(validate_in_driver, lake, contract, items), self.stopped)
+            else:
+                found += validate(deps.session.get(), lake, contract, items, report, deps.open_reference, budget)
         report(1.0)
         return found
 

@@ -79,7 +79,7 @@ def _with_spark_results(
     spark: SparkSession, contract: Contract, examine: SliceParser, batches: Sequence[pa.RecordBatch]
 ) -> list[pa.RecordBatch]:
     """The batches with the results of Spark's checks."""
-    check_expressions(spark, contract)
+    check_expressions(lambda: spark, contract)
     frame = frame_of(spark, pa.Table.from_batches(batches, examine.schema))
     return list(frame.select(*examine.columns()).toArrow().combine_chunks().to_batches())
 

@@ -128,6 +128,17 @@ def extract(
     return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
 
 
+def extract_in_driver(
+    extraction: Extraction, customers: Mapping[str, Customer], attempts: Sequence[AttemptKey]
+) -> list[Extracted]:
+    """Fetch a few attempts in this process, as one worker task does."""
+    spans = _spans(attempts, customers, _span_days(extraction, len(attempts)))
+    table = pa.Table.from_pylist(spans, schema=_SPANS)
+    alone, _ = _limits_per_task(extraction, 1, 1)
+    found = [row for batch in _worker(alone)(iter(table.to_batches())) for row in batch.to_pylist()]
+    return [_extracted(row, extraction.source.name, extraction.run_id) for row in found]
+
+
 def extract_locally(
     extraction: Extraction, source: Source, query: Query, customer: Customer, dates: Sequence[date]
 ) -> list[Extracted]:

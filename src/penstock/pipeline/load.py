@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from penstock.errors import DataError, RawError, SparkFailed, WarehouseError
 from penstock.lake import Lake, open_lake
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey
+from penstock.pipeline.lazy_session import LazySession
 from penstock.pipeline.parsed_cache import BlockRef, CacheReader, Lookup
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.prefetch import prefetched
@@ -31,10 +31,8 @@ from penstock.warehouse.layout import RUN, file_schema
 from penstock.warehouse.packing import NewSlice
 from penstock.warehouse.staging import PartStaged, StagePart, Stager
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_LOCAL_BYTES = 2 * 1024 * 1024  # of Parquet
+_LOCAL_BYTES = 2 * 1024 * 1024  # of Parquet, if Spark runs
+_LOCAL_BYTES_BEFORE_START = 32 * 1024 * 1024  # if it would have to start
 _LOCAL_SLICES = 256
 _LOCAL_PARTS = 4
 _SHARE = pa.schema([("share", pa.binary())])
@@ -43,7 +41,7 @@ _RawGroup = Mapping[AttemptKey, tuple[Seal, bytes] | RawError]  # payloads that 
 
 
 def spark_stager(
-    spark: SparkSession,
+    session: LazySession,
     lake: str,
     contract_of: Callable[[str], Contract],
     report: Report | None = None,
@@ -64,10 +62,11 @@ def spark_stager(
     def stage_all(
         parts: Sequence[StagePart], used: Sequence[Sequence[Contract]], places: Sequence[Sequence[BlockRef | None]]
     ) -> list[PartStaged]:
-        if _is_small(parts):
+        if _is_small(parts, _LOCAL_BYTES_BEFORE_START if session.if_started is None else _LOCAL_BYTES):
             return _stage_locally(open_lake(lake), parts, used, places)
         shares = [pickle.dumps(share) for share in zip(range(len(parts)), parts, used, places, strict=True)]
         table = pa.table({"share": shares}, schema=_SHARE)
+        spark = session.get()
         with progress(spark, report):
             frame = spread(spark, table, list(range(len(parts))))
             found = collected(mapped(frame, _worker(lake), "share binary"))
@@ -78,10 +77,10 @@ def spark_stager(
     return stage
 
 
-def _is_small(parts: Sequence[StagePart]) -> bool:
-    """Whether the work takes no longer than the start of a Spark job."""
+def _is_small(parts: Sequence[StagePart], most_bytes: int) -> bool:
+    """Whether the work takes no longer than the start of a Spark job, or of Spark itself."""
     slices, weight = sum(len(part.part.slices) for part in parts), sum(part.part.weight for part in parts)
-    return len(parts) <= _LOCAL_PARTS and slices <= _LOCAL_SLICES and weight <= _LOCAL_BYTES
+    return len(parts) <= _LOCAL_PARTS and slices <= _LOCAL_SLICES and weight <= most_bytes
 
 
 def _places(find: Lookup | None, parts: Sequence[StagePart]) -> list[list[BlockRef | None]]:

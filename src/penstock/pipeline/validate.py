@@ -6,7 +6,7 @@ need it; workers add up the results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,28 @@ def validate(
     ]
 
 
+def needs_no_spark(contract: Contract) -> bool:
+    """Whether Python alone can evaluate every check of the contract."""
+    return not reference_checks(contract) and all(rule.arrow_rule(contract) is not None for rule in row_rules(contract))
+
+
+def validate_in_driver(lake: str, contract: Contract, items: Sequence[ToValidate]) -> list[Validated]:
+    """Validate a few items in this process, by the functions of the workers. The contract must need no Spark."""
+    rules, fields = all_rules(contract), stats_fields(contract)
+    examine, add_up = SliceParser(lake, contract), summary_worker(contract)
+    batches = iter(_item_table(items).to_batches())
+    summaries = {row["item"]: row for batch in add_up(examine(batches)) for row in batch.to_pylist()}
+    found = ReferenceResults({}, {})
+    wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
+    numbers = sorted(wanted)
+    shown = iter(_item_table([items[number] for number in numbers], numbers).to_batches())
+    examples = _by_item(batch for batch in _line_reader(lake, contract, wanted)(shown))
+    return [
+        _validated(index, item, contract, rules, fields, summaries[index], found, examples.get(index, {}))
+        for index, item in enumerate(items)
+    ]
+
+
 def all_rules(contract: Contract) -> list[CountedRule]:
     """All rules, in the order in which the summaries count them."""
     return [*row_rules(contract), *unique_checks(contract)]
@@ -134,12 +156,16 @@ def _lines_to_show(index: int, row: Mapping[str, Any], found: ReferenceResults) 
     return sorted(broken | {rows.line for rows in found.dangling.get(index, ())})
 
 
-def check_expressions(spark: SparkSession, contract: Contract) -> None:
-    """Raise ConfigError if Spark cannot analyse a check of the contract, before any attempt is issued under it."""
+def check_expressions(session: Callable[[], SparkSession], contract: Contract) -> None:
+    """Raise ConfigError if Spark cannot analyse a check of the contract, before any attempt is issued under it. Gets
+    the session only for checks that Spark evaluates."""
+    rules = [rule for rule in row_rules(contract) if rule.arrow_rule(contract) is None]
+    if not rules:
+        return
     from pyspark.errors import PySparkException
 
-    empty = spark.createDataFrame([], spark_ddl(contract.columns))
-    for rule in row_rules(contract):
+    empty = session().createDataFrame([], spark_ddl(contract.columns))
+    for rule in rules:
         try:
             kind = empty.select(rule.spark_rule(contract)).schema.fields[0].dataType.simpleString()
         except PySparkException as error:
@@ -191,8 +217,12 @@ def _examples(
     table = _item_table([items[number] for number in numbers], numbers)
     frame = spread(spark, table, _task_numbers(spark, len(numbers)))
     found = collected(mapped(frame, _line_reader(lake, contract, wanted), "item int, line int, text string"))
+    return _by_item(found.to_batches())
+
+
+def _by_item(batches: Iterable[pa.RecordBatch]) -> dict[int, dict[int, str]]:
     examples: dict[int, dict[int, str]] = {}
-    for row in found.to_pylist():
+    for row in (row for batch in batches for row in batch.to_pylist()):
         examples.setdefault(row["item"], {})[row["line"]] = row["text"]
     return examples
 
