@@ -71,7 +71,7 @@ def test_a_few_partitions_need_no_java(tmp_path: Path) -> None:
     yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
     folder = write_workspace(tmp_path, customers=3, query={"start_date": yesterday}, driver_partitions=FEW)
     assert penstock("db", "migrate", workspace=folder).returncode == 0
-    nowhere = {"JAVA_HOME": str(tmp_path / "none"), "PATH": str(tmp_path)}
+    nowhere: dict[str, Any] = {"JAVA_HOME": str(tmp_path / "none"), "PATH": str(tmp_path)}
     assert answer("run", workspace=folder, **nowhere)["loaded"] == 3
     again = answer(
         "run", f"demo/{customer_id(1)}/campaign_daily/{yesterday}", "--reprocess", workspace=folder, **nowhere

@@ -934,7 +934,7 @@ def test_an_unknown_key_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 def test_spark_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     assert refusals(tmp_path, HEAD + "spark:\n  mastr: x\n  config: {a: [1]}\n") == [
         "penstock.yaml:6: spark.mastr: unknown key 'mastr' (known: master, remote, python, environment,"
-        " executor_timeout, config); did you mean 'master'?",
+        " executor_timeout, driver_partitions, config); did you mean 'master'?",
         "penstock.yaml:7: spark.config.a: must be text; put a number, a date or a word like yes in quotes",
     ]
 

@@ -101,7 +101,7 @@ def share(slices: int, weight: int) -> StagePart:
     ],
 )
 def test_a_few_light_slices_need_no_job(shares: list[StagePart], here: bool) -> None:
-    assert load._is_small(shares) is here
+    assert load._is_small(shares, load._LOCAL_BYTES) is here
 
 
 def test_a_slice_of_a_model_weighs_what_its_file_does() -> None:
