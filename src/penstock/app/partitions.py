@@ -12,12 +12,16 @@ from penstock.app.context import Context
 from penstock.clock import last_day_over
 from penstock.contract.contract import Contract
 from penstock.control.breaker import describe
+from penstock.control.quota import source_quotas
 from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import MOVED, SCANNED
 from penstock.control.select import Selection, due_range
+from penstock.errors import PenstockError
 from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
 from penstock.partition import AssetKind, PartitionKey, RunId
+from penstock.state.quota import SourceQuota
 from penstock.state.records import Attempt, PartitionView
+from penstock.state.shares import Share
 from penstock.warehouse.withdrawn import demoted_inputs
 
 if TYPE_CHECKING:
@@ -73,12 +77,14 @@ class PartitionService:
         [view] = self.find(Selection(keys=(key,)))
         attempts, pointer = self._context.state.attempts(key), self._context.pointers.pointer(key)
         model = self._context.settings.models.get(key.query_name) if key.kind is AssetKind.DERIVED else None
+        guard = self._context.guard(by_hand=False)
+        quota = guard.quota(key.source)
         around = Circumstances(
             due_range(self._context.settings, key, self._context.now()),
             self._status.standings([key])[key],
             self._context.pointers.due_since(key),
             self.terminal_reason(view),
-            describe(self._context.breakers.get(key.source), self._context.now()),
+            guard.source_error(key.source),
             self.maturity(view),
             self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
             self._missing_inputs(key) if model else (),
@@ -86,6 +92,7 @@ class PartitionService:
             self._demoted_inputs(view, pointer) if model else (),
             model is not None and model.on_demotion == "hide",
             model is None or model.refresh,
+            quota.renews_at() if quota is not None and not quota.left() else None,
         )
         scheduled = replace(view, control=replace(view.control, next_run_at=self.next_run_at(view)))
         return explain(scheduled, pointer, attempts, around)
@@ -143,6 +150,23 @@ class PartitionService:
         """
         found = (describe(breaker, self._context.now()) for breaker in self._context.breakers.all())
         return [message for message in found if message]
+
+    def quotas(self) -> Sequence[SourceQuota]:
+        """The counted quotas of all sources, in the present windows.
+
+        >>> [quota.left() for quota in ws.partitions.quotas()]
+        """
+        return source_quotas(self._context.quotas, self._context.settings)
+
+    def shares(self, source: str) -> Sequence[Share]:
+        """The shares of live workers in the rate of a source; empty for a database role that may not read workers.
+
+        >>> ws.partitions.shares("google_ads")
+        """
+        try:
+            return self._context.shares.live(source)
+        except PenstockError:
+            return []
 
     def provisional_count(self, selection: Selection) -> int:
         """The number of trusted partitions that their source may still change.
@@ -218,6 +242,7 @@ class PartitionService:
             else:
                 found["retry" if self.next_run_at(view) is not None else "operator"] += 1
         erroneous = {breaker.source for breaker in self._context.breakers.all() if describe(breaker, now)}
+        erroneous |= {quota.source for quota in self.quotas() if not quota.left()}
         blocked = [span for span in without_frozen(ranges) if span.source in erroneous]
         due = self._context.state.reasons(blocked, now, {}, selection.status) if blocked else {}
         return found | {

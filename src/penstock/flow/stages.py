@@ -18,6 +18,7 @@ from penstock.failpoint import reach
 from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
 from penstock.flow.listener import ProgressListener
+from penstock.flow.quota import RequestLimits, fitting, shortage
 from penstock.flow.summary import Failure, RunSummary
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
@@ -63,6 +64,7 @@ class RunDependencies:
     listener: ProgressListener
     worker_token: str
     guard: Guard
+    limits: RequestLimits
     clock: Clock
     open_reference: OpenReference | None = None  # opens tables that contracts refer to
 
@@ -129,8 +131,8 @@ class Stages:
         return issued
 
     def _allowed(self, planned: Sequence[Planned]) -> Sequence[Planned]:
-        """The items that may be issued now: none of refused queries, and a single probe of a source whose breaker is
-        open. The others are dropped from the run."""
+        """The items that may be issued now: none of refused queries, a single probe of a source whose breaker is open,
+        and no more than the quota of a source has requests for. The others are dropped from the run."""
         if refused := [item.key for item in planned if item.key.query_name in self.refused]:
             reasons = [self.refused[name] for name in sorted({key.query_name for key in refused})]
             self.done.add_problems(reasons)
@@ -142,14 +144,29 @@ class Stages:
         allowed = [
             item
             for item in planned
-            if gates[item.key.source] is Gate.OPEN or (alone and gates[item.key.source] is Gate.PROBE)
+            if gates[item.key.source] is Gate.OPEN
+            or (gates[item.key.source] is Gate.FRESH and not guard.is_old(item))
+            or (alone and gates[item.key.source] is Gate.PROBE)
         ]
+        allowed = self._within_quotas(allowed)
         if len(allowed) < len(planned):
             inside = {item.key for item in allowed}
             self.done.add_problems(guard.source_error(source) for source in gates)
             why = "; ".join(self.done.problems) or "the breaker of the source is open"
             self._drop([item.key for item in planned if item.key not in inside], why)
         return allowed
+
+    def _within_quotas(self, planned: Sequence[Planned]) -> list[Planned]:
+        """The items whose requests are left in the quota of their source."""
+        guard, kept = self.deps.guard, []
+        for source in sorted({item.key.source for item in planned}):
+            mine, quota = [item for item in planned if item.key.source == source], guard.quota(source)
+            if quota is not None:
+                wanted, mine = len(mine), fitting(mine, quota, guard.reserve, lambda item: item.key, guard.is_old)
+                if len(mine) < wanted:
+                    self.done.add_problems([shortage(quota, wanted - len(mine))])
+            kept += mine
+        return kept
 
     def _drop(self, keys: Sequence[PartitionKey], why: str) -> None:
         """Drop tasks from this run before attempts are issued. The partitions stay due."""
@@ -162,6 +179,7 @@ class Stages:
         customers = {customer.id: customer for customer in deps.settings.customers}
         hashes = {name: contract.fingerprint for name, contract in deps.contracts.items()}
         extracted: list[Extracted] = []
+        old = {key for key in (item.attempt.partition for item in issued) if self._is_old(key)}
         for source in sorted({item.attempt.partition.source for item in issued}):
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
             self._raise_if_stopped()
@@ -176,11 +194,17 @@ class Stages:
                 hashes,
                 clock=deps.clock,
             )
-            found = extract(deps.spark, work, customers, attempts, report)
-            deps.guard.observe(source, observation(found))
+            found = deps.limits.fetch(
+                work, attempts, old, lambda limited, some: extract(deps.spark, limited, customers, some, report)
+            )
+            if answered := [item for item in found if not item.unsent]:
+                deps.guard.observe(source, observation(answered))
             extracted += found
         report(1.0)
         return extracted
+
+    def _is_old(self, key: PartitionKey) -> bool:
+        return key in self.planned and self.deps.guard.is_old(self.planned[key])
 
     def _failed_extractions(self, failed: Sequence[Extracted], tries: int) -> list[Verdict]:
         """Reject the attempts that failed because of the partition. An error of the source (quota, credentials)
