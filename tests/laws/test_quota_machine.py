@@ -59,8 +59,8 @@ class QuotaMachine(RuleBasedStateMachine):
 
     @rule(spans=st.integers(1, 12), old=st.booleans(), growth=st.sampled_from([1.0, 4.0]))
     def claim(self, spans: int, old: bool, growth: float) -> None:
-        for window, start, budget in self.windows():
-            self.largest[window, start] = max(self.largest.get((window, start), 0), budget)
+        for window, start, largest in self.windows():
+            self.largest[window, start] = max(self.largest.get((window, start), 0), largest)
         before = self.store.read("ads", self.limits)
         claim = self.store.claim("ads", self.limits, spans, share=RESERVE if old else 0.0, growth=growth)
         if old and claim.requests:

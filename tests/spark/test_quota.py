@@ -75,7 +75,7 @@ def make(
 
 
 def used(ws: Workspace) -> tuple[int, int, int]:
-    [quota] = ws.partitions.quotas()
+    [quota] = ws.quotas.sources()
     [window] = quota.windows
     return window.claimed, window.used, window.left()
 
@@ -136,8 +136,8 @@ def test_a_backfill_never_takes_the_reserve_and_a_person_may(tmp_path: Path, web
 def test_a_rate_is_released_after_the_job(tmp_path: Path, web: Service, spark: Any) -> None:
     ws = make(tmp_path, web, "1000/s")
     assert ws.runs.start(spark=spark).accepted == 4
-    assert ws.partitions.quotas() == []
-    assert ws.partitions.shares("web") == []  # its worker is gone
+    assert ws.quotas.sources() == []
+    assert ws.quotas.shares("web") == []  # its worker is gone
 
 
 def test_tickets_are_deleted_after_their_window(tmp_path: Path, web: Service, spark: Any) -> None:

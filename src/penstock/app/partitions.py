@@ -12,16 +12,12 @@ from penstock.app.context import Context
 from penstock.clock import last_day_over
 from penstock.contract.contract import Contract
 from penstock.control.breaker import describe
-from penstock.control.quota import source_quotas
 from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import MOVED, SCANNED
 from penstock.control.select import Selection, due_range
-from penstock.errors import PenstockError
 from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
 from penstock.partition import AssetKind, PartitionKey, RunId
-from penstock.state.quota import SourceQuota
 from penstock.state.records import Attempt, PartitionView
-from penstock.state.shares import Share
 from penstock.warehouse.withdrawn import demoted_inputs
 
 if TYPE_CHECKING:
@@ -151,23 +147,6 @@ class PartitionService:
         found = (describe(breaker, self._context.now()) for breaker in self._context.breakers.all())
         return [message for message in found if message]
 
-    def quotas(self) -> Sequence[SourceQuota]:
-        """The counted quotas of all sources, in the present windows.
-
-        >>> [quota.left() for quota in ws.partitions.quotas()]
-        """
-        return source_quotas(self._context.quotas, self._context.settings)
-
-    def shares(self, source: str) -> Sequence[Share]:
-        """The shares of live workers in the rate of a source; empty for a database role that may not read workers.
-
-        >>> ws.partitions.shares("google_ads")
-        """
-        try:
-            return self._context.shares.live(source)
-        except PenstockError:
-            return []
-
     def provisional_count(self, selection: Selection) -> int:
         """The number of trusted partitions that their source may still change.
 
@@ -241,8 +220,8 @@ class PartitionService:
                 found["terminal"] += 1
             else:
                 found["retry" if self.next_run_at(view) is not None else "operator"] += 1
-        erroneous = {breaker.source for breaker in self._context.breakers.all() if describe(breaker, now)}
-        erroneous |= {quota.source for quota in self.quotas() if not quota.left()}
+        guard = self._context.guard(by_hand=False)
+        erroneous = {name for name in {span.source for span in ranges} if guard.source_error(name)}
         blocked = [span for span in without_frozen(ranges) if span.source in erroneous]
         due = self._context.state.reasons(blocked, now, {}, selection.status) if blocked else {}
         return found | {

@@ -126,8 +126,8 @@ def quota(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug:
 
     ws = open_workspace(workspace)
     sources = ws.settings.sources.values()
-    shares = {source.name: ws.partitions.shares(source.name) for source in sources if source.pace is not None}
-    document = quota_document(sources, ws.partitions.quotas(), shares, ws.settings.control.quota_reserve)
+    shares = {source.name: ws.quotas.shares(source.name) for source in sources if source.pace is not None}
+    document = quota_document(sources, ws.quotas.sources(), shares, ws.settings.control.quota_reserve)
 
     def draw(console: Console) -> None:
         rows = [

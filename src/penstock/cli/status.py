@@ -82,7 +82,7 @@ def status(
         source_errors=[*ws.partitions.source_errors(), *ws.context.unreadable_models.values()],
         mismatches=mismatches,
         unfinished=ws.runs.unfinished_messages(),
-        quota=ws.partitions.quotas(),
+        quota=ws.quotas.sources(),
         quota_reserve=ws.settings.control.quota_reserve,
     )
 

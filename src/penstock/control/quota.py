@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -74,8 +73,3 @@ class SourceGuard:
 
     def is_old(self, item: Planned) -> bool:
         return not self.by_hand and is_old(item, self.settings, self.clock())
-
-
-def source_quotas(store: QuotaStore, settings: Settings) -> Sequence[SourceQuota]:
-    """The quotas of all sources that have one, in the order of the file."""
-    return [store.read(name, source.quotas) for name, source in settings.sources.items() if source.quotas]
