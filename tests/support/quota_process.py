@@ -77,6 +77,8 @@ class Spender:
             claim=RequestClaim("c", "ads", claim.requests, began + claim.seconds - 2.0, "-"), wall=self._wall
         )
         budget.allow(claim.requests)
+        if self._random.random() < 0.3:  # the window of the claim may end before its requests are sent
+            time.sleep(self._random.random())
         try:
             for _ in range(self._random.randint(0, 3 * spans)):
                 budget.spend()

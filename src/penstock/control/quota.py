@@ -22,8 +22,8 @@ def gate(quota: SourceQuota, reserve: float, *, by_hand: bool) -> Gate:
 
 
 def low(quota: SourceQuota, reserve: float) -> list[QuotaWindow]:
-    """The windows of which only the reserve for fresh data is left, or nothing."""
-    return [window for window in quota.windows if window.left() < window.reserved(reserve) or not window.left()]
+    """The windows of which no more than the reserve for fresh data is left."""
+    return [window for window in quota.windows if window.claimed and window.left() <= window.reserved(reserve)]
 
 
 def is_old(item: Planned, settings: Settings, now: datetime) -> bool:

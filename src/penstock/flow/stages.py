@@ -152,6 +152,8 @@ class Stages:
         if len(allowed) < len(planned):
             inside = {item.key for item in allowed}
             self.done.add_problems(guard.source_error(source) for source in gates)
+            limited = [guard.quota(source) for source, found in gates.items() if found is Gate.FRESH]
+            self.done.add_problems(quota.used_up(guard.reserve) for quota in limited if quota is not None)
             why = "; ".join(self.done.problems) or "the breaker of the source is open"
             self._drop([item.key for item in planned if item.key not in inside], why)
         return allowed
@@ -179,7 +181,6 @@ class Stages:
         customers = {customer.id: customer for customer in deps.settings.customers}
         hashes = {name: contract.fingerprint for name, contract in deps.contracts.items()}
         extracted: list[Extracted] = []
-        old = {key for key in (item.attempt.partition for item in issued) if self._is_old(key)}
         for source in sorted({item.attempt.partition.source for item in issued}):
             attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
             self._raise_if_stopped()
@@ -194,6 +195,7 @@ class Stages:
                 hashes,
                 clock=deps.clock,
             )
+            old = self._old(attempts) if work.source.quotas else set()
             found = deps.limits.fetch(
                 work, attempts, old, lambda limited, some: extract(deps.spark, limited, customers, some, report)
             )
@@ -203,8 +205,10 @@ class Stages:
         report(1.0)
         return extracted
 
-    def _is_old(self, key: PartitionKey) -> bool:
-        return key in self.planned and self.deps.guard.is_old(self.planned[key])
+    def _old(self, attempts: Sequence[AttemptKey]) -> set[PartitionKey]:
+        """The partitions of attempts that leave the reserve of the quota to others. Adopted attempts do not."""
+        keys = [attempt.partition for attempt in attempts if attempt.partition in self.planned]
+        return {key for key in keys if self.deps.guard.is_old(self.planned[key])}
 
     def _failed_extractions(self, failed: Sequence[Extracted], tries: int) -> list[Verdict]:
         """Reject the attempts that failed because of the partition. An error of the source (quota, credentials)

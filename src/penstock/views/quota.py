@@ -35,7 +35,7 @@ def quota_document(
 
 
 def low_quota_items(quotas: Sequence[SourceQuota], reserve: float) -> list[dict[str, Any]]:
-    """The windows of which less than the reserve for fresh data is left, each with its message."""
+    """The windows of which no more than the reserve for fresh data is left, each with its message."""
     from penstock.control.quota import low
 
     return [
