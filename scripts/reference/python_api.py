@@ -16,6 +16,7 @@ from penstock.app.maintenance import MaintenanceService
 from penstock.app.operations import OperationService
 from penstock.app.partitions import PartitionHandle, PartitionService
 from penstock.app.plans import PlanService
+from penstock.app.quotas import QuotaService
 from penstock.app.raw_runs import RawService
 from penstock.app.readiness import ReadinessService
 from penstock.app.rechecks import RecheckService
@@ -43,6 +44,7 @@ CLASSES: tuple[tuple[str, type], ...] = (
     ("ws.readiness", ReadinessService),
     ("ws.raw", RawService),
     ("ws.customers", CustomerService),
+    ("ws.quotas", QuotaService),
     ("ws.ledger", LedgerService),
     ("ws.lineage", LineageService),
     ("ws.maintenance", MaintenanceService),

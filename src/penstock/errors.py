@@ -121,6 +121,15 @@ class QuotaExceeded(TransientError):
         return f"{self.args[0]}{after}"
 
 
+class QuotaUsedUp(QuotaExceeded):
+    """No claimed request of the hourly or daily `rate` is left. The request was not sent."""
+
+    remedy = "Nothing: requests are sent again when the window renews. `penstock control quota` shows when."
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class AuthFailed(TerminalError):
     """The source refuses our credentials."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from penstock.app import load_workspace
 from penstock.cli import health_checks
+from penstock.config.rates import RateLimit, RateWindow
 from penstock.db import schema
 from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current, migrate
@@ -25,9 +27,11 @@ from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import ControlStore
 from penstock.state.marks import MarkStore
+from penstock.state.quota import QuotaStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
 from penstock.state.retries import Decided, RetryStore
+from penstock.state.shares import ShareStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.pointers import PointerReader
@@ -222,6 +226,24 @@ def test_the_control_plane_keeps_runs_workers_retries_and_marks(estate: Estate) 
         resumed(control, actors.clock, key(1)),
     ]
     assert changed == [1, 1, 1, 1]
+
+
+def test_only_the_control_plane_claims_quotas_and_the_others_read_them(estate: Estate) -> None:
+    limits = (RateLimit(100, RateWindow.DAY), RateLimit(10, RateWindow.HOUR))
+    control = estate.holding(Role.CONTROL)
+    quotas, shares, token = QuotaStore(control), ShareStore(control), WorkerStore(control, lambda: NOW).register()
+    claim = quotas.claim("ads", limits, 1)
+    quotas.settle(claim, used=1, spans=1)
+    assert shares.take("ads", 8.0, token) == 8.0
+    shares.release("ads", token)
+    for role in (Role.VALIDATOR, Role.LOADER, Role.CONSUMER):
+        other = estate.holding(role)
+        assert QuotaStore(other).read("ads", limits).left() == 9
+        assert refusal(partial(QuotaStore(other).claim, "ads", limits, 1)).startswith(DENIED)
+        assert refusal(partial(QuotaStore(other).settle, claim, 0, 0)).startswith(DENIED)
+        assert refusal(partial(ShareStore(other).release, "ads", token)).startswith(DENIED)
+        assert refusal_of(other, "DELETE FROM source_quota").startswith(DENIED)
+    assert refusal_of(estate.holding(Role.EXTRACTOR), "SELECT 1 FROM source_quota").startswith(DENIED)
 
 
 def test_the_control_plane_writes_breakers_and_backfills(estate: Estate) -> None:
@@ -521,7 +543,10 @@ def test_a_consumer_writes_nothing_and_an_extractor_does_not_even_read(estate: E
 @pytest.mark.parametrize("role", Role)
 def test_nobody_deletes_history_or_changes_the_schema(estate: Estate, role: Role) -> None:
     queues = {table for table, privileges in GRANTS[role].items() if "DELETE" in privileges}
-    assert queues <= {"retry_due", "publish_due", "load_batch_item", *(["event"] if role is Role.CONTROL else [])}
+    own = (
+        {"event", "source_quota", "source_share"} if role is Role.CONTROL else set()
+    )  # old windows, dead workers' shares
+    assert queues <= {"retry_due", "publish_due", "load_batch_item", *own}
     forbidden = [
         *(f"DELETE FROM {table}" for table in TABLES if table not in queues),
         *(f"TRUNCATE {table} CASCADE" for table in TABLES),

@@ -13,6 +13,7 @@ import pytest
 from penstock.config.settings import ControlSettings, Customer, Settings, SourceSettings, StateSettings
 from penstock.control.round import Planner, Round
 from penstock.flow.guard import Gate
+from penstock.lifecycle import AttemptReason
 from penstock.partition import AttemptKey, PartitionKey, new_run_id, new_ulid
 from penstock.state.backfills import Backfill, BackfillStore
 from penstock.state.marks import MarkStore
@@ -238,6 +239,29 @@ def test_a_failing_source_takes_no_share_and_loses_nothing(loop: Loop) -> None:
     made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"})
     loop.gate = Gate.SHUT
     assert loop.tick().items == []
+    loop.gate = Gate.OPEN
+    for _ in range(20):
+        loop.tick()
+    assert (loop.status(made), len(set(loop.attempted))) == ("finished", 90)
+
+
+def test_a_source_with_only_its_reserve_left_gets_fresh_data_and_retries_of_it(loop: Loop) -> None:
+    made = loop.backfill(30, selector={"since": "2024-06-01", "until": "2024-06-10"})
+    loop.fate = lambda attempt: "reject" if attempt.partition.logical_date.day in (20, 29) else "accept"
+    for _ in range(4):
+        loop.tick()
+    days = {key.logical_date.day for key in loop.attempted}
+    assert {20, 29} <= days
+    assert len(days) < 30
+    for partition in loop.attempted:  # all failed partitions are due again by their retry policy
+        if partition.logical_date.day in (20, 29):
+            loop.actors.control.postpone({partition: loop.actors.clock()}, "transient")
+    before, loop.gate = len(loop.attempted), Gate.FRESH
+    planned = loop.tick()
+    assert (planned.history, planned.chunks) == ([], [])
+    assert {item.key.logical_date.day for item in planned.fresh} == {29}
+    assert {item.reason for item in planned.fresh} == {AttemptReason.RETRY}
+    assert len(loop.attempted) == before + 3
     loop.gate = Gate.OPEN
     for _ in range(20):
         loop.tick()

@@ -75,6 +75,7 @@ COMMANDS: dict[str, str] = {
     "control tick": "workspace answers",
     "control serve": "workspace answers",
     "control breakers": "workspace answers",
+    "control quota": "workspace answers",
     "control close-breaker": "workspace answers previews audited",
     "warehouse pointers": "workspace answers filters pages",
     "warehouse loads": "workspace answers filters pages",

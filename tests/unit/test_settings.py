@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
@@ -27,6 +28,7 @@ from penstock.config.checks import (
     check_to_mapping,
 )
 from penstock.config.loading import find_workspace, load_settings
+from penstock.config.rates import RateLimit, RateWindow
 from penstock.config.settings import Customer, Settings, SourceSettings, SparkSettings, StateSettings
 from penstock.contract.contract import Contract
 from penstock.contract.odcs import to_odcs
@@ -265,11 +267,65 @@ def test_anchors_aliases_and_merge_keys_are_followed(tmp_path: Path) -> None:
 def test_what_a_source_may_be_asked_is_read_apart_from_its_own_options(tmp_path: Path) -> None:
     text = HEAD + "sources:\n  demo: {kind: demo, seed: 1, parallelism: 4, rate: 600/m}\n"
     assert load(tmp_path, text).sources["demo"] == SourceSettings(
-        name="demo", kind="demo", options={"seed": 1}, parallelism=4, rate=10.0
+        name="demo", kind="demo", options={"seed": 1}, parallelism=4, rate=(RateLimit(600, RateWindow.MINUTE),)
     )
     [rate, parallelism] = refusals(tmp_path, HEAD + "sources:\n  demo: {kind: demo, rate: fast, parallelism: 0}\n")
     assert "sources.demo.rate: 'fast' is not a rate: write 10/s, 600/m, 5000/h or 15000/d" in rate + parallelism
     assert "sources.demo.parallelism: must be greater than or equal to 1" in rate + parallelism
+
+
+DAY, HOUR, SECOND = RateWindow.DAY, RateWindow.HOUR, RateWindow.SECOND
+
+
+@pytest.mark.parametrize(
+    ("written", "limits", "pace", "quotas"),
+    [
+        ("15000/d", (RateLimit(15_000, DAY),), None, (RateLimit(15_000, DAY),)),
+        ("[50/s, 15000/d]", (RateLimit(50, SECOND), RateLimit(15_000, DAY)), 50.0, (RateLimit(15_000, DAY),)),
+        ("[600/m, 5000/h, 20/s]", None, 10.0, (RateLimit(5_000, HOUR),)),
+        ("[5000/h, 9000/d]", None, None, (RateLimit(9_000, DAY), RateLimit(5_000, HOUR))),
+        ("2.5", (RateLimit(2.5, SECOND),), 2.5, ()),
+        ("null", (), None, ()),
+    ],
+)
+def test_a_rate_is_one_limit_or_a_list_of_limits(
+    tmp_path: Path,
+    written: str,
+    limits: tuple[RateLimit, ...] | None,
+    pace: float | None,
+    quotas: tuple[RateLimit, ...],
+) -> None:
+    source = load(tmp_path, HEAD + f"sources:\n  demo: {{kind: demo, rate: {written}}}\n").sources["demo"]
+    assert limits is None or source.rate == limits
+    assert (source.pace, source.quotas) == (pace, quotas)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("0/d", "sources.demo.rate: '0/d' is not a rate: write 10/s, 600/m, 5000/h or 15000/d"),
+        ("5/w", "sources.demo.rate: '5/w' is not a rate: write 10/s, 600/m, 5000/h or 15000/d"),
+        ("x", "sources.demo.rate: 'x' is not a rate: write 10/s, 600/m, 5000/h or 15000/d"),
+        ("0", "sources.demo.rate: 0 is not a rate: write 10/s, 600/m, 5000/h or 15000/d"),
+        (".inf", "sources.demo.rate: inf is not a rate: write 10/s, 600/m, 5000/h or 15000/d"),
+        ("true", "sources.demo.rate: True is not a rate: write 10/s, 600/m, 5000/h or 15000/d"),
+        ("[]", "sources.demo.rate: must not be empty: write 10/s, 600/m, 5000/h or 15000/d, or leave out the key"),
+        ("[50/s, 5/w]", "sources.demo.rate[1]: '5/w' is not a rate: write 10/s, 600/m, 5000/h or 15000/d"),
+        ("[50/d, 9/s, 70/d]", "sources.demo.rate[2]: 70/d is a second limit for each day, after 50/d: keep one"),
+    ],
+)
+def test_a_bad_rate_is_refused_with_its_place(tmp_path: Path, written: str, expected: str) -> None:
+    [line] = refusals(tmp_path, HEAD + f"sources:\n  demo:\n    kind: demo\n    rate: {written}\n")
+    number = HEAD.count("\n") + 4
+    assert line.endswith(expected)
+    assert f"penstock.yaml:{number}: " in line
+
+
+def test_windows_begin_at_full_hours_and_at_midnight_utc() -> None:
+    now = datetime(2026, 11, 17, 22, 59, 59, 999_999, tzinfo=ZoneInfo("America/New_York"))
+    assert DAY.start(now) == datetime(2026, 11, 18, tzinfo=UTC)
+    assert HOUR.start(now) == datetime(2026, 11, 18, 3, tzinfo=UTC)
+    assert [str(limit) for limit in (RateLimit(15_000, DAY), RateLimit(2.5, SECOND))] == ["15000/d", "2.5/s"]
 
 
 # The state and the lake

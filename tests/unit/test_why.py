@@ -235,6 +235,15 @@ def test_the_next_retry_is_shown_with_its_time() -> None:
     assert "the source asked for a pause, so the loop waits until 2024-07-01 13:00:00 UTC" in pausing.next
 
 
+def test_a_quota_that_is_used_up_blocks_until_it_renews() -> None:
+    renews = NOW.replace(hour=0) + timedelta(days=1)
+    message = "quota of demo is used up until 2024-07-02 00:00 UTC"
+    waits = {"next_run_at": NOW + timedelta(hours=1), "strategy": "quota"}
+    found = page(view(PENDING), control=waits, source_error=message, quota_renews_at=renews)
+    assert found.blocks == (message,)
+    assert found.next == "attempted by the first run after the quota renews at 2024-07-02 00:00 UTC"
+
+
 def test_a_run_that_only_guards_held_back_comes_with_the_command_that_approves_it() -> None:
     found = page(view(FAILED, "never_materialized"), approvable=True)
     assert found.approve == f'penstock state approve {key(5)} --run {NEW} --reason "..."'

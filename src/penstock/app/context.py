@@ -14,6 +14,8 @@ from penstock import interrupts
 from penstock.clock import Clock, utc_now
 from penstock.config.settings import Settings
 from penstock.contract.contract import Contract
+from penstock.control.breaker import BreakerGuard
+from penstock.control.quota import SourceGuard
 from penstock.control.select import Selection, derived, expected
 from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current
@@ -26,7 +28,9 @@ from penstock.partition import RunId
 from penstock.state.audited import AuditedAct
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import AuditEntry, ControlStore
+from penstock.state.quota import QuotaStore
 from penstock.state.reader import StateReader
+from penstock.state.shares import ShareStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.consistency import mismatches
@@ -85,6 +89,21 @@ class Context:
     @cached_property
     def breakers(self) -> BreakerStore:
         return BreakerStore(self.database, self.clock)
+
+    @cached_property
+    def quotas(self) -> QuotaStore:
+        """The store of counted request quotas."""
+        return QuotaStore(self.database)
+
+    @cached_property
+    def shares(self) -> ShareStore:
+        """The store of shares of request rates."""
+        return ShareStore(self.database)
+
+    def guard(self, *, by_hand: bool) -> SourceGuard:
+        """The breakers and quotas of all sources; `by_hand` for a run that a person starts."""
+        breakers = BreakerGuard(self.breakers, self.clock, by_hand)
+        return SourceGuard(breakers, self.quotas, self.settings, self.clock, by_hand)
 
     @cached_property
     def pointers(self) -> PointerReader:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock import interrupts
@@ -12,7 +14,12 @@ from penstock.partition import new_run_id
 from penstock.state.audited import AuditedAct
 
 if TYPE_CHECKING:
+    from penstock.config.settings import SourceSettings
     from penstock.control.customers import CustomerPlan
+    from penstock.source.budget import Budget
+
+
+_LISTING_REQUESTS = 500  # more than the managers of most hierarchies; unused ones are returned
 
 
 class CustomerService:
@@ -36,10 +43,35 @@ class CustomerService:
         name = source or able[0]
         if name not in able:
             raise UsageError(f"{name!r} does not list accounts (sources that do: {_listed(able)})")
-        lister = make_source(self._context.settings.sources[name], RunContext(new_run_id()))
-        assert isinstance(lister, Lister)
-        found = lister.accounts(levels, statuses)
+        with self._budget(self._context.settings.sources[name]) as budget:
+            lister = make_source(self._context.settings.sources[name], RunContext(new_run_id(), budget))
+            assert isinstance(lister, Lister)
+            found = lister.accounts(levels, statuses)
         return name, plan_customers(self._context.settings, name, found, self._context.now())
+
+    @contextmanager
+    def _budget(self, source: SourceSettings) -> Iterator[Budget]:
+        """The budget of a listing in this process: requests of the quota, of which the unused ones are returned.
+        Raises QuotaUsedUp if none is left."""
+        from penstock.errors import QuotaUsedUp
+        from penstock.source.budget import Budget, RequestClaim
+
+        if not source.quotas:
+            yield Budget(source.pace)
+            return
+        began = time.time()
+        claim = self._context.quotas.claim(source.name, source.quotas, _LISTING_REQUESTS)
+        if not claim.requests:
+            raise QuotaUsedUp(claim.quota.used_up() or f"quota of {source.name} is used up")
+        expires_at = began + claim.seconds
+        requests = RequestClaim(new_run_id(), source.name, claim.requests, expires_at, "the end of its window")
+        budget = Budget(source.pace, claim=requests)
+        budget.allow(claim.requests)
+        try:
+            yield budget
+        finally:
+            used = budget.take_spent()
+            self._context.quotas.settle(claim, used, spans=used)
 
     def sync(
         self, source: str, plan: CustomerPlan, *, actor: str | None = None, flags: Mapping[str, Any] | None = None

@@ -74,12 +74,14 @@ class PartitionService:
         [view] = self.find(Selection(keys=(key,)))
         attempts, pointer = self._context.state.attempts(key), self._context.pointers.pointer(key)
         model = self._context.settings.models.get(key.query_name) if key.kind is AssetKind.DERIVED else None
+        guard = self._context.guard(by_hand=False)
+        quota = guard.quota(key.source)
         around = Circumstances(
             due_range(self._context.settings, key, self._context.now()),
             self._status.standings([key])[key],
             self._context.pointers.due_since(key),
             self.terminal_reason(view),
-            describe(self._context.breakers.get(key.source), self._context.now()),
+            guard.source_error(key.source),
             self.maturity(view),
             self._tasks_of(key, view.open_run_id) if view.open_run_id else (),
             self._missing_inputs(key) if model else (),
@@ -88,6 +90,7 @@ class PartitionService:
             model is not None and model.on_demotion == "hide",
             model is None or model.refresh,
             None if model else requests_in_flight(self._context.settings.sources[key.source]),
+            quota.renews_at() if quota is not None and not quota.left() else None,
         )
         scheduled = replace(view, control=replace(view.control, next_run_at=self.next_run_at(view)))
         return explain(scheduled, pointer, attempts, around)
@@ -219,7 +222,8 @@ class PartitionService:
                 found["terminal"] += 1
             else:
                 found["retry" if self.next_run_at(view) is not None else "operator"] += 1
-        erroneous = {breaker.source for breaker in self._context.breakers.all() if describe(breaker, now)}
+        guard = self._context.guard(by_hand=False)
+        erroneous = {name for name in {span.source for span in ranges} if guard.source_error(name)}
         blocked = [span for span in without_frozen(ranges) if span.source in erroneous]
         due = self._context.state.reasons(blocked, now, {}, selection.status) if blocked else {}
         return found | {

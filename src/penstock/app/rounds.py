@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context
-from penstock.control.breaker import BreakerGuard
 from penstock.control.select import Selection
 from penstock.flow.guard import Gate
 from penstock.flow.summary import as_one
@@ -80,7 +79,7 @@ class RoundService:
             runner = self._runners.runner(session(), worker_token, listener, by_hand=False, stopping=stopping)
             published = [runner.run(new_run_id(), (), actor="control", filters={"round": True, "publish": True})]
         run_id = new_run_id()
-        guard = BreakerGuard(self._context.breakers, self._context.clock, by_hand=False)
+        guard = self._context.guard(by_hand=False)
         shut = {mismatch.source for mismatch in refused}  # their rows could not be published
 
         def gate(source: str) -> Gate:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
-from penstock.control.breaker import BreakerGuard
 from penstock.control.select import Selection, due_times
 from penstock.errors import LakeMismatch
 from penstock.partition import RunId
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.app.publications import PublicationService
     from penstock.app.status import StatusService
     from penstock.flow.listener import ProgressListener
+    from penstock.flow.quota import RequestLimits
     from penstock.flow.runner import Runner
     from penstock.pipeline.lazy_session import LazySession
     from penstock.pipeline.parsed_cache import Lookup
@@ -72,12 +72,27 @@ class RunnerFactory:
             self._status.advance,
             listener,
             worker_token,
-            BreakerGuard(self._context.breakers, self._context.clock, by_hand),
+            self._context.guard(by_hand=by_hand),
+            self._limits(worker_token, listener),
             self._context.clock,
             self._data.referenced,
             in_driver,
         )
         return Runner(deps, self._context.ledger.news_of_run, stopping)
+
+    def _limits(self, worker_token: str, listener: ProgressListener) -> RequestLimits:
+        from penstock.flow.quota import CLUSTER_MARGIN, LOCAL_MARGIN, RequestLimits
+
+        settings = self._context.settings
+        margin = LOCAL_MARGIN if settings.spark.is_local else CLUSTER_MARGIN
+        return RequestLimits(
+            self._context.quotas,
+            self._context.shares,
+            worker_token,
+            settings.control.quota_reserve,
+            margin,
+            listener.say,
+        )
 
     def rescue(self) -> WorkerStore:
         """Close the attempts of dead workers, and schedule the retries of failures."""

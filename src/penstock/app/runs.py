@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context, audit_entry, os_user
-from penstock.control.breaker import BreakerGuard
+from penstock.control.quota import SourceGuard
 from penstock.control.select import Selection
 from penstock.control.unfinished import Unfinished, left_of, unfinished_runs
 from penstock.errors import ActRefused, PenstockError, UsageError
@@ -94,7 +94,7 @@ class RunService:
             published = [self._publish(session, workers, listener, actor, in_driver=self._may_work_alone(spark))]
             if published[0].end != "done":
                 return as_one(published)
-        guard = BreakerGuard(self._context.breakers, self._context.clock, by_hand=True)
+        guard = self._context.guard(by_hand=True)
         whole, plans = self._plans.split(
             selection, reprocess=reprocess, may_continue=lambda source: guard.gate(source) is Gate.OPEN
         )
@@ -165,7 +165,7 @@ class RunService:
         plans: Iterable[Plan],
         whole: Plan,
         finished: list[RunSummary],
-        guard: BreakerGuard,
+        guard: SourceGuard,
         session: LazySession,
         workers: WorkerStore,
         listener: ProgressListener,

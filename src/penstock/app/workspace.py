@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.app.partitions import PartitionHandle, PartitionService
     from penstock.app.plans import PlanService
     from penstock.app.publications import PublicationService
+    from penstock.app.quotas import QuotaService
     from penstock.app.raw_runs import RawService
     from penstock.app.readiness import ReadinessService
     from penstock.app.rechecks import RecheckService
@@ -85,6 +86,7 @@ class Workspace:
     operations: OperationService = _service("operations.OperationService")
     backfills: BackfillService = _service("backfills.BackfillService", "plans", "operations")
     customers: CustomerService = _service("customers.CustomerService")
+    quotas: QuotaService = _service("quotas.QuotaService")
     ledger: LedgerService = _service("ledger.LedgerService", "status")
     lineage: LineageService = _service("lineage.LineageService")
     publications: PublicationService = _service("publications.PublicationService")

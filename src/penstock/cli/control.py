@@ -1,4 +1,4 @@
-"""`penstock control ...`: the control loop, and the circuit breakers of sources."""
+"""`penstock control ...`: the control loop, and the circuit breakers and request quotas of sources."""
 
 from __future__ import annotations
 
@@ -111,6 +111,39 @@ def breakers(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, deb
         console.print(table(None, columns, rows) if rows else "no source is blocked")
 
     show(breakers_document(found), as_json, draw)
+
+
+@control.command()
+def quota(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
+    """List the request limits of sources: what is claimed, used and left of each window, and who shares a rate.
+
+    Limits by hour and day are counted in windows of UTC, by the clock of the state database. `claimed` includes the
+    used requests. The reserve is not used for backfills and history. Limits by second and minute are shared among the
+    processes that fetch.
+    """
+    from penstock.app import open_workspace
+    from penstock.views.quota import quota_document
+
+    ws = open_workspace(workspace)
+    sources = ws.settings.sources.values()
+    shares = {source.name: ws.quotas.shares(source.name) for source in sources if source.pace is not None}
+    document = quota_document(sources, ws.quotas.sources(), shares, ws.settings.control.quota_reserve)
+
+    def draw(console: Console) -> None:
+        rows = [
+            (
+                *(item[name] for name in ("source", "window", "budget", "claimed", "used", "left", "reserve")),
+                item["renews_at"],
+                ", ".join(f"{one['per_second']:g}/s {one['host']} {one['process']}" for one in item["shares"]),
+            )
+            for item in document["items"]
+        ]
+        columns = (
+            "source", "window", "budget", "claimed", "used", "left", "reserve", "renews (UTC)", "shares",
+        )  # fmt: skip
+        console.print(table(None, columns, rows) if rows else "no source has a rate")
+
+    show(document, as_json, draw)
 
 
 @control.command("close-breaker")

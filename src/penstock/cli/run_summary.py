@@ -56,7 +56,7 @@ _WAITING = {
         " `penstock state clear-terminal` before it",
     ),
     "paused": ("is", "are", "paused: `penstock state resume`"),
-    "blocked": ("waits", "wait", "for the source: `penstock control breakers`"),
+    "blocked": ("waits", "wait", "for the source: `penstock control breakers`, `penstock control quota`"),
     "model_inputs": ("of a model waits", "of models wait", "for inputs: `penstock why KEY`"),
     "open": ("is", "are", "in progress in another run: `penstock runs list`"),
     "publication": ("has", "have", "authority and could not be published: `penstock why KEY`"),

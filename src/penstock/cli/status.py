@@ -82,6 +82,8 @@ def status(
         source_errors=[*ws.partitions.source_errors(), *ws.context.unreadable_models.values()],
         mismatches=mismatches,
         unfinished=ws.runs.unfinished_messages(),
+        quota=ws.quotas.sources(),
+        quota_reserve=ws.settings.control.quota_reserve,
     )
 
     def draw(console: Console) -> None:
@@ -96,6 +98,8 @@ def status(
             console.print(f"{document['provisional']:,} of them provisional: the source may still change the day")
         for message in document["troubles"]:
             console.print(message, style="red")
+        for item in document["quota"]:
+            console.print(item["message"], style="yellow", soft_wrap=True)
         for message in document["unfinished"]:
             console.print(message, style="yellow", soft_wrap=True)
 

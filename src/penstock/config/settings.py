@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from penstock import partition
 from penstock.config.assets import Asset, Model, Query
+from penstock.config.rates import RateLimit, RateLimits, counted, pace
 from penstock.config.values import (
     Day,
     Declared,
@@ -26,7 +27,6 @@ from penstock.config.values import (
     Kept,
     KeyDoc,
     Name,
-    Rate,
     did_you_mean,
     unknown_name,
 )
@@ -251,7 +251,7 @@ class SourceSettings(Declared):
     name: Annotated[Name, AfterValidator(_source_name)]
     kind: Annotated[str, pydantic.Field(min_length=1)]
     parallelism: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = None  # requests at a time, over all workers
-    rate: Rate | None = None  # requests per second, over all workers
+    rate: RateLimits = ()  # all of them apply, over all workers and processes
     keeps: Kept | None = None  # how long it keeps a day; older days are frozen (default: by its kind)
     options: dict[str, Any] = pydantic.Field(default_factory=dict, repr=False)
 
@@ -265,13 +265,27 @@ class SourceSettings(Declared):
             " `files` on S3, 4 for `sql`, otherwise the cores. A quota error halves it for the rest of a run.",
             "8",
         ),
-        "rate": KeyDoc("The largest number of requests in a time, over all workers.", "600/m", "rate"),
+        "rate": KeyDoc(
+            "The largest number of requests in a time, over all workers and processes; of a list, all limits apply.",
+            "[50/s, 15000/d]",
+            "rate, or list of rates",
+        ),
         "keeps": KeyDoc(
             "How long the source keeps a day. Older days are frozen: no run fetches them. Default: by kind.",
             "37 months",
             "months, days or `forever`",
         ),
     }
+
+    @property
+    def pace(self) -> float | None:
+        """Requests per second that keep the limits by second and minute; None without any."""
+        return pace(self.rate)
+
+    @property
+    def quotas(self) -> tuple[RateLimit, ...]:
+        """The limits by hour and day, which the state database counts."""
+        return counted(self.rate)
 
 
 def _lake(text: str) -> str:
@@ -305,6 +319,8 @@ class ControlSettings(Declared):
     largest_run: Annotated[int, pydantic.Field(ge=1, le=10_000_000)] = 50_000  # maximum number of partitions of one run
     round: Annotated[int, pydantic.Field(ge=2)] = 10_000  # maximum number of partitions of one round
     backfill_share: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.3  # of a round, if both kinds are due
+    # of a counted quota: the share that backfills and history leave to fresh data
+    quota_reserve: Annotated[float, pydantic.Field(ge=0, lt=1)] = 0.2
     fresh_days: Annotated[int, pydantic.Field(ge=1)] = 7  # younger missing days count as fresh, older ones as history
     every: Duration = timedelta(seconds=30)  # between the starts of two rounds
 
@@ -315,6 +331,10 @@ class ControlSettings(Declared):
         "round": KeyDoc("The largest number of partitions that one round of the control loop issues.", "5000"),
         "backfill_share": KeyDoc(
             "The share of a round for backfills and history, when fresh work is due as well.", "0.5"
+        ),
+        "quota_reserve": KeyDoc(
+            "The share of an hourly or daily `rate` that is left to fresh data: backfills and history do not use it.",
+            "0.3",
         ),
         "fresh_days": KeyDoc("Missing days up to this age are fresh work; older ones are history.", "3"),
         "every": KeyDoc("The time between the starts of two rounds of `penstock control serve`.", "1m"),

@@ -25,7 +25,6 @@ from penstock.clock import MAX_DURATION
 from penstock.errors import UsageError
 
 _DURATION = re.compile(r"(\d+)([smhd])")
-_RATE = re.compile(r"(\d+)/([smhd])")
 _KEEPS = re.compile(r"(\d{1,5}) ?(d|days?|months?|years?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _MESSAGES = {
@@ -177,15 +176,6 @@ def time_span(value: timedelta | float | str, name: str) -> timedelta:
         ) from None
 
 
-def _rate(value: object) -> object:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    found = _RATE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or int(found[1]) == 0:
-        raise ValueError(f"{value!r} is not a rate: write 10/s, 600/m, 5000/h or 15000/d")
-    return int(found[1]) / timedelta(**{_UNITS[found[2]]: 1}).total_seconds()
-
-
 @dataclass(frozen=True, slots=True)
 class Keeps:
     """How long a source keeps a day, in calendar months and days; forever if both are 0."""
@@ -240,7 +230,6 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 Name = Annotated[str, AfterValidator(named)]
 Day = Annotated[date, BeforeValidator(_day)]
-Rate = Annotated[float, BeforeValidator(_rate)]  # requests per second
 Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration, when_used="json")]
 Kept = Annotated[Keeps, BeforeValidator(_keeps)]
 # YAML has lists only, and strict mode refuses a list for a tuple; the items stay strict

@@ -68,7 +68,8 @@ class Planner:
 
         Fresh partitions are those that a person or a policy requested, and missing days of the last `fresh_days`.
         Older missing days are history: they share the part that is reserved for old data with the backfills, without
-        the days that a backfill covers. A source whose breaker is open gets a probe at most.
+        the days that a backfill covers. A source whose breaker is open gets a probe at most. A source of whose quota
+        only the reserve is left gets no old data.
         """
         size, share = self.settings.control.round, self.settings.control.backfill_share
         gates = {source: self.gate(source) for source in self.settings.sources}
@@ -79,13 +80,17 @@ class Planner:
             if found is Gate.PROBE
             for item in self._due([span for span in everything if span.source == source], DUE, now, _PROBES)
         ]
-        everything = [span for span in everything if gates[span.source] is Gate.OPEN]
-        recent = [_recent(span, self.settings.control.fresh_days) for span in everything]
+        admitted = [span for span in everything if gates[span.source] in (Gate.OPEN, Gate.FRESH)]
+        everything = [span for span in admitted if gates[span.source] is Gate.OPEN]
+        only_fresh = [span for span in admitted if gates[span.source] is Gate.FRESH]
+        recent = [_recent(span, self.settings.control.fresh_days) for span in admitted]
         active = self.backfills.all("active")
         under_way = (*active, *self.backfills.all("paused"))
         covered = [span for backfill in under_way for span in self._partitions(backfill, now).covered()]
         fresh = [
             *self._due(everything, [r for r in DUE if r is not PlanReason.MISSING], now, size),
+            *self._due(only_fresh, [PlanReason.REQUEUED, PlanReason.RESTATE], now, size),
+            *self._due([span for span in recent if gates[span.source] is Gate.FRESH], [PlanReason.RETRY], now, size),
             *self._due(in_key_order(recent), [PlanReason.MISSING], now, size),
         ]
         old = self._due(subtract(subtract(everything, recent), covered), [PlanReason.MISSING], now, size)

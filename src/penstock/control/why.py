@@ -125,6 +125,7 @@ class Circumstances:
     hides: bool = False  # its model has `on_demotion: hide`
     refreshes: bool = True  # its model is derived again automatically
     requests_in_flight: int | None = None  # of a run, to its source; None: one for each core
+    quota_renews_at: datetime | None = None  # when requests to its source may be sent again; None if they may
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
@@ -272,6 +273,8 @@ def _otherwise(view: PartitionView, around: Circumstances, waiting: RunReference
         return f"nothing until `penstock state clear-terminal {key}` and then `penstock state retry {key}`"
     if around.terminal is not None:
         return f"nothing until `penstock state retry {key}`"
+    if around.quota_renews_at is not None and view.state.status is PartitionStatus.PENDING:
+        return f"attempted by the first run after the quota renews at {around.quota_renews_at:%Y-%m-%d %H:%M} UTC"
     if control.next_run_at is not None and view.state.status is PartitionStatus.PENDING:
         return (
             f"the source asked for a pause, so the loop waits until {control.next_run_at:%Y-%m-%d %H:%M:%S} UTC;"

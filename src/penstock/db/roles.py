@@ -31,7 +31,7 @@ class Role(StrEnum):
 PURPOSES: Mapping[Role, str] = {
     Role.EXTRACTOR: "fetches from sources into the lake; has no access to the state",
     Role.VALIDATOR: "closes issued attempts with a verdict, and withdraws runs that fail a re-check",
-    Role.CONTROL: "issues and cancels attempts, requeues failed partitions, keeps marks, breakers and backfills",
+    Role.CONTROL: "issues and cancels attempts, requeues failed partitions; marks, breakers, quotas and backfills",
     Role.LOADER: "publishes trusted runs, and moves the pointers",
     Role.CONSUMER: "reads trusted rows and their state",
 }
@@ -66,6 +66,7 @@ _DISPLAY = (
 _RETRY = ("failures", "failing_since", "next_run_at", "strategy")
 
 _ALL_ROLES = {"alembic_version": _READ, "workspace": _READ}  # the owner of the schema, and its version
+_QUOTA = {"source_quota": _READ, "source_pace": _READ, "source_share": _READ}  # only the control plane claims
 
 GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
     Role.EXTRACTOR: {},
@@ -83,6 +84,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "attempt_input": _READ,
         "event": _APPEND_EVENTS,
         "audit": _APPEND_AUDIT,  # a re-check by an operator is in the audit log if it demotes
+        **_QUOTA,
     },
     Role.CONTROL: {
         **_ALL_ROLES,
@@ -103,6 +105,9 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "pause_selector": _WRITE,
         "retry_due": _QUEUE,
         "source_breaker": _WRITE,
+        "source_quota": _QUEUE,  # a claim deletes old windows
+        "source_pace": _WRITE,
+        "source_share": _QUEUE,
         "backfill": _WRITE,
         "backfill_chunk": _WRITE,
         "publish_due": _WRITE,
@@ -132,6 +137,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "load_batch_item": _QUEUE,
         "event": _APPEND_EVENTS,
         "audit": _APPEND_AUDIT,  # reconcile, compact, vacuum
+        **_QUOTA,
     },
     Role.CONSUMER: {
         **_ALL_ROLES,
@@ -149,6 +155,7 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "event": _READ,
         "publish_due": _READ,
         "source_breaker": _READ,
+        **_QUOTA,
         "warehouse_table": _READ,
         "warehouse_pointer": _READ,
         "load_record": _READ,

@@ -253,6 +253,7 @@ class _Lanes:
     def _cancel_lanes(self) -> None:
         """Cancel all jobs, and prevent the lanes from starting others."""
         self.stages.stopped.set()
+        self.stages.deps.limits.stopped.set()
         waiting = set(self.busy.values())
         while waiting:
             self.stages.deps.session.cancel_jobs()

@@ -11,7 +11,7 @@ from threading import Event as Flag
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.clock import Clock
-from penstock.config.settings import Settings
+from penstock.config.settings import Customer, Settings
 from penstock.contract.complaint import rejections, summary
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass, PenstockError, SparkFailed
@@ -19,6 +19,7 @@ from penstock.failpoint import reach
 from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
 from penstock.flow.listener import ProgressListener
+from penstock.flow.quota import RequestLimits, fitting, shortage
 from penstock.flow.summary import Failure, RunSummary
 from penstock.lake import open_lake
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
@@ -68,6 +69,7 @@ class RunDependencies:
     listener: ProgressListener
     worker_token: str
     guard: Guard
+    limits: RequestLimits
     clock: Clock
     open_reference: OpenReference | None = None  # opens tables that contracts refer to
     in_driver: bool = False  # fetch and validate in this process, where that needs no Spark
@@ -136,8 +138,8 @@ class Stages:
         return issued
 
     def _allowed(self, planned: Sequence[Planned]) -> Sequence[Planned]:
-        """The items that may be issued now: none of refused queries, and a single probe of a source whose breaker is
-        open. The others are dropped from the run."""
+        """The items that may be issued now: none of refused queries, a single probe of a source whose breaker is open,
+        and no more than the quota of a source has requests for. The others are dropped from the run."""
         if refused := [item.key for item in planned if item.key.query_name in self.refused]:
             reasons = [self.refused[name] for name in sorted({key.query_name for key in refused})]
             self.done.add_problems(reasons)
@@ -149,14 +151,31 @@ class Stages:
         allowed = [
             item
             for item in planned
-            if gates[item.key.source] is Gate.OPEN or (alone and gates[item.key.source] is Gate.PROBE)
+            if gates[item.key.source] is Gate.OPEN
+            or (gates[item.key.source] is Gate.FRESH and not guard.is_old(item))
+            or (alone and gates[item.key.source] is Gate.PROBE)
         ]
+        allowed = self._within_quotas(allowed)
         if len(allowed) < len(planned):
             inside = {item.key for item in allowed}
             self.done.add_problems(guard.source_error(source) for source in gates)
+            limited = [guard.quota(source) for source, found in gates.items() if found is Gate.FRESH]
+            self.done.add_problems(quota.used_up(guard.reserve) for quota in limited if quota is not None)
             why = "; ".join(self.done.problems) or "the breaker of the source is open"
             self._drop([item.key for item in planned if item.key not in inside], why)
         return allowed
+
+    def _within_quotas(self, planned: Sequence[Planned]) -> list[Planned]:
+        """The items whose requests are left in the quota of their source."""
+        guard, kept = self.deps.guard, []
+        for source in sorted({item.key.source for item in planned}):
+            mine, quota = [item for item in planned if item.key.source == source], guard.quota(source)
+            if quota is not None:
+                wanted, mine = len(mine), fitting(mine, quota, guard.reserve, lambda item: item.key, guard.is_old)
+                if len(mine) < wanted:
+                    self.done.add_problems([shortage(quota, wanted - len(mine))])
+            kept += mine
+        return kept
 
     def _drop(self, keys: Sequence[PartitionKey], why: str) -> None:
         """Drop tasks from this run before attempts are issued. The partitions stay due."""
@@ -187,15 +206,21 @@ class Stages:
                 payload_compression(deps.settings.raw.compression, open_lake(deps.settings.lake)),
                 clock=deps.clock,
             )
-            if deps.in_driver:
-                found = work_in_driver(partial(extract_in_driver, work, customers, attempts), self.stopped)
-            else:
-                found = extract(deps.session.get(), work, customers, attempts, report)
-            self._limit_requests(source, found)
-            deps.guard.observe(source, observation(found))
+            old = self._old(attempts) if work.source.quotas else set()
+            found = deps.limits.fetch(work, attempts, old, partial(self._extract, customers, report))
+            if answered := [item for item in found if not item.unsent]:
+                self._limit_requests(source, answered)
+                deps.guard.observe(source, observation(answered))
             extracted += found
         report(1.0)
         return extracted
+
+    def _extract(
+        self, customers: Mapping[str, Customer], report: Report, work: Extraction, attempts: Sequence[AttemptKey]
+    ) -> list[Extracted]:
+        if self.deps.in_driver:
+            return work_in_driver(partial(extract_in_driver, work, customers, attempts), self.stopped)
+        return extract(self.deps.session.get(), work, customers, attempts, report)
 
     def _limit_requests(self, source: str, found: Sequence[Extracted]) -> None:
         """Halve the requests in flight for the rest of the run after a quota error, and report their number."""
@@ -205,6 +230,11 @@ class Stages:
             self.deps.listener.say(f"{source}: quota error, at most {counted(limit, 'request')} in flight from now on")
         if limit is not None:
             self.done.in_flight[source] = limit
+
+    def _old(self, attempts: Sequence[AttemptKey]) -> set[PartitionKey]:
+        """The partitions of attempts that leave the reserve of the quota to others. Adopted attempts do not."""
+        keys = [attempt.partition for attempt in attempts if attempt.partition in self.planned]
+        return {key for key in keys if self.deps.guard.is_old(self.planned[key])}
 
     def _failed_extractions(self, failed: Sequence[Extracted], tries: int) -> list[Verdict]:
         """Reject the attempts that failed because of the partition. An error of the source (quota, credentials)

@@ -18,7 +18,7 @@ from penstock.clock import Clock, last_day_over, utc_now
 from penstock.config.assets import Query
 from penstock.config.settings import Customer, SourceSettings
 from penstock.config.values import Keeps
-from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded
+from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded, QuotaUsedUp
 from penstock.lake import Lake, open_lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, RunId
@@ -33,10 +33,11 @@ from penstock.pipeline.spark_jobs import (
     spread,
     tasks_for,
 )
+from penstock.pipeline.task_quota import TaskBudget, assign_requests
 from penstock.raw.seal import Seal
 from penstock.raw.sink import Compression, RawSink, RawWriter
 from penstock.raw.uploads import UploadPool
-from penstock.source.budget import Budget
+from penstock.source.budget import RequestClaim
 from penstock.source.concurrency import RequestSlots
 from penstock.source.horizon import horizon, keeps
 from penstock.source.protocol import COMPLETE, RunContext, Source
@@ -49,7 +50,15 @@ SPAN_DAYS = 31
 _PARTITIONS_PER_TASK = 1000
 _SPANS_PER_SLOT = 8
 
-_SPANS = pa.schema([("query", pa.string()), ("customer", pa.string()), ("dates", pa.list_(pa.date32()))])
+_SPANS = pa.schema(
+    [
+        ("query", pa.string()),
+        ("customer", pa.string()),
+        ("dates", pa.list_(pa.date32())),
+        ("task", pa.int64()),
+        ("requests", pa.int64()),  # of the whole task
+    ]
+)
 _OUTCOMES = pa.schema(
     [
         ("query", pa.string()),
@@ -61,11 +70,13 @@ _OUTCOMES = pa.schema(
         ("error_class", pa.string()),
         ("error_message", pa.string()),
         ("retry_after", pa.float64()),
+        ("unsent", pa.bool_()),
+        ("requests", pa.int64()),  # of all spans of the batch, in its first row
     ]
 )
 _OUTCOMES_DDL = (
     "query string, customer_id string, logical_date date, record_count long, payload_sha256 string,"
-    " payload_bytes long, error_class string, error_message string, retry_after double"
+    " payload_bytes long, error_class string, error_message string, retry_after double, unsent boolean, requests long"
 )
 
 
@@ -81,6 +92,8 @@ class Extracted:
     error_message: str | None
     retry_after: float | None
     judged: bool = True  # False: the error does not lead to a verdict
+    unsent: bool = False  # the claimed requests were used up before its own were sent
+    requests: int = 0  # sent for this and other results of the job; their sum counts
 
     @classmethod
     def failed(cls, attempt: AttemptKey, error_class: ErrorClass, message: str, *, judged: bool = True) -> Self:
@@ -103,8 +116,9 @@ class Extraction:
     in_flight: int | None = None  # requests at a time, over all worker tasks; None: one for each task
     compression: Compression = "none"  # of payloads
     threads: int = 1  # requests at a time in one worker task
-    rate: float | None = None  # requests per second of one worker task
+    rate: float | None = None  # requests per second: of this process, then of one worker task; None: the source's
     clock: Clock = utc_now
+    claim: RequestClaim | None = None  # of a counted quota; None if the source has none
 
 
 def extract(
@@ -118,11 +132,12 @@ def extract(
     spans = _spans(attempts, customers, _span_days(extraction, len(attempts)))
     if not spans:
         return []
-    table = pa.Table.from_pylist(spans, schema=_SPANS)
     tasks = min(len(spans), tasks_for(spark, len(attempts), _PARTITIONS_PER_TASK))
     extraction, tasks = _limits_per_task(extraction, tasks, parallelism(spark))
+    numbers = evenly(len(spans), tasks)
+    table = pa.Table.from_pylist(assign_requests(spans, numbers, extraction.claim), schema=_SPANS)
     with progress(spark, report):
-        frame = spread(spark, table, evenly(len(spans), tasks))
+        frame = spread(spark, table, numbers)
         found = collected(mapped(frame, _worker(extraction), _OUTCOMES_DDL))
     source = extraction.source.name
     return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
@@ -133,7 +148,7 @@ def extract_in_driver(
 ) -> list[Extracted]:
     """Fetch a few attempts in this process, as one worker task does."""
     spans = _spans(attempts, customers, _span_days(extraction, len(attempts)))
-    table = pa.Table.from_pylist(spans, schema=_SPANS)
+    table = pa.Table.from_pylist(assign_requests(spans, [0] * len(spans), extraction.claim), schema=_SPANS)
     alone, _ = _limits_per_task(extraction, 1, 1)
     found = [row for batch in _worker(alone)(iter(table.to_batches())) for row in batch.to_pylist()]
     return [_extracted(row, extraction.source.name, extraction.run_id) for row in found]
@@ -153,7 +168,7 @@ def extract_locally(
 
 def _limits_per_task(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
     """Divide the concurrency and the rate limit of the source among worker tasks that run at the same time."""
-    together, rate = extraction.in_flight, extraction.source.rate
+    together, rate = extraction.in_flight, extraction.rate or extraction.source.pace
     if together is None and rate is None:
         return extraction, tasks
     tasks = min(tasks, slots, together or slots)
@@ -191,16 +206,21 @@ def _spans(
 
 def _worker(extraction: Extraction) -> Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = RunContext(extraction.run_id, Budget(extraction.rate))
+        budget = TaskBudget(extraction.rate, extraction.claim, extraction.lake)
+        context = RunContext(extraction.run_id, budget)
         lake, slots = open_lake(extraction.lake), RequestSlots(extraction.threads)
         for batch in batches:
             waiting = SimpleQueue[dict[str, Any]]()
-            for span in batch.to_pylist():
+            spans = batch.to_pylist()
+            budget.begin(spans)
+            for span in spans:
                 waiting.put(span)
             with UploadPool(lake.requests_in_flight) as uploads:
                 fetcher = _Fetcher(extraction, context, lake, uploads, waiting, slots)
                 outcomes = [row for span in fetcher.fetch_all() for row in span.outcomes()]
             lake.sync()  # sealed data is durable before it is reported
+            if outcomes:
+                outcomes[0]["requests"] = budget.take_spent()
             yield pa.RecordBatch.from_pylist(outcomes, schema=_OUTCOMES)
 
     return work
@@ -391,7 +411,7 @@ class _Span:
         if writer := self._writers.pop(day, None):
             writer.discard()
         self._failed[day] = self._failure(day, error)
-        self.met_quota = self.met_quota or isinstance(error, QuotaExceeded)
+        self.met_quota |= isinstance(error, QuotaExceeded) and not isinstance(error, QuotaUsedUp)
 
     def _failure(self, day: date, error: PenstockError) -> dict[str, Any]:
         return self._row(
@@ -399,6 +419,7 @@ class _Span:
             error_class=str(error.error_class),
             error_message=str(error),
             retry_after=error.retry_after if isinstance(error, QuotaExceeded) else None,
+            unsent=isinstance(error, QuotaUsedUp),
         )
 
     def _fail_the_rest(self, error: PenstockError) -> None:
@@ -436,4 +457,6 @@ def _extracted(row: dict[str, Any], source: str, run_id: RunId) -> Extracted:
         ErrorClass(row["error_class"]) if row.get("error_class") else None,
         row.get("error_message"),
         row.get("retry_after"),
+        unsent=bool(row.get("unsent")),
+        requests=row.get("requests") or 0,
     )

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.views.document import Document, listing
 from penstock.views.partitions import partition_fields
+from penstock.views.quota import low_quota_items
 from penstock.views.warehouse import mismatch_items
 
 if TYPE_CHECKING:
     from penstock.projections.status_board import PartitionStanding
+    from penstock.state.quota import SourceQuota
     from penstock.warehouse.mismatch import Mismatch
 
 
@@ -25,6 +27,8 @@ def status_document(
     source_errors: Sequence[str],
     mismatches: Sequence[Mismatch],
     unfinished: Sequence[str],
+    quota: Sequence[SourceQuota] = (),
+    quota_reserve: float = 0.0,
 ) -> Document:
     """The number of partitions by group and display status. `rows` has the columns in `groups`, `display` and `n`."""
     counts: dict[str, int] = {}
@@ -42,6 +46,7 @@ def status_document(
             "troubles": source_errors,
             "mismatches": mismatch_items(mismatches),
             "unfinished": unfinished,
+            "quota": low_quota_items(quota, quota_reserve),
         }
     )
 
