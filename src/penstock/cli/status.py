@@ -81,7 +81,7 @@ def status(
         provisional=ws.partitions.provisional_count(chosen),
         source_errors=[*ws.partitions.source_errors(), *ws.context.unreadable_models.values()],
         mismatches=mismatches,
-        unfinished=ws.runs.unfinished_messages(),
+        unfinished=ws.partitions.unfinished_runs(),
     )
 
     def draw(console: Console) -> None:
