@@ -16,14 +16,12 @@ from penstock.state.inputs import InputReader
 from penstock.warehouse.withdrawn import trusted_inputs
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.projections.current import Current
     from penstock.projections.event_page import PrefoldedRuns
     from penstock.projections.projector import Projector
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
-    from penstock.projections.status_board import Board, PartitionStanding
+    from penstock.projections.status_board import Board, KeyRows, PartitionStanding
 
 log = logging.getLogger(__name__)
 
@@ -96,17 +94,11 @@ class StatusService:
         """
         return {found.key: found for found in self.board(Selection(keys=tuple(keys))).everything()} if keys else {}
 
-    def _withdrawn_inputs(self) -> pa.Table | None:
-        """The model partitions whose trusted run read a demoted run, as a table; None without any."""
-        import pyarrow as pa
-
+    def _withdrawn_inputs(self) -> KeyRows | None:
+        """The model partitions whose trusted run read a demoted run, with the time of the demotion; None without
+        any."""
         found = trusted_inputs(self._context.database)
-        if not found:
-            return None
-        columns = list(zip(*((*one.key, one.first_demoted_at) for one in found), strict=True))
-        kinds = {name: pa.string() for name in ("source", "customer_id", "query_name")}
-        kinds |= {"logical_date": pa.date32(), "demoted_at": pa.timestamp("us", tz="UTC")}
-        return pa.table({name: pa.array(c, kind) for (name, kind), c in zip(kinds.items(), columns, strict=True)})
+        return [(*one.key, one.first_demoted_at) for one in found] or None
 
     def sweep(self) -> int:
         """Write the current staleness to the table that other tools read. Returns the number of stale partitions.
