@@ -5,11 +5,15 @@ A million expected partitions need no stored rows, no temporary table and no Pyt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import orjson
 
 from penstock.expected import ExpectedRange
+from penstock.partition import PartitionKey
+
+_SMALLEST_PART = 1_000
+_GROWTH = 8
 
 # The common table expression `ranges`, one row for each range; it takes the parameter `:ranges` (see `ranges_json`).
 # The last three columns (limits of retries, the pause of a selector) are null where the parameter does not name them.
@@ -61,3 +65,24 @@ def ranges_json(ranges: Iterable[ExpectedRange]) -> str:
         if r.first <= r.last
     ]
     return orjson.dumps(rows).decode()
+
+
+def growing_parts(
+    ranges: Iterable[ExpectedRange], after: PartitionKey | None, size: int
+) -> Iterator[list[ExpectedRange]]:
+    """The ranges in key order from the customer and query of `after` on, in parts of about `size` partitions; each part
+    is larger than the one before. A page is usually in the first part, and a search of everything takes few parts."""
+    begin = None if after is None else after[:3]
+    ordered = sorted(ranges, key=lambda span: (span.source, span.customer_id, span.query_name, span.first))
+    size, part, held, owner = max(size, _SMALLEST_PART), list[ExpectedRange](), 0, ("", "", "")
+    for span in ordered:
+        before, owner = owner, (span.source, span.customer_id, span.query_name)
+        if begin is not None and owner < begin:
+            continue
+        if held >= size and owner != before:  # ranges of one customer and query may overlap
+            yield part
+            size, part, held = size * _GROWTH, [], 0
+        part.append(span)
+        held += len(span)
+    if part:
+        yield part
