@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from penstock.control.select import Selection
 from penstock.derived import reads_own
 from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.state.inputs import InputReader
+from penstock.user_cache import UserCache
 from penstock.warehouse.withdrawn import trusted_inputs
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
     from penstock.projections.status_board import Board, KeyRows, PartitionStanding
+    from penstock.projections.status_cache import StatusCounts
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +88,23 @@ class StatusService:
             only=only,
             without=without,
             withdrawn=withdrawn,
+        )
+
+    def counts(self, selection: Selection, groups: Sequence[str]) -> StatusCounts:
+        """The number of expected partitions by group and display status, and by flag: those of `board`. Counts of all
+        states are cached for the user until they can change.
+
+        >>> ws.status.counts(Selection(customers="1000000001"), ["query"]).flags
+        """
+        from penstock.projections.status_cache import StatusCounts, status_counts
+
+        if selection.status is not None:  # depends on the state database
+            board = self.board(selection)
+            return StatusCounts(board.counts(groups), board.flags())
+        cache, ranges = UserCache.of(os.environ), self._context.ranges(selection)
+        withdrawn = self._withdrawn_inputs() if any(span.kind is AssetKind.DERIVED for span in ranges) else None
+        return status_counts(
+            cache, self.current(), ranges, self.policies(), self._context.now(), groups, withdrawn=withdrawn
         )
 
     def standings(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionStanding]:

@@ -36,6 +36,18 @@ EXPECTED_RANGES = {
         )""",
 }
 
+# The same with the key and the days alone, for statements that count.
+DAY_BOUNDS = {
+    "sqlite": """
+        ranges AS MATERIALIZED (
+            SELECT json_extract(value, '$[0]') AS source, json_extract(value, '$[1]') AS customer_id,
+                json_extract(value, '$[2]') AS query_name, json_extract(value, '$[3]') AS first_day,
+                json_extract(value, '$[4]') AS last_day
+            FROM json_each(:ranges)
+        )""",
+    "postgresql": EXPECTED_RANGES["postgresql"],
+}
+
 # `ranges` and `expected`, one row for each day of a range, for `WITH RECURSIVE`; with the same parameter.
 EXPECTED_DAYS = {
     "sqlite": f"""{EXPECTED_RANGES["sqlite"]},

@@ -241,6 +241,15 @@ class Board:
         [row] = self._rows(f"SELECT {sums} FROM judged")
         return {name: number for name, number in zip(_FLAG_NAMES.values(), row, strict=True) if number}
 
+    def next_deadline(self) -> int | None:
+        """Return the first moment from now on, in microseconds, after which another partition is late; None if none
+        becomes late by itself."""
+        [row] = self._rows(
+            "SELECT min(deadline) FROM (SELECT epoch_us(last_materialization_at) + max_lag AS deadline"
+            " FROM latest JOIN policies USING (source, query_name)) CROSS JOIN moment WHERE deadline >= now_"
+        )
+        return None if row[0] is None else int(row[0])
+
     def total(self, condition: str) -> int:
         """Count the partitions with events that match a condition."""
         [row] = self._rows(f"SELECT count(*) FROM judged WHERE {condition}")

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Row
 from penstock.db import schema
 from penstock.db.bulk import same_key
 from penstock.db.engine import Database
-from penstock.db.expected_days import EXPECTED_DAYS, EXPECTED_RANGES, growing_parts, ranges_json
+from penstock.db.expected_days import DAY_BOUNDS, EXPECTED_DAYS, growing_parts, ranges_json
 from penstock.db.types import UtcTimestamp
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import Outcome, PartitionStatus, PlanReason
@@ -110,7 +110,7 @@ class StateReader:
             parameters = {"ranges": ranges_json(ranges)}
 
             def counted(statement: str) -> int:
-                text = f"WITH {EXPECTED_RANGES[self._database.dialect]} {statement}"
+                text = f"WITH {DAY_BOUNDS[self._database.dialect]} {statement}"
                 return int(connection.scalar(sa.text(text), parameters) or 0)
 
             if status is PartitionStatus.PENDING and not explicit:
