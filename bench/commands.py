@@ -82,7 +82,8 @@ def _measured(workload: Workload, folder: Path, commands: Sequence[str], repeat:
     it is reported beside the medians of the others."""
     key = f"{SOURCE}/{workload.customers[0]}/{QUERY}/{workload.dates[7]}"
     with tempfile.TemporaryDirectory(prefix="penstock-cache-") as cache:
-        environ = {**os.environ, _CACHE: cache}
+        environ = {**os.environ, _CACHE: f"{cache}/penstock", "PYTHONPYCACHEPREFIX": f"{cache}/compiled"}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
         costs: dict[str, list[Cost]] = {command: [] for command in commands}
         for _ in range(repeat + 1):
             for command in commands:

@@ -94,12 +94,12 @@ class PartitionService:
 
     def _approvable(self, view: PartitionView, attempts: Sequence[Attempt]) -> bool:
         """Whether an operator may approve the last attempt: only guards rejected it, and no other rule refuses it."""
+        last = next((attempt for attempt in attempts if attempt.run_id == view.last_attempt_run_id), None)
+        if last is None or last.outcome is not Outcome.FAILED or last.approved_at is not None or not last.complaints:
+            return False  # guards are checks: what they reject has complaints
         from penstock.control.approval import held_back_by_guards
         from penstock.state.authority import AuthorityRequest, refusal
 
-        last = next((attempt for attempt in attempts if attempt.run_id == view.last_attempt_run_id), None)
-        if last is None or last.outcome is not Outcome.FAILED or last.approved_at is not None:
-            return False
         by_run = {str(attempt.run_id): attempt for attempt in attempts}
         if refusal(AuthorityRequest(view.key, Act.APPROVE, view.state, last, by_run)) is not None:
             return False

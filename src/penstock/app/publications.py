@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
-from penstock.contract.schema import arrow_schema
 from penstock.errors import WarehouseError
 from penstock.partition import RunId
 from penstock.pipeline.spark_jobs import parallelism
@@ -40,6 +39,7 @@ class PublicationService:
         self, spark: SparkSession, worker_token: str, report: Report | None, find: Lookup | None = None
     ) -> Publisher:
         """A publisher that stages files on Spark."""
+        from penstock.contract.schema import arrow_schema
         from penstock.pipeline.load import spark_stager
         from penstock.warehouse.publish import Publisher
 
