@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import ActRefused
 from penstock.expected import ExpectedRange
 from penstock.projections import status_board
-from penstock.projections.staleness import Policy
+from penstock.projections.staleness import Policy, moment
 from penstock.projections.status_board import Board
 from penstock.projections.status_cache import StatusCounts, status_counts
 from penstock.state.authority import AuthorityStore
@@ -64,7 +64,7 @@ def act(harness: LedgerHarness, name: str, value: int) -> None:
     elif name == "deadline":  # to a microsecond before, at or after the moment at which a partition becomes late
         found = Board(harness.current(), [EXPECTED], [policy(2)], actors.clock()).next_deadline()
         if found is not None:
-            actors.clock.now = status_board.moment(found + value) or actors.clock.now
+            actors.clock.now = moment(found + value) or actors.clock.now
     else:
         getattr(harness.projector, name)()
 

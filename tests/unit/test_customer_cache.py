@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.config import loading
+from penstock.config import customer_cache, loading
+from penstock.config.customer_cache import known_customers
 from penstock.config.loading import load_settings
 from penstock.config.settings import Settings
 from penstock.config.source_hooks import SourceHooks
@@ -82,9 +83,13 @@ def stored(cache: UserCache) -> list[bytes]:
 def is_recalled(monkeypatch: pytest.MonkeyPatch, place: Path, cache: UserCache, **changes: Any) -> bool:
     """Whether the settings are loaded without a second reading of all customers."""
     calls: list[object] = []
+
+    def known(*values: Any) -> Any:
+        calls.append(values)
+        return known_customers(*values)
+
     with monkeypatch.context() as patch:
-        original = loading.known_customers
-        patch.setattr(loading, "known_customers", lambda *a: calls.append(a) or original(*a))
+        patch.setattr(loading, "known_customers", known)
         load_settings(place, changes.get("environ", SECRETS), no_hooks, cache)
     return not calls
 
@@ -189,8 +194,6 @@ def test_a_source_that_spells_ids_in_another_way_since_is_followed(tmp_path: Pat
 
 
 def test_an_entry_of_other_code_is_ignored(tmp_path: Path, cache: UserCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.config import customer_cache
-
     place = written(tmp_path, FORMS["csv"])
     load_settings(place, SECRETS, no_hooks, cache)
     assert is_recalled(monkeypatch, place, cache)
