@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from bench.databases import Place
 from bench.measure import timed
-from bench.workload import FIRST_DAY, QUERY, SOURCE, Workload
+from bench.workload import QUERY, SOURCE, Workload
 from penstock.app import Workspace
 from penstock.control.select import Selection
 from penstock.partition import new_ulids
@@ -84,7 +84,7 @@ def fill(workspace: Workspace, workload: Workload) -> None:
         "source": pa.repeat(pa.scalar(SOURCE), count),
         "customer_id": pa.array(workload.customers).take(customer),
         "query_name": pa.repeat(pa.scalar(QUERY), count),
-        "logical_date": pa.array((day + (FIRST_DAY - _EPOCH).days).astype(np.int32)).cast(pa.date32()),
+        "logical_date": pa.array((day + (workload.first_day - _EPOCH).days).astype(np.int32)).cast(pa.date32()),
         "attempt_no": one,
         "last_attempt_run_id": run,
         "last_attempt_at": pa.array([made, tried], moment).take(failed.astype(int)),

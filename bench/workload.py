@@ -54,11 +54,12 @@ class Workload:
 
     partitions: int
     rows: int
+    first_day: date = FIRST_DAY
 
     @property
     def days(self) -> int:
         """The most days that divide the partitions evenly, with at least as many customers."""
-        return _days(self.partitions)
+        return days_of(self.partitions)
 
     @property
     def customers(self) -> list[str]:
@@ -66,12 +67,12 @@ class Workload:
 
     @property
     def dates(self) -> list[date]:
-        return [FIRST_DAY + timedelta(days=index) for index in range(self.days)]
+        return [self.first_day + timedelta(days=index) for index in range(self.days)]
 
     @property
     def clock(self) -> StandingClock:
         """Noon of the day after the last one, so that exactly these days are due."""
-        return StandingClock(datetime.combine(FIRST_DAY + timedelta(days=self.days), time(12), UTC))
+        return StandingClock(datetime.combine(self.first_day + timedelta(days=self.days), time(12), UTC))
 
     def settings(self, folder: Path, **changes: Any) -> Settings:
         """The settings of a workspace that is written to `folder`; `changes` override its file."""
@@ -97,7 +98,7 @@ class Workload:
         return workspace
 
 
-def _days(partitions: int) -> int:
+def days_of(partitions: int) -> int:
     return max(n for n in range(1, MOST_DAYS + 1) if partitions % n == 0 and n * n <= partitions)
 
 

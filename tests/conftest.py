@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,10 @@ from support import made_workspaces, servers
 
 # Commands print without a terminal's width in any environment; a test about a width sets it.
 os.environ.pop("COLUMNS", None)
+
+# Commands use a cache of this session, not that of the user.
+os.environ["PENSTOCK_CACHE"] = tempfile.mkdtemp(prefix="penstock-cache-")
+atexit.register(shutil.rmtree, os.environ["PENSTOCK_CACHE"], ignore_errors=True)
 
 # How long something takes proves nothing: the machine may be busy.
 hypothesis.settings.register_profile("house", deadline=None)

@@ -218,10 +218,8 @@ def test_where_nothing_is_expected_nothing_is_counted_or_missing(harness: Ledger
         assert (found.missing(), found.gaps(10), found.everything()) == (0, ([], 0), [])
 
 
-def keys_table(*keys: PartitionKey) -> pa.Table:
-    names = ("source", "customer_id", "query_name", "logical_date")
-    kinds = [*[pa.string()] * 3, pa.date32()]
-    return pa.table({n: pa.array([k[at] for k in keys], kinds[at]) for at, n in enumerate(names)})
+def keys_table(*keys: PartitionKey) -> list[tuple[Any, ...]]:
+    return [tuple(one) for one in keys]
 
 
 def test_a_board_of_some_keys_shows_no_others(harness: LedgerHarness) -> None:
@@ -456,10 +454,8 @@ def test_a_derived_slice_is_stale_since_its_input_changed_and_not_before_it_was_
     assert (stale.key, stale.stale_since) == (key(5), NOW + timedelta(hours=30))
 
 
-def withdrawn(demoted_at: Any, *keys: PartitionKey) -> pa.Table:
-    return keys_table(*keys).append_column(
-        "demoted_at", pa.array([demoted_at] * len(keys), pa.timestamp("us", tz="UTC"))
-    )
+def withdrawn(demoted_at: Any, *keys: PartitionKey) -> list[tuple[Any, ...]]:
+    return [(*one, demoted_at) for one in keys]
 
 
 def test_what_was_made_from_a_demoted_run_is_stale_and_flagged_and_nothing_else_is(harness: LedgerHarness) -> None:

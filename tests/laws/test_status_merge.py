@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.lake import open_lake
 from penstock.projections import files, status_merge
-from penstock.projections.status import ORDER, PARTIAL, joined
+from penstock.projections.status import PARTIAL, joined
+from penstock.projections.status_columns import ORDER
 from penstock.projections.status_file import FILE, MARKS, marked, marks
 
 OWNER = ("acme", "ads")

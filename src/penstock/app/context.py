@@ -14,38 +14,35 @@ from penstock import interrupts
 from penstock.clock import Clock, utc_now
 from penstock.config.settings import Settings
 from penstock.contract.contract import Contract
-from penstock.control.breaker import BreakerGuard
-from penstock.control.quota import SourceGuard
+from penstock.control.local_days import days_by_zone
 from penstock.control.select import Selection, derived, expected
 from penstock.db.engine import Database
 from penstock.db.migrate import ensure_current
 from penstock.errors import ActRefused, PenstockError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.lake import Lake, open_lake
-from penstock.ledger.read import LedgerReader
-from penstock.ledger.segments import SegmentReader
 from penstock.partition import RunId
-from penstock.state.audited import AuditedAct
-from penstock.state.breakers import BreakerStore
-from penstock.state.control import AuditEntry, ControlStore
-from penstock.state.quota import QuotaStore
 from penstock.state.reader import StateReader
-from penstock.state.shares import ShareStore
-from penstock.state.validator import ValidatorStore
-from penstock.state.worker import WorkerStore
-from penstock.warehouse.consistency import mismatches
-from penstock.warehouse.identity import require_own_lake
-from penstock.warehouse.pointers import PointerReader
-from penstock.warehouse.versions import Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.control.quota import SourceGuard
     from penstock.derived import Derived
+    from penstock.ledger.read import LedgerReader
+    from penstock.state.audited import AuditedAct
     from penstock.state.backfills import BackfillStore
+    from penstock.state.breakers import BreakerStore
+    from penstock.state.control import AuditEntry, ControlStore
     from penstock.state.marks import MarkStore
     from penstock.state.pauses import PauseStore
+    from penstock.state.quota import QuotaStore
+    from penstock.state.shares import ShareStore
+    from penstock.state.validator import ValidatorStore
+    from penstock.state.worker import WorkerStore
     from penstock.warehouse.mismatch import Mismatch
+    from penstock.warehouse.pointers import PointerReader
+    from penstock.warehouse.versions import Versions
 
 
 @dataclass
@@ -66,6 +63,7 @@ class Context:
     def __init__(self, settings: Settings, clock: Clock = utc_now) -> None:
         self.settings = settings
         self.clock = clock
+        self._ranges: tuple[object, tuple[ExpectedRange, ...]] | None = None
 
     def now(self) -> datetime:
         return self.clock()
@@ -80,6 +78,8 @@ class Context:
 
     @cached_property
     def versions(self) -> Versions:
+        from penstock.warehouse.versions import Versions
+
         return Versions(self.lake)
 
     @cached_property
@@ -88,25 +88,36 @@ class Context:
 
     @cached_property
     def breakers(self) -> BreakerStore:
+        from penstock.state.breakers import BreakerStore
+
         return BreakerStore(self.database, self.clock)
 
     @cached_property
     def quotas(self) -> QuotaStore:
         """The store of counted request quotas."""
+        from penstock.state.quota import QuotaStore
+
         return QuotaStore(self.database)
 
     @cached_property
     def shares(self) -> ShareStore:
         """The store of shares of request rates."""
+        from penstock.state.shares import ShareStore
+
         return ShareStore(self.database)
 
     def guard(self, *, by_hand: bool) -> SourceGuard:
         """The breakers and quotas of all sources; `by_hand` for a run that a person starts."""
+        from penstock.control.breaker import BreakerGuard
+        from penstock.control.quota import SourceGuard
+
         breakers = BreakerGuard(self.breakers, self.clock, by_hand)
         return SourceGuard(breakers, self.quotas, self.settings, self.clock, by_hand)
 
     @cached_property
     def pointers(self) -> PointerReader:
+        from penstock.warehouse.pointers import PointerReader
+
         return PointerReader(self.database)
 
     @cached_property
@@ -159,16 +170,24 @@ class Context:
 
     def require_own_lake(self) -> None:
         """Raise LakeMismatch unless the lake and the state database belong together."""
+        from penstock.warehouse.identity import require_own_lake
+
         require_own_lake(self.database, self.lake)
 
     def mismatches(self, *, everything: bool = False) -> list[Mismatch]:
         """The disagreements between the lake and the state database; with `everything` also tables in the lake that
         the database does not know."""
+        from penstock.warehouse.consistency import mismatches
+
         return mismatches(self.database, self.lake, everything=everything)
 
     def ranges(self, selection: Selection) -> list[ExpectedRange]:
         """The expected partitions of a selection, as ranges of days. Raises UsageError for unknown names."""
-        return expected(self.settings, selection, self.now())
+        now = self.now()
+        key = (self.settings, selection, days_by_zone(self.settings, now))
+        if self._ranges is None or self._ranges[0] != key:  # a command asks several times for the same
+            self._ranges = (key, tuple(expected(self.settings, selection, now)))
+        return list(self._ranges[1])
 
     def derived(self) -> Derived:
         """The expected partitions of models, and the partitions that they read."""
@@ -176,6 +195,9 @@ class Context:
 
     @cached_property
     def ledger(self) -> LedgerReader:
+        from penstock.ledger.read import LedgerReader
+        from penstock.ledger.segments import SegmentReader
+
         return LedgerReader(self.database, SegmentReader(self.lake))
 
     @cached_property
@@ -238,16 +260,22 @@ class Context:
     @property
     def control(self) -> ControlStore:
         """The store of the control plane: issues attempts, requeues, records the audit log."""
+        from penstock.state.control import ControlStore
+
         return ControlStore(self.database, self.clock)
 
     @property
     def workers(self) -> WorkerStore:
         """The store of workers: leases and heartbeats."""
+        from penstock.state.worker import WorkerStore
+
         return WorkerStore(self.database, self.clock)
 
     @property
     def validators(self) -> ValidatorStore:
         """The store of the validator: verdicts."""
+        from penstock.state.validator import ValidatorStore
+
         return ValidatorStore(self.database, self.clock)
 
 
@@ -266,4 +294,6 @@ def audit_entry(
     flags: Mapping[str, Any] | None = None,
 ) -> AuditEntry:
     """An entry of the audit log; without `actor`, the operating-system user acts."""
+    from penstock.state.control import AuditEntry
+
     return AuditEntry(actor or os_user(), command, filters or {}, flags or {})

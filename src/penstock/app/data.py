@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Unpack, overload
 
 from penstock.app.context import Context, audit_entry
-from penstock.contract.schema import arrow_schema
 from penstock.control.filters import AnyCustomers, ReadOptions, customer_ids, day_range, refuse_unknown_options
 from penstock.control.select import Selection, refuse_unknown
 from penstock.errors import PenstockError, SparkFailed, UsageError
@@ -86,6 +85,7 @@ class DataService:
 
         >>> ws.data.vouched("demo.campaign_daily", columns=["clicks"]).arrow()
         """
+        from penstock.contract.schema import arrow_schema
         from penstock.warehouse.layout import file_schema
         from penstock.warehouse.reader import Vouched
         from penstock.warehouse.row_filter import Filter
@@ -105,6 +105,7 @@ class DataService:
 
     def referenced(self, table: str, first: Day, last: Day, customers: Sequence[str]) -> Referenced:
         """The partitions of these days and their rows, for reference checks of other contracts."""
+        from penstock.contract.schema import arrow_schema
         from penstock.pipeline.references import Referenced
         from penstock.warehouse.heads import heads_and_slices
         from penstock.warehouse.layout import file_schema

@@ -15,6 +15,8 @@ from penstock.control.breaker import describe
 from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import MOVED, SCANNED
 from penstock.control.select import Selection, due_range
+from penstock.errors import PenstockError
+from penstock.expected import ExpectedRange
 from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
 from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.source.concurrency import requests_in_flight
@@ -97,12 +99,12 @@ class PartitionService:
 
     def _approvable(self, view: PartitionView, attempts: Sequence[Attempt]) -> bool:
         """Whether an operator may approve the last attempt: only guards rejected it, and no other rule refuses it."""
+        last = next((attempt for attempt in attempts if attempt.run_id == view.last_attempt_run_id), None)
+        if last is None or last.outcome is not Outcome.FAILED or last.approved_at is not None or not last.complaints:
+            return False  # guards are checks: what they reject has complaints
         from penstock.control.approval import held_back_by_guards
         from penstock.state.authority import AuthorityRequest, refusal
 
-        last = next((attempt for attempt in attempts if attempt.run_id == view.last_attempt_run_id), None)
-        if last is None or last.outcome is not Outcome.FAILED or last.approved_at is not None:
-            return False
         by_run = {str(attempt.run_id): attempt for attempt in attempts}
         if refusal(AuthorityRequest(view.key, Act.APPROVE, view.state, last, by_run)) is not None:
             return False
@@ -149,6 +151,18 @@ class PartitionService:
         found = (describe(breaker, self._context.now()) for breaker in self._context.breakers.all())
         return [message for message in found if message]
 
+    def unfinished_runs(self) -> list[str]:
+        """A message for each killed run that no later run continues; empty for a database role that may not read runs.
+
+        >>> ws.partitions.unfinished_runs()
+        """
+        from penstock.control.unfinished import unfinished_runs
+
+        try:
+            return [run.message for run in unfinished_runs(self._context.state, self._context.ledger)]
+        except PenstockError:
+            return []
+
     def provisional_count(self, selection: Selection) -> int:
         """The number of trusted partitions that their source may still change.
 
@@ -157,11 +171,18 @@ class PartitionService:
         ranges = self._context.ranges(selection)  # refuses unknown names
         if selection.status not in (None, PartitionStatus.SUCCESS):
             return 0
-        recent = []
-        for span in ranges:
-            restate = self._context.settings.asset(span.query_name).restate
-            if restate is not None and span.over is not None:
-                recent.append(replace(span, first=max(span.first, span.over - timedelta(days=restate.days - 1))))
+        days = {name: asset.restate.days for name, asset in self._context.settings.assets.items() if asset.restate}
+        recent = [
+            ExpectedRange(
+                span.source,
+                span.customer_id,
+                span.query_name,
+                max(span.first, span.over - timedelta(days=days[span.query_name] - 1)),
+                span.last,
+            )
+            for span in ranges
+            if span.query_name in days and span.over is not None
+        ]
         return self._context.state.count(recent, status=PartitionStatus.SUCCESS) if recent else 0
 
     def settled_until(self, table: str) -> Day | None:

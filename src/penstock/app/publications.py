@@ -6,14 +6,13 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
-from penstock.contract.schema import arrow_schema
 from penstock.errors import WarehouseError
 from penstock.partition import RunId
-from penstock.pipeline.lazy_session import LazySession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.lazy_session import LazySession
     from penstock.pipeline.parsed_cache import Lookup
     from penstock.pipeline.spark_jobs import Report
     from penstock.warehouse.publish import Publication, Publisher
@@ -40,6 +39,8 @@ class PublicationService:
         self, spark: SparkSession | LazySession, worker_token: str, report: Report | None, find: Lookup | None = None
     ) -> Publisher:
         """A publisher that stages files on Spark, or a few small ones in this process."""
+        from penstock.contract.schema import arrow_schema
+        from penstock.pipeline.lazy_session import LazySession
         from penstock.pipeline.load import spark_stager
         from penstock.warehouse.publish import Publisher
 

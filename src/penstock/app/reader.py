@@ -24,6 +24,7 @@ from penstock.lake import open_lake
 from penstock.partition import PartitionKey, RunId
 from penstock.source.registry import hooks_of
 from penstock.state.records import PartitionView
+from penstock.user_cache import UserCache
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +43,8 @@ def open_reader(path: str | Path = ".", clock: Clock = utc_now) -> Reader:
     another version."""
     from penstock.lake.read_only import ReadOnlyLake
 
-    context = Context(load_settings(find_workspace(Path(path)), os.environ, hooks_of), clock)
+    cache = UserCache.of(os.environ)
+    context = Context(load_settings(find_workspace(Path(path)), os.environ, hooks_of, cache), clock)
     state = context.settings.state
     context.database = Database(state.url, state.schema_name, read_only=True)
     context.lake = ReadOnlyLake(open_lake(context.settings.lake))

@@ -11,7 +11,7 @@ from penstock.app.context import Context, audit_entry, os_user
 from penstock.control.quota import SourceGuard
 from penstock.control.select import Selection
 from penstock.control.unfinished import Unfinished, left_of, unfinished_runs
-from penstock.errors import ActRefused, PenstockError, UsageError
+from penstock.errors import ActRefused, UsageError
 from penstock.flow.guard import Gate
 from penstock.flow.listener import ProgressListener
 from penstock.flow.summary import RunSummary, as_one
@@ -320,10 +320,7 @@ class RunService:
 
         >>> ws.runs.unfinished_messages()
         """
-        try:
-            return [run.message for run in self.unfinished()]
-        except PenstockError:
-            return []
+        return self._partitions.unfinished_runs()
 
     def cancel(self, run_id: RunId, *, actor: str | None = None, dry_run: bool = False) -> bool:
         """Request that a run stops. A run without a worker is closed at once, and an unfinished run is no longer

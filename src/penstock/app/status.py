@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,17 +14,17 @@ from penstock.control.select import Selection
 from penstock.derived import reads_own
 from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.state.inputs import InputReader
+from penstock.user_cache import UserCache
 from penstock.warehouse.withdrawn import trusted_inputs
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.projections.current import Current
     from penstock.projections.event_page import PrefoldedRuns
     from penstock.projections.projector import Projector
     from penstock.projections.run_page import RunPage
     from penstock.projections.staleness import Policy
-    from penstock.projections.status_board import Board, PartitionStanding
+    from penstock.projections.status_board import Board, KeyRows, PartitionStanding
+    from penstock.projections.status_cache import StatusCounts
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,23 @@ class StatusService:
             withdrawn=withdrawn,
         )
 
+    def counts(self, selection: Selection, groups: Sequence[str]) -> StatusCounts:
+        """The number of expected partitions by group and display status, and by flag: those of `board`. Counts of all
+        states are cached for the user until they can change.
+
+        >>> ws.status.counts(Selection(customers="1000000001"), ["query"]).flags
+        """
+        from penstock.projections.status_cache import StatusCounts, status_counts
+
+        if selection.status is not None:  # depends on the state database
+            board = self.board(selection)
+            return StatusCounts(board.counts(groups), board.flags())
+        cache, ranges = UserCache.of(os.environ), self._context.ranges(selection)
+        withdrawn = self._withdrawn_inputs() if any(span.kind is AssetKind.DERIVED for span in ranges) else None
+        return status_counts(
+            cache, self.current(), ranges, self.policies(), self._context.now(), groups, withdrawn=withdrawn
+        )
+
     def standings(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionStanding]:
         """The display status of these expected partitions.
 
@@ -96,17 +114,11 @@ class StatusService:
         """
         return {found.key: found for found in self.board(Selection(keys=tuple(keys))).everything()} if keys else {}
 
-    def _withdrawn_inputs(self) -> pa.Table | None:
-        """The model partitions whose trusted run read a demoted run, as a table; None without any."""
-        import pyarrow as pa
-
+    def _withdrawn_inputs(self) -> KeyRows | None:
+        """The model partitions whose trusted run read a demoted run, with the time of the demotion; None without
+        any."""
         found = trusted_inputs(self._context.database)
-        if not found:
-            return None
-        columns = list(zip(*((*one.key, one.first_demoted_at) for one in found), strict=True))
-        kinds = {name: pa.string() for name in ("source", "customer_id", "query_name")}
-        kinds |= {"logical_date": pa.date32(), "demoted_at": pa.timestamp("us", tz="UTC")}
-        return pa.table({name: pa.array(c, kind) for (name, kind), c in zip(kinds.items(), columns, strict=True)})
+        return [(*one.key, one.first_demoted_at) for one in found] or None
 
     def sweep(self) -> int:
         """Write the current staleness to the table that other tools read. Returns the number of stale partitions.

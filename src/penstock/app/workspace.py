@@ -16,6 +16,7 @@ from penstock.config.loading import find_workspace, load_settings
 from penstock.config.settings import Settings
 from penstock.control.filters import ReadOptions, SliceFilters
 from penstock.source.registry import hooks_of
+from penstock.user_cache import UserCache
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ def open_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
 
 def load_workspace(path: str | Path = ".", clock: Clock = utc_now) -> Workspace:
     """The workspace without a check of its database, for commands that create or repair the database."""
-    return Workspace(load_settings(find_workspace(Path(path)), os.environ, hooks_of), clock)
+    return Workspace(load_settings(find_workspace(Path(path)), os.environ, hooks_of, UserCache.of(os.environ)), clock)
 
 
 def _service(path: str, *needs: str) -> Any:

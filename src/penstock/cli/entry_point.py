@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 
@@ -10,9 +11,12 @@ from penstock import interrupts
 from penstock.cli.stdout import reserve_stdout
 from penstock.errors import ExitCode
 
+_NEW_OBJECTS = 50_000  # allocations between two garbage collections: imports allocate much and leave no garbage
+
 
 def main() -> None:
     interrupts.install()
+    gc.set_threshold(_NEW_OBJECTS)
     process_exit = _ProcessExit()
     atexit.register(process_exit.exit)  # the first registered handler runs last
     try:

@@ -10,48 +10,17 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock import __version__, interrupts
-from penstock.cli import (
-    audit,
-    backfill,
-    contract,
-    control,
-    customers,
-    db,
-    doctor,
-    init,
-    ledger,
-    lineage,
-    partitions,
-    raw,
-    read,
-    ready,
-    recover,
-    run,
-    runs,
-    snapshot,
-    spark,
-    state,
-    status,
-    validate,
-    warehouse,
-    why,
-)
+from penstock.arrow_pandas import refuse_pandas
+from penstock.cli.commands import called_module, register
 from penstock.errors import ExitCode, PenstockError, TransientError, UsageError
 
-app = typer.Typer(
-    name="penstock",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    help="""Partition authority for Spark pipelines: which partition is safe to read, from which run, and why.
+_HELP = """Partition authority for Spark pipelines: which partition is safe to read, from which run, and why.
 
 Start with `penstock init my-workspace`, then `penstock run`. Commands marked * start Spark; no other command does.
 
 Exit codes:
 
-"""
-    + "\n".join(f"- {code.value}: {code.meaning}" for code in ExitCode),
-)
+""" + "\n".join(f"- {code.value}: {code.meaning}" for code in ExitCode)
 
 
 def _version(wanted: bool) -> None:
@@ -60,7 +29,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     _version_flag: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
@@ -69,16 +37,29 @@ def root(
     pass
 
 
-_WORK = (init, doctor, customers, run, runs, validate, state, status, partitions, why, backfill, control)
-_DATA = (warehouse, recover, read, snapshot, ready, raw, contract)
-for _module in (*_WORK, *_DATA, ledger, lineage, audit, db, spark):
-    _module.register(app)
+def make_app(module: str | None = None) -> typer.Typer:
+    """Return the command line with the commands of one module, or with all commands."""
+    app = typer.Typer(
+        name="penstock", no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False, help=_HELP
+    )
+    app.callback()(root)
+    return register(app, module)
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`app` is the command line with all commands, made at its first use."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()["app"] = make_app()
+    return found
 
 
 def main() -> None:
     """Run the command line. Converts each error to one line on stderr and an ExitCode; `--debug` re-raises it."""
     try:
         _refuse_undecodable(sys.argv[1:])
+        refuse_pandas()
+        app = make_app(called_module(sys.argv[1:], os.environ))
         app()  # ends in SystemExit; usage errors are shown by Typer itself, with exit code 2
     except PenstockError as error:
         if interrupts.was_raised():

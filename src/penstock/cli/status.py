@@ -63,25 +63,24 @@ def status(
     if unknown := [name for name in groups if name not in _GROUPS]:
         raise UsageError(f"cannot group by {', '.join(unknown)}: use {', '.join(_GROUPS)}")
     chosen = filters.selection()
-    board = ws.status.board(chosen)
     if grid:
         total = sum(len(r) for r in ws.context.ranges(chosen))
         if total > _LARGEST_GRID:
             raise UsageError(f"a grid of {counted(total)} would not fit: narrow it with --query, --since, --customer")
-        found = board.everything()
+        found = ws.status.board(chosen).everything()
         show(grid_document(found), as_json, lambda console: _draw_grid(console, found))
         return
-    rows = board.counts(groups)
+    rows, flag_counts = ws.status.counts(chosen, groups)
     mismatches = ws.context.mismatches()
     document = status_document(
         groups,
         rows,
-        flags=board.flags(),
+        flags=flag_counts,
         publish_due=ws.context.pointers.waiting(),
         provisional=ws.partitions.provisional_count(chosen),
         source_errors=[*ws.partitions.source_errors(), *ws.context.unreadable_models.values()],
         mismatches=mismatches,
-        unfinished=ws.runs.unfinished_messages(),
+        unfinished=ws.partitions.unfinished_runs(),
         quota=ws.quotas.sources(),
         quota_reserve=ws.settings.control.quota_reserve,
     )

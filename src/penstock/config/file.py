@@ -6,10 +6,11 @@ It reports errors of syntax only: invalid YAML, repeated keys, unset variables, 
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,19 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownFiles:
+    """The digests of the files of a document by path, and the lists of customers in them: from their first character
+    to the one after the last."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class FilesChanged(Exception):
+    """A file is not the one that is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Expanded:
     trail: Trail
     value: str
@@ -69,10 +83,16 @@ def _related(one: Trail, other: Trail) -> bool:
 
 
 class Document:
-    """The values of the workspace file, the place of each value, and the problems found so far."""
+    """The values of the workspace file, the place of each value, and the problems found so far.
 
-    def __init__(self, file: Path) -> None:
+    With `known` files the document has no customers: the caller knows them. It has their files, and no places in them.
+    """
+
+    def __init__(self, file: Path, known: KnownFiles | None = None) -> None:
         self.file = file.absolute()
+        self.files = KnownFiles()
+        self.known = known
+        self._texts: dict[str, str] = {}
         self.values: dict[str, Any] = {}
         self.places: dict[Trail, Place] = {(): Place(file.name, 1)}
         self.customer_files: list[Path] = []
@@ -139,6 +159,28 @@ class Document:
             return [self._unexpanded(item, (*trail, index)) for index, item in enumerate(value)]
         return value
 
+    def has_variables(self, sections: Collection[str]) -> bool:
+        """Return whether a value below one of these top-level keys contains `${NAME}`."""
+        return any(trail[0] in sections for trail in self._with_variables)
+
+    def customer_texts(self) -> Iterator[str]:
+        """Yield the text of each list of customers in a YAML file."""
+        for path, (first, last) in self.files.spans.items():
+            yield self._texts[path][first:last]
+
+    def text_of(self, file: Path) -> str:
+        """Return the content of a file without its list of customers, if that is known. Raises FilesChanged if the file
+        is not the known one."""
+        path, data = str(file), file.read_bytes()
+        self.files.digests[path] = digest = hashlib.sha256(data).hexdigest()
+        if self.known is not None and self.known.digests.get(path) != digest:
+            raise FilesChanged(path)
+        self._texts[path] = text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        if self.known is None or path not in self.known.spans:
+            return text
+        first, last = self.known.spans[path]
+        return text[:first] + "\n" * text.count("\n", first, last) + text[last:]  # the other lines keep their numbers
+
     def hide(self, text: str, trail: Trail) -> str:
         """Return the text with values from the environment replaced by `${NAME}`."""
         hidden = {
@@ -160,9 +202,10 @@ class Document:
             raise ConfigError("\n".join(f"{file}:{line}: {text}" for file, line, text in lines))
 
 
-def read_workspace_file(file: Path, environ: Mapping[str, str]) -> Document:
-    """Read the workspace file with its included files and its customers.csv into one document."""
-    document = Document(file)
+def read_workspace_file(file: Path, environ: Mapping[str, str], known: KnownFiles | None = None) -> Document:
+    """Read the workspace file with its included files and its customers.csv into one document, or with `known` files
+    everything but the customers. Raises FilesChanged if one of these is another file now."""
+    document = Document(file, known)
     _YamlFile(document, document.file, file.name, environ).read((), included=False)
     include = document.values.pop("include", None) or []
     if not isinstance(include, list) or not all(isinstance(item, str) for item in include):
@@ -249,6 +292,7 @@ class _YamlFile:
         document = self._document
         customers = document.values.setdefault("customers", [])
         if isinstance(node, yaml.SequenceNode):
+            document.files.spans[str(self._file)] = (node.start_mark.index, node.end_mark.index)
             for item in node.value:
                 customers.append(self._build(item, ("customers", len(customers)), item))
             return
@@ -411,7 +455,7 @@ def _too_many_aliases(root: yaml.Node) -> tuple[int, str] | None:
 
 def _text_of(document: Document, file: Path, name: str, asked_at: Trail) -> str | None:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return document.text_of(file)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         document.refuse_file((), "is not UTF-8 text", Place(name, line))
@@ -423,7 +467,7 @@ def _text_of(document: Document, file: Path, name: str, asked_at: Trail) -> str 
 def _read_customers_csv(document: Document, file: Path, name: str) -> None:
     """Append one customer per row; an empty cell means that the value is not set."""
     text = _text_of(document, file, name, ("customers",))
-    if text is None:
+    if text is None or document.known is not None:
         return
     rows = _csv_rows(document, name, text)
     line, header = next(rows, (1, []))

@@ -19,12 +19,14 @@ from penstock.config.cross_checks import (
     refuse_repeated_customers,
     refuse_unknown_names,
 )
+from penstock.config.customer_cache import KnownCustomers, known_customers, recall, remember
 from penstock.config.document_items import named_sections, strings
-from penstock.config.file import MERGED_MAPS, Document, Trail, read_workspace_file
+from penstock.config.file import MERGED_MAPS, Document, FilesChanged, Trail, read_workspace_file
 from penstock.config.settings import SQLITE, WORKSPACE_FILE, Settings, SourceSettings
 from penstock.config.source_hooks import HooksOf
 from penstock.config.values import describe_problem
 from penstock.errors import ConfigError
+from penstock.user_cache import UserCache
 
 
 def find_workspace(start: Path) -> Path:
@@ -38,14 +40,48 @@ def find_workspace(start: Path) -> Path:
     )
 
 
-def load_settings(path: Path, environ: Mapping[str, str], hooks_of: HooksOf) -> Settings:
+def load_settings(
+    path: Path, environ: Mapping[str, str], hooks_of: HooksOf, cache: UserCache | None = None
+) -> Settings:
     """Load a workspace file, or that of a folder. Raises ConfigError with one line per problem. `hooks_of` returns the
-    rules of a kind of source."""
-    document = read_workspace_file(path / WORKSPACE_FILE if path.is_dir() else path, environ)
+    rules of a kind of source. With a cache, customers that were validated before are not validated again; the result
+    and the errors are the same."""
+    file = path / WORKSPACE_FILE if path.is_dir() else path
+    if cache is not None and (known := recall(cache, file)) is not None:
+        settings = _with_known_customers(file, environ, hooks_of, known)
+        if settings is not None:
+            return settings
+    document = read_workspace_file(file, environ)
+    written = list(strings(document.values.get("customers"), "id"))
+    settings = _checked(document, hooks_of)
+    known = None if cache is None else known_customers(document, written, settings)
+    if cache is not None and known is not None and _with_known_customers(file, environ, hooks_of, known) == settings:
+        remember(cache, file, known)
+    return settings
+
+
+def _with_known_customers(
+    file: Path, environ: Mapping[str, str], hooks_of: HooksOf, known: KnownCustomers
+) -> Settings | None:
+    """The settings with customers from the cache; None if the files or the rules changed, and if anything is wrong:
+    then the file is loaded without the cache, which reports every problem with its place."""
+    try:
+        document = read_workspace_file(file, environ, known.files)
+        document.values["customers"] = [{"id": customer_id} for customer_id in known.written]
+        settings = _checked(document, hooks_of, known)
+        if list(strings(document.values["customers"], "id")) != known.ids:
+            return None  # the rules of a source changed
+        return settings
+    except (ConfigError, FilesChanged, ValueError, OSError):
+        return None
+
+
+def _checked(document: Document, hooks_of: HooksOf, known: KnownCustomers | None = None) -> Settings:
+    """Validate a document. Raises ConfigError with one line per problem."""
     if document.incomplete:
         document.raise_if_refused()
     normalise_customers(document, hooks_of)
-    settings = _validated(document)
+    settings = _validated(document, known)
     if settings is not None:
         refuse_broken_references(document, settings.queries)
     # These inspect the document instead of the models, so that one bad value does not hide the next problem.
@@ -87,10 +123,12 @@ def name_after(file: Path) -> str:
     return re.sub(r"[^a-z0-9_]", "_", file.stem.lower())
 
 
-def _validated(document: Document) -> Settings | None:
+def _validated(document: Document, known: KnownCustomers | None) -> Settings | None:
     names = {query: list(strings(body.get("fields"), "name")) for query, body in named_sections(document, "queries")}
     try:
-        return Settings.model_validate(_shaped(document), context={"field_names": names})
+        shaped = _shaped(document) if known is None else _shaped(document) | {"customers": ()}
+        settings = Settings.model_validate(shaped, context={"field_names": names})
+        return settings if known is None else settings.model_copy(update={"customers": known.customers()})
     except pydantic.ValidationError as error:
         for problem in error.errors(include_url=False):
             document.refuse(_as_written(document, problem["loc"]), describe_problem(problem))

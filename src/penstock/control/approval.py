@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.contract.contract import Contract
 from penstock.contract.evaluation import guard_names
 from penstock.errors import ActRefused
 from penstock.partition import AttemptKey
-from penstock.raw.reader import RawReader
 from penstock.state.records import Attempt
+
+if TYPE_CHECKING:
+    from penstock.raw.reader import RawReader
 
 
 def refuse_without_raw(attempt: Attempt, raw: RawReader) -> None:

@@ -14,7 +14,7 @@ from penstock.contract.contract import Contract
 from penstock.contract.schema import field_type
 from penstock.errors import RawError
 from penstock.lake import Lake
-from penstock.ledger.segments import from_table
+from penstock.ledger.segment_tables import from_table
 from penstock.lifecycle import Act, Outcome
 from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.pipeline.verify import table_contents
@@ -24,7 +24,7 @@ from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.state.recovery import FoundRun, SealedRun
 from penstock.warehouse.format import Table, table_format
-from penstock.warehouse.layout import KEY_COLUMNS, MONTH, RUN
+from penstock.warehouse.layout import KEY_NAMES, MONTH, RUN
 
 _SEALS = 500  # that are read at once
 
@@ -229,7 +229,7 @@ def table_contract(table: Table, contracts: Mapping[str, Contract]) -> Contract:
         if contract.table == table.name and contract.fields:
             return contract
     source, query_name, version = table.name.split(".")
-    own = {MONTH, RUN, *(column.name for column in KEY_COLUMNS)}
+    own = {MONTH, RUN, *KEY_NAMES}
     fields = tuple(
         Field(name=column.name, type=field_type(column.type))
         for column in table.arrow_schema()

@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Self, assert_never
 
-from penstock.clock import last_day_over, utc_offset
+from penstock.clock import utc_offset
 from penstock.config.assets import Model, Query
 from penstock.config.settings import Customer, Settings
 from penstock.control.filters import customer_ids, parse_day
+from penstock.control.local_days import LocalDays
 from penstock.derived import Derived
 from penstock.errors import ConfigError, UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import ALL_CUSTOMERS, MODELS, AssetKind, PartitionKey
-from penstock.source.horizon import horizon
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -107,19 +107,14 @@ def _status(value: PartitionStatus | str | None) -> PartitionStatus | None:
 def expected(settings: Settings, selection: Selection, now: datetime) -> list[ExpectedRange]:
     """The selected partitions that the configuration expects to exist by `now`. Raises UsageError for unknown names."""
     refuse_unknown(settings, selection)
-    models = derived(settings, now)
+    models, days = derived(settings, now), LocalDays(settings, now)
     if selection.keys:
-        return [_only(settings, models, key, now) for key in sorted(set(selection.keys))]
-    ranges = []
+        return [_only(settings, models, key, days) for key in sorted(set(selection.keys))]
+    ranges: list[ExpectedRange] = []
     for query in settings.queries.values():
         if selection.source not in (None, query.source) or (selection.queries and query.name not in selection.queries):
             continue
-        for customer in settings.customers:
-            if not _asks(query, customer) or (selection.customers and customer.id not in selection.customers):
-                continue
-            found = _range(settings, query, customer, selection, now)
-            if found.first <= found.last:
-                ranges.append(found)
+        ranges += [found for found in _ranges(settings, query, selection, days) if found.first <= found.last]
     return [*ranges, *_of_models(settings, models, selection)]
 
 
@@ -148,10 +143,10 @@ def by_kind(ranges: Iterable[ExpectedRange]) -> ExpectedWork:
 
 def derived(settings: Settings, now: datetime) -> Derived:
     """The models of the workspace, with their expected partitions by `now`."""
+    days = LocalDays(settings, now)
 
     def of_query(name: str) -> dict[str, ExpectedRange]:
-        query = settings.query(name)
-        found = (_range(settings, query, one, Selection(), now) for one in settings.customers if _asks(query, one))
+        found = _ranges(settings, settings.query(name), Selection(), days)
         return {span.customer_id: span for span in found if len(span) or span.last == span.over}
 
     return Derived(settings, of_query)
@@ -177,7 +172,8 @@ def due_range(settings: Settings, key: PartitionKey, now: datetime) -> ExpectedR
     """The days that are due for the customer and query of `key`."""
     if key.kind is AssetKind.DERIVED:
         return _of_model(derived(settings, now), key)
-    return _range(settings, settings.query(key.query_name), settings.customer(key.customer_id), Selection(), now)
+    days = LocalDays(settings, now)
+    return _range(settings.query(key.query_name), settings.customer(key.customer_id), Selection(), days)
 
 
 def due_times(settings: Settings, now: datetime) -> Callable[[PartitionKey], datetime]:
@@ -199,40 +195,48 @@ def _of_model(models: Derived, key: PartitionKey) -> ExpectedRange:
     return found
 
 
-def _only(settings: Settings, models: Derived, key: PartitionKey, now: datetime) -> ExpectedRange:
+def _only(settings: Settings, models: Derived, key: PartitionKey, days: LocalDays) -> ExpectedRange:
     if key.kind is AssetKind.DERIVED:
         return replace(_of_model(models, key), first=key.logical_date, last=key.logical_date)
-    zone = settings.customer(key.customer_id).time_zone
-    day, over = key.logical_date, last_day_over(now, zone)
-    frozen_before = horizon(settings.sources[key.source], over + timedelta(days=1))
+    day, today = key.logical_date, days.of(key.source, settings.customer(key.customer_id).time_zone)
     return ExpectedRange(
-        key.source, key.customer_id, key.query_name, day, day, over, utc_offset(now, zone), frozen_before
+        key.source, key.customer_id, key.query_name, day, day, today.over, today.utc_offset, today.frozen_before
     )
 
 
-def _range(settings: Settings, query: Query, customer: Customer, selection: Selection, now: datetime) -> ExpectedRange:
-    first = _first_day(query, customer)
-    last = last_day_over(now, customer.time_zone)
+def _ranges(settings: Settings, query: Query, selection: Selection, days: LocalDays) -> Iterator[ExpectedRange]:
+    """The selected days of each customer of a query; the range of a customer without such days is empty."""
+    asked, named = None if query.customers is None else set(query.customers), set(selection.customers)
+    for customer in settings.customers:
+        if (asked is None or customer.id in asked) and (not named or customer.id in named):
+            yield _range(query, customer, selection, days)
+
+
+def _range(query: Query, customer: Customer, selection: Selection, days: LocalDays) -> ExpectedRange:
+    first, today = _first_day(query, customer), days.of(query.source, customer.time_zone)
+    if selection.since is not None and selection.since > first:
+        first = selection.since
+    last = today.over
+    if customer.active_to is not None and customer.active_to < last:
+        last = customer.active_to
+    if selection.until is not None and selection.until < last:
+        last = selection.until
     return ExpectedRange(
-        query.source,
-        customer.id,
-        query.name,
-        max(day for day in (first, selection.since) if day),
-        min(day for day in (last, customer.active_to, selection.until) if day),
-        last,
-        utc_offset(now, customer.time_zone),
-        horizon(settings.sources[query.source], last + timedelta(days=1)),
+        query.source, customer.id, query.name, first, last, today.over, today.utc_offset, today.frozen_before
     )
 
 
 def _first_day(query: Query, customer: Customer) -> date:
-    known = [day for day in (query.start_date, customer.active_from) if day]
-    if not known:
+    start, active_from = query.start_date, customer.active_from
+    if start is not None and active_from is not None:
+        return max(start, active_from)
+    found = start or active_from
+    if found is None:
         raise ConfigError(
             f"queries.{query.name} has no start_date and customer {customer.id} no active_from:"
             " give at least one of them: it is the first expected day"
         )
-    return max(known)
+    return found
 
 
 def _asks(query: Query, customer: Customer) -> bool:
@@ -259,8 +263,8 @@ def refuse_unknown(settings: Settings, selection: Selection) -> None:
 
 
 def _known(what: str, named: Iterable[str], known: Iterable[str]) -> None:
-    names = sorted(known)
-    if unknown := sorted(set(named) - set(names)):
+    if unknown := sorted(set(named).difference(known)):
+        names = sorted(known)
         listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         raise UsageError(f"unknown {what} {', '.join(unknown)} (known: {listed or 'none'})")
 

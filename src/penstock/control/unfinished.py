@@ -8,8 +8,6 @@ from penstock.ledger.read import LedgerReader
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.plural import counted
-from penstock.projections import task_states
-from penstock.projections.runs import FoldedRun
 from penstock.state.reader import StateReader
 
 _REPORTED = ("abandoned", "broken")  # a cancelled run ended on purpose
@@ -47,6 +45,9 @@ def unfinished_runs(reader: StateReader, ledger: LedgerReader) -> list[Unfinishe
 
 def left_of(reader: StateReader, ledger: LedgerReader, run_id: RunId) -> list[PartitionKey]:
     """The planned partitions of a run that have no verdict of it or of a later attempt."""
+    from penstock.projections import task_states
+    from penstock.projections.runs import FoldedRun
+
     row = reader.run(run_id)
     if row is None:
         return []

@@ -17,6 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from penstock.db import sqlite_read_only
 from penstock.db.constraints import constraint_error
+from penstock.db.schema import add_postgresql_options
 from penstock.errors import ActRefused, ConfigError, DatabaseUnavailable, PenstockError
 
 T = TypeVar("T")
@@ -181,6 +182,7 @@ def _switch_to_wal(connection: Any) -> None:
 
 
 def _postgresql(url: sa.URL, schema: str | None, read_only: bool) -> Engine:
+    add_postgresql_options()
     options = f"-csearch_path={schema}" if schema else ""
     options += " -cdefault_transaction_read_only=on" if read_only else ""
     try:

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -50,6 +49,8 @@ class Json(TypeDecorator[Any]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "sqlite":
             return dialect.type_descriptor(sa.Text())
+        from sqlalchemy.dialects.postgresql import JSONB  # loads every driver of PostgreSQL
+
         return dialect.type_descriptor(JSONB())
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:

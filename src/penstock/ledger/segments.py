@@ -7,9 +7,6 @@ import io
 from collections.abc import Sequence
 from datetime import datetime
 
-import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -19,18 +16,6 @@ from penstock.errors import PenstockError
 from penstock.lake import Lake
 from penstock.partition import new_ulid
 from penstock.projections.fact import Fact
-
-EVENTS = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("event_id", pa.string()),
-        ("type", pa.string()),
-        ("version", pa.int32()),
-        ("occurred_at", pa.timestamp("us", tz="UTC")),
-        ("run_id", pa.string()),
-        ("payload", pa.string()),
-    ]
-)
 
 
 class SegmentDamaged(PenstockError):
@@ -47,24 +32,21 @@ class SegmentReader:
         data = self._lake.read(path)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise SegmentDamaged(f"the exported ledger segment {path} was changed: restore it from a backup")
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from penstock.ledger.segment_tables import from_table
+
         return from_table(pq.read_table(pa.BufferReader(data)))
-
-
-def to_table(facts: Sequence[Fact]) -> pa.Table:
-    columns = list(zip(*[(*fact[:6], orjson.dumps(fact.payload).decode()) for fact in facts], strict=True))
-    columns = columns or [()] * len(EVENTS)
-    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, EVENTS, strict=True)], schema=EVENTS)
-
-
-def from_table(table: pa.Table | pa.RecordBatch) -> list[Fact]:
-    columns = [table.column(name).to_pylist() for name in EVENTS.names]
-    columns[-1] = [orjson.loads(text) for text in columns[-1]]
-    return [Fact._make(row) for row in zip(*columns, strict=True)]
 
 
 def export(database: Database, lake: Lake, facts: Sequence[Fact], now: datetime, audit: sa.Insert) -> str:
     """Write the facts as a segment, then delete them from the database, in one audited transaction. A crash before the
     transaction leaves a file that nothing refers to."""
+    import pyarrow.parquet as pq
+
+    from penstock.ledger.segment_tables import to_table
+
     path = f"ledger/{facts[0].position:015d}-{facts[-1].position:015d}-{new_ulid()}.parquet"
     buffer = io.BytesIO()
     pq.write_table(to_table(facts), buffer, compression="zstd")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.lake import open_lake
-from penstock.ledger.segments import EVENTS, from_table, to_table
+from penstock.ledger.segment_tables import EVENTS, from_table, to_table
 from penstock.partition import new_ulid
 from penstock.pipeline.spark_jobs import Work, collected, evenly, mapped, spread
 from penstock.projections import files
@@ -26,7 +26,8 @@ from penstock.projections.manifest import FOLDER, Manifest, RowsFile, edges_path
 from penstock.projections.projector import Maker, Pieces, Projector, added
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
-from penstock.projections.status import ORDER, PARTIAL, join_sql, partials
+from penstock.projections.status import PARTIAL, partials
+from penstock.projections.status_columns import ORDER, join_sql
 from penstock.projections.status_file import with_spec_columns
 
 if TYPE_CHECKING:

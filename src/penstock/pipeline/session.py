@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from penstock import interrupts
+from penstock.arrow_pandas import allow_pandas
 from penstock.config.settings import SparkSettings
 from penstock.errors import TransientError
 from penstock.pipeline.connect import connect_session
@@ -31,6 +32,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
     Connect server is gone is replaced by a new one. Raises ConfigError if pyspark or the Spark of the session is too
     old."""
     installed()
+    allow_pandas()
     interrupts.begin_work()
     # PySpark writes errors about SQL and columns to stderr, with their stack; we print one line.
     for name in _QUERY_LOGGERS:

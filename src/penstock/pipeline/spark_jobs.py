@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import pyarrow as pa
-
 from penstock.config.settings import is_local_master
 from penstock.errors import PenstockError
 from penstock.partition import new_ulid
@@ -19,10 +17,11 @@ from penstock.pipeline.memory import freeze_imports
 from penstock.pipeline.spark_versions import in_tasks
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]  # the function of a Python worker
+Work = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]  # the function of a Python worker
 Report = Callable[[float], None]  # called with the finished share of a stage, 0 to 1
 
 _POLL_SECONDS = 0.3

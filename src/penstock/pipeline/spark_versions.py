@@ -11,13 +11,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Version = tuple[int, int]
@@ -45,6 +44,7 @@ def require_supported_session(spark: SparkSession) -> None:
 
 def require_supported_server(spark: SparkSession) -> None:
     """Raise ConfigError if the Connect server is too old, or older than pyspark and unable to receive rows from it."""
+    import pyarrow as pa
     from pyspark.errors import PySparkException
 
     require_supported(spark.version, "the Connect server")
@@ -99,6 +99,8 @@ def in_tasks(spark: SparkSession, items: pa.Table, tasks: Sequence[int]) -> Data
     A shuffle keeps no order between the blocks of several map tasks, so each task sorts its items by their position.
     Spark before 4.1 has no `repartitionById`; there the items are partitioned by the hash of a key that has the number
     of the task as its hash."""
+    import pyarrow as pa
+
     count = max(tasks) + 1
     by_id = min(_parsed(spark.version), _parsed(installed())) >= _REPARTITION_BY_ID
     numbers = tasks if by_id else [key_with_hash(task) for task in tasks]

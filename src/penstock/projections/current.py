@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
+from typing import TYPE_CHECKING, Any
 
 from penstock.lake import Lake
-from penstock.projections import files
-from penstock.projections.event_page import Events
-from penstock.projections.fact import OF_A_RUN, Fact, understood
-from penstock.projections.input_runs import CONSUMED
+from penstock.projections.fact import OF_A_RUN, PAGE, Fact, understood
 from penstock.projections.manifest import Manifest, ManifestPointer, ProjectionsLost, edges_path, tasks_path
-from penstock.projections.projector import PAGE
-from penstock.projections.rows import DEP_SATISFACTION, TASKS, edge_rows, task_rows
-from penstock.projections.run_files import read_runs
-from penstock.projections.runs import RUNS, FoldedRun, run_row
-from penstock.projections.status import PARTIAL, joined, partials
-from penstock.projections.status_file import FILE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    from penstock.projections.event_page import Events
+    from penstock.projections.runs import FoldedRun
 
 _REPEATED = (
     "source",
@@ -38,7 +33,7 @@ _REPEATED = (
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The projections at one moment. Files and events are read lazily."""
+    """The projections at one moment. Files and events are read lazily, and Arrow is imported only to read them."""
 
     lake: Lake
     events: Events
@@ -51,17 +46,17 @@ class Current:
     def readable(self) -> Iterator[None]:
         """Translate an error that a missing or damaged file causes while an engine scans it into ProjectionsLost, which
         names the file."""
-        import duckdb
-
         try:
             yield
-        except (duckdb.Error, OSError, pa.ArrowException) as error:
+        except _scan_errors() as error:
             if lost := self.damage():
                 raise lost from error
             raise
 
     def damage(self) -> ProjectionsLost | None:
         """Return the error of the first missing or damaged file of the manifest, or None if all are intact."""
+        from penstock.projections import files
+
         for path in sorted(self.manifest.files()):
             try:
                 files.read(self.lake, path)
@@ -75,25 +70,42 @@ class Current:
         """The rows of the last compaction."""
         if self.manifest.status_base is None:
             return None
+        from penstock.projections import files
+        from penstock.projections.status import PARTIAL
+
         return files.dataset(self.lake, [self.manifest.status_base], PARTIAL, _REPEATED)
 
-    def status_file(self) -> str | None:
-        """The same as the path of a file, which DuckDB reads several times faster; None if DuckDB cannot open it."""
-        if self.manifest.status_base is None or not self.lake.opens_by_path:
+    def files_by_path(self) -> dict[str, str] | None:
+        """The files of partition status and of input runs with the addresses under which DuckDB reads them, several
+        times faster than through Arrow. None if DuckDB cannot open them, or if newer events have to be added."""
+        if self.news or not self.lake.opens_by_path:
             return None
-        return self.lake.uri(self.manifest.status_base)
+        base = [self.manifest.status_base] if self.manifest.status_base else []
+        paths = (*base, *self.manifest.status_deltas, *self.manifest.consumed)
+        return {path: self.lake.uri(path) for path in paths}
 
     def whole_status_base(self) -> ds.Dataset | None:
         """The same with every column that other tools read."""
+        from penstock.projections import files
+        from penstock.projections.status_file import FILE
+
         return files.dataset(self.lake, [self.manifest.status_base], FILE) if self.manifest.status_base else None
 
     def status_news(self) -> pa.Table:
         """The rows since the compaction, one per partition with new events; to be joined with the base."""
+        import pyarrow as pa
+
+        from penstock.projections import files
+        from penstock.projections.status import PARTIAL, joined, partials
+
         deltas = files.read_all(self.lake, self.manifest.status_deltas, PARTIAL)
         rows = pa.concat_tables([deltas, partials(self.news)])
         return joined(rows) if len(rows) else rows
 
     def consumed(self) -> list[ds.Dataset | pa.Table]:
+        from penstock.projections import files
+        from penstock.projections.input_runs import CONSUMED
+
         found: list[ds.Dataset | pa.Table] = []
         if self.manifest.consumed:
             found.append(files.dataset(self.lake, self.manifest.consumed, CONSUMED))
@@ -104,6 +116,11 @@ class Current:
 
     def runs(self) -> pa.Table:
         """Return every run, oldest first."""
+        import pyarrow as pa
+
+        from penstock.projections.run_files import read_runs
+        from penstock.projections.runs import RUNS, run_row
+
         kept = read_runs(self.lake, self.manifest.runs)
         fresh = [run_row(run_id, run, self.owner) for run_id, run in self._fresh()]
         if not fresh:
@@ -113,15 +130,21 @@ class Current:
 
     def runs_before(self, run_id: str | None, limit: int) -> tuple[list[dict[str, Any]], int]:
         """Return the newest runs, or those older than a run, newest first; and the total count."""
+        import pyarrow.compute as pc
+
         found = self.runs()
         older = found if run_id is None else found.filter(pc.less(found.column("run_id"), run_id))
         return older.slice(max(0, len(older) - limit)).to_pylist()[::-1], len(found)
 
     def tasks(self, run_id: str | None = None) -> list[ds.Dataset | pa.Table]:
         """The tasks of one run, or of all runs inside retention."""
+        from penstock.projections.rows import TASKS, task_rows
+
         return self._of_runs(run_id, TASKS, "task_key", tasks_path, task_rows)
 
     def dep_satisfaction(self, run_id: str | None = None) -> list[ds.Dataset | pa.Table]:
+        from penstock.projections.rows import DEP_SATISFACTION, edge_rows
+
         return self._of_runs(run_id, DEP_SATISFACTION, "downstream_task_key", edges_path, edge_rows)
 
     def _of_runs(
@@ -132,6 +155,8 @@ class Current:
         path: Callable[[str, str], str],
         rows: Callable[..., pa.Table],
     ) -> list[ds.Dataset | pa.Table]:
+        from penstock.projections import files
+
         fresh = {run: folded for run, folded in self._fresh() if run_id in (None, run)}
         found: list[ds.Dataset | pa.Table] = [rows(run, folded.fold, self.owner) for run, folded in fresh.items()]
         wanted = {
@@ -147,9 +172,19 @@ class Current:
 
     def _fresh(self) -> Iterator[tuple[str, FoldedRun]]:
         """Yield the runs with events after the manifest, folded from all their events: the size of a run is bounded."""
+        from penstock.projections.runs import FoldedRun
+
         run_ids = {fact.run_id for fact in self.news if fact.type in OF_A_RUN and understood(fact)}
         for run_id in sorted(run for run in run_ids if run):
             yield run_id, FoldedRun.of(self.events.of_run(run_id))
+
+
+def _scan_errors() -> tuple[type[Exception], ...]:
+    """The errors of the engines that scan files. Arrow may not be imported."""
+    import duckdb
+
+    arrow = sys.modules.get("pyarrow")
+    return (duckdb.Error, OSError, *(() if arrow is None else (arrow.ArrowException,)))
 
 
 def load_current(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
+PAGE = 200_000  # events that are read at a time, and that one set of files holds
+
 
 class Fact(NamedTuple):
     """One event of the ledger. Its position is its version: the database assigns it, no clock is involved."""

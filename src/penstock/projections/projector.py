@@ -18,7 +18,7 @@ from penstock.lake import Lake
 from penstock.partition import new_ulid, ulid_time
 from penstock.projections import files
 from penstock.projections.event_page import PIECE, EventPage, Events, PrefoldedRuns
-from penstock.projections.fact import Cursor, Fact
+from penstock.projections.fact import PAGE, Cursor, Fact
 from penstock.projections.graph import Ints
 from penstock.projections.input_runs import CONSUMED
 from penstock.projections.manifest import FOLDER, Manifest, ManifestPointer, edges_path, made_at, new_path, tasks_path
@@ -30,7 +30,6 @@ from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import FILE, with_spec_columns
 from penstock.projections.status_merge import merged
 
-PAGE = 200_000  # events per set of files
 _MOST_DELTAS = 16
 _MOST_PARTS = 16
 _SMALLEST_COMPACTION = 50_000  # rows of deltas: too few to compact

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-import pyarrow as pa
-
 from penstock.digests import same_content_sql
 from penstock.expected import ExpectedRange
 
@@ -45,43 +43,39 @@ class Policy:
     same_code: tuple[str, ...] = ()  # code versions of earlier releases for the same definition
 
 
-_WINDOWS = pa.schema(
-    [
-        ("source", pa.string()),
-        ("query_name", pa.string()),
-        ("input_source", pa.string()),
-        ("input_query_name", pa.string()),
-        ("back", pa.int32()),
-        ("own", pa.bool_()),
-    ]
-)
-_POLICIES = pa.schema(
-    [
-        ("source", pa.string()),
-        ("query_name", pa.string()),
-        ("code_version", pa.string()),
-        ("code_since", pa.int64()),
-        ("max_lag", pa.int64()),
-        ("restate_days", pa.int32()),
-        ("same_code", pa.list_(pa.string())),
-    ]
-)
-_EXPECTED = pa.schema(
-    [
-        ("n", pa.int32()),
-        ("source", pa.string()),
-        ("customer_id", pa.string()),
-        ("query_name", pa.string()),
-        ("first", pa.date32()),
-        ("last", pa.date32()),
-        ("over", pa.date32()),
-    ]
-)
+Row = tuple[object, ...]
+
+WINDOWS = {
+    "source": "VARCHAR",
+    "query_name": "VARCHAR",
+    "input_source": "VARCHAR",
+    "input_query_name": "VARCHAR",
+    "back": "INTEGER",
+    "own": "BOOLEAN",
+}
+POLICIES = {
+    "source": "VARCHAR",
+    "query_name": "VARCHAR",
+    "code_version": "VARCHAR",
+    "code_since": "BIGINT",
+    "max_lag": "BIGINT",
+    "restate_days": "INTEGER",
+    "same_code": "VARCHAR[]",
+}
+EXPECTED = {
+    "n": "INTEGER",
+    "source": "VARCHAR",
+    "customer_id": "VARCHAR",
+    "query_name": "VARCHAR",
+    "first": "DATE",
+    "last": "DATE",
+    "over": "DATE",
+}
 
 
-def policy_table(policies: Iterable[Policy]) -> pa.Table:
+def policy_rows(policies: Iterable[Policy]) -> list[Row]:
     """Times and durations are in microseconds: adding a million integers is fast, adding zoned timestamps is slow."""
-    rows = (
+    return [
         (
             p.source,
             p.query_name,
@@ -92,19 +86,17 @@ def policy_table(policies: Iterable[Policy]) -> pa.Table:
             list(p.same_code),
         )
         for p in policies
-    )
-    return _table(rows, _POLICIES)
+    ]
 
 
-def window_table(policies: Iterable[Policy]) -> pa.Table:
+def window_rows(policies: Iterable[Policy]) -> list[Row]:
     """One row for each day of each window: an equality join is faster than a range join."""
-    rows = (
+    return [
         (p.source, p.query_name, window.source, window.query_name, back, window.own)
         for p in policies
         for window in p.windows
         for back in range(window.days)
-    )
-    return _table(rows, _WINDOWS)
+    ]
 
 
 def microseconds(moment: datetime) -> int:
@@ -115,17 +107,12 @@ def moment(found: int | None) -> datetime | None:
     return None if found is None else _EPOCH + timedelta(microseconds=found)
 
 
-def expected_table(expected: Iterable[ExpectedRange]) -> pa.Table:
+def expected_rows(expected: Iterable[ExpectedRange]) -> list[Row]:
     """The ranges, numbered in key order: sorting by number and day is sorting by key."""
     rows = sorted(
         {(e.source, e.customer_id, e.query_name, e.first, e.last, e.over or e.last) for e in expected if len(e)}
     )
-    return _table(((number, *row) for number, row in enumerate(rows)), _EXPECTED)
-
-
-def _table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+    return [(number, *row) for number, row in enumerate(rows)]
 
 
 # An input is changed if another run of it is trusted now, or none, unless the rows are the same.

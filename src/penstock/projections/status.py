@@ -13,23 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.projections.fact import Fact, understood
+from penstock.projections.status_columns import KEY, ORDER, join_sql
 
 _MOMENT = pa.timestamp("us", tz="UTC")
-
-# For each group: the version first, then its columns.
-GROUPS: dict[str, tuple[str, ...]] = {
-    "attempt_no": ("last_attempt_run_id", "last_attempt_at", "last_attempt_outcome", "attempt_position"),
-    "authority_version": ("available", "authority_at"),
-    "materialized_version": (
-        "last_materialization_run_id",
-        "last_materialization_at",
-        "last_materialization_code_version",
-        "content_digest",
-        "materialized_position",
-    ),
-    "published_version": ("published_run_id", "published_at"),
-    "row_position": ("row_version",),
-}
 
 PARTIAL = pa.schema(
     [
@@ -59,9 +45,6 @@ PARTIAL = pa.schema(
     ]
 )
 
-_KEY = ("source", "customer_id", "query_name", "logical_date")
-# Sorted by asset first: a query for one asset, a few customers or a range of days reads few row groups.
-ORDER = "source, query_name, customer_id, logical_date"
 _WITHDRAWALS = ("demote", "re-check")
 _CHUNK = 50_000
 
@@ -84,7 +67,7 @@ def partials(facts: Iterable[Fact]) -> pa.Table:
 
 def _table(facts: Sequence[Fact], read: Callable[[Sequence[Fact]], Columns]) -> pa.Table:
     keys = zip(*(fact.payload["partition_key"].split("/") for fact in facts), strict=True)
-    columns: dict[str, Any] = dict(zip(_KEY, keys, strict=True)) | read(facts)
+    columns: dict[str, Any] = dict(zip(KEY, keys, strict=True)) | read(facts)
     columns["row_position"] = [fact.position for fact in facts]
     columns["row_version"] = [fact.event_id for fact in facts]
     arrays = []
@@ -145,16 +128,6 @@ _READERS: dict[str, Callable[[Sequence[Fact]], Columns]] = {
     "PartitionPublished": _published,
     "PartitionHidden": _published,
 }
-
-
-def join_sql(rows: str) -> str:
-    """The statement that joins rows of the same partition. Valid in DuckDB and Spark."""
-    columns = []
-    for version, values in GROUPS.items():
-        columns.append(f"max({version}) AS {version}")
-        columns += [f"max_by({value}, {version}) AS {value}" for value in values]
-    key = ", ".join(_KEY)
-    return f"SELECT {key}, {', '.join(columns)} FROM {rows} GROUP BY {key}"
 
 
 def joined(rows: pa.Table) -> pa.Table:

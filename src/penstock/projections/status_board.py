@@ -8,29 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
-import pyarrow as pa
 
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import PartitionKey, RunId
 from penstock.projections.current import Current
-from penstock.projections.input_runs import CONSUMED
+from penstock.projections.duckdb_tables import create_table, empty_sql, file_list
 from penstock.projections.staleness import (
+    EXPECTED,
     NEWEST_SQL,
+    POLICIES,
     UPSTREAM_SQL,
+    WINDOWS,
     Policy,
     StaleReason,
-    expected_table,
+    expected_rows,
     judged_sql,
     microseconds,
     moment,
-    policy_table,
-    window_table,
+    policy_rows,
+    window_rows,
 )
-from penstock.projections.status import PARTIAL, join_sql
+from penstock.projections.status_columns import COLUMNS, CONSUMED_COLUMNS, KEY, NAMES, join_sql
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KeyRows = Sequence[tuple[Any, ...]]  # keys of partitions, as tuples of their four parts
 
 _KEY = "source, customer_id, query_name, logical_date"
 _GROUPS = {
@@ -86,7 +93,7 @@ class Gap(NamedTuple):
 
 class Board:
     """The expected partitions at one moment. `only` restricts them to these keys; `without` excludes keys; `withdrawn`
-    are derived partitions with a demoted input run, with the time of its demotion: they are stale."""
+    are the keys of derived partitions with a demoted input run, each with the time of its demotion: they are stale."""
 
     def __init__(
         self,
@@ -95,9 +102,9 @@ class Board:
         policies: Sequence[Policy],
         now: datetime,
         *,
-        only: pa.Table | None = None,
-        without: pa.Table | None = None,
-        withdrawn: pa.Table | None = None,
+        only: KeyRows | None = None,
+        without: KeyRows | None = None,
+        withdrawn: KeyRows | None = None,
     ) -> None:
         self._duckdb = duckdb.connect(config={"python_enable_replacements": "false"})
         self._duckdb.execute("SET timezone = 'UTC'")
@@ -112,27 +119,22 @@ class Board:
         expected: Sequence[ExpectedRange],
         policies: Sequence[Policy],
         now: datetime,
-        only: pa.Table | None,
-        without: pa.Table | None,
-        withdrawn: pa.Table | None,
+        only: KeyRows | None,
+        without: KeyRows | None,
+        withdrawn: KeyRows | None,
     ) -> None:
         """Evaluate each partition that has events once, into the table `judged`."""
-        tables: dict[str, Any] = {
-            "ranges": expected_table(expected),
-            "policies": policy_table(policies),
-            "moment": pa.table({"now_": pa.array([microseconds(now)], pa.int64())}),
-            "news": current.status_news(),
-        }
+        key = {name: COLUMNS[name] for name in KEY}
+        create_table(self._duckdb, "expected", EXPECTED, expected_rows(expected))
+        create_table(self._duckdb, "policies", POLICIES, policy_rows(policies))
+        create_table(self._duckdb, "moment", {"now_": "BIGINT"}, [(microseconds(now),)])
         if only is not None:
-            tables["only_keys"] = only
+            create_table(self._duckdb, "only_keys", key, only)
         if without is not None:
-            tables["without_keys"] = without
+            create_table(self._duckdb, "without_keys", key, without)
         if withdrawn is not None:
-            tables["withdrawn_inputs"] = withdrawn
-        for name, table in tables.items():
-            self._duckdb.register(name, table)
-        self._duckdb.execute("CREATE TEMP TABLE expected AS SELECT * FROM ranges")
-        self._create_status_view(current, len(tables["news"]))
+            create_table(self._duckdb, "withdrawn_inputs", key | {"demoted_at": "TIMESTAMPTZ"}, withdrawn)
+        self._open_files(current)
         provenance = self._consumed(current, _asked_for(policies, expected), withdrawn is not None)
         freshness = any(policy.max_lag for policy in policies)
         if freshness:
@@ -144,33 +146,56 @@ class Board:
             + judged_sql(freshness=freshness, provenance=provenance, withdrawn=withdrawn is not None, narrowed=narrowed)
         )
 
-    def _create_status_view(self, current: Current, news: int) -> None:
-        """Create the view of the latest status rows: the base, joined with newer rows where there are any."""
-        base, file, names = current.status_base(), current.status_file(), ", ".join(PARTIAL.names)
-        if file is not None:
-            self._duckdb.read_parquet(file).create_view("base")
-            self._duckdb.execute("SET allowed_paths = [?]", [file])
-        else:
-            self._duckdb.register("base", PARTIAL.empty_table() if base is None else base)
+    def _open_files(self, current: Current) -> None:
+        """Create the view of the latest status rows (the base, joined with newer rows where there are any), and that of
+        input runs. DuckDB reads the files itself if it can open them and no event is newer."""
+        names, base = ", ".join(NAMES), current.manifest.status_base
+        paths = current.files_by_path()
+        self._inputs: list[str] = []  # queries of input runs
+        if paths is not None:
+            self._duckdb.execute(f"SET allowed_paths = {file_list(list(paths.values()))}")
         self._duckdb.execute("SET enable_external_access = false")
-        latest = f"SELECT {names} FROM base"
-        if news and base is None:
-            latest = f"SELECT {names} FROM news"
-        elif news:
+        if paths is not None:
+            deltas = [paths[path] for path in current.manifest.status_deltas]
+            if base is not None:
+                self._duckdb.execute(
+                    f"CREATE TEMP VIEW base AS SELECT {names} FROM read_parquet({file_list([paths[base]])})"
+                )
+            if deltas:
+                rows = f"(SELECT {names} FROM read_parquet({file_list(deltas)}))"
+                self._duckdb.execute(f"CREATE TEMP TABLE news AS {join_sql(rows)}")
+            has_news = bool(deltas)
+            if consumed := [paths[path] for path in current.manifest.consumed]:
+                self._inputs.append(f"SELECT {', '.join(CONSUMED_COLUMNS)} FROM read_parquet({file_list(consumed)})")
+        else:
+            self._register_arrow(current)
+            has_news = bool(self._rows("SELECT 1 FROM news LIMIT 1"))
+        if base is None:
+            latest = f"SELECT {names} FROM news" if has_news else empty_sql(COLUMNS)
+        elif has_news:
             touched = f"(SELECT {names} FROM base SEMI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM news)"
-            latest += f" ANTI JOIN news USING ({_KEY}) UNION ALL SELECT {names} FROM ({join_sql(touched)})"
+            latest = f"SELECT {names} FROM base ANTI JOIN news USING ({_KEY})"
+            latest += f" UNION ALL SELECT {names} FROM ({join_sql(touched)})"
+        else:
+            latest = f"SELECT {names} FROM base"
         self._duckdb.execute(f"CREATE TEMP VIEW latest AS {latest}")
+
+    def _register_arrow(self, current: Current) -> None:
+        """Register the rows of the base, newer rows and input runs as Arrow tables."""
+        self._duckdb.register("news", current.status_news())
+        if (base := current.status_base()) is not None:
+            self._duckdb.register("base", base)
+        for number, table in enumerate(current.consumed()):
+            self._duckdb.register(f"consumed_{number}", table)
+            self._inputs.append(f"SELECT * FROM consumed_{number}")
 
     def _consumed(self, current: Current, policies: Sequence[Policy], withdrawn: bool) -> bool:
         """Create the tables of derived partitions with changed or demoted inputs. False if there are no inputs."""
-        parts = current.consumed()
-        if not parts and not withdrawn and not any(policy.windows for policy in policies):
+        if not self._inputs and not withdrawn and not any(policy.windows for policy in policies):
             return False
-        parts = parts or [CONSUMED.empty_table()]  # after a recovery the input runs are unknown
-        self._duckdb.register("windows", window_table(policies))
-        for number, table in enumerate(parts):
-            self._duckdb.register(f"consumed_{number}", table)
-        union = " UNION ALL ".join(f"SELECT * FROM consumed_{number}" for number in range(len(parts)))
+        # after a recovery the input runs are unknown
+        union = " UNION ALL ".join(self._inputs or [empty_sql(CONSUMED_COLUMNS)])
+        create_table(self._duckdb, "windows", WINDOWS, window_rows(policies))
         self._duckdb.execute(f"CREATE TEMP VIEW consumed AS {union}")
         overtaken = UPSTREAM_SQL
         if withdrawn:
@@ -215,6 +240,15 @@ class Board:
         sums = ", ".join(f"count(*) FILTER ({flag})" for flag in _FLAG_NAMES)
         [row] = self._rows(f"SELECT {sums} FROM judged")
         return {name: number for name, number in zip(_FLAG_NAMES.values(), row, strict=True) if number}
+
+    def next_deadline(self) -> int | None:
+        """Return the first moment from now on, in microseconds, after which another partition is late; None if none
+        becomes late by itself."""
+        [row] = self._rows(
+            "SELECT min(deadline) FROM (SELECT epoch_us(last_materialization_at) + max_lag AS deadline"
+            " FROM latest JOIN policies USING (source, query_name)) CROSS JOIN moment WHERE deadline >= now_"
+        )
+        return None if row[0] is None else int(row[0])
 
     def total(self, condition: str) -> int:
         """Count the partitions with events that match a condition."""

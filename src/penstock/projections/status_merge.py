@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from penstock.lake import Lake
 from penstock.projections import files
-from penstock.projections.status import ORDER, PARTIAL, joined
+from penstock.projections.status import PARTIAL, joined
+from penstock.projections.status_columns import ORDER
 from penstock.projections.status_file import FILE, marked, marks
 
 PIECE_ROWS = 25_000  # rows

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from penstock.clock import Clock
@@ -268,7 +268,7 @@ def _publish_due(connection: Connection, key: PartitionKey, version: int, now: d
 
 
 def _upsert(connection: Connection, table: sa.Table, key: PartitionKey, values: dict[str, Any]) -> None:
-    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
+    dialect: Any = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
     statement = dialect.insert(table).values(**key._asdict(), **values)
     connection.execute(statement.on_conflict_do_update(index_elements=list(schema.KEY), set_=values))
 

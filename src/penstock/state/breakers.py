@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -13,8 +14,10 @@ from penstock.clock import Clock
 from penstock.db import schema
 from penstock.db.bulk import same_key, timed
 from penstock.db.engine import Database
-from penstock.state.control import AuditEntry, record_audit
 from penstock.state.records import Breaker
+
+if TYPE_CHECKING:
+    from penstock.state.control import AuditEntry
 
 _TABLE = schema.source_breaker
 
@@ -66,6 +69,8 @@ class BreakerStore:
                 return False
             _write(connection, Breaker(source))
             _release_postponed(connection, source, now)
+            from penstock.state.control import record_audit
+
             record_audit(connection, entry, 1, "done", now)
             return True
 

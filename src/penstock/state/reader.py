@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Row
 from penstock.db import schema
 from penstock.db.bulk import same_key
 from penstock.db.engine import Database
-from penstock.db.expected_days import EXPECTED_DAYS
+from penstock.db.expected_days import DAY_BOUNDS, EXPECTED_DAYS, growing_parts, ranges_json
 from penstock.db.types import UtcTimestamp
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import Outcome, PartitionStatus, PlanReason
@@ -30,11 +30,8 @@ from penstock.state.records import (
     PartitionView,
     RetryLimits,
 )
-from penstock.state.row_records import attempt_of, key_of, key_table, state_of, view_of
+from penstock.state.row_records import attempt_of, key_of, state_of, view_of
 from penstock.state.view_sql import Order
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class StateReader:
@@ -67,7 +64,16 @@ class StateReader:
         expires = view_sql.EXPIRES_AT[self._database.dialect]
         order = "source, customer_id, query_name, logical_date"
         select = f"SELECT *, {expires} AS expires_at FROM view{where} ORDER BY {order}{tail}"
-        return [view_of(row) for row in self._query(select, ranges, parameters, view_sql.VIEW_TYPES)]
+        if limit is None:
+            return [view_of(row) for row in self._query(select, ranges, parameters, view_sql.VIEW_TYPES)]
+        found: list[PartitionView] = []
+        with self._database.snapshot() as connection:
+            for part in growing_parts(ranges, after, 4 * limit):
+                rows = self._query(select, part, parameters, view_sql.VIEW_TYPES, connection)
+                found += [view_of(row) for row in rows]
+                if len(found) >= limit:
+                    break
+        return found[:limit]
 
     def count(
         self,
@@ -82,9 +88,37 @@ class StateReader:
         within: Connection | None = None,
     ) -> int:
         """Return how many partitions `views` would return; with `within`, as seen by that transaction."""
+        if not last_failed and not marked and terminal_at is None and paused is None:
+            return self._count_states(ranges, status, explicit, within)
         terminal = self._terminal(terminal_at)
         where, parameters = view_sql.filters(status, explicit, last_failed, None, marked, paused, terminal)
         return int(self._query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {}, within)[0].n)
+
+    def _count_states(
+        self,
+        ranges: Sequence[ExpectedRange],
+        status: PartitionStatus | None,
+        explicit: bool,
+        within: Connection | None,
+    ) -> int:
+        """Count by an index of the states, without the view: a partition without a row is pending, and explicit if it
+        has an open attempt."""
+        total = sum(len(span) for span in ranges)
+        if status is None and not explicit:
+            return total
+        with self._database.snapshot() if within is None else nullcontext(within) as connection:
+            parameters = {"ranges": ranges_json(ranges)}
+
+            def counted(statement: str) -> int:
+                text = f"WITH {DAY_BOUNDS[self._database.dialect]} {statement}"
+                return int(connection.scalar(sa.text(text), parameters) or 0)
+
+            if status is PartitionStatus.PENDING and not explicit:
+                return total - counted(view_sql.count_states("s.status <> 'pending'"))
+            states = counted(view_sql.count_states("true" if status is None else f"s.status = '{status.value}'"))
+            if not explicit or status not in (None, PartitionStatus.PENDING):
+                return states
+            return states + counted(view_sql.COUNT_FIRST_ATTEMPTS)
 
     def day_ranges(
         self,
@@ -207,17 +241,17 @@ class StateReader:
         select = "SELECT schema_version, COUNT(*) AS n FROM view WHERE status = 'success' GROUP BY 1"
         return {row.schema_version: row.n for row in self._query(select, ranges, {}, {})}
 
-    def keys_in(self, ranges: Sequence[ExpectedRange], status: PartitionStatus) -> pa.Table:
-        """The expected partitions with this status, as a table of their keys."""
+    def keys_in(self, ranges: Sequence[ExpectedRange], status: PartitionStatus) -> list[tuple[Any, ...]]:
+        """The keys of the expected partitions with this status, as tuples of their four parts."""
         select = "SELECT source, customer_id, query_name, logical_date FROM view WHERE status = :status"
-        return key_table(self._query(select, ranges, {"status": status.value}, {"logical_date": sa.Date()}))
+        return list(map(tuple, self._query(select, ranges, {"status": status.value}, {"logical_date": sa.Date()})))
 
-    def requeued(self) -> pa.Table:
-        """Return the keys of partitions that were requeued and have no attempt since."""
+    def requeued(self) -> list[tuple[Any, ...]]:
+        """Return the keys of partitions that were requeued and have no attempt since, as tuples of their four parts."""
         table = schema.partition_state
         statement = sa.select(*(table.c[n] for n in schema.KEY)).where(table.c.status == PartitionStatus.PENDING)
         with self._database.snapshot() as connection:
-            return key_table(connection.execute(statement).all())
+            return list(map(tuple, connection.execute(statement)))
 
     def trusted(self, ranges: Sequence[ExpectedRange]) -> list[tuple[AttemptKey, str, int]]:
         """The trusted run of every success partition, with its schema version and the size of its payload."""

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy.engine import Row
-
-from penstock.db import schema
 from penstock.errors import ErrorClass
 from penstock.lifecycle import Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, RunId
 from penstock.state.records import Attempt, PartitionControl, PartitionState, PartitionView
 from penstock.state.view_sql import CONTROL_COLUMNS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-def key_table(rows: Sequence[Row[Any]]) -> pa.Table:
-    """Return rows with the four key columns as an Arrow table."""
-    import pyarrow as pa
-
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema.KEY)
-    kinds = (pa.string(), pa.string(), pa.string(), pa.date32())
-    return pa.table({n: pa.array(c, k) for n, c, k in zip(schema.KEY, columns, kinds, strict=True)})
 
 
 def key_of(row: Any) -> PartitionKey:

@@ -57,6 +57,12 @@ view AS (
     LEFT JOIN pause_selector q ON q.selector_no = e.pause_no
 )"""
 
+# Expected partitions whose first attempt is open: they have no state yet.
+COUNT_FIRST_ATTEMPTS = f"""
+SELECT COUNT(*) FROM partition_attempt o JOIN ranges r ON o.source = r.source AND o.customer_id = r.customer_id
+    AND o.query_name = r.query_name AND o.logical_date BETWEEN r.first_day AND r.last_day
+WHERE o.outcome IS NULL AND NOT EXISTS (SELECT 1 FROM partition_state s WHERE {same_key("s", "o")})"""
+
 VIEW_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "logical_date": sa.Date(),
     "explicit": sa.Boolean(),
@@ -115,6 +121,14 @@ ORDERS: dict[Order, str] = {
     "asset": "source, query_name, customer_id, logical_date",
     "newest": "logical_date DESC, source, query_name, customer_id",
 }
+
+
+def count_states(condition: str) -> str:
+    """The statement that counts the states of expected partitions. CROSS JOIN makes SQLite start with the ranges."""
+    return f"""
+        SELECT COUNT(*) FROM ranges r CROSS JOIN partition_state s WHERE s.source = r.source
+        AND s.customer_id = r.customer_id AND s.query_name = r.query_name
+        AND s.logical_date BETWEEN r.first_day AND r.last_day AND {condition}"""
 
 
 def for_reasons(reasons: Sequence[PlanReason], status: PartitionStatus | None) -> str:

@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from penstock.errors import LeaseLost, WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
 from penstock.warehouse import delta_log
 from penstock.warehouse.format import Commit, DataFile, FileStatistics, StagedFile
-from penstock.warehouse.layout import KEY_COLUMNS, MONTH, rebuild_hint, table_schema
+from penstock.warehouse.layout import KEY_NAMES, MONTH, rebuild_hint, table_schema
 
 if TYPE_CHECKING:
     import deltalake
+    import pyarrow as pa
 
 _FENCE = "penstock/fence"
-_STATISTICS = ("num_records", *(f"{end}.{column.name}" for end in ("min", "max") for column in KEY_COLUMNS))
+_STATISTICS = ("num_records", *(f"{end}.{column}" for end in ("min", "max") for column in KEY_NAMES))
 _TABLE_PROPERTIES = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 3650 days"}
 
 
@@ -94,9 +93,13 @@ class Table:
         return int(self._delta.version())
 
     def arrow_schema(self) -> pa.Schema:
+        import pyarrow as pa
+
         return pa.schema(self._delta.schema().to_arrow())
 
     def files(self) -> list[DataFile]:
+        import pyarrow as pa
+
         actions = pa.table(self._delta.get_add_actions(flatten=True))
         if not actions.num_rows:
             return []

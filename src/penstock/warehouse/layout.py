@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import date
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FOLDER = "warehouse"
 MONTH = "_month"
 RUN = "_run_id"
-KEY_COLUMNS = (pa.field("customer_id", pa.string()), pa.field("logical_date", pa.date32()))
+KEY_NAMES = ("customer_id", "logical_date")
 
 SortKey = tuple[date, str]  # (logical_date, customer_id): the order of rows inside a table
 
@@ -24,13 +26,24 @@ def table_name(folder: str) -> str:
     return folder.removeprefix(f"{FOLDER}/").replace("/", ".")
 
 
+def key_columns() -> tuple[pa.Field, ...]:
+    """The columns that identify the partition of a row inside a table."""
+    import pyarrow as pa
+
+    return tuple(pa.field(name, kind) for name, kind in zip(KEY_NAMES, (pa.string(), pa.date32()), strict=True))
+
+
 def file_schema(fields: pa.Schema) -> pa.Schema:
     """The columns of a data file: key, the contract's fields, run. The month is only in the name of its folder."""
-    return pa.schema([*KEY_COLUMNS, *fields, pa.field(RUN, pa.string())])
+    import pyarrow as pa
+
+    return pa.schema([*key_columns(), *fields, pa.field(RUN, pa.string())])
 
 
 def table_schema(fields: pa.Schema) -> pa.Schema:
     """The columns of a table: those of its files, and the month by which it is partitioned."""
+    import pyarrow as pa
+
     return pa.schema([*file_schema(fields), pa.field(MONTH, pa.string())])
 
 

@@ -14,7 +14,6 @@ from penstock.db.bulk import key_values
 from penstock.db.engine import Database
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import PartitionKey, RunId
-from penstock.warehouse.batch import abandoned_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,8 @@ class PointerReader:
 
     def interrupted(self) -> bool:
         """Whether a prepared publication of a dead worker is unfinished."""
+        from penstock.warehouse.batch import abandoned_tables
+
         with self._database.snapshot() as connection:
             return bool(abandoned_tables(connection))
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from penstock.errors import WarehouseError
 from penstock.lake import Lake
 from penstock.warehouse.format import DataFile, table_format
 from penstock.warehouse.layout import MONTH, rebuild_hint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _Key = tuple[str, int, str | None]  # location, version, publication
 _KEPT = 64  # versions of all tables together: readers use the newest ones
@@ -55,5 +57,7 @@ class Versions:
                 f"table {name}: version {version} is not the publication {publication} that the state database"
                 f" recorded: the lake was replaced or restored; {rebuild_hint(name)}"
             )
+        import pyarrow as pa
+
         columns = pa.schema([field for field in table.arrow_schema() if field.name != MONTH])
         return Contents(columns, tuple(sorted(table.files(), key=lambda file: (file.month, file.first))))
