@@ -87,6 +87,14 @@ def test_what_is_allowed_is_limits_per_task(
     assert (found, shared.threads, shared.rate) == (tasks, threads, rate)
 
 
+@pytest.mark.parametrize(("spans", "tasks"), [(0, 2), (100, 2), (256, 4), (100_000, 50)])
+def test_many_spans_are_several_tasks_for_each_slot_so_that_progress_shows(
+    tmp_path: Path, spans: int, tasks: int
+) -> None:
+    shared, found = _limits_per_task(extraction(tmp_path, parallelism=16, rate=8.0), tasks=50, slots=2, spans=spans)
+    assert (found, shared.threads, shared.rate) == (tasks, 8, 4.0)
+
+
 def test_threads_of_a_worker_fetch_each_span_once(tmp_path: Path) -> None:
     shared, _ = _limits_per_task(extraction(tmp_path, parallelism=4), tasks=1, slots=1)
     assert shared.threads == 4

@@ -57,6 +57,7 @@ CALLS: dict[str, str] = {
     "backfill retry-failed": "{backfill} --dry-run",
     "control breakers": "",
     "control close-breaker": "google_ads --dry-run",
+    "control quota": "",
     "warehouse pointers": "",
     "warehouse loads": "",
     "warehouse vacuum": "--dry-run",

@@ -27,6 +27,7 @@ from penstock.pipeline.spark_jobs import (
     Work,
     collected,
     evenly,
+    is_local,
     mapped,
     parallelism,
     progress,
@@ -133,7 +134,9 @@ def extract(
     if not spans:
         return []
     tasks = min(len(spans), tasks_for(spark, len(attempts), _PARTITIONS_PER_TASK))
-    extraction, tasks = _limits_per_task(extraction, tasks, parallelism(spark))
+    # On a cluster that grows, tasks that wait would run as well, and exceed the limits.
+    waiting = len(spans) if is_local(spark) else 0
+    extraction, tasks = _limits_per_task(extraction, tasks, parallelism(spark), waiting)
     numbers = evenly(len(spans), tasks)
     table = pa.Table.from_pylist(assign_requests(spans, numbers, extraction.claim), schema=_SPANS)
     with progress(spark, report):
@@ -166,14 +169,16 @@ def extract_locally(
         return [_extracted(row, extraction.source.name, extraction.run_id) for row in span.outcomes()]
 
 
-def _limits_per_task(extraction: Extraction, tasks: int, slots: int) -> tuple[Extraction, int]:
-    """Divide the concurrency and the rate limit of the source among worker tasks that run at the same time."""
+def _limits_per_task(extraction: Extraction, tasks: int, slots: int, spans: int = 0) -> tuple[Extraction, int]:
+    """Divide the concurrency and the rate limit of the source among worker tasks that run at the same time. With
+    `spans` there may be several tasks for each slot, because a finished task is progress, if each has enough spans."""
     together, rate = extraction.in_flight, extraction.rate or extraction.source.pace
     if together is None and rate is None:
         return extraction, tasks
-    tasks = min(tasks, slots, together or slots)
-    threads = max(1, (together or tasks) // tasks)
-    return replace(extraction, threads=threads, rate=None if rate is None else rate / tasks), tasks
+    running = min(tasks, slots, together or slots)
+    threads = max(1, (together or running) // running)
+    rounds = max(1, min(tasks // running, spans // (running * threads * _SPANS_PER_SLOT)))
+    return replace(extraction, threads=threads, rate=None if rate is None else rate / running), running * rounds
 
 
 def _span_days(extraction: Extraction, attempts: int) -> Mapping[str, int]:

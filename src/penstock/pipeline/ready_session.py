@@ -10,7 +10,7 @@ from penstock.pipeline.connect import prepare_connect_session
 from penstock.pipeline.executor_probe import Probe, probe_executors, require_fit
 from penstock.pipeline.session import is_started_here, start_session
 from penstock.pipeline.session_config import RESULTS
-from penstock.pipeline.spark_jobs import forget_parallelism
+from penstock.pipeline.spark_jobs import forget_parallelism, is_local
 from penstock.pipeline.spark_versions import has_connect_new_session, require_supported_session
 from penstock.pipeline.worker_code import package_zip
 
@@ -28,7 +28,7 @@ def ready_session(settings: Settings, given: SparkSession | None = None, probe: 
     """Return the session that the workspace file describes, or one on the cluster of `given`. The executors of a
     cluster are probed before the first work of a session: raises ClusterUnfit if they cannot do it."""
     session = start_session(settings.spark) if given is None else _adopted(given)
-    if is_local_session(session):
+    if is_local(session):
         return session
     forget_parallelism(session)
     wanted, done = probe or Probe.of(settings), _PROBED.setdefault(session, [])
@@ -36,12 +36,6 @@ def ready_session(settings: Settings, given: SparkSession | None = None, probe: 
         require_fit(probe_executors(session, wanted, _MOST_TASKS), _where(session, settings.spark))
         done.append(wanted)
     return session
-
-
-def is_local_session(session: SparkSession) -> bool:
-    """Whether the workers of a session run on this host, below its driver."""
-    context = getattr(session, "_sc", None)
-    return context is not None and is_local_master(context.master)
 
 
 def _adopted(given: SparkSession) -> SparkSession:

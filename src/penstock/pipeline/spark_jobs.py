@@ -31,6 +31,12 @@ _MOST_CORES = 10_000
 _FEW_ITEMS = 20
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Whether the workers of the session are those of a local master."""
+    context = getattr(spark, "_sc", None)
+    return context is not None and is_local_master(context.master)
+
+
 def tasks_for(spark: SparkSession, items: int, per_task: int) -> int:
     """The number of tasks: enough to keep every core busy and the progress moving, few enough that their start is
     cheap, and a multiple of the cores, so that no core waits for the last task. A large cluster gets tasks of at least
