@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from uuid import uuid4
 
 VARIABLE = "PENSTOCK_CACHE"  # a folder, or `off`
 OFF = "off"
+_OURS = re.compile(r"[a-z]+-[0-9a-f]+|\.[0-9a-f]{32}\.new")  # entries, and files that are being written
 _DIGEST_BYTES = 32
 _MOST_FILES = 64
 _MOST_BYTES = 256 * 1024 * 1024
@@ -103,9 +105,11 @@ def _replace(folder: int, name: str, data: bytes) -> None:
 
 
 def _prune(folder: int) -> None:
-    """Delete the oldest files beyond the limits, and what killed processes left."""
+    """Delete the oldest entries beyond the limits, and what killed processes left. Other files of the folder stay: the
+    user chooses it."""
+    ours = [name for name in os.listdir(folder) if _OURS.fullmatch(name)]
     found = sorted(
-        ((os.stat(name, dir_fd=folder, follow_symlinks=False), name) for name in os.listdir(folder)),
+        ((os.stat(name, dir_fd=folder, follow_symlinks=False), name) for name in ours),
         key=lambda item: item[0].st_mtime,
         reverse=True,
     )

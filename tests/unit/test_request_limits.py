@@ -72,7 +72,7 @@ class Site:
 
     def job(self, work: Extraction, attempts: Sequence[AttemptKey]) -> list[Extracted]:
         assert work.claim is not None
-        spans = spans_of(attempts, lambda attempt: attempt.partition)
+        spans = spans_of(attempts, lambda attempt: attempt.partition, {})
         self.jobs.append((work.claim.requests, len(spans)))
         left, found = work.claim.requests, []
         for span in spans:
@@ -247,7 +247,7 @@ def test_what_fits_into_a_quota_is_issued_fresh_data_first(actors: Actors) -> No
     old = {key for key in every if key.customer_id < "1006"}
 
     def kept(share: float) -> set[str]:
-        chosen = fitting(every, site.quota(), share, lambda key: key, lambda key: key in old)
+        chosen = fitting(every, site.quota(), share, lambda key: key, lambda key: key in old, {})
         return {key.customer_id for key in chosen}
 
     assert kept(0.2) == {str(number) for number in (1000, 1001, *range(1006, 1012))}
@@ -260,6 +260,11 @@ def test_what_fits_into_a_quota_is_issued_fresh_data_first(actors: Actors) -> No
 
 def test_spans_are_those_of_extraction() -> None:
     every = [attempt.partition for attempt in attempts(2, days=40)]
-    found = spans_of(every[::-1], lambda key: key)
+    found = spans_of(every[::-1], lambda key: key, {})
     assert sorted(len(span) for span in found) == [9, 9, 31, 31]
     assert found[0][-1] == every[-1]
+
+
+def test_where_each_day_is_a_request_each_day_is_a_span() -> None:
+    every = [attempt.partition for attempt in attempts(2, days=40)]
+    assert [len(span) for span in spans_of(every, lambda key: key, {"daily": 1})] == [1] * 80

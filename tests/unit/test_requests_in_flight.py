@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import Path
-from threading import Barrier, Lock
+from threading import Barrier, Event, Lock
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -17,8 +17,9 @@ from penstock.config.assets import Query
 from penstock.config.checks import Field
 from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import QuotaExceeded
+from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
-from penstock.pipeline.extract import Extraction, _span_days, _spans, _worker
+from penstock.pipeline.extract import Extraction, _span_days, _spans, _worker, extract_in_driver
 from penstock.source.concurrency import RequestSlots, requests_in_flight
 from penstock.source.protocol import COMPLETE, Row
 
@@ -156,3 +157,33 @@ def test_after_a_quota_error_a_worker_sends_half_as_many_requests_at_a_time(tmp_
     rows = outcomes(tmp_path, customers=21, threads=4)
     assert Counter(row["error_class"] for row in rows) == {"quota": 1, None: 20}
     assert max(Counting.peaks[-10:]) <= 2
+
+
+def test_an_error_of_one_thread_ends_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise LakeUnavailable("no answer")
+
+    monkeypatch.setattr("penstock.pipeline.extract._Span._writer", refuse)
+    with pytest.raises(LakeUnavailable):
+        outcomes(tmp_path, customers=100, threads=4)
+    assert len(Counting.peaks) < 20
+
+
+def test_no_request_begins_after_the_run_was_stopped(tmp_path: Path) -> None:
+    stopped = Event()
+    source = settings(f"{__name__}:Counting")
+    work = extraction(tmp_path, source, query(), in_flight=4)
+    attempts = [AttemptKey(PartitionKey("s", str(n), "q", FIRST), work.run_id) for n in range(50)]
+    customers = {str(n): Customer(id=str(n)) for n in range(50)}
+    assert len(extract_in_driver(work, customers, attempts, stopped)) == 50
+    sent = len(Counting.peaks)
+    stopped.set()
+    assert extract_in_driver(work, customers, attempts, stopped) == []
+    assert len(Counting.peaks) == sent
+
+
+def test_a_task_makes_no_more_source_objects_than_it_has_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(Counting, "__init__", lambda self, _options, _context: made.append(self))
+    outcomes(tmp_path, customers=2, threads=16)
+    assert len(made) == 2

@@ -79,16 +79,28 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
 def test_the_oldest_files_beyond_the_limits_are_deleted(cache: UserCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_cache, "_MOST_FILES", 3)
     for number in range(5):
-        cache.write(str(number), b"a")
-        os.utime(file_of(cache, str(number)), (number, number))
-    cache.write("last", b"a")
-    assert sorted(os.listdir(file_of(cache).parent)) == ["3", "4", "last"]
+        cache.write(f"entry-{number}", b"a")
+        os.utime(file_of(cache, f"entry-{number}"), (number, number))
+    cache.write("entry-5", b"a")
+    assert sorted(os.listdir(file_of(cache).parent)) == ["entry-3", "entry-4", "entry-5"]
     monkeypatch.setattr(user_cache, "_MOST_BYTES", 100)
-    cache.write("large", b"a" * 60)
-    assert os.listdir(file_of(cache).parent) == ["large"]
+    cache.write("entry-6", b"a" * 60)
+    assert os.listdir(file_of(cache).parent) == ["entry-6"]
     monkeypatch.setattr(user_cache, "_LARGEST_FILE", 10)
-    cache.write("larger", b"a" * 11)
-    assert os.listdir(file_of(cache).parent) == ["large"]
+    cache.write("entry-7", b"a" * 11)
+    assert os.listdir(file_of(cache).parent) == ["entry-6"]
+
+
+def test_files_of_the_user_in_the_chosen_folder_are_never_deleted(
+    cache: UserCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_cache, "_MOST_FILES", 1)
+    cache.write("entry-1", b"a")
+    mine = ("thesis.txt", "notes-final", ".profile", "photo-1.jpg")
+    for name in mine:
+        file_of(cache, name).write_text("mine")
+    cache.write("entry-2", b"a")
+    assert sorted(os.listdir(file_of(cache).parent)) == sorted([*mine, "entry-2"])
 
 
 def test_the_environment_names_the_folder_or_turns_the_cache_off() -> None:

@@ -54,16 +54,17 @@ class CustomerService:
         """The budget of a listing in this process: requests of the quota, of which the unused ones are returned.
         Raises QuotaUsedUp if none is left."""
         from penstock.errors import QuotaUsedUp
+        from penstock.flow.quota import LOCAL_MARGIN
         from penstock.source.budget import Budget, RequestClaim
 
         if not source.quotas:
             yield Budget(source.pace)
             return
         began = time.time()
-        claim = self._context.quotas.claim(source.name, source.quotas, _LISTING_REQUESTS)
+        claim = self._context.quotas.claim(source.name, source.quotas, _LISTING_REQUESTS, at_most=_LISTING_REQUESTS)
         if not claim.requests:
             raise QuotaUsedUp(claim.quota.used_up() or f"quota of {source.name} is used up")
-        expires_at = began + claim.seconds
+        expires_at = began + claim.seconds - LOCAL_MARGIN
         requests = RequestClaim(new_run_id(), source.name, claim.requests, expires_at, "the end of its window")
         budget = Budget(source.pace, claim=requests)
         budget.allow(claim.requests)

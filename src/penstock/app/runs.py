@@ -140,9 +140,16 @@ class RunService:
         return given is None and spark.is_local and spark.driver_partitions > 0
 
     def _is_small(self, plan: Plan) -> bool:
-        """Whether the start of Spark takes longer than the work. Models are derived by Spark."""
-        most = self._context.settings.spark.driver_partitions
-        return len(plan.items) <= most and all(item.key.kind is AssetKind.FETCHED for item in plan.items)
+        """Whether the start of Spark takes longer than the work, and the work needs no Spark: models and some checks
+        do. If it does, an error of Spark comes before the first attempt."""
+        from penstock.pipeline.validate import needs_no_spark
+
+        if len(plan.items) > self._context.settings.spark.driver_partitions:
+            return False
+        if any(item.key.kind is AssetKind.DERIVED for item in plan.items):
+            return False
+        contracts = self._context.contracts
+        return all(needs_no_spark(contracts[name]) for name in {item.key.query_name for item in plan.items})
 
     def _publish(
         self,

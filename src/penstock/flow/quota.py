@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,7 +14,7 @@ from typing import TypeVar
 from penstock.errors import ErrorClass, PenstockError, TransientError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_ulid
-from penstock.pipeline.extract import SPAN_DAYS, Extracted, Extraction
+from penstock.pipeline.extract import SPAN_DAYS, Extracted, Extraction, days_per_request
 from penstock.pipeline.task_quota import delete_expired
 from penstock.plural import counted
 from penstock.source.budget import RequestClaim
@@ -96,10 +96,11 @@ class RequestLimits:
         span is followed by a larger one."""
         found: list[Extracted] = []
         left, growth, fruitless = list(attempts), 1.0, 0
+        days = days_per_request(work.source, work.queries)
         while left:
             self._wait_for_window(work)
             began = time.time()
-            spans = spans_of(left, lambda attempt: attempt.partition)
+            spans = spans_of(left, lambda attempt: attempt.partition, days)
             claim = self.quotas.claim(work.source.name, work.source.quotas, len(spans), share=share, growth=growth)
             if not claim.requests:
                 return found + [_used_up(attempt, claim.quota, share) for attempt in left]
@@ -149,30 +150,35 @@ class RequestLimits:
             raise KeyboardInterrupt
 
 
-def spans_of(items: Sequence[T], key: Callable[[T], PartitionKey]) -> list[list[T]]:
-    """Group the items as extraction does: at most SPAN_DAYS days of one query and customer make one span. The spans
-    are in the order of their first items."""
+def spans_of(items: Sequence[T], key: Callable[[T], PartitionKey], days: Mapping[str, int]) -> list[list[T]]:
+    """Group the items as sources request them: days of one query and customer make one span, at most `days` of the
+    query. The spans are in the order of their first items."""
     groups: dict[tuple[str, str], list[T]] = {}
     for item in items:
         groups.setdefault((key(item).query_name, key(item).customer_id), []).append(item)
     order = {id(item): number for number, item in enumerate(items)}
     spans = []
-    for group in groups.values():
-        days = sorted(group, key=lambda item: key(item).logical_date)
-        spans += [days[at : at + SPAN_DAYS] for at in range(0, len(days), SPAN_DAYS)]
+    for (query, _), group in groups.items():
+        ordered, length = sorted(group, key=lambda item: key(item).logical_date), days.get(query, SPAN_DAYS)
+        spans += [ordered[at : at + length] for at in range(0, len(ordered), length)]
     return sorted(spans, key=lambda span: min(order[id(item)] for item in span))
 
 
 def fitting(
-    items: Sequence[T], quota: SourceQuota, share: float, key: Callable[[T], PartitionKey], old: Callable[[T], bool]
+    items: Sequence[T],
+    quota: SourceQuota,
+    share: float,
+    key: Callable[[T], PartitionKey],
+    old: Callable[[T], bool],
+    days: Mapping[str, int],
 ) -> list[T]:
     """The items whose requests are expected to be left in the quota, fresh ones first. Old items leave the reserved
     share. At least one span fits if a request is left."""
     per_span = max(1.0, quota.requests_per_span or 1.0)
     fresh = [item for item in items if not old(item)]
-    chosen = spans_of(fresh, key)[: _spans(quota.left(), per_span)]
+    chosen = spans_of(fresh, key, days)[: _spans(quota.left(), per_span)]
     left = max(0, quota.left(share) - int(len(chosen) * per_span))
-    chosen += spans_of([item for item in items if old(item)], key)[: _spans(left, per_span)]
+    chosen += spans_of([item for item in items if old(item)], key, days)[: _spans(left, per_span)]
     return [item for span in chosen for item in span]
 
 

@@ -27,12 +27,12 @@ from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
 from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, asset_kind, new_ulid
 from penstock.partition_set import compact_ranges
 from penstock.pipeline.driver_work import work_in_driver
-from penstock.pipeline.extract import Extracted, Extraction, extract, extract_in_driver
+from penstock.pipeline.extract import Extracted, Extraction, days_per_request, extract, extract_in_driver
 from penstock.pipeline.lazy_session import LazySession
 from penstock.pipeline.parsed_cache import Lookup, ParsedCache
 from penstock.pipeline.references import OpenReference
 from penstock.pipeline.spark_jobs import Report
-from penstock.pipeline.validate import ToValidate, Validated, needs_no_spark, validate, validate_in_driver
+from penstock.pipeline.validate import ToValidate, Validated, validate, validate_in_driver
 from penstock.plural import counted
 from penstock.raw.sink import payload_compression
 from penstock.source.concurrency import halved, requests_in_flight
@@ -72,7 +72,7 @@ class RunDependencies:
     limits: RequestLimits
     clock: Clock
     open_reference: OpenReference | None = None  # opens tables that contracts refer to
-    in_driver: bool = False  # fetch and validate in this process, where that needs no Spark
+    in_driver: bool = False  # fetch and validate in this process: the plan needs no Spark
 
 
 @dataclass(slots=True)
@@ -171,7 +171,8 @@ class Stages:
         for source in sorted({item.key.source for item in planned}):
             mine, quota = [item for item in planned if item.key.source == source], guard.quota(source)
             if quota is not None:
-                wanted, mine = len(mine), fitting(mine, quota, guard.reserve, lambda item: item.key, guard.is_old)
+                days = days_per_request(self.deps.settings.sources[source], self.deps.settings.queries)
+                wanted, mine = len(mine), fitting(mine, quota, guard.reserve, lambda item: item.key, guard.is_old, days)
                 if len(mine) < wanted:
                     self.done.add_problems([shortage(quota, wanted - len(mine))])
             kept += mine
@@ -219,7 +220,7 @@ class Stages:
         self, customers: Mapping[str, Customer], report: Report, work: Extraction, attempts: Sequence[AttemptKey]
     ) -> list[Extracted]:
         if self.deps.in_driver:
-            return work_in_driver(partial(extract_in_driver, work, customers, attempts), self.stopped)
+            return work_in_driver(partial(extract_in_driver, work, customers, attempts, self.stopped), self.stopped)
         return extract(self.deps.session.get(), work, customers, attempts, report)
 
     def _limit_requests(self, source: str, found: Sequence[Extracted]) -> None:
@@ -290,7 +291,7 @@ class Stages:
             self._raise_if_stopped()
             budget = self.cache.budget() if self.cache else None
             contract, lake = deps.contracts[name], deps.settings.lake
-            if deps.in_driver and needs_no_spark(contract):
+            if deps.in_driver:
                 found += work_in_driver(partial(validate_in_driver, lake, contract, items), self.stopped)
             else:
                 found += validate(deps.session.get(), lake, contract, items, report, deps.open_reference, budget)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from itertools import groupby
 from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
@@ -147,13 +148,13 @@ def extract(
 
 
 def extract_in_driver(
-    extraction: Extraction, customers: Mapping[str, Customer], attempts: Sequence[AttemptKey]
+    extraction: Extraction, customers: Mapping[str, Customer], attempts: Sequence[AttemptKey], stopped: Event
 ) -> list[Extracted]:
-    """Fetch a few attempts in this process, as one worker task does."""
+    """Fetch a few attempts in this process, as one worker task does. Begins no request after `stopped` is set."""
     spans = _spans(attempts, customers, _span_days(extraction, len(attempts)))
     table = pa.Table.from_pylist(assign_requests(spans, [0] * len(spans), extraction.claim), schema=_SPANS)
     alone, _ = _limits_per_task(extraction, 1, 1)
-    found = [row for batch in _worker(alone)(iter(table.to_batches())) for row in batch.to_pylist()]
+    found = [row for batch in _worker(alone, stopped)(iter(table.to_batches())) for row in batch.to_pylist()]
     return [_extracted(row, extraction.source.name, extraction.run_id) for row in found]
 
 
@@ -181,14 +182,22 @@ def _limits_per_task(extraction: Extraction, tasks: int, slots: int, spans: int 
     return replace(extraction, threads=threads, rate=None if rate is None else rate / running), running * rounds
 
 
+def days_per_request(source: SourceSettings, queries: Mapping[str, Query]) -> Mapping[str, int]:
+    """The days that one request of the source covers at most, by query."""
+    asks_by_day = hooks_of(source.kind).asks_by_day
+    if asks_by_day is None:
+        return dict.fromkeys(queries, SPAN_DAYS)
+    return {name: 1 if asks_by_day(source.options, query) else SPAN_DAYS for name, query in queries.items()}
+
+
 def _span_days(extraction: Extraction, attempts: int) -> Mapping[str, int]:
     """The largest number of days of a span, by query. Where each day is a request anyway, spans are short enough that
     all requests in flight have work until the end."""
-    asks_by_day = hooks_of(extraction.source.kind).asks_by_day
-    if extraction.in_flight is None or asks_by_day is None:
+    if extraction.in_flight is None:
         return {}
     short = min(SPAN_DAYS, -(-attempts // (_SPANS_PER_SLOT * extraction.in_flight)))
-    return {name: short for name, query in extraction.queries.items() if asks_by_day(extraction.source.options, query)}
+    days = days_per_request(extraction.source, extraction.queries)
+    return {name: short for name, longest in days.items() if longest == 1}
 
 
 def _spans(
@@ -209,7 +218,7 @@ def _spans(
     return spans
 
 
-def _worker(extraction: Extraction) -> Work:
+def _worker(extraction: Extraction, stopped: Event | None = None) -> Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         budget = TaskBudget(extraction.rate, extraction.claim, extraction.lake)
         context = RunContext(extraction.run_id, budget)
@@ -221,7 +230,8 @@ def _worker(extraction: Extraction) -> Work:
             for span in spans:
                 waiting.put(span)
             with UploadPool(lake.requests_in_flight) as uploads:
-                fetcher = _Fetcher(extraction, context, lake, uploads, waiting, slots)
+                ended = _Ended(stopped)
+                fetcher = _Fetcher(extraction, context, lake, uploads, waiting, slots, ended)
                 outcomes = [row for span in fetcher.fetch_all() for row in span.outcomes()]
             lake.sync()  # sealed data is durable before it is reported
             if outcomes:
@@ -229,6 +239,17 @@ def _worker(extraction: Extraction) -> Work:
             yield pa.RecordBatch.from_pylist(outcomes, schema=_OUTCOMES)
 
     return work
+
+
+class _Ended:
+    """Whether the threads of a task begin no further request: the run was stopped, or one of them failed."""
+
+    def __init__(self, stopped: Event | None) -> None:
+        self._stopped = stopped
+        self.error: BaseException | None = None
+
+    def __bool__(self) -> bool:
+        return self.error is not None or (self._stopped is not None and self._stopped.is_set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,26 +262,42 @@ class _Fetcher:
     uploads: UploadPool
     waiting: SimpleQueue[dict[str, Any]]
     slots: RequestSlots
+    ended: _Ended
 
     def fetch_all(self) -> list[_Span]:
-        """Fetch every waiting span. Their uploads may still be in flight."""
-        threads = self.extraction.threads
-        if threads == 1:
+        """Fetch every waiting span. Their uploads may still be in flight. An error of one thread ends all of them."""
+        threads = min(self.extraction.threads, self.waiting.qsize())
+        if threads <= 1:
             return self._fetch_in_turn(0)
-        with ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
-            return [span for some in pool.map(self._fetch_in_turn, range(threads)) for span in some]
+        done: list[_Span] = []
+        # Daemons: a process that is interrupted does not wait for a source that does not respond.
+        fetchers = [Thread(target=self._fetch_in_thread, args=(n, done), daemon=True) for n in range(threads)]
+        for fetcher in fetchers:
+            fetcher.start()
+        for fetcher in fetchers:
+            fetcher.join()
+        if self.ended.error is not None:
+            raise self.ended.error
+        return done
+
+    def _fetch_in_thread(self, number: int, done: list[_Span]) -> None:
+        try:
+            done += self._fetch_in_turn(number)
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            self.ended.error = self.ended.error or error
 
     def _fetch_in_turn(self, number: int) -> list[_Span]:
         """Fetch spans one after the other, until none is left or this thread is beyond the limit of requests in
         flight. The first thread is never beyond it."""
         sink = RawSink(self.lake, self.extraction.compression)
-        source = make_source(self.extraction.source, self.context)
+        source: Source | None = None
         done: list[_Span] = []
-        while number < self.slots.limit:
+        while number < self.slots.limit and not self.ended:
             try:
                 item = self.waiting.get_nowait()
             except Empty:
                 break
+            source = source or make_source(self.extraction.source, self.context)
             query = self.extraction.queries[item["query"]]
             customer = Customer.model_validate_json(item["customer"], strict=False)
             span = _Span(self.extraction, sink, self.uploads, source, query, customer, item["dates"])

@@ -120,14 +120,23 @@ class QuotaStore:
             return self._quota(connection, source, limits, now, lock=False)
 
     def claim(
-        self, source: str, limits: Sequence[RateLimit], spans: int, *, share: float = 0.0, growth: float = 1.0
+        self,
+        source: str,
+        limits: Sequence[RateLimit],
+        spans: int,
+        *,
+        share: float = 0.0,
+        growth: float = 1.0,
+        at_most: int | None = None,
     ) -> Claim:
-        """Claim the requests that so many spans are expected to need, or as many as every window has left without
-        the reserved share. Changed limits apply from here on. Deletes the rows of windows that ended days ago."""
+        """Claim the requests that so many spans are expected to need, at most `at_most`, or as many as every window has
+        left without the reserved share. Changed limits apply from here on. Deletes the rows of windows that ended days
+        ago."""
 
         def work(connection: Connection) -> Claim:
             quota = self._locked(connection, source, limits)
-            granted = min(quota.wanted(spans, growth), quota.left(share)) if spans else 0
+            wanted = quota.wanted(spans, growth) if spans else 0
+            granted = min(wanted if at_most is None else min(wanted, at_most), quota.left(share))
             for window in quota.windows if granted else ():
                 taken = connection.execute(
                     sa.update(_TABLE)
