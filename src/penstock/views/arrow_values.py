@@ -1,4 +1,5 @@
-"""Conversion of Arrow values to Python and JSON. It never fails: values beyond Python's range become text."""
+"""Conversion of Arrow values to Python and JSON. It never fails: values beyond Python's range and precision become
+text."""
 
 from __future__ import annotations
 
@@ -81,8 +82,16 @@ def _python_value(scalar: pa.Scalar) -> Any:
     if pa.types.is_nested(kind):
         return [_python_value(value) for value in scalar.values]
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
-        return scalar.as_py() if _is_in_range(kind, scalar.value) else _moment(kind, scalar.value)
+        fits = _is_in_range(kind, scalar.value) and _fits_microseconds(kind, scalar.value)
+        return scalar.as_py() if fits else _moment(kind, scalar.value)
+    if pa.types.is_duration(kind) and not _fits_microseconds(kind, scalar.value):
+        return f"{scalar.value} ns"
     return scalar.as_py()
+
+
+def _fits_microseconds(kind: pa.DataType, value: int) -> bool:
+    """Whether Python, whose times have microseconds, can hold the value. pandas could, and is not used here."""
+    return getattr(kind, "unit", None) != "ns" or value % 1000 == 0
 
 
 def _moment(kind: pa.DataType, value: int) -> str:
