@@ -865,6 +865,9 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "partition_control": OTHER,
     "source_breaker": {"source": "demo"},
+    "source_quota": {"source": "demo", "window_name": "day", "window_start": NOW, "budget": 10, "claimed": 1},
+    "source_pace": {"source": "demo", "per_second": 5.0},
+    "source_share": {"source": "paced", "worker_token": "w", "per_second": 5.0, "touched_at": NOW},
     "pause_selector": {
         "first_date": date(2024, 6, 1), "last_date": date(2024, 6, 1), "paused": True, "since": NOW, "actor": "ada",
     },
@@ -918,6 +921,13 @@ IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
     ("a_retry_says_its_strategy", "partition_control", {"next_run_at": NOW}),
     ("an_open_breaker_has_a_probe", "source_breaker", {"opened_at": NOW, "error_message": "refused"}),
     ("an_open_breaker_says_why", "source_breaker", {"opened_at": NOW, "probe_at": NOW}),
+    ("quota_window_is_known", "source_quota", {"window_name": "week"}),
+    ("a_quota_is_not_empty", "source_quota", {"budget": 0}),
+    ("used_requests_were_claimed", "source_quota", {"used": 2}),
+    ("used_requests_were_claimed", "source_quota", {"used": -1}),
+    ("used_requests_were_claimed", "source_quota", {"spans": -1}),
+    ("a_pace_is_positive", "source_pace", {"per_second": 0.0}),
+    ("a_share_is_not_negative", "source_share", {"per_second": -0.5}),
     ("backfill_status_is_known", "backfill", {"status": "asleep"}),
     ("chunks_are_not_empty", "backfill", {"chunk_size": 0}),
     ("chunks_are_not_empty", "backfill", {"max_chunks": 0}),
@@ -990,6 +1000,7 @@ def lived_in(request: pytest.FixtureRequest) -> Iterator[Actors]:
         actors.control.requeue([key(3)], audit_entry())
         actors.execute(sa.insert(schema.worker).values(WORKER))
         actors.execute(sa.insert(schema.backfill).values({**GOOD["backfill"], "backfill_id": "b"}))
+        actors.execute(sa.insert(schema.source_pace).values({**GOOD["source_pace"], "source": "paced"}))
         yield actors
         database.engine.dispose()
 
