@@ -3,13 +3,22 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-fast test-spark-versions mutate check format lint types bench docs lock clean
+.PHONY: help demo console screenshots test test-fast test-spark-versions mutate check format lint types bench docs lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  %-20s %s\n' "$$name" "$$what"; done
 
 demo: $(VENV)/.runtime ## run the main job on SQLite, a local lake and local Spark, and show the result
 	@demo/run
+
+# PORT=9000 chooses another port.
+console: $(VENV)/.runtime ## open the console on the workspace of the demo (PORT=...)
+	@PORT=$(or $(PORT),8321) demo/console
+
+# Installs Debian's Chromium if root runs it. The workspace of the demo is copied and stays as it is.
+screenshots: $(VENV)/.dev ## take the screenshots of docs/images from the workspace of the demo
+	@[ -e demo/workspace/state.db ] || demo/run
+	PYTHONPATH=tests $(BIN)/python scripts/make_screenshots.py
 
 # Two test files at a time: most of the time is start-up and waiting.
 test: $(VENV)/.dev ## run the whole test suite; starts the servers that it needs
@@ -51,8 +60,8 @@ docs: $(VENV)/.dev ## write the generated reference pages and build the site in 
 # versions of Spark, which have all other packages in the versions of the dev lock.
 lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	$(BIN)/pip install --quiet uv==0.13.7
-	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml -o requirements/runtime.lock
-	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra postgres --extra s3 --extra polars --extra google-ads --extra http --extra openlineage --extra connect --group dev -o requirements/dev.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra console -o requirements/runtime.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra postgres --extra s3 --extra polars --extra google-ads --extra http --extra openlineage --extra connect --extra console --extra oidc --extra client --extra alerts --extra tracing --group dev -o requirements/dev.lock
 	printf 'duckdb==1.5.5\nduckdb-extension-delta==1.5.5\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/delta-reader.lock
 	grep -E '^[a-z].*==' requirements/dev.lock | grep -v '^pyspark==' | sed 's/ *\\$$//' > $(VENV)/constraints.txt
 	for version in 4.0 4.1 4.2; do printf 'pyspark[connect]==%s.*\npytest\npytest-timeout\n' $$version | $(BIN)/uv pip compile pyproject.toml - --constraint $(VENV)/constraints.txt --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/spark-$$version.lock; done

@@ -1,8 +1,8 @@
 """Measures runs on object storage and a web service that answer late.
 
 One process with one Spark session runs the same work on an S3-compatible server in memory that delays every answer, for
-each delay, and counts the requests for each partition. Then it fetches from a web service that answers after 0.3
-seconds, and measures how many requests were in flight.
+each delay. It counts the requests for each partition, and the other requests that followed each other (`in turn`). Then
+it fetches from a web service that answers after 0.3 seconds, and measures how many requests were in flight.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from rich.table import Table
 
 from bench.counting_s3 import CONTROL
 from bench.measure import Memory, child_processes
-from bench.memory_s3 import DELAY, IN_FLIGHT
+from bench.memory_s3 import DELAY, IN_FLIGHT, TIMELINE
 from bench.options import positive
 from bench.penstock_side import StageTimer
 from bench.report import circumstances
+from bench.round_trips import round_trips
 from bench.soak.tests_path import add_tests_to_path
 from bench.workload import ASSET, CONTRACT, Workload
 from penstock.control.select import Selection
@@ -94,6 +95,7 @@ class _Bench:
         workspace = workload.workspace(self._folder / f"run-{self._runs}", lake=f"s3://{_BUCKET}/run-{self._runs}")
         self._post(f"{DELAY}?milliseconds={delay}")
         self._post(CONTROL)
+        self._post(TIMELINE)
         timer = StageTimer()
         with Memory(self._servers) as memory:
             began = time.perf_counter()
@@ -101,6 +103,7 @@ class _Bench:
             seconds = time.perf_counter() - began
             peaks = memory.peaks()
         counts = Counter(self._post(CONTROL))
+        others = [request for request in self._post(TIMELINE) if not request[2].endswith(_UP_TO_THE_VERDICT)]
         if done.loaded != workload.partitions or done.failures:
             raise SystemExit(f"the run is not clean: {done.counts()}, {done.failures[:3]}")
         began = time.perf_counter()
@@ -119,6 +122,7 @@ class _Bench:
             "puts": _per_partition(counts, "PUT", workload.partitions),
             "gets": _per_partition(counts, "GET", workload.partitions),
             "other": sum(counts.values()) - sum(counts[f"{m} {k}"] for m in ("PUT", "GET") for k in _UP_TO_THE_VERDICT),
+            "round_trips": round_trips(others) if delay else None,
             "requests": dict(counts),
             "read_seconds": round(read_seconds, 2),
             "read_requests": reads,
@@ -164,7 +168,7 @@ def _per_partition(counts: Counter[str], method: str, partitions: int) -> float:
 
 def _storage_table(lines: Sequence[dict[str, Any]]) -> Table:
     table = Table(title="runs on object storage with latency", title_justify="left")
-    names = ("partitions", "ms", "seconds", "of 0 ms", "PUT", "GET", "other", "read", "MB")
+    names = ("partitions", "ms", "seconds", "of 0 ms", "PUT", "GET", "other", "in turn", "read", "MB")
     for name in names:
         table.add_column(name, justify="right")
     sizes = sorted({(line["partitions"], line["milliseconds"]) for line in lines})
@@ -181,6 +185,7 @@ def _storage_table(lines: Sequence[dict[str, Any]]) -> Table:
             f"{last['puts']:.2f}",
             f"{last['gets']:.2f}",
             f"{last['other']:,}",
+            str(last["round_trips"] or ""),
             f"{median(line['read_seconds'] for line in same):.1f}",
             f"{sum(value for name, value in last['memory'].items() if name != 'worker'):,.0f}",
         )

@@ -1,7 +1,8 @@
 """An S3-compatible server in memory that delays every answer and counts requests, and a web service that does the same.
 
 Speaks as much of S3 as Penstock, delta-rs and Arrow use: conditional and ranged requests, listings, multipart uploads.
-`POST /request-counts` returns and clears the counts; `POST /delay?milliseconds=30` sets the delay of storage requests;
+`POST /request-counts` returns and clears the counts; `POST /timeline` returns and clears when each request began and
+ended; `POST /delay?milliseconds=30` sets the delay of storage requests;
 `GET /report/CUSTOMER/DAY?milliseconds=300&rows=10` is the web service, and `POST /in-flight` returns how many of its
 requests were in flight.
 """
@@ -22,8 +23,9 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 from bench.counting_s3 import CONTROL, request_kind
+from bench.round_trips import Timed
 
-DELAY, IN_FLIGHT, REPORT = "/delay", "/in-flight", "/report/"
+DELAY, IN_FLIGHT, REPORT, TIMELINE = "/delay", "/in-flight", "/report/", "/timeline"
 _XML = "application/xml"
 _MODIFIED = "Mon, 17 Jun 2024 12:00:00 GMT"
 _LARGEST_BODY = 1024**3
@@ -60,6 +62,7 @@ class MemoryS3:
     objects: dict[str, bytes] = field(default_factory=dict)
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    timeline: list[Timed] = field(default_factory=list)
     reports: Concurrency = field(default_factory=Concurrency)
     delay: float = 0.0
     _ids: count[int] = field(default_factory=lambda: count(1))
@@ -69,6 +72,9 @@ class MemoryS3:
         if path == CONTROL:
             counts, self.counts = self.counts, Counter()
             return web.json_response(counts)
+        if path == TIMELINE:
+            timeline, self.timeline = self.timeline, []
+            return web.json_response(timeline)
         if path == DELAY:
             self.delay = float(request.query["milliseconds"]) / 1000
             return web.Response()
@@ -77,10 +83,17 @@ class MemoryS3:
             return web.json_response(reports.facts())
         if path.startswith(REPORT):
             return await self._report(request)
-        self.counts[request_kind(request.method, path, request.query_string)] += 1
+        kind, began = request_kind(request.method, path, request.query_string), time.monotonic()
+        self.counts[kind] += 1
         body = _decoded(request, await request.read())
         if self.delay:
             await asyncio.sleep(self.delay)
+        try:
+            return self._storage(request, path, body)
+        finally:
+            self.timeline.append((began, time.monotonic(), kind, f"{path}?{request.query_string}"))
+
+    def _storage(self, request: web.Request, path: str, body: bytes) -> web.Response:
         key = path.lstrip("/")
         if "/" not in key.rstrip("/"):
             return self._bucket(request, body, key.rstrip("/"))

@@ -24,6 +24,7 @@ from bench.measure import timed
 from bench.options import positive
 from bench.report import circumstances
 from bench.scale_case import Case
+from bench.scale_lateness import LATENESS
 from bench.scale_marks import MARKS
 from bench.scale_projection import PROJECTION
 from bench.scale_readiness import READINESS
@@ -31,7 +32,7 @@ from bench.scale_simulation import show, simulate, sizes_up_to
 from bench.workload import Workload
 
 SIZES = (10_000, 100_000, 1_000_000)
-CASES: tuple[Case, ...] = (*READINESS, *PROJECTION, *MARKS)
+CASES: tuple[Case, ...] = (*READINESS, *LATENESS, *PROJECTION, *MARKS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -72,9 +72,10 @@ def simulate(place: Place, partitions: int, console: Console) -> Iterator[Fact]:
     """The measurements of one new workspace that is filled with so many partitions."""
     limit_malloc_arenas()
     days = days_of(partitions)
+    last = datetime.now(UTC).date() - timedelta(days=1)
     workspace = new_workspace(place, partitions // days, days)
     try:
-        yield from _measure(workspace, partitions, console)
+        yield from _measure(workspace, partitions, last, console)
     finally:
         workspace.context.database.close()
 
@@ -84,7 +85,7 @@ def days_of(partitions: int) -> int:
     return max(n for n in range(1, MOST_DAYS + 1) if partitions % n == 0 and n * n <= max(partitions, 1))
 
 
-def _measure(workspace: Workspace, partitions: int, console: Console) -> Iterator[Fact]:
+def _measure(workspace: Workspace, partitions: int, last: date, console: Console) -> Iterator[Fact]:
     known = {"backend": workspace.context.database.dialect, "partitions": partitions}
     _reset_peak()
     yield known | {"what": "plan, nothing stored", "seconds": _seconds(_plan, workspace)}
@@ -108,7 +109,7 @@ def _measure(workspace: Workspace, partitions: int, console: Console) -> Iterato
     yield known | {"what": "events", "rows": events, "per_partition": round(events / partitions, 3)}
     for size in (*database_sizes(workspace.context.database), *lake_sizes(workspace)):
         yield known | size.as_dict(partitions)
-    _refuse_missing(workspace, partitions)
+    _refuse_missing(workspace, partitions, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,8 @@ def new_workspace(place: Place, customers: int, days: int) -> Workspace:
     return workspace
 
 
-def _refuse_missing(workspace: Workspace, partitions: int) -> None:
+def _refuse_missing(workspace: Workspace, partitions: int, last: date) -> None:
+    """End if a partition is missing. Days after `last` became due while the simulation ran."""
     counts = {
         table.name: _count(workspace, table)
         for table in (schema.partition_attempt, schema.partition_state, schema.warehouse_pointer)
@@ -231,7 +233,7 @@ def _refuse_missing(workspace: Workspace, partitions: int) -> None:
     accepted = counts["warehouse_pointer"]
     if counts["partition_attempt"] != partitions or counts["partition_state"] != partitions:
         raise SystemExit(f"{partitions} partitions were issued, but the state database holds {counts}")
-    if (missing := workspace.status.board(Selection()).missing()) != partitions - accepted:
+    if (missing := workspace.status.board(Selection(until=last)).missing()) != partitions - accepted:
         raise SystemExit(
             f"{accepted} of {partitions} partitions have pointers, but {missing} are missing in projections"
         )

@@ -21,7 +21,8 @@ from bench.options import positive
 from bench.report import circumstances
 from penstock.config.settings import SourceSettings
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extraction, extract_locally
+from penstock.pipeline.extract import extract_locally
+from penstock.pipeline.source_requests import Extraction
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source
 

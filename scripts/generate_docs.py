@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 import typer.main
-from reference import errors, python_api, settings
+from reference import errors, http_api, metrics, python_api, settings
 
 from penstock.cli.main import app
 from penstock.db.schema import metadata
@@ -18,12 +18,16 @@ from penstock.db.triggers import REFUSALS
 from penstock.errors import ExitCode
 from penstock.ledger import events
 from penstock.lifecycle import TRANSITIONS, diagram
+from penstock.observe.log_events import LOG_EVENTS
+from penstock.projections.lateness import LATENESS
+from penstock.projections.lateness import NAME as LATENESS_NAME
 from penstock.sql_functions import DUCKDB, DUCKDB_TABLES, SPARK
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 _EXIT_NOTES = """\
 - 1 is also a negative result: `ready` when a day is not ready, `doctor` when a check fails, `warehouse verify` and
-  `recover` without `--from` when something disagrees, `contract check` when the rows would be rejected.
+  `recover` without `--from` when something disagrees, `contract check` when the rows would be rejected, `late` when a
+  table is late.
 - A refusal of the storage (a read-only lake, missing permissions, a bucket that does not exist) is 1, because the same
   command fails until the cause is removed. A storage or a database that does not respond is 75.
 - `control tick` and `control serve` end with 0 although partitions failed: the retry policy decides about them."""
@@ -37,10 +41,13 @@ def pages() -> dict[str, str]:
         "settings.md": settings.page(),
         "exit-codes.md": _exit_codes(),
         "errors.md": errors.page(),
+        "http-api.md": http_api.page(),
+        "metrics.md": metrics.page(),
         "python-api.md": python_api.page(),
         "states.md": _states(),
         "tables.md": _tables(),
         "events.md": _events(),
+        "log-events.md": _log_events(),
         "sql-functions.md": _functions(),
     }
     return {name: _NOTE + text for name, text in made.items()}
@@ -119,7 +126,10 @@ def _tables() -> str:
                 f"- `{name}`: {text}" for name, text in refused
             ]
         lines.append("")
-    return "\n".join(lines)
+    lines += ["# Projections that depend on settings\n", f"## `system.{LATENESS_NAME}`\n"]
+    lines += ["See [deadlines](../howto/deadlines.md).\n", "| column | type | |", "|---|---|---|"]
+    lines += [f"| `{one.name}` | {one.type} | {'' if one.nullable else 'required'} |" for one in LATENESS]
+    return "\n".join([*lines, ""])
 
 
 def _type(column: sa.Column[Any]) -> str:
@@ -132,6 +142,18 @@ def _events() -> str:
         lines += [f"## {kind.type}, version {kind.version}\n", _sentence(kind.__doc__), ""]
         lines += [f"- `{field.name}`" for field in dataclasses.fields(kind)] + [""]
     return "\n".join(lines)
+
+
+def _log_events() -> str:
+    lines = [
+        "# Events of the log\n",
+        "A line of the log has `at`, `level`, `event`, `logger` and the facts of the event; see",
+        "[logs and traces](../howto/logs-and-traces.md). The names do not change.",
+        "",
+        "| event | meaning |",
+        "|---|---|",
+    ]
+    return "\n".join([*lines, *(f"| `{name}` | {meaning} |" for name, meaning in sorted(LOG_EVENTS.items())), ""])
 
 
 def _functions() -> str:

@@ -50,7 +50,7 @@ def main(seed: int, port: int) -> None:
     add_tests_to_path()
     from werkzeug.serving import run_simple
 
-    from support.servers import s3_application
+    from support.s3_server import s3_application
 
     run_simple("127.0.0.1", port, faulty(s3_application(), seed), threaded=True)
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
+    AccessDenied,
     ActRefused,
     AlreadySealed,
     AuthFailed,
@@ -21,7 +22,10 @@ from penstock.errors import (
     ImpossibleRow,
     LakeMismatch,
     LeaseLost,
+    LoginUnavailable,
+    NotAuthenticated,
     PenstockError,
+    PlanOutdated,
     QuotaExceeded,
     QuotaUsedUp,
     RawError,
@@ -29,6 +33,7 @@ from penstock.errors import (
     SparkFailed,
     StateConflict,
     TerminalError,
+    TooManyLogins,
     TransientError,
     UsageError,
     VersionRefused,
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AccessDenied",
     "ActRefused",
     "AlreadySealed",
     "AuthFailed",
@@ -54,8 +60,11 @@ __all__ = [
     "ImpossibleRow",
     "LakeMismatch",
     "LeaseLost",
+    "LoginUnavailable",
+    "NotAuthenticated",
     "PartitionKey",
     "PenstockError",
+    "PlanOutdated",
     "QuotaExceeded",
     "QuotaUsedUp",
     "RawError",
@@ -66,6 +75,7 @@ __all__ = [
     "SparkFailed",
     "StateConflict",
     "TerminalError",
+    "TooManyLogins",
     "TransientError",
     "UsageError",
     "VersionRefused",

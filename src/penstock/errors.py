@@ -179,6 +179,38 @@ class ActRefused(TerminalError):
     remedy = "The message names what the history allows; `penstock state history KEY` shows it."
 
 
+class PlanOutdated(ActRefused):
+    """A previewed action cannot be applied: the plan expired, or its partitions changed since the preview."""
+
+    remedy = "Preview the action again and apply the new plan."
+
+
+class NotAuthenticated(TerminalError):
+    """A request of the API carries no valid token and no valid session."""
+
+    error_class = ErrorClass.AUTH
+    remedy = "Send `Authorization: Bearer TOKEN` with a token of `penstock tokens create`, or log in again."
+
+
+class AccessDenied(TerminalError):
+    """The role of the token does not allow the request, or the request fails a check against forgery."""
+
+    error_class = ErrorClass.AUTH
+    remedy = "Use a token with the role in the message: `penstock tokens create NAME --role ROLE`."
+
+
+class TooManyLogins(TransientError):
+    """Too many failed logins came from the same address."""
+
+    remedy = "Wait until the time in the message, then log in with a valid token."
+
+
+class LoginUnavailable(TransientError):
+    """The identity provider of the console does not respond, or not as OpenID Connect describes."""
+
+    remedy = "Try again later, or log in with a token; `console.oidc` in the workspace file names the provider."
+
+
 class LeaseLost(TransientError):
     """The lease expired during a pause: another process holds the lease now."""
 

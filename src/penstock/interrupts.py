@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -20,7 +20,14 @@ _SHOW_CURSOR = "\x1b[?25h"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+def print_plain(message: str) -> None:
+    """Print a line to stderr."""
+    sys.stderr.write(f"penstock: {message}\n")
+    sys.stderr.flush()
+
+
 class _State:
+    print_line: Callable[[str], None] = staticmethod(print_plain)
     working = False
     held = 0
     pending = False
@@ -96,8 +103,12 @@ def print_once(message: str) -> None:
     """Print the line about the interrupt, once."""
     if not _State.printed:
         _State.printed = True
-        sys.stderr.write(f"penstock: {message}\n")
-        sys.stderr.flush()
+        _State.print_line(message)
+
+
+def print_with(print_line: Callable[[str], None]) -> None:
+    """Print the line about the interrupt with this function, for example as JSON."""
+    _State.print_line = staticmethod(print_line)
 
 
 def ignore() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+LOST_WORKER = "the worker was lost"  # begins the error message of each attempt that was closed because its worker died
 MAX_LOSSES = 4  # so many lost workers in a row reject the attempt: a partition that kills its worker must not loop
 
 

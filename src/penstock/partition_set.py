@@ -45,6 +45,13 @@ def iter_keys(slices: CompactRanges) -> Iterator[str]:
                     yield f"{source}/{customer_id}/{query_name}/{_iso(day)}"
 
 
+def count_keys(slices: CompactRanges) -> int:
+    """Return the number of partitions, without listing them."""
+    parts = (part for customers in slices.values() for ranges in customers.values() for part in ranges.split())
+    bounds = (part.partition("..") for part in parts)
+    return sum(_ordinal(last or first) - _ordinal(first) + 1 for first, _, last in bounds)
+
+
 @lru_cache(maxsize=50_000)
 def _iso(ordinal: int) -> str:
     return date.fromordinal(ordinal).isoformat()

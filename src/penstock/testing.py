@@ -20,7 +20,8 @@ from penstock.contract.parse import Parsed, parse_many
 from penstock.errors import ConfigError, ErrorClass, PenstockError
 from penstock.lake import open_lake
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extracted, Extraction, extract_locally
+from penstock.pipeline.extract import Extracted, extract_locally
+from penstock.pipeline.source_requests import Extraction
 from penstock.raw.reader import RawReader
 from penstock.source.budget import Budget
 from penstock.source.protocol import COMPLETE, Row, RunContext, Source

@@ -19,13 +19,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 
-# Migrations are scripts of Alembic, and `__main__` runs the command line.
+# Migrations are scripts of Alembic, `__main__` runs the command line, and the application of the server needs an extra.
 IMPORT_EVERYTHING = """
 import importlib, importlib.metadata, json, pkgutil
 import penstock, pyspark_penstock
 
 names = [module.name for module in pkgutil.walk_packages(penstock.__path__, "penstock.")]
-names = [name for name in names if not name.startswith("penstock.db.migrations") and name != "penstock.__main__"]
+others = ("penstock.__main__", "penstock.http.application")
+names = [name for name in names if not name.startswith("penstock.db.migrations") and name not in others]
 for name in names:
     importlib.import_module(name)
 sources = importlib.metadata.entry_points(group="penstock.sources")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,69 @@ print(collected(start_session(settings).range(3)).num_rows)
 def test_after_the_jvm_was_killed_a_new_session_is_started() -> None:
     found = subprocess.run([sys.executable, "-c", _KILLED], capture_output=True, text=True, check=False, timeout=240)
     assert found.stdout == "gone\ngone\n3\n", found.stderr
+
+
+_EARLY = """
+import os, sys
+from pathlib import Path
+from penstock.config.settings import SparkSettings
+from penstock.pipeline import jvm
+from penstock.pipeline.session import begin_session, start_session
+from penstock.pipeline.spark_jobs import collected
+settings = SparkSettings(master="local[1]")
+begin_session(settings)
+[early] = jvm._JVM
+if "killed" in sys.argv:
+    early.kill()
+    early.wait()
+if "other" in sys.argv:
+    settings = SparkSettings(master="local[1]", config={"spark.driver.memory": "1g"})
+begin_session(settings)
+session = start_session(settings)
+context = session.sparkContext
+running = [process for process in jvm._JVM if process.poll() is None]
+rows = collected(session.range(3)).num_rows
+print(len(running), early in running, context.getConf().get("spark.driver.memory"), rows)
+print("PYSPARK_GATEWAY_PORT" in os.environ, context._gateway.proc is None)
+print(running[0].pid)
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "found"),
+    [
+        ("unchanged", ["1 True 2g 3", "False True"]),
+        ("killed", ["1 False 2g 3", "False False"]),
+        ("other", ["1 False 1g 3", "False False"]),
+    ],
+)
+def test_a_session_uses_the_jvm_that_was_started_for_it(case: str, found: list[str]) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", _EARLY, case], capture_output=True, text=True, check=False, timeout=240
+    )
+    *lines, pid = said.stdout.splitlines() or [""]
+    assert lines == found, said.stderr
+    assert not Path(f"/proc/{pid}").exists() or _ends(int(pid))
+
+
+_UNUSED = """
+from penstock.config.settings import SparkSettings
+from penstock.pipeline import jvm
+from penstock.pipeline.session import begin_session
+begin_session(SparkSettings(master="local[1]"))
+print(jvm._JVM[0].pid)
+"""
+
+
+def test_a_jvm_that_no_session_used_ends_with_its_process() -> None:
+    said = subprocess.run([sys.executable, "-c", _UNUSED], capture_output=True, text=True, check=True, timeout=120)
+    assert _ends(int(said.stdout))
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process ends by itself."""
+    for _ in range(300):
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        time.sleep(0.1)
+    return False

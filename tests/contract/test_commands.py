@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,11 @@ from penstock.raw.sink import RawSink
 from penstock.state.records import Observation, Planned, Rejected
 from support import builders
 from support.cli import Ended, in_process
-from support.harness import Harness
+from support.harness import SHRUNK, Harness
 from support.workspaces import key
 
 TABLE = "demo.campaign_daily"
 PATIENT = "3650d"
-SHRUNK = {"check": "shrink", "severity": "reject", "message": "3 rows instead of 30", "count": 1}
 
 
 class Shop(Harness):
@@ -69,26 +68,6 @@ class Shop(Harness):
         assert len(self.validator.judge(verdicts).applied) == len(planned)
         self.workers.stop(token)
         return run_id
-
-    def hold_back(self, partition: PartitionKey, complaints: Sequence[Mapping[str, Any]] = (SHRUNK,)) -> RunId:
-        """A run that was received and sealed, and that checks rejected."""
-        token, seen, contract = (
-            self.workers.register(),
-            self._last_attempts(),
-            self.workspace.context.contracts["campaign_daily"],
-        )
-        plan = Planned(
-            partition, seen.get(partition, 0), AttemptReason.MISSING, contract.fingerprint, contract.schema_version
-        )
-        [issued], _ = self.control.issue(new_run_id(), token, 0, [plan])
-        whole = self._accepted(issued.attempt, clicks=7, rows=3, token=token)
-        verdict = Rejected(
-            issued.attempt, token, Stage.VALIDATE, ErrorClass.DATA, "shrunk", [dict(c) for c in complaints],
-            whole.record_count, whole.payload_digest, whole.payload_bytes, whole.content_digest,
-        )  # fmt: skip
-        assert self.validator.judge([verdict]).applied
-        self.workers.stop(token)
-        return issued.attempt.run_id
 
     def lose_raw(self, partition: PartitionKey, run_id: RunId) -> None:
         lake = self.workspace.context.lake

@@ -25,7 +25,8 @@ from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import AuthFailed, ConfigError, SourceUnavailable
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
-from penstock.pipeline.extract import Extraction, _Span, _worker
+from penstock.pipeline.extract import _worker
+from penstock.pipeline.source_requests import Extraction, SpanRequest
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
 from penstock.raw.uploads import UploadPool
@@ -88,7 +89,9 @@ def fetched(
     extraction = Extraction(
         str(folder), new_run_id(), source_settings(ads, **options), {query.name: query}, {query.name: "hash"}
     )
-    span = _Span(extraction, RawSink(lake), UploadPool(1), opened(ads, **options), query, Customer(id=customer), DAYS)
+    span = SpanRequest(
+        extraction, RawSink(lake), UploadPool(1), opened(ads, **options), query, Customer(id=customer), DAYS
+    )
     span.fetch()
     outcomes = {
         row["logical_date"]: f"{row['error_class']}: {row['error_message']}"

@@ -125,6 +125,29 @@ def test_an_event_that_commits_late_is_not_skipped(harness: LedgerHarness, late_
     assert slow in {fact.run_id for fact in second}
 
 
+def test_events_of_a_type_are_returned_once_with_the_cursor_after_all_events(harness: LedgerHarness) -> None:
+    run_id = harness.start(1, 2)
+    harness.actors.control.finish_run(run_id, harness.actors.token, {}, "broken")
+    found, cursor = harness.ledger.of_types(START, ("RunFinished",))
+    assert [(fact.run_id, fact.payload["end"]) for fact in found] == [(run_id, "broken")]
+    assert cursor == harness.ledger.newest()
+    harness.start(3)
+    assert harness.ledger.of_types(cursor, ("RunFinished",)) == ([], harness.ledger.newest())
+    assert harness.ledger.of_types(harness.ledger.newest(), ("RunFinished",)) == ([], harness.ledger.newest())
+
+
+@pytest.mark.parametrize("harness", ["postgresql"], indirect=True)
+def test_events_of_a_type_are_not_skipped_while_an_older_transaction_is_open(harness: LedgerHarness) -> None:
+    database, slow, quick = harness.actors.database, new_run_id(), new_run_id()
+    _, cursor = harness.ledger.of_types(START, ("RunFinished",))
+    with database.engine.begin() as held:
+        append(held, [RunFinished(slow, "broken")], "control", builders.NOW)
+        database.transact(lambda c: append(c, [RunFinished(quick, "broken")], "control", builders.NOW))
+        first, cursor = harness.ledger.of_types(cursor, ("RunFinished",))
+    second, _ = harness.ledger.of_types(cursor, ("RunFinished",))
+    assert sorted(fact.run_id or "" for fact in [*first, *second]) == sorted([slow, quick])
+
+
 def test_new_events_of_a_run_are_returned_at_once_and_none_is_lost(harness: LedgerHarness) -> None:
     run_id = harness.start(1, 2)
     first, cursor = harness.ledger.news_of_run(run_id, START)

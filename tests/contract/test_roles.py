@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,25 @@ from penstock.db.roles import AUDITED_ACTS, GRANTS, PURPOSES, Role, make_roles, 
 from penstock.errors import ActRefused, ConfigError, PenstockError, UsageError
 from penstock.lifecycle import Outcome, PartitionStatus
 from penstock.partition import AttemptKey, new_run_id, new_ulid
+from penstock.projections.fact import Cursor
+from penstock.state.action_plans import ActionPlan, ActionPlanStore
+from penstock.state.alert_deliveries import AlertDeliveryStore
+from penstock.state.alert_records import Alert, AlertChanges, AlertState, EvaluationCursor, NewDelivery, NoticeKind
+from penstock.state.alerts import AlertStore
 from penstock.state.audited import AuditedAct
 from penstock.state.authority import AuthorityStore
 from penstock.state.breakers import BreakerStore
 from penstock.state.control import ControlStore
+from penstock.state.idempotency import IdempotencyStore
+from penstock.state.logins import LoginStore
 from penstock.state.marks import MarkStore
+from penstock.state.orders import Order, OrderKind, OrderState, OrderStore
 from penstock.state.quota import QuotaStore
 from penstock.state.reader import StateReader
 from penstock.state.recheck import FailedRecheck
 from penstock.state.retries import Decided, RetryStore
 from penstock.state.shares import ShareStore
+from penstock.state.tokens import TokenRole, TokenStore
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.pointers import PointerReader
@@ -41,6 +51,7 @@ from support.builders import (
     TENANT,
     WORKSPACE,
     Actors,
+    SetClock,
     accepted,
     another_handle,
     audit_entry,
@@ -244,6 +255,57 @@ def test_only_the_control_plane_claims_quotas_and_the_others_read_them(estate: E
         assert refusal(partial(ShareStore(other).release, "ads", token)).startswith(DENIED)
         assert refusal_of(other, "DELETE FROM source_quota").startswith(DENIED)
     assert refusal_of(estate.holding(Role.EXTRACTOR), "SELECT 1 FROM source_quota").startswith(DENIED)
+
+
+def test_only_the_control_plane_has_tokens_sessions_orders_and_plans(estate: Estate) -> None:
+    control, clock = estate.holding(Role.CONTROL), SetClock()
+    worker = WorkerStore(control, clock).register(control_loop=True)
+    tokens, logins, orders = TokenStore(control, clock), LoginStore(control, clock), OrderStore(control, clock)
+    entry = audit_entry(command="tokens create")
+    made = tokens.create("a" * 16, "kim", TokenRole.VIEWER, "hash", entry)
+    tokens.touch(made)
+    logins.begin("digest", timedelta(hours=1), token_id=made.token_id)
+    logins.count_failure("client")
+    assert logins.find("digest") is not None
+    order = Order(new_ulid(), OrderKind.RUN, {}, {}, None, "kim", OrderState.QUEUED, NOW)
+    orders.create(order, audit_entry(command="orders create"))
+    claimed = orders.claim(worker)
+    assert claimed is not None
+    ControlStore(control, clock).start_run(new_run_id(), worker, "kim", {}, 0, order=claimed.claim)
+    assert orders.finish(claimed.claim, OrderState.SUCCEEDED, result={})
+    plan = ActionPlan("p", "retry", {}, {}, None, "kim", 1, 0, "d", {}, NOW, NOW + timedelta(hours=1))
+    plans = ActionPlanStore(control, clock)
+    plans.add(plan)
+    plans.claim("p", "kim", worker)
+    plans.finish("p", worker, {})
+    keys = IdempotencyStore(control, clock)
+    keys.begin("kim", "k", "d", worker)
+    keys.finish("kim", "k", worker, 200, "{}")
+    assert tokens.revoke("kim", entry)
+    tables = ("api_token", "login_session", "login_failure", "run_order", "action_plan", "idempotency_key")
+    for role in (Role.EXTRACTOR, Role.VALIDATOR, Role.LOADER, Role.CONSUMER):
+        for table in tables:
+            assert refusal_of(estate.holding(role), f"SELECT 1 FROM {table}").startswith(DENIED)
+            assert refusal_of(estate.holding(role), f"DELETE FROM {table}").startswith(DENIED)
+
+
+def test_only_the_control_plane_evaluates_alerts_and_delivers(estate: Estate) -> None:
+    control = estate.holding(Role.CONTROL)
+    worker = WorkerStore(control, SetClock()).register(control_loop=True)
+    store, queue = AlertStore(control), AlertDeliveryStore(control)
+    before = store.lead(worker)
+    assert before is not None
+    after = EvaluationCursor(Cursor(1, 1), NOW, NOW)
+    alert = Alert("r", "s", "a", 1, AlertState.FIRING, NOW, 1, "m", None, None, ("ops",), NOW, NOW, 1)
+    told = NewDelivery("d", "a", "r", "s", NoticeKind.FIRED, "ops", {}, NOW, NOW)
+    store.evaluate(worker, before, after, lambda alerts: AlertChanges((alert,), (told,)))
+    claimed = queue.claim(worker, NOW)
+    assert claimed is not None
+    assert queue.delivered(claimed, NOW)
+    for role in (Role.EXTRACTOR, Role.VALIDATOR, Role.LOADER, Role.CONSUMER):
+        for table in ("alert", "alert_delivery", "alert_cursor"):
+            assert refusal_of(estate.holding(role), f"SELECT 1 FROM {table}").startswith(DENIED)
+            assert refusal_of(estate.holding(role), f"DELETE FROM {table}").startswith(DENIED)
 
 
 def test_the_control_plane_writes_breakers_and_backfills(estate: Estate) -> None:
@@ -543,9 +605,10 @@ def test_a_consumer_writes_nothing_and_an_extractor_does_not_even_read(estate: E
 @pytest.mark.parametrize("role", Role)
 def test_nobody_deletes_history_or_changes_the_schema(estate: Estate, role: Role) -> None:
     queues = {table for table, privileges in GRANTS[role].items() if "DELETE" in privileges}
-    own = (
-        {"event", "source_quota", "source_share"} if role is Role.CONTROL else set()
-    )  # old windows, dead workers' shares
+    # old windows, dead workers' shares; sessions, failures, plans and request keys that expired
+    api = {"login_session", "login_failure", "action_plan", "idempotency_key"}
+    alerts = {"alert", "alert_delivery"}  # recovered and delivered long ago
+    own = {"event", "source_quota", "source_share", *api, *alerts} if role is Role.CONTROL else set()
     assert queues <= {"retry_due", "publish_due", "load_batch_item", *own}
     forbidden = [
         *(f"DELETE FROM {table}" for table in TABLES if table not in queues),

@@ -22,6 +22,7 @@ from penstock.db.triggers import (
     REFUSALS,
     exported_events_may_go,
     freeze_closed_attempts,
+    protect_tokens_and_orders,
     statements,
 )
 from support import builders
@@ -135,7 +136,7 @@ def test_the_triggers_of_the_database_are_those_that_the_code_would_make(
         return [str(text).replace(f"{of.schema}.", "") for text in found]
 
     def make(connection: sa.Connection) -> None:
-        for make in (statements, exported_events_may_go, freeze_closed_attempts):
+        for make in (statements, exported_events_may_go, freeze_closed_attempts, protect_tokens_and_orders):
             for statement in make(declared.dialect):
                 connection.exec_driver_sql(statement)
 

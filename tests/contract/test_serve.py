@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from penstock.control import serve as loop
 from penstock.control.serve import serve
 from penstock.db.engine import Database
 from penstock.errors import ConfigError, TransientError
@@ -20,13 +19,11 @@ from support.builders import Actors, days
 SOON = timedelta(milliseconds=1)
 
 
-@pytest.fixture
-def said() -> list[tuple[str, Mapping[str, Any]]]:
-    return []
-
-
-def into(said: list[tuple[str, Mapping[str, Any]]]) -> loop.LogEvent:
-    return lambda event, facts: said.append((event, facts))
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The log of the loop, with every level."""
+    caplog.set_level("DEBUG", "penstock.control.serve")
+    return caplog
 
 
 @pytest.fixture
@@ -37,7 +34,7 @@ def own_postgres() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def test_a_database_that_restarts_is_waited_for(
-    own_postgres: tuple[str, Callable[[], None]], said: list[tuple[str, Mapping[str, Any]]]
+    own_postgres: tuple[str, Callable[[], None]], log: pytest.LogCaptureFixture
 ) -> None:
     url, restart = own_postgres
     actors = Actors.on(builders.migrated(Database(url, schema="restarted")))
@@ -52,13 +49,13 @@ def test_a_database_that_restarts_is_waited_for(
             actors.database.transact(lambda c: c.exec_driver_sql("SELECT pg_sleep(3)"))
         return {"found": actors.reader.count([days(1, 3)])}
 
-    serve(tick, SOON, threading.Event(), into(said), rounds=3)
-    assert [event for event, _ in said].count("round.finished") == 3
-    assert "round.failed" in [event for event, _ in said]
+    serve(tick, SOON, threading.Event(), rounds=3)
+    assert log.messages.count("round.finished") == 3
+    assert "round.failed" in log.messages
     actors.database.close()
 
 
-def test_pauses_after_failures_grow_and_end_with_a_success(said: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_pauses_after_failures_grow_and_end_with_a_success(log: pytest.LogCaptureFixture) -> None:
     waited: list[float] = []
 
     class NoTime(threading.Event):
@@ -74,11 +71,13 @@ def test_pauses_after_failures_grow_and_end_with_a_success(said: list[tuple[str,
             raise TransientError("the database is away")
         return {}
 
-    serve(tick, SOON, stop, into(said), rounds=2)
+    serve(tick, SOON, stop, rounds=2)
     assert [pause for pause in waited if pause >= 1] == [2, 4, 8, 16, 32, 60, 60, 2]
+    failed = [record.__dict__["facts"] for record in log.records if record.message == "round.failed"]
+    assert failed[0] == {"error": "the database is away", "failures": 1, "retry_in_seconds": 2}
 
 
-def test_what_waits_is_done_at_once_and_a_stop_is_obeyed(said: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_what_waits_is_done_at_once_and_a_stop_is_obeyed() -> None:
     stop = threading.Event()
     rounds = 0
 
@@ -89,20 +88,20 @@ def test_what_waits_is_done_at_once_and_a_stop_is_obeyed(said: list[tuple[str, M
             stop.set()
         return {"waiting": 1}
 
-    serve(tick, timedelta(hours=1), stop, into(said))
+    serve(tick, timedelta(hours=1), stop)
     assert rounds == 5
 
 
-def test_an_error_that_will_not_pass_ends_the_loop(said: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_an_error_that_will_not_pass_ends_the_loop() -> None:
     def tick() -> Mapping[str, Any]:
         raise ConfigError("the workspace file is wrong")
 
     with pytest.raises(ConfigError):
-        serve(tick, SOON, threading.Event(), into(said))
+        serve(tick, SOON, threading.Event())
 
 
 def test_a_cluster_that_worked_is_waited_for_and_one_that_never_did_is_an_error(
-    said: list[tuple[str, Mapping[str, Any]]],
+    log: pytest.LogCaptureFixture,
 ) -> None:
     class NoTime(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -115,8 +114,8 @@ def test_a_cluster_that_worked_is_waited_for_and_one_that_never_did_is_an_error(
             raise ClusterUnfit("no executor was registered")
         return {}
 
-    serve(tick, SOON, NoTime(), into(said), rounds=2)
-    assert [event for event, _ in said] == ["round.finished", "round.failed", "round.failed", "round.finished"]
+    serve(tick, SOON, NoTime(), rounds=2)
+    assert log.messages == ["round.finished", "round.failed", "round.failed", "round.finished"]
     outcomes = [False]
     with pytest.raises(ClusterUnfit):
-        serve(tick, SOON, NoTime(), into(said))
+        serve(tick, SOON, NoTime())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -868,6 +870,34 @@ GOOD: dict[str, dict[str, Any]] = {
     "source_quota": {"source": "demo", "window_name": "day", "window_start": NOW, "budget": 10, "claimed": 1},
     "source_pace": {"source": "demo", "per_second": 5.0},
     "source_share": {"source": "paced", "worker_token": "w", "per_second": 5.0, "touched_at": NOW},
+    "api_token": {
+        "token_id": "t", "name": "kim", "role": "viewer", "secret_hash": "h", "created_at": NOW, "created_by": "ada",
+    },
+    "login_session": {
+        "session_digest": "d", "token_id": "known", "created_at": NOW, "expires_at": NOW + timedelta(hours=1),
+    },
+    "login_failure": {"client": "127.0.0.1", "failures": 1, "since": NOW},
+    "run_order": {
+        "order_id": "o", "kind": "run", "selection": {}, "options": {}, "actor": "kim", "state": "queued",
+        "created_at": NOW,
+    },
+    "action_plan": {
+        "token": "p", "act": "retry", "selection": {}, "options": {}, "actor": "kim", "ledger_position": 1,
+        "total": 1, "digest": "d", "items": {}, "created_at": NOW, "expires_at": NOW + timedelta(hours=1),
+    },
+    "idempotency_key": {
+        "actor": "kim", "request_key": "k", "request_digest": "d", "reserved_id": "r", "worker_token": "w",
+        "created_at": NOW,
+    },
+    "alert": {
+        "rule": "late", "subject": "demo.daily", "alert_id": "a", "episode": 1, "state": "pending", "since": NOW,
+        "matches": 1, "message": "demo.daily is late", "channels": ["ops"], "notices": 0,
+    },
+    "alert_delivery": {
+        "delivery_id": "d", "alert_id": "a", "rule": "late", "subject": "demo.daily", "kind": "fired",
+        "channel": "ops", "body": {}, "state": "waiting", "created_at": NOW, "not_before": NOW,
+    },
+    "alert_cursor": {"one": 1},
     "pause_selector": {
         "first_date": date(2024, 6, 1), "last_date": date(2024, 6, 1), "paused": True, "since": NOW, "actor": "ada",
     },
@@ -908,6 +938,8 @@ SUCCEEDED = {
     "outcome": "SUCCEEDED", "stage": "validate", "finished_at": NOW, "record_count": 1, "payload_digest": "d",
     "payload_bytes": 1, "content_digest": "c",
 }  # fmt: skip
+FIRED = {"state": "firing", "fired_at": NOW, "notified_at": NOW, "notices": 1}
+EVALUATED = {"ledger_transaction": 1, "ledger_position": 1, "started_at": NOW, "evaluated_at": NOW}
 FAILED = {"outcome": "FAILED", "stage": "extract", "error_class": "data", "error_message": "bad", "finished_at": NOW}
 
 IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
@@ -928,6 +960,55 @@ IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
     ("used_requests_were_claimed", "source_quota", {"spans": -1}),
     ("a_pace_is_positive", "source_pace", {"per_second": 0.0}),
     ("a_share_is_not_negative", "source_share", {"per_second": -0.5}),
+    ("token_role_is_known", "api_token", {"role": "owner"}),
+    ("a_revocation_has_an_author", "api_token", {"revoked_at": NOW}),
+    ("a_revocation_has_an_author", "api_token", {"revoked_by": "ada"}),
+    ("a_session_lasts", "login_session", {"expires_at": NOW}),
+    ("a_session_has_a_token_or_a_name", "login_session", {"token_id": None}),
+    ("a_session_has_a_token_or_a_name", "login_session", {"name": "kim", "role": "viewer"}),
+    ("a_session_has_a_token_or_a_name", "login_session", {"token_id": None, "name": "kim"}),
+    ("session_role_is_known", "login_session", {"token_id": None, "name": "kim", "role": "owner"}),
+    ("login_failures_are_counted", "login_failure", {"failures": 0}),
+    ("order_kind_is_known", "run_order", {"kind": "dance"}),
+    ("order_state_is_known", "run_order", {"state": "lost"}),
+    ("an_order_in_progress_has_a_worker", "run_order", {"state": "claimed"}),
+    ("an_order_in_progress_has_a_worker", "run_order", {"state": "running"}),
+    ("a_queued_order_has_no_worker", "run_order", {"worker_token": "w"}),
+    ("a_failed_order_says_why", "run_order", {"state": "failed", "finished_at": NOW}),
+    ("a_failed_order_says_why", "run_order", {"error_message": "bad"}),
+    ("ended_order_has_a_time", "run_order", {"state": "succeeded"}),
+    ("ended_order_has_a_time", "run_order", {"finished_at": NOW}),
+    ("claims_are_not_negative", "run_order", {"claims": -1}),
+    ("alert_state_is_known", "alert", {"state": "muted"}),
+    ("a_pending_alert_has_not_fired", "alert", {**FIRED, "state": "pending"}),
+    ("a_firing_alert_has_fired", "alert", {"state": "firing"}),
+    ("a_recovered_alert_has_a_time", "alert", {**FIRED, "state": "recovered"}),
+    ("a_recovered_alert_has_a_time", "alert", {**FIRED, "recovered_at": NOW}),
+    ("a_fired_alert_was_notified", "alert", {**FIRED, "notified_at": None}),
+    ("a_fired_alert_was_notified", "alert", {**FIRED, "notices": 0}),
+    ("a_fired_alert_was_notified", "alert", {"notified_at": NOW}),
+    ("an_alert_counts", "alert", {"episode": 0}),
+    ("an_alert_counts", "alert", {"matches": -1}),
+    ("an_alert_counts", "alert", {**FIRED, "notices": -1}),
+    ("notification_kind_is_known", "alert_delivery", {"kind": "whispered"}),
+    ("delivery_state_is_known", "alert_delivery", {"state": "lost", "finished_at": NOW}),
+    ("finished_delivery_has_a_time", "alert_delivery", {"state": "delivered"}),
+    ("finished_delivery_has_a_time", "alert_delivery", {"finished_at": NOW}),
+    (
+        "finished_delivery_has_no_worker",
+        "alert_delivery",
+        {"state": "delivered", "finished_at": NOW, "worker_token": "w"},
+    ),
+    ("a_dropped_delivery_says_why", "alert_delivery", {"state": "dropped", "finished_at": NOW}),
+    ("deliveries_are_counted", "alert_delivery", {"attempts": -1}),
+    ("one_alert_cursor_per_schema", "alert_cursor", {"one": 2}),
+    *(("an_evaluation_has_a_cursor", "alert_cursor", {**EVALUATED, name: None}) for name in EVALUATED),
+    ("a_plan_counts_items", "action_plan", {"total": -1}),
+    ("a_plan_lasts", "action_plan", {"expires_at": NOW}),
+    ("an_applied_plan_has_a_result", "action_plan", {"applied_at": NOW}),
+    ("an_applied_plan_has_a_result", "action_plan", {"result": {}}),
+    ("an_answered_request_has_a_response", "idempotency_key", {"status": 200}),
+    ("an_answered_request_has_a_response", "idempotency_key", {"response": "{}"}),
     ("backfill_status_is_known", "backfill", {"status": "asleep"}),
     ("chunks_are_not_empty", "backfill", {"chunk_size": 0}),
     ("chunks_are_not_empty", "backfill", {"max_chunks": 0}),
@@ -982,6 +1063,11 @@ FORBIDDEN: list[tuple[str, str]] = [
     ("closed_attempts_are_frozen", "UPDATE partition_attempt SET outcome = 'CANCELLED' WHERE outcome = 'FAILED'"),
     ("marks_of_attempts_are_set_once", "UPDATE partition_attempt SET demoted_at = NULL"),
     ("attempts_are_never_deleted", "DELETE FROM partition_attempt"),
+    ("tokens_are_never_deleted", "DELETE FROM api_token WHERE token_id = 'unused'"),
+    ("revoked_tokens_stay_revoked", "UPDATE api_token SET revoked_at = NULL, revoked_by = NULL"),
+    ("revoked_tokens_stay_revoked", "UPDATE api_token SET role = 'admin'"),
+    ("orders_are_never_deleted", "DELETE FROM run_order"),
+    ("ended_orders_stay_ended", "UPDATE run_order SET state = 'queued', finished_at = NULL"),
 ]
 
 
@@ -1001,12 +1087,19 @@ def lived_in(request: pytest.FixtureRequest) -> Iterator[Actors]:
         actors.execute(sa.insert(schema.worker).values(WORKER))
         actors.execute(sa.insert(schema.backfill).values({**GOOD["backfill"], "backfill_id": "b"}))
         actors.execute(sa.insert(schema.source_pace).values({**GOOD["source_pace"], "source": "paced"}))
+        revoked = {"name": "former", "revoked_at": NOW, "revoked_by": "ada"}
+        for token, change in (("known", {"name": "known"}), ("unused", revoked)):
+            row = {**GOOD["api_token"], "token_id": token, **change}
+            actors.execute(sa.insert(schema.api_token).values(row))
+        ended = {"order_id": "ended", "state": "succeeded", "finished_at": NOW}
+        actors.execute(sa.insert(schema.run_order).values({**GOOD["run_order"], **ended}))
         yield actors
         database.engine.dispose()
 
 
 WORKER = {"token": "w", "host": "h", "machine": "m", "process": "1:1", "started_at": NOW, "heartbeat_at": NOW}
 POSSIBLE = [(table, good) for table, good in GOOD.items() if table != "workspace"]
+POSSIBLE += [("alert", GOOD["alert"] | FIRED), ("alert_cursor", GOOD["alert_cursor"] | EVALUATED)]
 POSSIBLE += [("partition_attempt", GOOD["partition_attempt"] | end) for end in (SUCCEEDED, FAILED)]
 
 
@@ -1086,6 +1179,23 @@ def test_history_cannot_be_swept_away_past_the_triggers(lived_in: Actors, table:
         with pytest.raises(sa.exc.IntegrityError, match=r"append-only|never deleted"):
             connection.execute(sa.text(sweep[lived_in.database.dialect]))
         transaction.rollback()
+
+
+def test_a_database_that_nobody_closed_returns_its_connections(postgres_url: str) -> None:
+    database, observer = (Database(f"{postgres_url}?application_name={name}") for name in ("unclosed", "observer"))
+    count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'unclosed'")
+    with database.engine.connect() as connection:
+        assert connection.execute(count).scalar() == 1
+    del connection, database
+    gc.collect()
+    with observer.engine.connect() as connection:
+        for _ in range(200):  # the server ends a session after the client has closed it
+            if not connection.execute(count).scalar():
+                break
+            connection.rollback()
+            time.sleep(0.05)
+        assert connection.execute(count).scalar() == 0
+    observer.close()
 
 
 def test_every_named_refusal_of_the_schema_is_tried() -> None:

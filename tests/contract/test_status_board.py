@@ -16,6 +16,7 @@ from penstock.clock import utc_now
 from penstock.control.select import Selection
 from penstock.digests import versioned
 from penstock.expected import ExpectedRange
+from penstock.lake.local import LocalLake
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged, Event, PartitionHidden, PartitionPublished
 from penstock.lifecycle import Act, DisplayStatus
@@ -491,10 +492,11 @@ def model(day: int = 3, customer: str = "all", query: str = "spend") -> Partitio
 
 
 class EventHistory:
-    """Events that are not folded yet, and inputs of partitions: a board of them needs no database."""
+    """Events that are not folded yet, and inputs of partitions: a board of them needs no database and no file."""
 
-    def __init__(self) -> None:
+    def __init__(self, lake: LocalLake) -> None:
         self.now = NOW
+        self._lake = lake
         self._facts: list[Fact] = []
         self._versions: Counter[PartitionKey] = Counter()
         self._inputs: list[tuple[Any, ...]] = []
@@ -546,8 +548,8 @@ class EventHistory:
         assets = [(customer, name) for customer in ("all", "1", "2") for name in ("spend", "other")]
         expected = [ExpectedRange("models", *asset, EXPECTED.first, EXPECTED.last) for asset in assets]
         expected += [replace(EXPECTED, customer_id=customer) for customer in ("1", "2")]
-        nowhere: Any = None  # nothing is in files
-        current = Current(nowhere, nowhere, self._consumed, OWNER, Manifest(), self._facts)
+        nowhere: Any = None  # no event is read from the ledger
+        current = Current(self._lake, nowhere, self._consumed, OWNER, Manifest(), self._facts)
         return Board(current, expected, [reads, other, policy()], self.now)
 
     def stale(self, *, own: bool = False, days: int = 2) -> list[PartitionKey]:
@@ -555,8 +557,8 @@ class EventHistory:
 
 
 @pytest.fixture
-def history() -> EventHistory:
-    return EventHistory()
+def history(tmp_path: Path) -> EventHistory:
+    return EventHistory(LocalLake(str(tmp_path)))
 
 
 whose = pytest.mark.parametrize("own", [True, False], ids=["of its customer", "of all customers"])

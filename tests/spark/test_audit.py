@@ -282,6 +282,40 @@ def recover(shop: Shop) -> list[Line]:
     return [(0, "begun"), (0, "done")]
 
 
+def create_token(shop: Shop) -> list[Line]:
+    shop.filters, shop.flags = {"name": "airflow"}, {"role": "operator"}
+    shop.ws.tokens.create("airflow", "operator", actor="kim")
+    return [(1, "done")]
+
+
+def revoke_token(shop: Shop) -> list[Line]:
+    shop.filters = {"name": "airflow"}
+    shop.ws.tokens.create("airflow", "operator", actor="set-up")
+    assert shop.ws.tokens.revoke("airflow", actor="kim")
+    return [(1, "done")]
+
+
+def end_sessions(shop: Shop) -> list[Line]:
+    shop.filters = {"name": "airflow"}
+    _, text = shop.ws.tokens.create("airflow", "operator", actor="set-up")
+    shop.ws.logins.login(text, "127.0.0.1")
+    assert shop.ws.logins.end_all("airflow", actor="kim") == 1
+    return [(1, "done")]
+
+
+def create_order(shop: Shop) -> list[Line]:
+    shop.filters, shop.flags = ONE_FILTER, {"kind": "run", "reprocess": True, "reason": "fixed"}
+    shop.ws.orders.create("run", ONE, {"reprocess": True}, reason="fixed", actor="kim")
+    return [(1, "done")]
+
+
+def cancel_order(shop: Shop) -> list[Line]:
+    order = shop.ws.orders.create("reconcile", actor="set-up")
+    shop.filters = {"order_id": order.order_id}
+    assert shop.ws.orders.cancel(order.order_id, actor="kim")
+    return [(1, "done")]
+
+
 ACTS: dict[AuditedAct, Callable[[Shop], list[Line]]] = {
     AuditedAct.RUN_REPROCESS: reprocess,
     AuditedAct.RUNS_RESUME: resume_run,
@@ -311,6 +345,11 @@ ACTS: dict[AuditedAct, Callable[[Shop], list[Line]]] = {
     AuditedAct.VACUUM: vacuum,
     AuditedAct.LEDGER_EXPORT: export_ledger,
     AuditedAct.RECOVER: recover,
+    AuditedAct.TOKENS_CREATE: create_token,
+    AuditedAct.TOKENS_REVOKE: revoke_token,
+    AuditedAct.TOKENS_LOGOUT: end_sessions,
+    AuditedAct.ORDERS_CREATE: create_order,
+    AuditedAct.ORDERS_CANCEL: cancel_order,
 }
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.app import Workspace
+from penstock.app import Workspace, load_workspace
 from penstock.control.select import Selection
 from penstock.partition import PartitionKey, RunId
-from support.workspaces import Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
+from penstock.state.orders import OrderState
+from support.workspaces import NOW, Silent, customer_id, key, open_at, rows_by_partition, run, write_workspace
 
 FROM_MAY: dict[str, Any] = {"start_date": "2024-05-30"}  # twelve days: two of May, ten of June
 SPEND = "SELECT logical_date, sum(cost_micros) AS cost, count(*) AS rows_ FROM demo.campaign_daily GROUP BY ALL"
@@ -40,6 +42,16 @@ class Cancelling(Hearing):
         if len(self.heard) == 2 and name == "extract":
             *_, running = (row["run_id"] for row in self._ws.status.current().runs().to_pylist())
             self._ws.runs.cancel(RunId(running), actor="test")
+        return super().stage(name, partitions)
+
+
+class Stopping(Hearing):
+    """The process gets a signal when the first run validates its last batch."""
+
+    has_signal = False
+
+    def stage(self, name: str, partitions: int) -> Callable[[float], None]:
+        self.has_signal = self.has_signal or name == "validate"
         return super().stage(name, partitions)
 
 
@@ -132,3 +144,29 @@ def test_one_that_is_cancelled_is_the_last_and_the_rest_stays_due(tmp_path: Path
     assert (summary.end, len(summary.runs), summary.planned, summary.loaded) == ("cancelled", 2, 20, 10)
     again = run(ws, spark)
     assert (len(again.runs), again.planned, again.loaded) == (2, 14, 14)
+
+
+@pytest.mark.parametrize("reprocess", [False, True])
+def test_an_order_that_is_stopped_between_its_runs_is_continued(tmp_path: Path, spark: Any, reprocess: bool) -> None:
+    moments = [NOW]
+    folder = write_workspace(tmp_path, customers=2, query=FROM_MAY, control={"largest_run": 10})
+    ws = load_workspace(folder, lambda: moments[-1])
+    ws.maintenance.migrate()
+    if reprocess:
+        run(ws, spark)
+        moments.append(NOW + timedelta(minutes=1))
+    ws.orders.create("run", Selection(), {"reprocess": reprocess}, actor="kim")
+    watcher = Stopping(ws)
+    loops = [ws.context.workers.register(control_loop=True) for _ in range(2)]
+    stopped = ws.orders.execute_next(loops[0], watcher, lambda: watcher.has_signal)
+    assert watcher.heard == ["run 1: 10 partitions, then 14 more to fetch"]
+    assert stopped is not None
+    assert (stopped.state, stopped.worker_token) == (OrderState.QUEUED, None)
+    done = ws.orders.execute_next(loops[1])
+    assert done is not None
+    assert (done.state, done.error_message) == (OrderState.SUCCEEDED, None)
+    assert done.result is not None
+    assert done.result["counts"]["accepted"] == 14
+    days = [f"2024-05-{day}" for day in (30, 31)] + [f"2024-06-{day:02}" for day in range(1, 11)]
+    attempts = {len(ws.context.state.attempts(key(number, day))) for number in (1, 2) for day in days}
+    assert attempts == {2 if reprocess else 1}

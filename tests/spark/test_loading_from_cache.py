@@ -156,7 +156,7 @@ def _breaks_down(*_: Any) -> Any:
 
 def _break_workers(workspace: Workspace, spark: Any, keys: list[Any], patch: pytest.MonkeyPatch) -> None:
     """Workers do not see patches of this process; the job fails before it begins."""
-    patch.setattr(load, "spread", _breaks_down)
+    patch.setattr(load, "run_in_workers", _breaks_down)
     run(workspace, spark, *keys)
 
 

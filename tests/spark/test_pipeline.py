@@ -29,7 +29,7 @@ from penstock.flow.heartbeat import Heartbeat
 from penstock.lifecycle import DisplayStatus, Outcome, PartitionStatus, Stage
 from penstock.partition import PartitionKey, new_run_id
 from penstock.pipeline import load
-from penstock.pipeline.spark_jobs import collected, mapped, spread
+from penstock.pipeline.worker_jobs import run_in_workers
 from penstock.projections.fact import START, Cursor
 from penstock.source.demo import DemoSource
 from penstock.source.protocol import RunContext
@@ -69,8 +69,8 @@ def test_workers_of_a_local_master_come_from_a_process_that_has_imported_what_th
                 {"said": [started, daemon.MODULE, *places, f"frozen {gc.get_freeze_count() > 5_000}"]}
             )
 
-    frame = spread(spark, pa.table({"item": [1]}), [0])
-    started, ours, *places, frozen = collected(mapped(frame, look, "said string")).column("said").to_pylist()
+    [answer] = run_in_workers(spark, pa.table({"item": [1]}), [0], look, "said string")
+    started, ours, *places, frozen = answer.column("said").to_pylist()
     assert started == ours
     assert [place for place in places if ".zip" in place] == []
     assert frozen == "frozen True"
@@ -81,11 +81,11 @@ def test_a_few_slices_are_loaded_without_a_job_and_many_with_one_to_the_same_row
 ) -> None:
     begun: list[int] = []
 
-    def counted(session: Any, items: Any, tasks: Any) -> Any:
+    def counted(session: Any, items: Any, tasks: Any, *rest: Any) -> Any:
         begun.append(len(tasks))
-        return spread(session, items, tasks)
+        return run_in_workers(session, items, tasks, *rest)
 
-    monkeypatch.setattr(load, "spread", counted)
+    monkeypatch.setattr(load, "run_in_workers", counted)
 
     def loaded(folder: str) -> tuple[int, list[list[dict[str, Any]]]]:
         """How many jobs the loads took, a first time and as a replacement, and the rows that readers see."""

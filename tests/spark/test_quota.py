@@ -147,3 +147,25 @@ def test_tickets_are_deleted_after_their_window(tmp_path: Path, web: Service, sp
     names = [entry.path for entry in ws.context.lake.list("quota")]
     assert names
     assert "quota/1000-01OLD/0" not in names
+
+
+def test_a_job_that_breaks_does_not_repeat_the_requests_of_earlier_jobs(
+    tmp_path: Path, web: Service, spark: Any
+) -> None:
+    make(tmp_path, web, "1000/d")
+    body = yaml.safe_load((tmp_path / "penstock.yaml").read_text())
+    fault = {"fault": "crash", "customer": "c02", "date": str(LAST)}
+    body["sources"]["zeta"] = {"kind": "demo", "seed": 7, "rows": 5, "faults": [fault]}  # fetched after `web`
+    body["queries"]["zeta_daily"] = {
+        "source": "zeta",
+        "start_date": LAST,
+        "fields": [{"name": "clicks", "type": "long"}],
+        "unknown_fields": "ignore",
+    }
+    body["spark"]["driver_partitions"] = 0
+    (tmp_path / "penstock.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
+    ws = open_at(tmp_path, NOW)
+    done = ws.runs.start(spark=spark)
+    assert (done.accepted, done.rejected, done.cancelled) == (7, 0, 1)
+    assert Counter(asked.path for asked in web.asked) == {f"/sales/c{number:02}": 1 for number in range(4)}
+    assert used(ws) == (4, 4, 996)

@@ -18,13 +18,14 @@ from penstock.contract.contract import Contract
 from penstock.contract.schema import arrow_schema
 from penstock.control.lake_evidence import table_contract
 from penstock.db import schema as tables
-from penstock.lifecycle import AttemptReason
+from penstock.errors import ErrorClass
+from penstock.lifecycle import AttemptReason, Stage
 from penstock.partition import AttemptKey, PartitionKey, RunId, new_run_id
 from penstock.pipeline.load import stage_part
 from penstock.pipeline.verify import Content, table_damage
 from penstock.raw.sink import RawSink
 from penstock.state.control import ControlStore
-from penstock.state.records import Accepted, Planned
+from penstock.state.records import Accepted, Planned, Rejected
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import WorkerStore
 from penstock.warehouse.format import Table
@@ -41,6 +42,7 @@ FIELDS_OF = {
     "wide": [*FIELDS, {"name": "campaign_name", "type": "string"}],
 }
 WIDE_BYTES = 1000
+SHRUNK = {"check": "shrink", "severity": "reject", "message": "3 rows instead of 30", "count": 1}
 
 
 def content_digest(rows: pa.Table, version: str = "v1") -> str:
@@ -112,6 +114,26 @@ class Harness:
         assert len(applied) == len(issued)
         self.workers.stop(token)
         return run_id, {attempt.partition for attempt in applied}
+
+    def hold_back(self, partition: PartitionKey, complaints: Sequence[Mapping[str, Any]] = (SHRUNK,)) -> RunId:
+        """A run that was received and sealed, and that checks rejected."""
+        token, seen, contract = (
+            self.workers.register(),
+            self._last_attempts(),
+            self.workspace.context.contracts["campaign_daily"],
+        )
+        plan = Planned(
+            partition, seen.get(partition, 0), AttemptReason.MISSING, contract.fingerprint, contract.schema_version
+        )
+        [issued], _ = self.control.issue(new_run_id(), token, 0, [plan])
+        whole = self._accepted(issued.attempt, clicks=7, rows=3, token=token)
+        verdict = Rejected(
+            issued.attempt, token, Stage.VALIDATE, ErrorClass.DATA, "shrunk", [dict(c) for c in complaints],
+            whole.record_count, whole.payload_digest, whole.payload_bytes, whole.content_digest,
+        )  # fmt: skip
+        assert self.validator.judge([verdict]).applied
+        self.workers.stop(token)
+        return issued.attempt.run_id
 
     def _last_attempts(self) -> dict[PartitionKey, int]:
         c = tables.partition_attempt.c

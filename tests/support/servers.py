@@ -8,14 +8,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
+
+from support.apt import installed
+
+_S3_PROGRAM = Path(__file__).with_name("s3_server.py")
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -35,7 +37,7 @@ def postgres() -> Iterator[str]:
 @contextmanager
 def postgres_to_restart() -> Iterator[tuple[str, Callable[[], None]]]:
     """The same, with a function that restarts it."""
-    programs = _postgres_programs() or _install_postgres()
+    programs = installed("postgresql", _postgres_programs)
     folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # short: a socket path has at most 107 characters
     data, port = folder / "data", free_port()
     settings = (
@@ -68,18 +70,6 @@ def _postgres_programs() -> Path | None:
     return next((f for f in folders if (f / "initdb").exists() and (f / "pg_ctl").exists()), None)
 
 
-def _install_postgres() -> Path:
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise RuntimeError("PostgreSQL is not installed: install it (Debian: apt-get install postgresql)")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-q"], check=True, env=env, stdout=subprocess.DEVNULL)
-    subprocess.run(["apt-get", "install", "-q", "-y", "postgresql"], check=True, env=env, stdout=subprocess.DEVNULL)
-    programs = _postgres_programs()
-    if programs is None:
-        raise RuntimeError("apt-get installed postgresql, but there is no initdb under /usr/lib/postgresql/*/bin")
-    return programs
-
-
 def _as_postgres(*command: str | Path) -> None:
     """PostgreSQL refuses to run as root, so root uses the account that the package created."""
     become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
@@ -98,7 +88,7 @@ def s3(*program: str, host: str = "127.0.0.1") -> Iterator[str]:
     this host. It listens at `host`."""
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
-    command = [sys.executable, *(program or (__file__,)), str(port), *(() if program else (host,))]
+    command = [sys.executable, *(program or (str(_S3_PROGRAM),)), str(port), *(() if program else (host,))]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_until_it_answers(endpoint, server)
@@ -170,30 +160,3 @@ def _wait_until_it_answers(endpoint: str, server: subprocess.Popen[bytes]) -> No
             return
         time.sleep(0.05)
     raise RuntimeError(f"the S3 server did not answer at {endpoint} within a minute")
-
-
-def s3_application() -> Callable[..., Iterable[bytes]]:
-    """Make moto atomic: it checks whether a key exists and then writes it, without a lock; S3 has no such gap."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-
-    app = DomainDispatcherApplication(create_backend_app)
-    one_at_a_time = threading.Lock()
-
-    def atomic(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if "HTTP_IF_NONE_MATCH" in environ or "HTTP_IF_MATCH" in environ:
-            with one_at_a_time:
-                return list(app(environ, start_response))
-        answer: Iterable[bytes] = app(environ, start_response)
-        return answer
-
-    return atomic
-
-
-def _serve_s3(port: int, host: str) -> None:
-    from werkzeug.serving import run_simple
-
-    run_simple(host, port, s3_application(), threaded=True)
-
-
-if __name__ == "__main__":
-    _serve_s3(int(sys.argv[1]), sys.argv[2])

@@ -63,6 +63,7 @@ def write_workspace(
     python: Path | None = None,
     driver_partitions: int = 0,
     control: dict[str, Any] | None = None,
+    alerts: dict[str, Any] | None = None,
 ) -> Path:
     """Write (or rewrite) penstock.yaml: by default one customer, two days, five rows each, nothing broken."""
     body: dict[str, Any] = {
@@ -80,6 +81,8 @@ def write_workspace(
         body["schema"] = schema
     if control:
         body["control"] = control
+    if alerts:
+        body["alerts"] = alerts
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in (models or {}).items():
         code = model.pop("code")

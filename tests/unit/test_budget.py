@@ -13,7 +13,8 @@ from penstock.config.assets import Query
 from penstock.config.checks import Field
 from penstock.config.settings import Customer, SourceSettings
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extraction, _limits_per_task, _worker
+from penstock.pipeline.extract import _limits_per_task, _worker
+from penstock.pipeline.source_requests import Extraction
 from penstock.source.budget import Budget
 from penstock.source.concurrency import requests_in_flight
 

@@ -16,7 +16,7 @@ from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import QuotaExceeded, SourceUnavailable
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
-from penstock.pipeline.extract import Extraction, _Span
+from penstock.pipeline.source_requests import Extraction, SpanRequest
 from penstock.raw.reader import RawReader
 from penstock.raw.sink import RawSink
 from penstock.raw.uploads import UploadPool
@@ -59,7 +59,7 @@ def fetch(folder: Path, source: Script) -> tuple[dict[date, str], dict[date, byt
     )
     with UploadPool(UPLOADS) as uploads:
         customer = Customer(id="1", time_zone="Europe/Berlin")
-        span = _Span(extraction, RawSink(lake), uploads, source, QUERY, customer, DAYS)
+        span = SpanRequest(extraction, RawSink(lake), uploads, source, QUERY, customer, DAYS)
         span.fetch()
         outcomes = {
             row["logical_date"]: f"{row['error_class']}: {row['error_message']}"

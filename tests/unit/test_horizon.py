@@ -18,7 +18,7 @@ from penstock.control.select import Selection, due_range, expected
 from penstock.expected import ExpectedRange
 from penstock.lake import open_lake
 from penstock.partition import PartitionKey, new_run_id
-from penstock.pipeline.extract import Extraction, _Span
+from penstock.pipeline.source_requests import Extraction, SpanRequest
 from penstock.raw.sink import RawSink
 from penstock.raw.uploads import UploadPool
 from penstock.source.budget import Budget
@@ -128,7 +128,7 @@ def fetched(folder: Path, clock: Ticking) -> dict[date, str]:
     dates = [date(2026, 6, day) for day in (6, 7, 8)]
     extraction = Extraction(str(folder), new_run_id(), source("3 days"), {"q": QUERY}, {"q": "hash"}, clock=clock)
     made = make_source(extraction.source, RunContext(extraction.run_id, Budget()))
-    span = _Span(extraction, RawSink(open_lake(str(folder))), UploadPool(1), made, QUERY, Customer(id="1"), dates)
+    span = SpanRequest(extraction, RawSink(open_lake(str(folder))), UploadPool(1), made, QUERY, Customer(id="1"), dates)
     span.fetch()
     return {row["logical_date"]: row.get("error_message") or str(row["record_count"]) for row in span.outcomes()}
 

@@ -18,7 +18,8 @@ from penstock.contract.contract import Contract
 from penstock.contract.parse import parse_many
 from penstock.lake import open_lake
 from penstock.partition import new_run_id
-from penstock.pipeline.extract import Extraction, extract_locally
+from penstock.pipeline.extract import extract_locally
+from penstock.pipeline.source_requests import Extraction
 from penstock.raw.reader import RawReader
 from penstock.source.protocol import RunContext
 from penstock.source.registry import make_source

@@ -20,6 +20,7 @@ from penstock.observe.lineage import emit, run_events
 from penstock.source.registry import hooks_of
 from penstock.state.assets import AssetRun
 from penstock.warehouse.heads import TableHead
+from support import lineage_schema
 from support.builders import NOW, contract
 from support.workspaces import write_workspace
 
@@ -96,6 +97,50 @@ def test_a_query_reads_its_source_and_a_model_its_tables(settings: Settings) -> 
     facets = told(settings, asset(python), python)["job"]["facets"]
     assert facets["sourceCode"]["sourceCode"] == "def model(): ..."
     assert "sql" not in facets
+
+
+def told_columns(settings: Settings, code: str) -> dict[str, Any]:
+    """The facets of the output of a model on `demo.campaign_daily`."""
+    from openlineage.client.serde import Serde
+
+    options = {"depends_on": ["demo.campaign_daily"], "code": code, "language": "sql"}
+    model = replace(FETCHED, source="models", query_name="spend", options=options)
+    kept = {one.fingerprint: one for one in (FETCHED, model)}
+    [event] = run_events(settings, RUN, [asset(model)], kept, {}, "/lake")
+    found: dict[str, Any] = json.loads(Serde.to_json(event))
+    lineage_schema.validate(found)
+    facets: dict[str, Any] = found["outputs"][0]["facets"]
+    return facets
+
+
+def test_the_columns_of_a_sql_model_name_their_input_columns(settings: Settings) -> None:
+    code = """SELECT logical_date, campaign_id, sum(clicks) AS clicks FROM demo.campaign_daily
+              JOIN penstock.partitions USING (logical_date) WHERE clicks > 0 GROUP BY ALL"""
+    facet = told_columns(settings, code)["columnLineage"]
+
+    def used(column: str, *uses: tuple[str, str]) -> dict[str, Any]:
+        how = [{"type": kind, "subtype": name, "description": "", "masking": False} for kind, name in uses]
+        return {"namespace": SPACE, "name": "demo.campaign_daily", "field": column, "transformations": how}
+
+    assert facet["fields"] == {
+        "campaign_id": {"inputFields": [used("campaign_id", ("DIRECT", "IDENTITY"))]},
+        "clicks": {"inputFields": [used("clicks", ("DIRECT", "AGGREGATION"))]},
+    }
+    assert facet["dataset"] == [
+        used("campaign_id", ("INDIRECT", "GROUP_BY")),
+        used("clicks", ("INDIRECT", "FILTER")),
+        used("logical_date", ("INDIRECT", "GROUP_BY"), ("INDIRECT", "JOIN")),
+    ]
+
+
+def test_columns_that_the_sql_does_not_show_are_left_out_and_logged(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "penstock")
+    assert "columnLineage" not in told_columns(settings, "SELECT * FROM demo.other")
+    [record] = [found for found in caplog.records if found.message == "lineage.columns_unknown"]
+    assert (record.__dict__["facts"]["model"], record.__dict__["facts"]["run_id"]) == ("spend", RUN)
+    assert "columnLineage" not in told(settings, asset())["outputs"][0]["facets"], "a query has no SQL of ours"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date, timedelta
+from datetime import date, time, timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_data_contract_standard.model import OpenDataContractStandard
 
-from penstock.config.assets import Freshness, Query, Restate, query_to_mapping
+from penstock.config.assets import Query, Restate, query_to_mapping
 from penstock.config.checks import Field, check_from_mapping
+from penstock.config.freshness import Freshness
 from penstock.contract.contract import Contract
 from penstock.contract.documents import as_yaml, checked_query, dumped, queries_in
 from penstock.contract.odcs import from_odcs, to_odcs
@@ -50,6 +51,18 @@ STANDARD = json.loads(files("open_data_contract_standard").joinpath("schema.json
 LAGS = st.sampled_from([timedelta(seconds=90), timedelta(minutes=5), timedelta(hours=36), timedelta(days=3)])
 
 
+_DEADLINES = st.fixed_dictionaries(
+    {"complete_by": st.builds(time, st.integers(0, 23), st.integers(0, 59))},
+    optional={
+        "max_lag": LAGS,
+        "time_zone": st.sampled_from(["UTC", "Europe/Berlin"]),
+        "require": st.sampled_from(["all", "99%", "5"]),
+        "complete_after_days": st.integers(1, 31),
+    },
+)
+FRESHNESS = st.builds(lambda lag: Freshness(max_lag=lag), LAGS) | _DEADLINES.map(Freshness.model_validate)
+
+
 @st.composite
 def queries(draw: st.DrawFn) -> Query:
     more = draw(st.lists(kinds, max_size=3))
@@ -63,7 +76,7 @@ def queries(draw: st.DrawFn) -> Query:
         checks=tuple(check_from_mapping(check) for check in chosen),
         unknown_fields=draw(st.sampled_from(["reject", "ignore", "keep"])),
         missing_fields=draw(st.sampled_from(["reject", "ignore"])),
-        freshness=draw(st.none() | st.builds(lambda lag: Freshness(max_lag=lag), LAGS)),
+        freshness=draw(st.none() | FRESHNESS),
         restate=draw(st.none() | st.just(Restate(days=3, ages=(1, 2)))),
         options=draw(st.sampled_from([{}, {"gaql": "SELECT x", "deep": {"a": [1]}}])),
     )

@@ -44,6 +44,7 @@ CALLS: dict[str, str] = {
     "state rollback": "{served} --to {loaded_run} --dry-run",
     "state approve": "{failed} --run {failed_run} --reason x --dry-run",
     "status": "",
+    "top": "--once",
     "missing": "",
     "failed": "",
     "stale": "",
@@ -58,6 +59,12 @@ CALLS: dict[str, str] = {
     "control breakers": "",
     "control close-breaker": "google_ads --dry-run",
     "control quota": "",
+    "tokens create": "kim --role viewer",
+    "tokens list": "",
+    "alerts list": "",
+    "alerts test": "ops",
+    "tokens revoke": "kim",
+    "tokens logout": "kim",
     "warehouse pointers": "",
     "warehouse loads": "",
     "warehouse vacuum": "--dry-run",
@@ -66,6 +73,7 @@ CALLS: dict[str, str] = {
     "sql": "SELECT(1)",
     "snapshot": "",
     "ready": "{table}",
+    "late": "",
     "raw list": "{served}",
     "raw read": "{served}",
     "raw gc": "--dry-run",
@@ -90,6 +98,7 @@ ALLOWED = {"doctor": {"pyspark", "py4j"}}
 # Commands that need what the test refuses, and why.
 EXCEPTIONS = {
     "customers sync": "lists accounts through the client of a source",
+    "serve": "serves until a signal; tests/acceptance/test_http_server.py checks its imports",
     "warehouse verify": "compares raw files and tables; the manual marks it with *",
 }
 

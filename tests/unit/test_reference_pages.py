@@ -29,6 +29,8 @@ SECTIONS = sections()
 CHECKS = [section for section in SECTIONS if section.meaning]
 SOURCE_SECTIONS = [(kind, section) for kind in SOURCES for section in source_sections(kind)]
 
+OIDC = {"issuer": "https://login.example.com", "client_id": "penstock", "roles": {"viewer": ["*"]}}
+
 # Keys that are valid only with another one.
 ALONGSIDE = {
     "spark.python": {"master": "yarn"},
@@ -37,6 +39,22 @@ ALONGSIDE = {
     "lineage.api_key": {"url": "https://marquez.example.com"},
     "lineage.timeout": {"url": "https://marquez.example.com"},
     "queries.<name>.restate.ages": {"days": 30},
+    **{
+        f"{section}.<name>.freshness.{key}": {"complete_by": "09:00"}
+        for section in ("queries", "models")
+        for key in ("complete_after_days", "time_zone", "require")
+    },
+    **{
+        f"console.oidc.{name}": OIDC
+        for name in ("issuer", "client_id", "client_secret", "scopes", "name_claim", "role_claim", "roles")
+    },
+    "alerts.channels.<name>.apprise": {"webhook": None},
+    "alerts.rules[].threshold": {"rule": "stale"},
+    "alerts.rules[].include_at_risk": {"rule": "late"},
+    **{
+        f"alerts.rules[].quiet_hours.{key}": {"from": "21:00", "until": "06:00"}
+        for key in ("from", "until", "time_zone")
+    },
 }
 NEEDS = {
     (google_ads.Options, "insecure"): ["endpoint"],
@@ -61,6 +79,14 @@ WORKSPACE: dict[str, Any] = {
         "daily": {"source": "demo", "fields": [{"name": "clicks", "type": "long"}]},
     },
     "models": {"daily_spend": {"depends_on": ["demo.campaign_daily"]}},
+    "alerts": {"channels": {"ops": {"webhook": "https://hooks.example.com/"}}, "rules": [{"rule": "terminal"}]},
+}
+ENVIRONMENT = {
+    "OPENLINEAGE_API_KEY": "secret",
+    "OIDC_CLIENT_SECRET": "secret",
+    "HOOK_URL": "https://hooks.example.com/",
+    "HOOK_SECRET": "secret",
+    "SLACK_URL": "json://hooks.example.com",
 }
 
 
@@ -104,15 +130,15 @@ def test_the_example_of_a_key_is_valid(place: str, key: str, doc: KeyDoc, tmp_pa
     (tmp_path / "customers.csv").write_text("id\n1000000001\n")
     (tmp_path / "queries.yaml").write_text("queries: {}\n")
     target = document
-    for step in place.removesuffix("[]").split(".") if place else ():
+    for step in place.split(".") if place else ():
         if step == "<name>":
             target = next(iter(target.values()))
         elif step == "state":
             document["state"] = target = {"url": document["state"]}
         else:
-            target = target.setdefault(step, {})
-    if isinstance(target, list):
-        target = target[-1]
+            target = target.setdefault(step.removesuffix("[]"), {})
+        if isinstance(target, list):
+            target = target[-1]
     target |= ALONGSIDE.get(f"{place}.{key}", {})
     value = yaml.safe_load(doc.example)
     if key in ("sources", "queries", "models"):
@@ -120,7 +146,7 @@ def test_the_example_of_a_key_is_valid(place: str, key: str, doc: KeyDoc, tmp_pa
     else:
         target[key] = value
     (tmp_path / "penstock.yaml").write_text(yaml.safe_dump(document))
-    assert load_settings(tmp_path, {"OPENLINEAGE_API_KEY": "secret"}, hooks_of).tenant == "acme"
+    assert load_settings(tmp_path, ENVIRONMENT, hooks_of).tenant == "acme"
 
 
 @pytest.mark.parametrize("section", CHECKS, ids=lambda section: section.title)

@@ -14,7 +14,8 @@ from penstock.errors import ErrorClass, SparkFailed
 from penstock.flow import quota as limits_module
 from penstock.flow.quota import RequestLimits, fitting, spans_of
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
-from penstock.pipeline.extract import Extracted, Extraction
+from penstock.pipeline.extract import Extracted
+from penstock.pipeline.source_requests import Extraction
 from penstock.state.quota import QuotaStore, SourceQuota
 from penstock.state.shares import ShareStore
 from support import builders

@@ -19,7 +19,8 @@ from penstock.config.settings import Customer, SourceSettings
 from penstock.errors import QuotaExceeded
 from penstock.lake.protocol import LakeUnavailable
 from penstock.partition import AttemptKey, PartitionKey, new_run_id
-from penstock.pipeline.extract import Extraction, _span_days, _spans, _worker, extract_in_driver
+from penstock.pipeline.extract import _span_days, _spans, _worker, extract_in_driver
+from penstock.pipeline.source_requests import Extraction
 from penstock.source.concurrency import RequestSlots, requests_in_flight
 from penstock.source.protocol import COMPLETE, Row
 
@@ -163,7 +164,7 @@ def test_an_error_of_one_thread_ends_all_of_them(tmp_path: Path, monkeypatch: py
     def refuse(*_: Any) -> None:
         raise LakeUnavailable("no answer")
 
-    monkeypatch.setattr("penstock.pipeline.extract._Span._writer", refuse)
+    monkeypatch.setattr("penstock.pipeline.source_requests.SpanRequest._writer", refuse)
     with pytest.raises(LakeUnavailable):
         outcomes(tmp_path, customers=100, threads=4)
     assert len(Counting.peaks) < 20

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 
-from penstock.config.assets import Freshness, Model, Query, Restate, Retry, query_to_mapping
+from penstock.config.assets import Model, Query, Restate, Retry, query_to_mapping
 from penstock.config.checks import (
     Allowed,
     Expression,
@@ -27,6 +27,7 @@ from penstock.config.checks import (
     check_from_mapping,
     check_to_mapping,
 )
+from penstock.config.freshness import Freshness
 from penstock.config.loading import find_workspace, load_settings
 from penstock.config.rates import RateLimit, RateWindow
 from penstock.config.settings import Customer, Settings, SourceSettings, SparkSettings, StateSettings
@@ -978,8 +979,8 @@ def test_tenant_and_workspace_are_names(tmp_path: Path, key: str) -> None:
 
 def test_an_unknown_key_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     known = (
-        "tenant, workspace, state, lake, spark, raw, control, ledger, lineage, customers, sources, queries, models, "
-        "schema, include"
+        "tenant, workspace, state, lake, spark, raw, control, ledger, lineage, console, alerts, customers, sources, "
+        "queries, models, schema, include"
     )
     assert refusals(tmp_path, HEAD + "querys: {}\nroot: /\n") == [
         f"penstock.yaml:5: querys: unknown key 'querys' (known: {known}); did you mean 'queries'?",
@@ -1093,7 +1094,34 @@ def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: str, w
             "freshness.max_lag",
             "'99999999999d' is not a duration: write 30s, 5m, 2h or 30d",
         ),
-        ("freshness: {}", "freshness", "'max_lag' is missing"),
+        ("freshness: {}", "freshness", "must have max_lag, complete_by or both"),
+        ("freshness: {time_zone: UTC}", "freshness", "time_zone belongs to a deadline: add complete_by"),
+        ("freshness: {max_lag: 1h, require: 9}", "freshness", "require belongs to a deadline: add complete_by"),
+        (
+            "freshness: {complete_by: 10:30}",
+            "freshness.complete_by",
+            '630 is not a time of day: write it in quotes, from "00:00" to "23:59"',
+        ),
+        (
+            'freshness: {complete_by: "24:00"}',
+            "freshness.complete_by",
+            '\'24:00\' is not a time of day: write it in quotes, from "00:00" to "23:59"',
+        ),
+        (
+            'freshness: {complete_by: "09:00", time_zone: Europe/Berln}',
+            "freshness.time_zone",
+            "'Europe/Berln' is not a known time zone; did you mean 'Europe/Berlin'?",
+        ),
+        (
+            'freshness: {complete_by: "09:00", require: 101%}',
+            "freshness.require",
+            "'101%' is not a rule: write all, any, a number, or a share such as 95%",
+        ),
+        (
+            'freshness: {complete_by: "09:00", complete_after_days: 0}',
+            "freshness.complete_after_days",
+            "must be greater than or equal to 1",
+        ),
         ("freshness: 36h", "freshness", "must be a map"),
         ("restate: {days: 0}", "restate.days", "must be greater than or equal to 1"),
         ("restate: {days: 1.5}", "restate.days", "must be a whole number"),

@@ -99,44 +99,74 @@ class BackfillService:
             actor or os_user(),
         )
 
-    def create(self, backfill: Backfill, selection: Selection) -> str:
+    def create(self, backfill: Backfill, selection: Selection, *, flags: Mapping[str, Any] | None = None) -> str:
         """Store a planned backfill; the control loop works on it from its next round. Returns its id. Audited.
 
         >>> ws.backfills.create(ws.backfills.plan(Selection(since="2024-01-01")), Selection(since="2024-01-01"))
         """
-        flags = {
+        noted = {
             "reprocess": backfill.reprocess,
             "chunk_size": backfill.chunk_size,
             "priority": backfill.priority,
             "max_chunks": backfill.max_chunks,
+            **(flags or {}),
         }
-        entry = audit_entry(backfill.created_by, AuditedAct.BACKFILL_CREATE, selection.as_dict(), flags)
+        entry = audit_entry(backfill.created_by, AuditedAct.BACKFILL_CREATE, selection.as_dict(), noted)
         self._context.backfills.create(backfill, entry)
         return backfill.backfill_id
 
-    def pause(self, backfill_id: str, *, actor: str | None = None, dry_run: bool = False) -> bool:
+    def pause(
+        self,
+        backfill_id: str,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        flags: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Stop issuing attempts for a backfill. Returns False if it is paused already. Audited.
 
         >>> ws.backfills.pause("01J0000000000000000000000A", actor="kim")
         """
-        return self._move(backfill_id, "paused", AuditedAct.BACKFILL_PAUSE, actor, dry_run)
+        return self._move(backfill_id, "paused", AuditedAct.BACKFILL_PAUSE, actor, dry_run, flags)
 
-    def resume(self, backfill_id: str, *, actor: str | None = None, dry_run: bool = False) -> bool:
+    def resume(
+        self,
+        backfill_id: str,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        flags: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Continue a paused backfill. Returns False if it is active already. Audited.
 
         >>> ws.backfills.resume("01J0000000000000000000000A", actor="kim")
         """
-        return self._move(backfill_id, "active", AuditedAct.BACKFILL_RESUME, actor, dry_run)
+        return self._move(backfill_id, "active", AuditedAct.BACKFILL_RESUME, actor, dry_run, flags)
 
-    def cancel(self, backfill_id: str, *, actor: str | None = None, dry_run: bool = False) -> bool:
+    def cancel(
+        self,
+        backfill_id: str,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        flags: Mapping[str, Any] | None = None,
+    ) -> bool:
         """End a backfill. Open attempts finish. Returns False if it is cancelled already. Audited.
 
         >>> ws.backfills.cancel("01J0000000000000000000000A", actor="kim")
         """
-        return self._move(backfill_id, "cancelled", AuditedAct.BACKFILL_CANCEL, actor, dry_run)
+        return self._move(backfill_id, "cancelled", AuditedAct.BACKFILL_CANCEL, actor, dry_run, flags)
 
-    def _move(self, backfill_id: str, status: str, act: AuditedAct, actor: str | None, dry_run: bool) -> bool:
-        entry = audit_entry(actor, act, {"backfill_id": backfill_id})
+    def _move(
+        self,
+        backfill_id: str,
+        status: str,
+        act: AuditedAct,
+        actor: str | None,
+        dry_run: bool,
+        flags: Mapping[str, Any] | None,
+    ) -> bool:
+        entry = audit_entry(actor, act, {"backfill_id": backfill_id}, flags)
         return self._context.backfills.move(backfill_id, status, entry, rehearsal=dry_run)
 
     def count_of_version(self, selection: Selection) -> int:
@@ -166,6 +196,13 @@ class BackfillService:
         for page in self._failure_pages(backfill_id, without_raw):
             found.add(page)
         return found
+
+    def retryable(self, backfill_id: str, *, without_raw: bool = False) -> Iterator[PartitionKey]:
+        """The partitions that `retry_failed` requeues, in key order.
+
+        >>> list(ws.backfills.retryable("01J0000000000000000000000A"))
+        """
+        return (key for page in self._failure_pages(backfill_id, without_raw) for key in page.wanted)
 
     def _failure_pages(self, backfill_id: str, without_raw: bool) -> Iterator[RetryPage]:
         """The partitions that failed in a backfill without a later attempt, in key order, sorted out page by page.

@@ -30,14 +30,22 @@ if TYPE_CHECKING:
     from penstock.control.quota import SourceGuard
     from penstock.derived import Derived
     from penstock.ledger.read import LedgerReader
+    from penstock.state.action_plans import ActionPlanStore
+    from penstock.state.alert_deliveries import AlertDeliveryStore
+    from penstock.state.alert_facts import AlertFacts
+    from penstock.state.alerts import AlertStore
     from penstock.state.audited import AuditedAct
     from penstock.state.backfills import BackfillStore
     from penstock.state.breakers import BreakerStore
     from penstock.state.control import AuditEntry, ControlStore
+    from penstock.state.idempotency import IdempotencyStore
+    from penstock.state.logins import LoginStore
     from penstock.state.marks import MarkStore
+    from penstock.state.orders import OrderStore
     from penstock.state.pauses import PauseStore
     from penstock.state.quota import QuotaStore
     from penstock.state.shares import ShareStore
+    from penstock.state.tokens import TokenStore
     from penstock.state.validator import ValidatorStore
     from penstock.state.worker import WorkerStore
     from penstock.warehouse.mismatch import Mismatch
@@ -185,9 +193,10 @@ class Context:
         """The expected partitions of a selection, as ranges of days. Raises UsageError for unknown names."""
         now = self.now()
         key = (self.settings, selection, days_by_zone(self.settings, now))
-        if self._ranges is None or self._ranges[0] != key:  # a command asks several times for the same
-            self._ranges = (key, tuple(expected(self.settings, selection, now)))
-        return list(self._ranges[1])
+        known = self._ranges  # read once: another thread may replace it
+        if known is None or known[0] != key:  # a command asks several times for the same
+            known = self._ranges = (key, tuple(expected(self.settings, selection, now)))
+        return list(known[1])
 
     def derived(self) -> Derived:
         """The expected partitions of models, and the partitions that they read."""
@@ -205,6 +214,62 @@ class Context:
         from penstock.state.backfills import BackfillStore
 
         return BackfillStore(self.database, self.clock)
+
+    @property
+    def tokens(self) -> TokenStore:
+        """The store of API tokens."""
+        from penstock.state.tokens import TokenStore
+
+        return TokenStore(self.database, self.clock)
+
+    @property
+    def logins(self) -> LoginStore:
+        """The store of page sessions and failed logins."""
+        from penstock.state.logins import LoginStore
+
+        return LoginStore(self.database, self.clock)
+
+    @property
+    def action_plans(self) -> ActionPlanStore:
+        """The store of previewed actions."""
+        from penstock.state.action_plans import ActionPlanStore
+
+        return ActionPlanStore(self.database, self.clock)
+
+    @property
+    def idempotency(self) -> IdempotencyStore:
+        """The store of the keys of repeated requests."""
+        from penstock.state.idempotency import IdempotencyStore
+
+        return IdempotencyStore(self.database, self.clock)
+
+    @property
+    def orders(self) -> OrderStore:
+        """The store of orders for the control loop."""
+        from penstock.state.orders import OrderStore
+
+        return OrderStore(self.database, self.clock)
+
+    @property
+    def alert_states(self) -> AlertStore:
+        """The store of the states of alerts."""
+        from penstock.state.alerts import AlertStore
+
+        return AlertStore(self.database)
+
+    @property
+    def alert_deliveries(self) -> AlertDeliveryStore:
+        """The queue of notifications."""
+        from penstock.state.alert_deliveries import AlertDeliveryStore
+
+        return AlertDeliveryStore(self.database)
+
+    @property
+    def alert_facts(self) -> AlertFacts:
+        """The bulk queries behind the rules of alerts."""
+        from penstock.state.alert_facts import AlertFacts
+
+        return AlertFacts(self.database, self.state.limits)
 
     @property
     def marks(self) -> MarkStore:

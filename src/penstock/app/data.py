@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.warehouse.heads import TableHead
     from penstock.warehouse.reader import Explained, Vouched
     from penstock.warehouse.snapshots import Snapshot, SnapshotStore
-    from penstock.warehouse.sql import Relation
+    from penstock.warehouse.sql import Relation, SqlLimits
 
 
 class DataService:
@@ -208,9 +208,11 @@ class DataService:
         as_of: str | None = None,
         opened: Callable[[Vouched], None] = lambda vouched: None,
         schema_versions: Mapping[str, str] | None = None,
+        limits: SqlLimits | None = None,
     ) -> pa.RecordBatchReader:
         """The result of one SELECT on DuckDB. Tables are named `source.query_name`; `system.<name>` reads a projection.
         Calls `opened` with each table that the statement reads. `schema_versions` limits a table to one version.
+        `limits` bounds the rows, the memory and the threads.
         Raises UsageError for a statement that is not a SELECT or that fails.
 
         >>> ws.data.sql("SELECT count(*) FROM demo.campaign_daily").read_all()
@@ -235,7 +237,7 @@ class DataService:
 
         tables: dict[str, Callable[[], Relation]] = {c.asset: opener(c.asset) for c in self._context.contracts.values()}
         with self._explained_in(names, as_of)(UsageError, OSError, pa.ArrowException, duckdb.Error):
-            reader = query(statement, tables | self._system_tables(names))
+            reader = query(statement, tables | self._system_tables(names), limits)
         return self._explained_reader(reader, self._explained_in(names, as_of))
 
     def _explained_in(self, tables: Sequence[str], as_of: str | None) -> Explained:
@@ -264,16 +266,19 @@ class DataService:
 
     def _system_tables(self, opened: list[str]) -> dict[str, Callable[[], Relation]]:
         """The projections by their names in SQL. Appends the name of each one that is read to `opened`."""
-        from penstock.projections.system_tables import TABLES, system_table
+        from penstock.app.lateness import LatenessService
+        from penstock.projections.system_tables import TABLES, SystemTable, system_table, table_names
 
         def opener(name: str) -> Callable[[], Relation]:
             def open_table() -> Relation:
                 opened.append(f"system.{name}")
+                if name not in TABLES:  # it depends on deadlines
+                    return SystemTable(name, [LatenessService(self._context, self._status).table()])
                 return system_table(name, self._status.current())
 
             return open_table
 
-        return {f"system.{name}": opener(name) for name in TABLES}
+        return {f"system.{name}": opener(name) for name in table_names()}
 
     def spark_sql(
         self,

@@ -49,4 +49,5 @@ class LineageService:
         try:
             self.emit(run_id)
         except PenstockError as error:
-            log.warning("lineage.behind: %s; later: penstock lineage emit %s", error, run_id)
+            facts = {"run_id": run_id, "error": str(error), "remedy": f"penstock lineage emit {run_id}"}
+            log.warning("lineage.behind", extra={"facts": facts})

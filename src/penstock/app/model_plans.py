@@ -77,7 +77,7 @@ class ModelService:
             board = self._status.board(Selection(source=MODELS))
             return [found.key for found in board.page("(overtaken OR outdated) AND available", after=None, limit=None)]
         except ProjectionsLost as lost:
-            log.warning("models.stale_unknown: stale partitions of models are not derived again, because %s", lost)
+            log.warning("models.stale_unknown", extra={"facts": {"error": str(lost)}})
             return []
 
     def plan_round(self, items: Sequence[Planned]) -> ModelPlan:

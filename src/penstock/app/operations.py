@@ -77,6 +77,35 @@ class OperationService:
         keys = (key for page in pages for key in page.wanted)
         return self.requeue(islice(keys, preview.total), preview.total, entry, report)
 
+    def retry_keys(
+        self,
+        keys: Iterator[PartitionKey],
+        total: int,
+        selection: Selection,
+        *,
+        actor: str | None = None,
+        reason: str | None = None,
+        flags: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Requeue those of these partitions that are failed. Returns the number moved. `selection` is what the audit
+        log records.
+
+        >>> ws.operations.retry_keys(iter([key]), 1, Selection(keys=(key,)), actor="kim")
+        """
+        noted = {**({"reason": reason} if reason else {}), **(flags or {})}
+        entry = audit_entry(actor, AuditedAct.STATE_RETRY, selection.as_dict(), noted)
+        return self.requeue(keys, total, entry, lambda share: None)
+
+    def retryable(
+        self, selection: Selection, *, without_raw: bool = False, until: datetime | None = None
+    ) -> Iterator[PartitionKey]:
+        """The partitions that `retry` requeues, in key order; with `until`, only those whose last attempt ended no
+        later.
+
+        >>> list(ws.operations.retryable(Selection(since="2024-06-01")))
+        """
+        return (key for page in self._retry_pages(selection, without_raw, until) for key in page.wanted)
+
     def _retry_pages(self, selection: Selection, without_raw: bool, until: datetime | None) -> Iterator[RetryPage]:
         """The failed partitions of a selection in key order, sorted out page by page; with `until`, only those whose
         last attempt ended no later."""
@@ -229,9 +258,17 @@ class OperationService:
         entry = audit_entry(actor, AuditedAct.STATE_CLEAR_TERMINAL, chosen.as_dict(), flags)
         return self._context.marks.clear_terminal(keys, entry)
 
-    def demote(self, key: PartitionKey | str, *, reason: str, actor: str | None = None, dry_run: bool = False) -> bool:
+    def demote(
+        self,
+        key: PartitionKey | str,
+        *,
+        reason: str,
+        actor: str | None = None,
+        dry_run: bool = False,
+        expected_version: int | None = None,
+    ) -> bool:
         """Withdraw the trusted run of a partition: readers stop seeing its rows at once. Returns False if it was
-        withdrawn before.
+        withdrawn before. Raises PlanOutdated if its authority has another version than `expected_version`.
 
         >>> ws.operations.demote("demo/1000000001/campaign_daily/2024-06-01", reason="wrong currency")
         """
@@ -240,7 +277,7 @@ class OperationService:
         entry = audit_entry(actor, AuditedAct.STATE_DEMOTE, chosen.as_dict(), {"reason": reason})
         self._context.ranges(chosen)
         with self._context.refusals_audited(entry, dry_run=dry_run):
-            return self._authority(dry_run).demote(chosen.keys[0], reason, entry)
+            return self._authority(dry_run, expected_version).demote(chosen.keys[0], reason, entry)
 
     def rollback(
         self,
@@ -250,6 +287,7 @@ class OperationService:
         reason: str | None = None,
         actor: str | None = None,
         dry_run: bool = False,
+        expected_version: int | None = None,
     ) -> bool:
         """Trust an earlier accepted run again. Returns False if that run is trusted already. Raises ActRefused for a
         run that was not accepted, was demoted, has another schema version or no raw partition.
@@ -267,7 +305,7 @@ class OperationService:
             attempt = self._attempt(chosen, run)
             if attempt.was_trusted:
                 refuse_without_raw(attempt, RawReader(self._context.lake))
-            return self._authority(dry_run).rollback(chosen.keys[0], run, entry, reason)
+            return self._authority(dry_run, expected_version).rollback(chosen.keys[0], run, entry, reason)
 
     def approve(
         self,
@@ -277,6 +315,7 @@ class OperationService:
         reason: str,
         actor: str | None = None,
         dry_run: bool = False,
+        expected_version: int | None = None,
     ) -> bool:
         """Accept a run that only guards (shrink, compare) rejected. Returns False if that run is trusted already.
         Raises ActRefused for a run with other complaints.
@@ -298,12 +337,12 @@ class OperationService:
             if attempt.outcome is Outcome.FAILED and not trusted and body is not None:
                 refuse_other_complaints(attempt, Contract.from_body(body))
                 refuse_without_raw(attempt, RawReader(self._context.lake))
-            return self._authority(dry_run).approve(chosen.keys[0], named, reason, entry)
+            return self._authority(dry_run, expected_version).approve(chosen.keys[0], named, reason, entry)
 
-    def _authority(self, dry_run: bool) -> AuthorityStore:
+    def _authority(self, dry_run: bool, expected_version: int | None) -> AuthorityStore:
         from penstock.state.authority import AuthorityStore
 
-        return AuthorityStore(self._context.database, self._context.clock, dry_run)
+        return AuthorityStore(self._context.database, self._context.clock, dry_run, expected_version)
 
     def _attempt(self, chosen: Selection, run: RunId) -> Attempt:
         self._context.ranges(chosen)
@@ -315,7 +354,14 @@ class OperationService:
         known = ", ".join(attempt.run_id for attempt in attempts) or "none"
         raise ActRefused(f"{key} has no attempt in run {run} (runs: {known})")
 
-    def close_breaker(self, source: str, *, actor: str | None = None, dry_run: bool = False) -> bool:
+    def close_breaker(
+        self,
+        source: str,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        flags: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Issue attempts for a source again, without waiting for a probe. Returns False if its breaker was not open; a
         dry run changes nothing and returns whether it is open.
 
@@ -326,7 +372,7 @@ class OperationService:
             raise UsageError(f"unknown source {source} (known: {', '.join(sources)})")
         if dry_run:
             return self._context.breakers.get(source) != Breaker(source)
-        entry = audit_entry(actor, AuditedAct.CLOSE_BREAKER, {"source": source})
+        entry = audit_entry(actor, AuditedAct.CLOSE_BREAKER, {"source": source}, flags)
         return self._context.breakers.close(source, entry)
 
 

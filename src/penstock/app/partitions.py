@@ -70,6 +70,7 @@ class PartitionService:
 
         >>> print(ws.partitions.why("demo/1000000001/campaign_daily/2024-06-01"))
         """
+        from penstock.control.missing_causes import source_wait
         from penstock.control.why import Circumstances, explain
 
         key = PartitionKey.parse(key) if isinstance(key, str) else key
@@ -93,6 +94,8 @@ class PartitionService:
             model is None or model.refresh,
             None if model else requests_in_flight(self._context.settings.sources[key.source]),
             quota.renews_at() if quota is not None and not quota.left() else None,
+            None if model else source_wait(self._context.breakers.get(key.source), quota, self._context.now()),
+            self._context.now(),
         )
         scheduled = replace(view, control=replace(view.control, next_run_at=self.next_run_at(view)))
         return explain(scheduled, pointer, attempts, around)
@@ -297,16 +300,17 @@ class PartitionService:
         ranges = self._context.ranges(selection)
         return count_partitions(ranges) - count_partitions(without_frozen(ranges))
 
-    def unmarked(self, selection: Selection) -> list[PartitionKey]:
-        """The failed partitions without a terminal mark, in key order: what `mark_terminal` changes.
+    def unmarked(self, selection: Selection, until: datetime | None = None) -> list[PartitionKey]:
+        """The failed partitions without a terminal mark, in key order: what `mark_terminal` changes; with `until`, only
+        those whose last attempt ended no later.
 
         >>> ws.partitions.unmarked(Selection(customers="1000000001"))
         """
         ranges = self._context.ranges(selection)  # refuses unknown names
         if selection.status not in (None, PartitionStatus.FAILED):
             return []
-        pages = (self._context.state.views(r, status=PartitionStatus.FAILED) for r in iter_pages(ranges, SCANNED))
-        return [view.key for page in pages for view in page if view.control.terminal_at is None]
+        pages = (self._context.state.failed(some, until) for some in iter_pages(ranges, SCANNED))
+        return [found.key for page in pages for found in page if not found.marked]
 
     def clearable(self, selection: Selection) -> list[PartitionKey]:
         """The terminal partitions with a mark or with failures that count: what `clear_terminal` changes.

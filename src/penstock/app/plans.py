@@ -37,7 +37,13 @@ class PlanService:
         found = self._plan(selection or Selection(), reprocess, limit)
         return replace(found, items=found.items[:limit])
 
-    def _plan(self, selection: Selection, reprocess: bool, limit: int | None) -> Plan:
+    def _plan(
+        self,
+        selection: Selection,
+        reprocess: bool,
+        limit: int | None,
+        counted: Callable[[int], None] = lambda total: None,
+    ) -> Plan:
         """The plan with a list of at least `limit` items, if it has so many: a run needs every model partition that
         waits for others or is waited for. A plan that will be split lists fetched partitions only."""
         from penstock.control.plan import asked_for, attempt_reason, preview
@@ -57,6 +63,7 @@ class PlanService:
             status=selection.status,
             # the inputs of a model must be known one by one, unless the plan is split anyway
             limit=max(most + 1, limit) if models and limit is not None else limit,
+            counted=counted,
         )
         if plan.total > most:
             due = self._context.state.reasons(models, self._context.now(), {}, selection.status) if models else {}
@@ -69,15 +76,21 @@ class PlanService:
         return plan.and_models(made.items, made.fan_ins, made.waiting)
 
     def split(
-        self, selection: Selection, *, reprocess: bool, may_continue: Callable[[str], bool]
+        self,
+        selection: Selection,
+        *,
+        reprocess: bool,
+        may_continue: Callable[[str], bool],
+        counted: Callable[[int], None] = lambda total: None,
     ) -> tuple[Plan, Iterator[Plan]]:
         """The whole plan, and the plans of its runs: one, or, if it is larger than `control.largest_run`, several. Each
         is created when its run begins: newest days first, models last. Leaves out a source whose breaker stays open.
+        Calls `counted` with the number of partitions to fetch as soon as it is known.
 
         >>> ws.plans.split(Selection(), reprocess=False, may_continue=lambda source: True)
         """
         size = self._context.settings.control.largest_run
-        whole = self._plan(selection, reprocess, size + 1)
+        whole = self._plan(selection, reprocess, size + 1, counted)
         if not whole.is_divided:
             return whole, iter([whole])
         return replace(whole, items=()), self._batches(selection, reprocess, may_continue)

@@ -33,7 +33,13 @@ class PublicationService:
         find: Lookup | None = None,
     ) -> Publication:
         """Publish every due partition. `find` looks up rows that validation has parsed."""
-        return self.publisher(spark, worker_token, report, find).publish(run_id)
+        from penstock.observe.tracing import tracer
+
+        with tracer().span("penstock.publish", {"penstock.run_id": run_id}) as span:
+            published = self.publisher(spark, worker_token, report, find).publish(run_id)
+            counts = {"loaded": published.loaded, "hidden": published.hidden, "broken": len(published.broken)}
+            span.annotate({f"penstock.{name}": count for name, count in counts.items()})
+        return published
 
     def publisher(
         self, spark: SparkSession | LazySession, worker_token: str, report: Report | None, find: Lookup | None = None

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.warehouse.reader import Vouched
     from penstock.warehouse.readiness import Coverage
     from penstock.warehouse.snapshots import Snapshot
+    from penstock.warehouse.sql import SqlLimits
 
 
 def open_reader(path: str | Path = ".", clock: Clock = utc_now) -> Reader:
@@ -134,12 +135,14 @@ class Reader:
         as_of: str | None = None,
         opened: Callable[[Vouched], None] = lambda vouched: None,
         schema_versions: Mapping[str, str] | None = None,
+        limits: SqlLimits | None = None,
     ) -> pa.RecordBatchReader:
-        """The result of one SELECT on DuckDB; tables are named `source.query_name`.
+        """The result of one SELECT on DuckDB; tables are named `source.query_name`. `limits` bounds the rows, the
+        memory and the threads.
 
         >>> penstock.reader("my-workspace").sql("SELECT count(*) FROM demo.campaign_daily").read_all()
         """
-        return self._data.sql(statement, as_of, opened, schema_versions)
+        return self._data.sql(statement, as_of, opened, schema_versions, limits)
 
     def spark_sql(
         self,

@@ -103,7 +103,7 @@ class RoundService:
             spark = session()
             made = self._models.with_current_contracts(lambda: spark, models.items, models.fan_ins)
             for message in made.problems:
-                log.error("models.refused: %s", message)
+                log.error("models.refused", extra={"facts": {"run_id": run_id, "error": message}})
             items = [*planned.items, *made.items]
             facts["planned"] = len(items)
             runner = self._runners.runner(spark, worker_token, listener, by_hand=False, stopping=stopping)

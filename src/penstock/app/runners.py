@@ -54,6 +54,7 @@ class RunnerFactory:
         from penstock.flow.derive import Deriver
         from penstock.flow.runner import Runner
         from penstock.flow.stages import RunDependencies
+        from penstock.observe.tracing import tracer
         from penstock.pipeline.lazy_session import LazySession
 
         lazy = LazySession.of(session)
@@ -77,6 +78,7 @@ class RunnerFactory:
             self._context.clock,
             self._data.referenced,
             in_driver,
+            tracer(),
         )
         return Runner(deps, self._context.ledger.news_of_run, stopping)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from penstock.flow.guard import Gate
 from penstock.flow.listener import ProgressListener
 from penstock.flow.summary import RunSummary, as_one
 from penstock.observe.progress import SILENT
-from penstock.partition import AssetKind, RunId, new_run_id
+from penstock.partition import AssetKind, PartitionKey, RunId, new_run_id
 from penstock.pipeline.memory import reduced_gc
 from penstock.plural import counted
 from penstock.state.audited import AuditedAct
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import SparkSession
 
     from penstock.app.lineage import LineageService
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.app.runners import RunnerFactory
     from penstock.control.plan import Plan
     from penstock.pipeline.lazy_session import LazySession
+    from penstock.state.order_claims import OrderClaim
     from penstock.state.worker import WorkerStore
 
 
@@ -64,14 +68,23 @@ class RunService:
         reprocess: bool = False,
         actor: str | None = None,
         spark: SparkSession | None = None,
+        order: OrderClaim | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        unless_judged_since: datetime | None = None,
     ) -> RunSummary:
         """Close the attempts of dead workers, publish due partitions, plan, and take the plan through extract,
         validate and load. Splits a large plan into several runs, one after the other. Starts Spark only if there is
-        something to publish or to attempt. `reprocess` also attempts success partitions; it is audited.
+        something to publish or to attempt. `reprocess` also attempts success partitions; it is audited. `order` is the
+        claim of the order that the runs carry out. When `stopping` returns True, no more attempts are issued, and no
+        further run starts. A divided plan leaves out fetched partitions with a verdict on an attempt that was issued at
+        `unless_judged_since` or later.
 
         >>> ws.runs.start(Selection(since="2024-06-01"), actor="kim").accepted
         """
-        return self._start(selection or Selection(), listener or SILENT, reprocess, actor or os_user(), spark, None)
+        chosen, reports = selection or Selection(), listener or SILENT
+        return self._start(
+            chosen, reports, reprocess, actor or os_user(), spark, None, order, stopping, unless_judged_since
+        )
 
     @reduced_gc()
     def _start(
@@ -82,6 +95,9 @@ class RunService:
         actor: str,
         spark: SparkSession | None,
         resumes: RunId | None,
+        order: OrderClaim | None,
+        stopping: Callable[[], bool],
+        unless_judged_since: datetime | None = None,
     ) -> RunSummary:
         from penstock.control.plan import Plan
 
@@ -96,8 +112,13 @@ class RunService:
                 return as_one(published)
         guard = self._context.guard(by_hand=True)
         whole, plans = self._plans.split(
-            selection, reprocess=reprocess, may_continue=lambda source: guard.gate(source) is Gate.OPEN
+            selection,
+            reprocess=reprocess,
+            may_continue=lambda source: guard.gate(source) is Gate.OPEN,
+            counted=lambda total: self._begin_spark(total, spark),
         )
+        if unless_judged_since is not None and whole.is_divided:
+            plans = _without(plans, self._context.state.judged_since(unless_judged_since))
         first = next(plans, Plan(()))
         unfinished = [run.message for run in self.unfinished() if run.run_id != resumes]
         if not first.items:
@@ -108,22 +129,36 @@ class RunService:
             return summary
         in_driver = self._may_work_alone(spark) and not whole.is_divided and self._is_small(first)
         if not in_driver:
-            session.get()  # an error of Spark comes before the first attempt
+            self._start_spark(session, spark)
         if whole.is_divided and any(span.kind is AssetKind.DERIVED for span in self._context.ranges(selection)):
             broken = self._models.learn_contracts(session.get())  # at the start of hours of work, not at the end
             for message in broken.values():
                 listener.say(message)
         filters = {**selection.as_dict(), **({"reprocess": True} if reprocess else {})}
+        if order:
+            filters |= {"order": order.order_id, "is_divided": whole.is_divided}
         if resumes:
             filters = {**self._context.run_filters(resumes), "resumes": resumes}
         finished: list[RunSummary] = []
         with self._reprocessing(reprocess and not resumes, selection, actor, whole, finished):
-            self._run_plans(
-                chain([first], plans), whole, finished, guard, session, workers, listener, actor, filters, in_driver
+            is_stopped = self._run_plans(
+                chain([first], plans),
+                whole,
+                finished,
+                guard,
+                session,
+                workers,
+                listener,
+                actor,
+                filters,
+                in_driver,
+                order,
+                stopping,
             )
         summary = as_one([*published, *finished])
         summary.skipped += whole.held
         summary.is_divided = whole.is_divided and len(finished) > 1
+        summary.is_stopped = is_stopped
         summary.unfinished = unfinished
         return summary
 
@@ -132,6 +167,22 @@ class RunService:
         from penstock.pipeline.lazy_session import LazySession
 
         return LazySession(lambda: self._context.session(given, fetches=True))
+
+    def _begin_spark(self, partitions: int, given: SparkSession | None) -> None:
+        """Start the JVM in the background, if the work is too large for this process: it starts during planning."""
+        from penstock.pipeline.session import begin_session
+
+        spark = self._context.settings.spark
+        if given is None and partitions > spark.driver_partitions:
+            begin_session(spark)
+
+    def _start_spark(self, session: LazySession, given: SparkSession | None) -> None:
+        """Start the session, so that an error of Spark comes before the first attempt, and then its workers."""
+        from penstock.pipeline.worker_jobs import start_workers
+
+        started = session.get()
+        if given is None:
+            start_workers(started)
 
     def _may_work_alone(self, given: SparkSession | None) -> bool:
         """Whether this process may work on a few partitions itself: on a local master, without a session of the
@@ -179,15 +230,22 @@ class RunService:
         actor: str,
         filters: Mapping[str, Any],
         in_driver: bool,
-    ) -> None:
-        """One run per plan, until a run is stopped. Appends each summary to `finished`. A plan whose checks Spark
-        refuses is left out; raises ChecksRefused if no run is left."""
+        order: OrderClaim | None,
+        stopping: Callable[[], bool],
+    ) -> bool:
+        """One run per plan, until a run is cancelled or the process stops. Appends each summary to `finished`. Returns
+        True if plans are left because the process stops. A plan whose checks Spark refuses is left out; raises
+        ChecksRefused if no run is left."""
         from penstock.flow.heartbeat import Heartbeat
         from penstock.flow.runner import ChecksRefused
 
         refused: list[tuple[int, ChecksRefused]] = []
+        is_stopped = False
         with Heartbeat(workers) as heart:
             for plan in plans:
+                if finished and stopping():
+                    is_stopped = True
+                    break
                 for source, count in plan.blocked.items() if finished else ():
                     finished[-1].count(blocked=count)
                     finished[-1].add_problems([guard.source_error(source)])
@@ -198,9 +256,13 @@ class RunService:
                     listener.say(f"run {len(finished) + 1}: {progress}")
                 run_id = new_run_id()
                 today = self._models.with_current_contracts(session.get, plan.items, plan.fan_ins)
-                runner = self._runners.runner(session, heart.token, listener, by_hand=True, in_driver=in_driver)
+                runner = self._runners.runner(
+                    session, heart.token, listener, by_hand=True, stopping=stopping, in_driver=in_driver
+                )
                 try:
-                    done = runner.run(run_id, today.items, actor=actor, filters=filters, fan_ins=today.fan_ins)
+                    done = runner.run(
+                        run_id, today.items, actor=actor, filters=filters, fan_ins=today.fan_ins, order=order
+                    )
                 except ChecksRefused as error:
                     refused.append((len(today.items), error))
                     continue
@@ -216,6 +278,7 @@ class RunService:
                 raise refusal
             finished[-1].count(blocked=count)
             finished[-1].add_problems([str(refusal)])
+        return is_stopped
 
     @contextmanager
     def _reprocessing(
@@ -239,20 +302,31 @@ class RunService:
         listener: ProgressListener | None = None,
         spark: SparkSession | None = None,
         actor: str | None = None,
+        order: OrderClaim | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> RunSummary:
         """Continue a run whose worker died, without repeating its finished work. A run that a later run closed is
-        continued by a new run. Audited. Raises ActRefused if nothing is left.
+        continued by a new run, which `order` then names. When `stopping` returns True, no more attempts are issued.
+        Audited. Raises ActRefused if nothing is left.
 
         >>> ws.runs.resume(ws.runs.unfinished()[0].run_id, actor="kim")
         """
         self._context.run_filters(run_id)  # refuses an unknown run
         entry = audit_entry(actor, AuditedAct.RUNS_RESUME, {"run_id": run_id})
         with self._context.audited(entry) as action:
-            summary = self._resume(run_id, listener or SILENT, spark, entry.actor)
+            summary = self._resume(run_id, listener or SILENT, spark, entry.actor, order, stopping)
             action.affected, action.outcome = summary.accepted + summary.rejected, summary.end
         return summary
 
-    def _resume(self, run_id: RunId, listener: ProgressListener, spark: SparkSession | None, actor: str) -> RunSummary:
+    def _resume(
+        self,
+        run_id: RunId,
+        listener: ProgressListener,
+        spark: SparkSession | None,
+        actor: str,
+        order: OrderClaim | None,
+        stopping: Callable[[], bool],
+    ) -> RunSummary:
         from penstock.control.resume import left_over, outdated_closings, reasons_of, still_current
         from penstock.flow.heartbeat import Heartbeat
         from penstock.flow.run_state import RunState
@@ -262,12 +336,13 @@ class RunService:
         self._runners.refuse_mismatches(Selection())
         found = self._context.state.run(run_id)
         if found is not None and found.finished_at is not None:
-            return self._resume_in_new_run(run_id, listener, spark, actor)
+            return self._resume_in_new_run(run_id, listener, spark, actor, order, stopping)
         workers = self._context.workers
         control = self._context.control
         workers.mark_dead_workers()
         with Heartbeat(workers) as heart:
-            reasons = reasons_of(self._context.run_filters(run_id))
+            filters = self._context.run_filters(run_id)
+            reasons = reasons_of(filters)
             adopted, outdated = still_current(
                 control.adopt(run_id, heart.token), self._context.settings, self._context.contracts
             )
@@ -293,8 +368,9 @@ class RunService:
             ]
             control.cancel(outdated_closings(lost, heart.token))
             today = self._models.with_current_contracts(lambda: session, plan)
-            runner = self._runners.runner(session, heart.token, listener, by_hand=True)
-            summary = as_one([runner.resume(run_id, today.items, [i for i in adopted if i not in lost], sizes)])
+            runner = self._runners.runner(session, heart.token, listener, by_hand=True, stopping=stopping)
+            current = [item for item in adopted if item not in lost]
+            summary = as_one([runner.resume(run_id, today.items, current, sizes, filters)])
             summary.count(blocked=today.left_out + len(lost), loaded=published.loaded, hidden=published.hidden)
             summary.add_problems([*today.problems, *broken.values()])
         self._runners.schedule_retries()
@@ -302,18 +378,32 @@ class RunService:
         return summary
 
     def _resume_in_new_run(
-        self, run_id: RunId, listener: ProgressListener, spark: SparkSession | None, actor: str
+        self,
+        run_id: RunId,
+        listener: ProgressListener,
+        spark: SparkSession | None,
+        actor: str,
+        order: OrderClaim | None,
+        stopping: Callable[[], bool],
     ) -> RunSummary:
         """Process the rest of a finished run in a new run."""
+        due = self.left_of(run_id)
+        if not due:
+            raise ActRefused(f"run {run_id} is over: nothing is left to resume")
+        is_reprocess = bool(self._context.run_filters(run_id).get("reprocess"))
+        selection = Selection(keys=tuple(due))
+        return self._start(selection, listener, is_reprocess, actor, spark, run_id, order, stopping)
+
+    def left_of(self, run_id: RunId) -> list[PartitionKey]:
+        """The planned partitions of a finished run that it did not attempt and that are still due.
+
+        >>> ws.runs.left_of(ws.runs.unfinished()[0].run_id)
+        """
         from penstock.control.resume import reasons_of
 
         filters = self._context.run_filters(run_id)
         left = left_of(self._context.state, self._context.ledger, run_id)
-        due = [item.key for item in self._plans.replan(left, reasons_of(filters))]
-        if not due:
-            raise ActRefused(f"run {run_id} is over: nothing is left to resume")
-        selection = Selection(keys=tuple(due))
-        return self._start(selection, listener, bool(filters.get("reprocess")), actor, spark, run_id)
+        return [item.key for item in self._plans.replan(left, reasons_of(filters))]
 
     def unfinished(self) -> list[Unfinished]:
         """The killed runs with `--reprocess` that have partitions left: no later run attempts these by itself.
@@ -329,7 +419,14 @@ class RunService:
         """
         return self._partitions.unfinished_runs()
 
-    def cancel(self, run_id: RunId, *, actor: str | None = None, dry_run: bool = False) -> bool:
+    def cancel(
+        self,
+        run_id: RunId,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        flags: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Request that a run stops. A run without a worker is closed at once, and an unfinished run is no longer
         reported. Returns False if the run is over; a dry run only returns whether there is something to cancel.
 
@@ -341,11 +438,21 @@ class RunService:
         from penstock.control.rescue import end_cancelled
 
         control = self._context.control
+        if dry_run and found.finished_at is None:
+            return True  # without the events of killed runs
         killed = any(run.run_id == run_id for run in self.unfinished())
         if dry_run:
-            return killed or found.finished_at is None
-        entry = audit_entry(actor, AuditedAct.RUNS_CANCEL, {"run_id": run_id})
+            return killed
+        entry = audit_entry(actor, AuditedAct.RUNS_CANCEL, {"run_id": run_id}, flags)
         if not control.request_cancel(run_id, entry, even_if_over=killed):
             return False
         end_cancelled(self._context.workers, control, run_id)
         return True
+
+
+def _without(plans: Iterable[Plan], judged: Set[PartitionKey]) -> Iterator[Plan]:
+    """The plans without these fetched partitions. A plan that has no other partitions is left out."""
+    for plan in plans:
+        items = [item for item in plan.items if item.key.kind is AssetKind.DERIVED or item.key not in judged]
+        if items or not plan.items:
+            yield replace(plan, items=items)

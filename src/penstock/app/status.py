@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from penstock.app.context import Context
 from penstock.config.assets import Model
 from penstock.control.select import Selection
 from penstock.derived import reads_own
+from penstock.flow.trace import TRACEPARENT, trace_id_of
 from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.state.inputs import InputReader
 from penstock.user_cache import UserCache
@@ -135,8 +137,8 @@ class StatusService:
         """
         from penstock.projections.run_page import run_page
 
-        self._context.run_filters(run_id)  # refuses an unknown run
-        return run_page(self.current(), run_id)
+        filters = self._context.run_filters(run_id)  # refuses an unknown run
+        return replace(run_page(self.current(), run_id), trace_id=trace_id_of(filters.get(TRACEPARENT)))
 
     def policies(self) -> list[Policy]:
         """The staleness policy of each asset: its current contract, freshness and inputs.
@@ -177,4 +179,4 @@ class StatusService:
         try:
             self.projector.advance(prefolded)
         except Exception as error:  # noqa: BLE001 - a run that is published must not fail here
-            log.warning("projections.behind: %s", error)
+            log.warning("projections.behind", extra={"facts": {"error": str(error)}})

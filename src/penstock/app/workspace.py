@@ -22,14 +22,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.app.action_previews import ActionPreviewService
+    from penstock.app.actions import ActionService
+    from penstock.app.activity import ActivityService
+    from penstock.app.alerts import AlertService
     from penstock.app.backfills import BackfillService
     from penstock.app.customers import CustomerService
     from penstock.app.data import DataService
+    from penstock.app.grids import GridService
+    from penstock.app.lateness import LatenessService
     from penstock.app.ledger import LedgerService
     from penstock.app.lineage import LineageService
+    from penstock.app.logins import LoginService
     from penstock.app.maintenance import MaintenanceService
+    from penstock.app.metrics import MetricService
     from penstock.app.model_plans import ModelService
+    from penstock.app.oidc import OidcService
     from penstock.app.operations import OperationService
+    from penstock.app.orders import OrderService
     from penstock.app.partitions import PartitionHandle, PartitionService
     from penstock.app.plans import PlanService
     from penstock.app.publications import PublicationService
@@ -41,6 +51,7 @@ if TYPE_CHECKING:
     from penstock.app.runners import RunnerFactory
     from penstock.app.runs import RunService
     from penstock.app.status import StatusService
+    from penstock.app.tokens import TokenService
     from penstock.warehouse.reader import Vouched
     from penstock.warehouse.readiness import Coverage
 
@@ -79,8 +90,13 @@ class Workspace:
 
     status: StatusService = _service("status.StatusService")
     partitions: PartitionService = _service("partitions.PartitionService", "status")
+    grids: GridService = _service("grids.GridService", "status")
+    activity: ActivityService = _service("activity.ActivityService")
+    metrics: MetricService = _service("metrics.MetricService", "status")
     data: DataService = _service("data.DataService", "status")
     readiness: ReadinessService = _service("readiness.ReadinessService")
+    lateness: LatenessService = _service("lateness.LatenessService", "status")
+    alerts: AlertService = _service("alerts.AlertService", "status", "lateness")
     raw: RawService = _service("raw_runs.RawService")
     models: ModelService = _service("model_plans.ModelService", "status")
     plans: PlanService = _service("plans.PlanService", "models")
@@ -96,6 +112,23 @@ class Workspace:
     runners: RunnerFactory = _service("runners.RunnerFactory", "status", "publications", "data")
     runs: RunService = _service(
         "runs.RunService", "plans", "models", "runners", "publications", "partitions", "lineage"
+    )
+    tokens: TokenService = _service("tokens.TokenService")
+    logins: LoginService = _service("logins.LoginService", "tokens")
+    oidc: OidcService = _service("oidc.OidcService")
+    orders: OrderService = _service("orders.OrderService", "runs", "rechecks", "maintenance")
+    action_previews: ActionPreviewService = _service(
+        "action_previews.ActionPreviewService",
+        "partitions",
+        "operations",
+        "backfills",
+        "plans",
+        "runs",
+        "rechecks",
+        "maintenance",
+    )
+    actions: ActionService = _service(
+        "actions.ActionService", "action_previews", "operations", "backfills", "runs", "orders"
     )
     rounds: RoundService = _service(
         "rounds.RoundService", "plans", "models", "runners", "publications", "runs", "lineage"

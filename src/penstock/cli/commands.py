@@ -10,6 +10,8 @@ from importlib import import_module
 
 import typer
 
+from penstock.cli.log_options import add_log_options
+
 # The module in penstock.cli, and the commands that it registers.
 MODULES: dict[str, tuple[str, ...]] = {
     "init": ("init",),
@@ -20,15 +22,20 @@ MODULES: dict[str, tuple[str, ...]] = {
     "validate": ("validate",),
     "state": ("state",),
     "status": ("status",),
+    "top": ("top",),
     "partitions": ("missing", "failed", "stale"),
     "why": ("why",),
     "backfill": ("backfill",),
     "control": ("control",),
+    "serve": ("serve",),
+    "tokens": ("tokens",),
+    "alerts": ("alerts",),
     "warehouse": ("warehouse",),
     "recover": ("backup", "recover"),
     "read": ("read", "sql"),
     "snapshot": ("snapshot",),
     "ready": ("ready",),
+    "late": ("late",),
     "raw": ("raw",),
     "contract": ("contract",),
     "ledger": ("ledger",),
@@ -50,4 +57,5 @@ def register(app: typer.Typer, module: str | None = None) -> typer.Typer:
     """Add the commands of one module, or of all modules, to `app` and return it."""
     for name in MODULES if module is None else (module,):
         import_module(f"penstock.cli.{name}").register(app)
+    add_log_options(app)
     return app

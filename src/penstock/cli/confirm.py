@@ -10,11 +10,12 @@ from penstock.errors import UsageError
 from penstock.plural import counted
 
 ASK_ABOVE = 20
-FORCE_ABOVE = 10_000
 
 
 def confirm(what: str, count: int, *, yes: bool, force: bool, noun: str = "partition") -> None:
     """Return if the change is confirmed. Prompts on a terminal; raises UsageError if an option is missing."""
+    from penstock.control.select import FORCE_ABOVE
+
     change = f"{what} {counted(count, noun)}"
     if count > FORCE_ABOVE and not force:
         raise UsageError(f"{change} is more than {FORCE_ABOVE:,}: narrow the filters or add --force")

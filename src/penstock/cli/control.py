@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +15,12 @@ from penstock import interrupts
 from penstock.cli import completion
 from penstock.cli import options as opt
 from penstock.cli.progress import RunProgress
-from penstock.cli.render import log_event, note, show, show_line
+from penstock.cli.render import note, show, show_line
 from penstock.cli.run_summary import waiting_lines
 from penstock.cli.text_tables import table
+from penstock.log_fields import log_fields
+from penstock.observe import logs
+from penstock.observe.progress import LogListener
 from penstock.plural import counted
 
 if TYPE_CHECKING:
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.app import Workspace
+    from penstock.flow.listener import ProgressListener
 
+log = logging.getLogger(__name__)
 
 control = typer.Typer(no_args_is_help=True, help="The control loop: schedule, retries, restatement, backfills.")
 
@@ -40,17 +45,24 @@ def register(app: typer.Typer) -> None:
 def tick(workspace: opt.WorkspaceDir = ".", as_json: opt.AsJson = False, debug: opt.Debug = False) -> None:
     """Run one round: close the attempts of dead workers, decide about retries, issue attempts, run and publish. *
 
-    Suitable for cron. Exit code 0 even if partitions failed: the policy retries them, see `penstock failed`.
+    Executes the orders of the API first, and evaluates alerts last. Suitable for cron. Exit code 0 even if partitions
+    failed: the policy retries them, see `penstock failed`.
     """
     from penstock.app import open_workspace
+    from penstock.app.alert_loop import run_once
     from penstock.control.select import Selection
     from penstock.flow.heartbeat import Heartbeat
     from penstock.views.runs import round_document
 
     ws = open_workspace(workspace)
+    ws.alerts.check()
     stop, service = _stop_on_signals(), ws.rounds
-    with Heartbeat(ws.context.workers) as heart, RunProgress() as progress:
-        facts = service.tick(_session(ws), heart.token, progress, stop.is_set)
+    with Heartbeat(ws.context.workers, control_loop=True) as heart, RunProgress() as progress:
+        try:
+            _execute_orders(ws, heart.token, progress, stop)
+            facts = service.tick(_session(ws), heart.token, progress, stop.is_set)
+        finally:
+            run_once(ws.alerts, heart.token)
     held_up = None if facts["planned"] else ws.partitions.held_up(Selection()) | {"model_inputs": facts["model_inputs"]}
     document = round_document(facts, held_up)
     show(document, as_json, lambda console: console.print(_describe(document)))
@@ -69,28 +81,35 @@ def serve(
 ) -> None:
     """Run rounds with one Spark session until SIGTERM or Ctrl-C. *
 
-    Logs one JSON line per event to stderr; --json also prints the result of each round to stdout, as `control tick`
-    does. After a signal it issues no more attempts, finishes its open work and exits with 0. It waits while the
-    database does not respond. Several processes may serve one database.
+    Executes the orders of the API, each exactly once, before a round and between rounds. Logs one line per event to
+    stderr, as JSON without a terminal; --json also prints the result of each round to stdout, as `control tick` does.
+    After a signal it issues no more attempts, finishes its open work and exits with 0. It waits while the database does
+    not respond. Several processes may serve one database; one of them evaluates alerts, at the interval of the
+    workspace file.
     """
     from penstock.app import open_workspace
+    from penstock.app.alert_loop import AlertLoop
     from penstock.control.serve import serve as loop
     from penstock.flow.heartbeat import Heartbeat
     from penstock.views.runs import round_document
 
     ws = open_workspace(workspace)
+    ws.alerts.check()
     stop, service = _stop_on_signals(), ws.rounds
 
     def round_() -> Mapping[str, Any]:
-        facts = service.tick(_session(ws), heart.token, _LogProgress(), stop.is_set)
+        _execute_orders(ws, heart.token, LogListener(), stop)
+        facts = service.tick(_session(ws), heart.token, LogListener(), stop.is_set)
         if as_json:
             show_line(round_document(facts))
         return facts
 
-    with Heartbeat(ws.context.workers) as heart:
-        _log("started", {"worker": heart.token, "every_seconds": ws.settings.control.every.total_seconds()})
-        loop(round_, ws.settings.control.every, stop, _log, rounds)
-        _log("stopped", {"worker": heart.token})
+    every = ws.settings.control.every
+    with Heartbeat(ws.context.workers, control_loop=True) as heart, log_fields(worker=heart.token):
+        log.info("started", extra={"facts": {"every_seconds": every.total_seconds()}})
+        with AlertLoop(ws.alerts, heart.token):
+            loop(round_, every, stop, rounds, lambda: ws.orders.is_waiting(heart.token))
+        log.info("stopped")
 
 
 @control.command()
@@ -171,21 +190,15 @@ def close_breaker(
     show(document, as_json, lambda console: console.print(message))
 
 
-class _LogProgress:
-    """Reports the progress of a round as log lines instead of bars."""
-
-    def stage(self, name: str, partitions: int) -> Callable[[float], None]:
-        began = datetime.now(UTC)
-
-        def report(share: float) -> None:
-            if share == 1.0:
-                seconds = round((datetime.now(UTC) - began).total_seconds(), 3)
-                _log("stage.finished", {"stage": name, "partitions": partitions, "seconds": seconds})
-
-        return report
-
-    def say(self, message: str) -> None:
-        _log("note", {"message": message})
+def _execute_orders(ws: Workspace, worker_token: str, listener: ProgressListener, stop: threading.Event) -> None:
+    """Execute the orders that wait, oldest first, until none is left or the process stops."""
+    while not stop.is_set():
+        done = ws.orders.execute_next(worker_token, listener, stop.is_set)
+        if done is None:
+            return
+        facts = {"order_id": done.order_id, "kind": done.kind, "state": done.state, "run_id": done.run_id}
+        facts |= {"error": done.error_message} if done.error_message else {}
+        log.info("order.executed", extra={"facts": facts})
 
 
 def _session(ws: Workspace) -> Callable[[], SparkSession]:
@@ -200,15 +213,19 @@ def _stop_on_signals() -> threading.Event:
         if stop.is_set():
             interrupts.interrupt(number, frame)
         stop.set()
-        note("penstock: stopping after the open work")
+        # In another thread: the signal may have come while this one writes a line.
+        threading.Thread(target=_note_stop, name="signal").start()
 
     signal.signal(signal.SIGTERM, request_stop)
     signal.signal(signal.SIGINT, request_stop)
     return stop
 
 
-def _log(event: str, facts: Mapping[str, Any]) -> None:
-    log_event(event, datetime.now(UTC).isoformat(timespec="milliseconds"), facts)
+def _note_stop() -> None:
+    if logs.writes_json():
+        log.info("stopping")
+    else:
+        note("penstock: stopping after the open work")
 
 
 def _describe(facts: Mapping[str, Any]) -> str:

@@ -45,6 +45,8 @@ class _ProcessExit:
 
     def exit(self) -> None:
         try:
+            if "opentelemetry.trace" in sys.modules and (tracing := sys.modules.get("penstock.observe.tracing")):
+                tracing.flush()  # a provider that was configured before us sends its spans in a later handler
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
         except BrokenPipeError:

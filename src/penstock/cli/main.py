@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ from penstock import __version__, interrupts
 from penstock.arrow_pandas import refuse_pandas
 from penstock.cli.commands import called_module, register
 from penstock.errors import ExitCode, PenstockError, TransientError, UsageError
+from penstock.observe import logs
+
+log = logging.getLogger(__name__)
 
 _HELP = """Partition authority for Spark pipelines: which partition is safe to read, from which run, and why.
 
@@ -66,8 +70,7 @@ def main() -> None:
             _interrupted()
         if "--debug" in sys.argv:
             raise
-        later = " (try again later)" if isinstance(error, TransientError) else ""
-        typer.echo(f"penstock: {error}{later}", err=True)
+        _report(error, error.exit_code)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
@@ -76,7 +79,7 @@ def main() -> None:
             _interrupted()
         if "--debug" in sys.argv:
             raise
-        typer.echo(f"penstock: {error}", err=True)
+        _report(error, ExitCode.FAILED)
         sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
         _interrupted()
@@ -88,6 +91,15 @@ def main() -> None:
         if interrupts.was_raised():
             _interrupted()
         raise
+
+
+def _report(error: Exception, code: int) -> None:
+    """Print the error of a command, in the format of the log, without secrets."""
+    if logs.writes_json():
+        log.error("command.failed", extra={"facts": {"error": str(error), "exit_code": int(code)}})
+        return
+    later = " (try again later)" if isinstance(error, TransientError) else ""
+    typer.echo(f"penstock: {logs.hide_secrets(str(error))}{later}", err=True)
 
 
 def _refuse_undecodable(arguments: Sequence[str]) -> None:

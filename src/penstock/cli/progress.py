@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-import typer
-
-from penstock.observe.progress import LineListener
+from penstock.cli.render import note
+from penstock.observe import logs
+from penstock.observe.progress import LineListener, LogListener
 from penstock.plural import counted
 
 LARGE_PLAN = 10_000  # expected partitions; smaller plans take no noticeable time
@@ -23,10 +22,10 @@ class RunProgress:
         self._live: Any = None
         self._bars: dict[str, tuple[Any, int]] = {}
         self._planning: Any = None
-        self._lines = LineListener(partial(typer.echo, err=True))
+        self._lines = LogListener() if logs.writes_json() else LineListener(note)
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not logs.writes_json():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 

@@ -10,6 +10,7 @@ import typer
 
 from penstock.cli import completion
 from penstock.cli import options as opt
+from penstock.cli.render import note
 from penstock.errors import UsageError
 from penstock.plural import counted
 
@@ -134,7 +135,7 @@ def _table_version(text: str) -> tuple[str, str]:
 
 def _warn_withdrawn(partitions: int, as_of: str) -> None:
     if partitions:
-        typer.echo(f"penstock: leaves out {counted(partitions)} demoted since {as_of}", err=True)
+        note(f"penstock: leaves out {counted(partitions)} demoted since {as_of}")
 
 
 def _warn_withdrawn_inputs(vouched: Vouched) -> None:
@@ -143,10 +144,9 @@ def _warn_withdrawn_inputs(vouched: Vouched) -> None:
     for keys, state in ((shown, "not ready"), (hidden, "left out")):
         if keys:
             was, be, them = ("was", "is", "it") if len(keys) == 1 else ("were", "are", "them")
-            typer.echo(
+            note(
                 f"penstock: {counted(len(keys))} of {keys[0].asset} {was} derived from runs that were demoted since and"
-                f" {be} {state}; the next `penstock run` derives {them} again: `penstock why {keys[0]}`",
-                err=True,
+                f" {be} {state}; the next `penstock run` derives {them} again: `penstock why {keys[0]}`"
             )
 
 

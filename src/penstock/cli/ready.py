@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli import options as opt
+from penstock.cli.late import day_lines
 from penstock.cli.render import show
 from penstock.cli.text_tables import table
+from penstock.clock import utc_now
 from penstock.errors import ExitCode
 from penstock.plural import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from penstock.control.lateness import DayLateness
     from penstock.control.requested_days import RequestedDays
     from penstock.warehouse.readiness import Coverage, Rule
 
@@ -37,6 +41,9 @@ def ready(
     wait: Annotated[
         str | None, typer.Option("--wait", metavar="D", help="Wait at most this long, for example 10m.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also list what is not ready by cause, and when it is expected.")
+    ] = False,
     workspace: opt.WorkspaceDir = ".",
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -65,12 +72,27 @@ def ready(
     found = {name: [day for day in days if day.table == name] for name in names}
     expected = {name: ws.requested_days(name, **asked) for name in names}
     absent = [day for day in days if not rule.holds(day)]
-    show(ready_document(require, rule, expected, found), as_json, lambda console: _draw(console, found, expected, rule))
+    reasons = _explained(workspace, expected.values(), rule) if explain else None
+    document = ready_document(require, rule, expected, found, reasons)
+    show(document, as_json, lambda console: _draw(console, found, expected, rule, reasons or ()))
     if absent:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, RequestedDays], rule: Rule) -> None:
+def _explained(workspace: str, asked: Iterable[RequestedDays], rule: Rule) -> list[DayLateness]:
+    from penstock.app import open_workspace
+
+    ws = open_workspace(workspace)  # the state of partitions is not a consumer's
+    return [day for one in asked for day in ws.lateness.explain(one, rule.text)]
+
+
+def _draw(
+    console: Console,
+    found: dict[str, list[Coverage]],
+    asked: dict[str, RequestedDays],
+    rule: Rule,
+    reasons: Sequence[DayLateness],
+) -> None:
     for name, days in found.items():
         expected, available = sum(d.expected for d in days), sum(d.available for d in days)
         good = all(rule.holds(day) for day in days)
@@ -89,3 +111,9 @@ def _draw(console: Console, found: dict[str, list[Coverage]], asked: dict[str, R
             console.print(
                 f"{counted(len(withdrawn))} derived from runs that were demoted since: penstock why {withdrawn[0]}"
             )
+    now = utc_now()
+    for day in reasons[:_SHOWN]:
+        for line in day_lines(day, now):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if len(reasons) > _SHOWN:
+        console.print(f"... and {counted(len(reasons) - _SHOWN, 'more day')}")

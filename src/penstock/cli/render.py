@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.observe import logs
 from penstock.views.document import Document, encode
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
     from penstock.partition import PartitionKey
     from penstock.warehouse.mismatch import Mismatch
+
+log = logging.getLogger(__name__)
 
 LISTED = 100  # a preview names at most this many partitions
 
@@ -33,19 +37,14 @@ def show_line(document: Document) -> None:
     sys.stdout.flush()
 
 
-def log_event(event: str, at: str, facts: Mapping[str, Any]) -> None:
-    """Write one JSON line to stderr."""
-    import orjson
-
-    sys.stderr.write(orjson.dumps({"at": at, "event": event, **facts}).decode() + "\n")
-    sys.stderr.flush()
-
-
 def note(message: str) -> None:
-    """Print a line for people to stderr, so that stdout holds only the result."""
+    """Print a line for people to stderr, so that stdout holds only the result. In a JSON log it is a line of it."""
     import typer
 
-    typer.echo(message, err=True)
+    if logs.writes_json():
+        log.info("note", extra={"facts": {"message": message}})
+    else:
+        typer.echo(logs.hide_secrets(message), err=True)
 
 
 def draw_more(console: Console, shown: int, total: int, following: str | None) -> None:

@@ -14,20 +14,8 @@ from pydantic import (
 
 from penstock import partition
 from penstock.config.checks import Check, Field, check_to_mapping, refuse_unfit_check, refuse_unsafe_expression
+from penstock.config.freshness import Completeness, Freshness
 from penstock.config.values import LIST, Day, Declared, Duration, KeyDoc, Name, Names, distinct, not_empty
-
-
-class Freshness(Declared):
-    """How old the newest successful partition may be before it counts as stale."""
-
-    max_lag: Duration
-
-    documentation: ClassVar = {
-        "max_lag": KeyDoc(
-            "How long an accepted run is fresh. Then its partition is stale, if it can still be restated or derived.",
-            "36h",
-        ),
-    }
 
 
 class Restate(Declared):
@@ -123,7 +111,10 @@ class Query(Declared):
             "keep",
         ),
         "missing_fields": KeyDoc("Fields that a row lacks: reject the partition, or read them as null.", "reject"),
-        "freshness": KeyDoc("How long an accepted run is fresh.", "{max_lag: 36h}"),
+        "freshness": KeyDoc(
+            "How long an accepted run is fresh, and by when a day must be complete.",
+            '{max_lag: 36h, complete_by: "09:00"}',
+        ),
         "restate": KeyDoc("Which past days are fetched again.", "{days: 3}"),
         "retry": KeyDoc("When a failed partition is tried again.", "{max_attempts: 3}"),
         "options": KeyDoc(
@@ -163,14 +154,6 @@ def _window(value: object) -> object:
     return days
 
 
-def _completeness(value: object) -> str:
-    """Parse a completeness rule: `all`, `any`, a number of partitions, or a share such as `95%`."""
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or not re.fullmatch(r"all|any|[1-9]\d*|(100|[1-9]\d?)%", text):
-        raise ValueError(f"{value!r} is not a rule: write all, any, a number, or a share such as 95%")
-    return text
-
-
 class Model(Declared):
     """A table derived from other tables, per date or per customer and date."""
 
@@ -184,7 +167,7 @@ class Model(Declared):
     # inside { } a comma ends the value, so a list is accepted as well
     per: Annotated[Literal["date", "customer,date"], BeforeValidator(_joined)] = "date"
     needs: Annotated[int, BeforeValidator(_window)] = 1  # input days of one partition, including the day itself
-    require: Annotated[str, BeforeValidator(_completeness)] = "all"  # share of each input that must be readable
+    require: Completeness = "all"  # share of each input that must be readable
     refresh: bool = True  # derived again when its inputs or its code change
     on_demotion: Literal["stale", "hide"] = "stale"  # whether rows stay readable after the demotion of an input run
     checks: Annotated[tuple[Annotated[Check, AfterValidator(refuse_unsafe_expression)], ...], LIST] = ()
@@ -218,7 +201,10 @@ class Model(Declared):
         "checks": KeyDoc(
             "Conditions on the rows of a partition; a partition that violates one is rejected.", "[{rows: {min: 1}}]"
         ),
-        "freshness": KeyDoc("How long an accepted run is fresh.", "{max_lag: 36h}"),
+        "freshness": KeyDoc(
+            "How long an accepted run is fresh, and by when a day must be complete.",
+            '{max_lag: 36h, complete_by: "09:00"}',
+        ),
         "retry": KeyDoc("When a failed partition is tried again.", "{max_attempts: 3}"),
     }
 

@@ -41,6 +41,34 @@ def refuse_unknown_names(document: Document) -> None:
                 document.refuse(("queries", name, "customers", index), unknown_name("customer", customer_id, known))
 
 
+def refuse_unknown_names_in_alerts(document: Document) -> None:
+    """Refuse rules whose channels, source or table the file does not define."""
+    alerts = document.values.get("alerts")
+    if not isinstance(alerts, dict) or not isinstance(rules := alerts.get("rules"), list):
+        return
+    channels = alerts.get("channels")
+    names = sorted(channels) if isinstance(channels, dict) else []
+    sources = document.values.get("sources", {})
+    tables = [f"{query.get('source')}.{name}" for name, query in named_sections(document, "queries")]
+    known = {
+        "source": sorted(sources),
+        "table": sorted([*tables, *(f"models.{n}" for n in document.values.get("models", {}))]),
+    }
+    for index, rule in enumerate(rules):
+        if not isinstance(rule, dict):
+            continue
+        trail: Trail = ("alerts", "rules", index)
+        if not names:
+            document.refuse(trail, "has no channel: add one to alerts.channels")
+        for at, channel in numbered_strings(rule.get("channels")):
+            if names and channel not in names:
+                document.refuse((*trail, "channels", at), unknown_name("channel", channel, names))
+        for what, of_file in known.items():
+            found = rule.get(what)
+            if isinstance(found, str) and found not in of_file:
+                document.refuse((*trail, what), unknown_name(what, found, of_file))
+
+
 class _CustomerRule(NamedTuple):
     """The rule of a source for customer ids, and a query that applies it to some or all customers."""
 

@@ -138,6 +138,11 @@ class Document:
         # repr() as well, because messages quote values and quoting may escape characters
         self._expanded += [_Expanded(trail, form, written) for form in {value, repr(value)[1:-1]} if form]
 
+    def expansions(self) -> Iterator[tuple[Trail, str, str]]:
+        """Yield the place of each value that the environment changed, the value, and its text in the file."""
+        for item in self._expanded:
+            yield item.trail, item.value, item.written
+
     def remember_variables(self, trail: Trail, written: str) -> None:
         self._with_variables[trail] = written
 

@@ -18,14 +18,17 @@ from penstock.config.cross_checks import (
     refuse_customers_of_sources,
     refuse_repeated_customers,
     refuse_unknown_names,
+    refuse_unknown_names_in_alerts,
 )
 from penstock.config.customer_cache import KnownCustomers, known_customers, recall, remember
 from penstock.config.document_items import named_sections, strings
 from penstock.config.file import MERGED_MAPS, Document, FilesChanged, Trail, read_workspace_file
+from penstock.config.secret_values import remember_secrets
 from penstock.config.settings import SQLITE, WORKSPACE_FILE, Settings, SourceSettings
 from penstock.config.source_hooks import HooksOf
 from penstock.config.values import describe_problem
 from penstock.errors import ConfigError
+from penstock.redaction import SECRETS
 from penstock.user_cache import UserCache
 
 
@@ -78,6 +81,7 @@ def _with_known_customers(
 
 def _checked(document: Document, hooks_of: HooksOf, known: KnownCustomers | None = None) -> Settings:
     """Validate a document. Raises ConfigError with one line per problem."""
+    remember_secrets(document, SECRETS)
     if document.incomplete:
         document.raise_if_refused()
     normalise_customers(document, hooks_of)
@@ -87,6 +91,7 @@ def _checked(document: Document, hooks_of: HooksOf, known: KnownCustomers | None
     # These inspect the document instead of the models, so that one bad value does not hide the next problem.
     refuse_repeated_customers(document)
     refuse_unknown_names(document)
+    refuse_unknown_names_in_alerts(document)
     refuse_customers_of_sources(document, hooks_of)
     refuse_broken_models(document)
     document.raise_if_refused()

@@ -12,13 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, available_timezones
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from penstock import partition
+from penstock.config.alerts import AlertSettings
 from penstock.config.assets import Asset, Model, Query
+from penstock.config.console import ConsoleSettings
 from penstock.config.rates import RateLimit, RateLimits, counted, pace
 from penstock.config.values import (
     Day,
@@ -27,7 +28,7 @@ from penstock.config.values import (
     Kept,
     KeyDoc,
     Name,
-    did_you_mean,
+    TimeZone,
     unknown_name,
 )
 from penstock.errors import UsageError
@@ -200,21 +201,12 @@ def _quoted(value: object) -> object:
     return value
 
 
-def _time_zone(text: str) -> str:
-    try:
-        ZoneInfo(text)
-    except (KeyError, ValueError, OSError):  # unknown, an invalid name, a folder of zones
-        hint = did_you_mean(text, available_timezones()) or ": write a name such as Europe/Berlin"
-        raise ValueError(f"{text!r} is not a known time zone{hint}") from None
-    return text
-
-
 class Customer(Declared):
     """An account whose partitions are extracted, and the days on which it is active."""
 
     id: Annotated[str, AfterValidator(_customer_id), BeforeValidator(_quoted)]
     name: str = ""
-    time_zone: Annotated[str, AfterValidator(_time_zone)] = "UTC"
+    time_zone: TimeZone = "UTC"
     active_from: Day | None = None
     active_to: Day | None = None
 
@@ -398,6 +390,8 @@ class Settings(Declared):
     control: ControlSettings = ControlSettings()
     ledger: LedgerSettings = LedgerSettings()
     lineage: LineageSettings | None = None
+    console: ConsoleSettings = ConsoleSettings()
+    alerts: AlertSettings | None = None
     customers: Annotated[tuple[Customer, ...], pydantic.Field(strict=False)] = ()
     customer_files: tuple[Path, ...] = pydantic.Field(default=(), repr=False)
     sources: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
@@ -421,6 +415,11 @@ class Settings(Declared):
         "control": KeyDoc("The size of runs, and the schedule of the control loop.", "{every: 1m}"),
         "ledger": KeyDoc("How long finished runs are kept as tables.", "{keep_runs: 30d}"),
         "lineage": KeyDoc("Where OpenLineage events of runs go. Without it, none are sent.", "{file: lineage.jsonl}"),
+        "console": KeyDoc("The web console: its address and its login.", "{url: https://penstock.example.com}"),
+        "alerts": KeyDoc(
+            "Alerts: rules, and the channels that are notified. Without it, none are evaluated.",
+            "{channels: {ops: {webhook: '${HOOK_URL}'}}, rules: [{rule: run_broken}]}",
+        ),
         "customers": KeyDoc(
             "The accounts whose partitions are fetched: a list, or the path of a .csv file with these keys as columns.",
             "customers.csv",

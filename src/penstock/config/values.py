@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from zoneinfo import ZoneInfo, available_timezones
 
 import pydantic
 from pydantic import (
@@ -228,7 +229,17 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
+def _time_zone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):  # unknown, an invalid name, a folder of zones
+        hint = did_you_mean(text, available_timezones()) or ": write a name such as Europe/Berlin"
+        raise ValueError(f"{text!r} is not a known time zone{hint}") from None
+    return text
+
+
 Name = Annotated[str, AfterValidator(named)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
 Day = Annotated[date, BeforeValidator(_day)]
 Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration, when_used="json")]
 Kept = Annotated[Keeps, BeforeValidator(_keeps)]

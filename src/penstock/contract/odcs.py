@@ -49,7 +49,7 @@ def to_odcs(query: Query) -> dict[str, Any]:
     }
     if query.checks:
         table["quality"] = [_quality(check) for check in query.checks]
-    document = {
+    document: dict[str, Any] = {
         "apiVersion": VERSION,
         "kind": KIND,
         "id": f"{query.source}.{query.name}",
@@ -59,9 +59,11 @@ def to_odcs(query: Query) -> dict[str, Any]:
         "schema": [table],
         "customProperties": [_custom("query", {k: v for k, v in written.items() if k not in _STANDARD})],
     }
-    if query.freshness is not None:
-        lag = written["freshness"]["max_lag"]
+    freshness = dict(written.get("freshness", {}))
+    if lag := freshness.pop("max_lag", None):
         document["slaProperties"] = [{"property": "latency", "value": int(lag[:-1]), "unit": lag[-1]}]
+    if freshness:  # the standard has no deadline with a time zone and a share
+        document["customProperties"].append(_custom("deadline", freshness))
     return document
 
 
@@ -105,7 +107,7 @@ def from_odcs(document: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], l
     if not isinstance(tables, list) or not tables or not all(isinstance(table, Mapping) for table in tables):
         raise ConfigError("the data contract has no schema, so there are no queries to import")
     notes: list[str] = []
-    ours = _map(_ours(document, "query"))
+    ours, deadline = _map(_ours(document, "query")), _map(_ours(document, "deadline"))
     latency = [sla for sla in _maps(document.get("slaProperties")) if sla.get("property") == "latency"]
     queries = {}
     for table in tables:
@@ -118,8 +120,9 @@ def from_odcs(document: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], l
         checks = [*reading.property_checks(table), *reading.checks(table.get("quality"))]
         if checks:
             body["checks"] = checks
-        if latency and (lag := _lag(latency[0])):
-            body["freshness"] = {"max_lag": lag}
+        lag = _lag(latency[0]) if latency else None
+        if lag or deadline:
+            body["freshness"] = {**({"max_lag": lag} if lag else {}), **deadline}
         queries[name] = body
     return queries, notes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import assert_never
@@ -140,10 +140,13 @@ def preview(
     reasons: Sequence[PlanReason],
     status: PartitionStatus | None = None,
     limit: int | None = None,
+    counted: Callable[[int], None] = lambda total: None,
 ) -> Plan:
-    """The plan with all its counts and at most `limit` of its items: a million partitions are counted, not listed."""
-    plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
+    """The plan with all its counts and at most `limit` of its items: a million partitions are counted, not listed.
+    Calls `counted` with the number of partitions to attempt as soon as it is known."""
     found = reader.reasons(without_frozen(ranges), now, restated, status)
+    counted(sum(found.get(reason, 0) for reason in reasons))
+    plan = make_plan(reader, ranges, contracts, now, restated=restated, reasons=reasons, status=status, limit=limit)
     return replace(
         plan,
         held=found.get(PlanReason.OPEN, 0),

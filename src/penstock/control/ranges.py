@@ -32,11 +32,13 @@ def without_frozen(ranges: Iterable[ExpectedRange]) -> list[ExpectedRange]:
 
 def clip_days(ranges: Iterable[ExpectedRange], first: date, last: date) -> list[ExpectedRange]:
     """The ranges, cut to the days from `first` to `last`."""
-    found = [
-        replace(span, first=max(span.first, first), last=min(span.last, last), over=span.over or span.last)
+    return [
+        span
+        if first <= span.first and span.last <= last
+        else replace(span, first=max(span.first, first), last=min(span.last, last), over=span.over or span.last)
         for span in ranges
+        if max(span.first, first) <= min(span.last, last)
     ]
-    return [span for span in found if len(span)]
 
 
 def next_page(ranges: Sequence[ExpectedRange], after: PartitionKey | None, size: int) -> list[ExpectedRange]:
@@ -117,7 +119,8 @@ def _pieces(span: ExpectedRange, taken: Sequence[tuple[date, date]]) -> Iterator
         if low > first:
             yield from _valid(replace(span, first=first, last=min(span.last, low - _DAY)))
         first = max(first, high + _DAY)
-    yield from _valid(replace(span, first=first))
+    if first <= span.last:
+        yield replace(span, first=first)
 
 
 def _since(span: ExpectedRange, day: date) -> ExpectedRange:

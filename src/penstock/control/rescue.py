@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from penstock.errors import ErrorClass
-from penstock.lifecycle import MAX_LOSSES, Stage
+from penstock.lifecycle import LOST_WORKER, MAX_LOSSES, Stage
 from penstock.partition import RunId
 from penstock.state.control import ControlStore
 from penstock.state.records import Cancelled, Rejected
 from penstock.state.validator import ValidatorStore
 from penstock.state.worker import OpenAttempt, WorkerStore
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
     workers.mark_dead_workers()
     abandoned = workers.abandoned()
     lost = [
-        Cancelled(a.attempt, a.worker_token, Stage.EXTRACT, ErrorClass.INTERNAL, "the worker was lost", lost=True)
+        Cancelled(a.attempt, a.worker_token, Stage.EXTRACT, ErrorClass.INTERNAL, LOST_WORKER, lost=True)
         for a in abandoned
         if a.lost_count + 1 < MAX_LOSSES
     ]
@@ -36,7 +39,7 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
             a.worker_token,
             Stage.EXTRACT,
             ErrorClass.INTERNAL,
-            f"the worker was lost {MAX_LOSSES} times in a row while working on this partition",
+            f"{LOST_WORKER} {MAX_LOSSES} times in a row while working on this partition",
         )
         for a in abandoned
         if a.lost_count + 1 >= MAX_LOSSES
@@ -44,6 +47,9 @@ def rescue(workers: WorkerStore, control: ControlStore, validator: ValidatorStor
     rescued = Rescued(len(control.cancel(lost).applied), len(validator.judge(rejected).applied))
     for run_id, token in workers.abandoned_runs():
         control.finish_run(run_id, token, {}, "abandoned")
+    if abandoned:
+        facts = {"cancelled": rescued.cancelled, "rejected": rescued.rejected}
+        log.info("attempts.rescued", extra={"facts": {**facts, "partition": str(abandoned[0].attempt.partition)}})
     return rescued
 
 

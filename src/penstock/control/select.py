@@ -18,6 +18,8 @@ from penstock.expected import ExpectedRange
 from penstock.lifecycle import PartitionStatus
 from penstock.partition import ALL_CUSTOMERS, MODELS, AssetKind, PartitionKey
 
+FORCE_ABOVE = 10_000  # a change of more partitions needs `force`
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class Selection:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from penstock.control.lateness import MissingCause
+from penstock.control.missing_causes import SourceWait, cause_of, frozen_state, view_state
 from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import DisplayStatus, PartitionStatus
@@ -52,6 +54,7 @@ class Why:
     approve: str | None = None  # the command that accepts the last attempt, if only guards held it back
     withdrawn_inputs: tuple[DemotedRun, ...] = ()  # demoted runs that it was derived from
     requests_in_flight: int | None = None  # of a run, to its source; None: one for each core
+    missing_cause: MissingCause | None = None  # why readers do not get it; None if they do, or if it is not expected
 
     @property
     def key(self) -> PartitionKey:
@@ -126,6 +129,8 @@ class Circumstances:
     refreshes: bool = True  # its model is derived again automatically
     requests_in_flight: int | None = None  # of a run, to its source; None: one for each core
     quota_renews_at: datetime | None = None  # when requests to its source may be sent again; None if they may
+    wait: SourceWait | None = None  # why its source gets no requests
+    now: datetime | None = None
 
 
 def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> Why:
@@ -150,7 +155,21 @@ def explain(view: PartitionView, pointer: Pointer | None, attempts: Sequence[Att
         approve,
         around.withdrawn_inputs,
         around.requests_in_flight,
+        _missing_cause(view, serving, around),
     )
+
+
+def _missing_cause(view: PartitionView, serving: RunReference | None, around: Circumstances) -> MissingCause | None:
+    """The cause with which `penstock late` counts the partition."""
+    day, withdrawn = view.key.logical_date, bool(around.withdrawn_inputs)
+    if (serving is not None and not withdrawn) or day < around.due.first or around.now is None:
+        return None
+    if day > around.due.last:
+        return MissingCause.NOT_DUE
+    state = view_state(view, terminal=around.terminal is not None, withdrawn=withdrawn, now=around.now)
+    if around.due.is_frozen(day):
+        state = frozen_state(state)
+    return cause_of(state, around.wait, lacks_inputs=bool(around.lacking))
 
 
 def _serving(pointer: Pointer | None, attempts: Sequence[Attempt], around: Circumstances) -> RunReference | None:

@@ -13,7 +13,7 @@ from penstock.db.engine import Database
 from penstock.errors import ConfigError
 from penstock.partition import new_ulid
 
-HEAD = "0009"
+HEAD = "0011"
 _SCRIPTS = Path(__file__).with_name("migrations")
 # True if events have transaction numbers that this cluster has not assigned yet: they come from the dump of another
 # one.
@@ -109,6 +109,7 @@ def _adopt_foreign_events(connection: Connection) -> None:
     connection.exec_driver_sql("UPDATE event SET transaction_id = 0")
     connection.exec_driver_sql("ALTER TABLE event ENABLE TRIGGER events_are_never_changed")
     connection.exec_driver_sql("DELETE FROM projection_head")
+    connection.exec_driver_sql("UPDATE alert_cursor SET ledger_transaction = 0 WHERE ledger_position IS NOT NULL")
 
 
 def _check_owner(connection: Connection, tenant: str, workspace: str) -> None:

@@ -31,7 +31,7 @@ class Role(StrEnum):
 PURPOSES: Mapping[Role, str] = {
     Role.EXTRACTOR: "fetches from sources into the lake; has no access to the state",
     Role.VALIDATOR: "closes issued attempts with a verdict, and withdraws runs that fail a re-check",
-    Role.CONTROL: "issues and cancels attempts, requeues failed partitions; marks, breakers, quotas and backfills",
+    Role.CONTROL: "issues and cancels attempts, requeues failed partitions; marks, quotas, backfills, orders, alerts",
     Role.LOADER: "publishes trusted runs, and moves the pointers",
     Role.CONSUMER: "reads trusted rows and their state",
 }
@@ -110,6 +110,17 @@ GRANTS: Mapping[Role, Mapping[str, tuple[str, ...]]] = {
         "source_share": _QUEUE,
         "backfill": _WRITE,
         "backfill_chunk": _WRITE,
+        # The API and its orders: the server changes state only through the control plane and the operator's stores.
+        "api_token": _WRITE,
+        "login_session": _QUEUE,
+        "login_failure": _QUEUE,
+        "run_order": _WRITE,
+        "action_plan": _QUEUE,
+        "idempotency_key": _QUEUE,
+        # A control loop evaluates alerts and sends notifications, and deletes those of long ago.
+        "alert": _QUEUE,
+        "alert_delivery": _QUEUE,
+        "alert_cursor": _WRITE,
         "publish_due": _WRITE,
         "event": (*_APPEND, "DELETE"),  # a trigger allows it only for events in an exported segment
         "ledger_segment": _APPEND,

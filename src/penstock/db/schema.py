@@ -41,6 +41,7 @@ worker = sa.Table(
     sa.Column("started_at", UtcTimestamp, nullable=False),
     sa.Column("heartbeat_at", UtcTimestamp, nullable=False),
     sa.Column("stopped_at", UtcTimestamp),
+    sa.Column("is_control_loop", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.PrimaryKeyConstraint("token", name="worker_pk"),
 )
 
@@ -520,6 +521,235 @@ backfill_chunk = sa.Table(
         "backfill_id",
         sqlite_where=sa.text("finished_at IS NULL"),
         info={"where": "finished_at IS NULL"},
+    ),
+)
+
+api_token = sa.Table(
+    "api_token",
+    metadata,
+    sa.Column("token_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("secret_hash", sa.Text, nullable=False),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("created_by", sa.Text, nullable=False),
+    sa.Column("last_used_at", UtcTimestamp),
+    sa.Column("revoked_at", UtcTimestamp),
+    sa.Column("revoked_by", sa.Text),
+    sa.PrimaryKeyConstraint("token_id", name="api_token_pk"),
+    sa.CheckConstraint("role IN ('viewer', 'operator', 'admin')", name="token_role_is_known"),
+    sa.CheckConstraint("(revoked_at IS NULL) = (revoked_by IS NULL)", name="a_revocation_has_an_author"),
+    sa.Index(
+        "one_valid_token_per_name",
+        "name",
+        unique=True,
+        sqlite_where=sa.text("revoked_at IS NULL"),
+        info={"where": "revoked_at IS NULL"},
+    ),
+)
+
+login_session = sa.Table(
+    "login_session",
+    metadata,
+    sa.Column("session_digest", sa.Text, nullable=False),
+    sa.Column("token_id", sa.Text),
+    sa.Column("name", sa.Text),  # of a person without a token
+    sa.Column("role", sa.Text),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("expires_at", UtcTimestamp, nullable=False),
+    sa.PrimaryKeyConstraint("session_digest", name="login_session_pk"),
+    sa.ForeignKeyConstraint(["token_id"], ["api_token.token_id"], name="session_has_a_token"),
+    sa.CheckConstraint("expires_at > created_at", name="a_session_lasts"),
+    sa.CheckConstraint(
+        "(token_id IS NULL) = (name IS NOT NULL) AND (name IS NULL) = (role IS NULL)",
+        name="a_session_has_a_token_or_a_name",
+    ),
+    sa.CheckConstraint("role IN ('viewer', 'operator', 'admin')", name="session_role_is_known"),
+)
+
+login_failure = sa.Table(
+    "login_failure",
+    metadata,
+    sa.Column("client", sa.Text, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("since", UtcTimestamp, nullable=False),
+    sa.PrimaryKeyConstraint("client", name="login_failure_pk"),
+    sa.CheckConstraint("failures >= 1", name="login_failures_are_counted"),
+)
+
+run_order = sa.Table(
+    "run_order",
+    metadata,
+    sa.Column("order_id", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("selection", Json, nullable=False),
+    sa.Column("options", Json, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text),
+    sa.Column("worker_token", sa.Text),
+    sa.Column("claims", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("error_message", sa.Text),
+    sa.Column("result", Json),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("claimed_at", UtcTimestamp),
+    sa.Column("finished_at", UtcTimestamp),
+    sa.PrimaryKeyConstraint("order_id", name="run_order_pk"),
+    sa.ForeignKeyConstraint(["worker_token"], ["worker.token"], name="order_has_a_worker"),
+    sa.CheckConstraint("kind IN ('run', 'resume', 'validate', 'reconcile', 'compact')", name="order_kind_is_known"),
+    sa.CheckConstraint(
+        "state IN ('queued', 'claimed', 'running', 'succeeded', 'failed', 'cancelled')", name="order_state_is_known"
+    ),
+    sa.CheckConstraint(
+        "state NOT IN ('claimed', 'running') OR worker_token IS NOT NULL", name="an_order_in_progress_has_a_worker"
+    ),
+    sa.CheckConstraint("state <> 'queued' OR worker_token IS NULL", name="a_queued_order_has_no_worker"),
+    sa.CheckConstraint("(state = 'failed') = (error_message IS NOT NULL)", name="a_failed_order_says_why"),
+    sa.CheckConstraint(
+        "(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)", name="ended_order_has_a_time"
+    ),
+    sa.CheckConstraint("claims >= 0 AND failures >= 0", name="claims_are_not_negative"),
+    sa.Index(
+        "open_orders",
+        "order_id",
+        sqlite_where=sa.text("finished_at IS NULL"),
+        info={"where": "finished_at IS NULL"},
+    ),
+)
+
+action_plan = sa.Table(
+    "action_plan",
+    metadata,
+    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("act", sa.Text, nullable=False),
+    sa.Column("selection", Json, nullable=False),
+    sa.Column("options", Json, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("ledger_position", sa.BigInteger, nullable=False),
+    sa.Column("total", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("items", Json, nullable=False),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("expires_at", UtcTimestamp, nullable=False),
+    sa.Column("worker_token", sa.Text),
+    sa.Column("is_interrupted", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("applied_at", UtcTimestamp),
+    sa.Column("result", Json),
+    sa.PrimaryKeyConstraint("token", name="action_plan_pk"),
+    sa.ForeignKeyConstraint(["worker_token"], ["worker.token"], name="plan_has_a_worker"),
+    sa.CheckConstraint("total >= 0", name="a_plan_counts_items"),
+    sa.CheckConstraint("expires_at > created_at", name="a_plan_lasts"),
+    sa.CheckConstraint("(applied_at IS NULL) = (result IS NULL)", name="an_applied_plan_has_a_result"),
+    sa.Index("plans_by_expiry", "expires_at"),
+)
+
+idempotency_key = sa.Table(
+    "idempotency_key",
+    metadata,
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("request_key", sa.Text, nullable=False),
+    sa.Column("request_digest", sa.Text, nullable=False),
+    sa.Column("reserved_id", sa.Text, nullable=False),
+    sa.Column("worker_token", sa.Text),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("status", sa.Integer),
+    sa.Column("response", sa.Text),
+    sa.PrimaryKeyConstraint("actor", "request_key", name="idempotency_key_pk"),
+    sa.ForeignKeyConstraint(["worker_token"], ["worker.token"], name="request_has_a_worker"),
+    sa.CheckConstraint("(status IS NULL) = (response IS NULL)", name="an_answered_request_has_a_response"),
+    sa.Index("idempotency_keys_by_time", "created_at"),
+)
+
+alert = sa.Table(
+    "alert",
+    metadata,
+    sa.Column("rule", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("alert_id", sa.Text, nullable=False),
+    sa.Column("episode", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("since", UtcTimestamp, nullable=False),
+    sa.Column("matches", sa.BigInteger, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("example", sa.Text),
+    sa.Column("link", sa.Text),
+    sa.Column("channels", Json, nullable=False),
+    sa.Column("fired_at", UtcTimestamp),
+    sa.Column("notified_at", UtcTimestamp),
+    sa.Column("notices", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("recovered_at", UtcTimestamp),
+    sa.PrimaryKeyConstraint("rule", "subject", name="alert_pk"),
+    sa.UniqueConstraint("alert_id", name="one_id_per_alert"),
+    sa.CheckConstraint("state IN ('pending', 'firing', 'recovered')", name="alert_state_is_known"),
+    sa.CheckConstraint("state <> 'pending' OR fired_at IS NULL", name="a_pending_alert_has_not_fired"),
+    sa.CheckConstraint("state <> 'firing' OR fired_at IS NOT NULL", name="a_firing_alert_has_fired"),
+    sa.CheckConstraint("(state = 'recovered') = (recovered_at IS NOT NULL)", name="a_recovered_alert_has_a_time"),
+    sa.CheckConstraint(
+        "(fired_at IS NULL) = (notified_at IS NULL) AND (fired_at IS NULL) = (notices = 0)",
+        name="a_fired_alert_was_notified",
+    ),
+    sa.CheckConstraint("episode >= 1 AND matches >= 0 AND notices >= 0", name="an_alert_counts"),
+)
+
+alert_delivery = sa.Table(
+    "alert_delivery",
+    metadata,
+    sa.Column("position", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("delivery_id", sa.Text, nullable=False),
+    sa.Column("alert_id", sa.Text, nullable=False),
+    sa.Column("rule", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("body", Json, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("not_before", UtcTimestamp, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("error_message", sa.Text),
+    sa.Column("worker_token", sa.Text),
+    sa.Column("finished_at", UtcTimestamp),
+    sa.UniqueConstraint("delivery_id", name="each_notification_is_queued_once"),
+    sa.ForeignKeyConstraint(["worker_token"], ["worker.token"], name="delivery_has_a_worker"),
+    sa.CheckConstraint("kind IN ('fired', 'repeated', 'recovered')", name="notification_kind_is_known"),
+    sa.CheckConstraint("state IN ('waiting', 'delivered', 'dropped')", name="delivery_state_is_known"),
+    sa.CheckConstraint("(state = 'waiting') = (finished_at IS NULL)", name="finished_delivery_has_a_time"),
+    sa.CheckConstraint("state = 'waiting' OR worker_token IS NULL", name="finished_delivery_has_no_worker"),
+    sa.CheckConstraint("state <> 'dropped' OR error_message IS NOT NULL", name="a_dropped_delivery_says_why"),
+    sa.CheckConstraint("attempts >= 0", name="deliveries_are_counted"),
+    sa.Index(
+        "waiting_deliveries",
+        "channel",
+        "rule",
+        "subject",
+        "position",
+        sqlite_where=sa.text("state = 'waiting'"),
+        info={"where": "state = 'waiting'"},
+    ),
+    sa.Index("deliveries_by_alert", "alert_id", "position"),
+)
+
+alert_cursor = sa.Table(
+    "alert_cursor",
+    metadata,
+    sa.Column("one", sa.Integer, nullable=False),
+    sa.Column("worker_token", sa.Text),
+    sa.Column("ledger_transaction", sa.BigInteger),
+    sa.Column("ledger_position", sa.BigInteger),
+    sa.Column("started_at", UtcTimestamp),
+    sa.Column("evaluated_at", UtcTimestamp),
+    sa.Column("broken_runs", Json),
+    sa.PrimaryKeyConstraint("one", name="alert_cursor_pk"),
+    sa.ForeignKeyConstraint(["worker_token"], ["worker.token"], name="evaluation_has_a_worker"),
+    sa.CheckConstraint("one = 1", name="one_alert_cursor_per_schema"),
+    sa.CheckConstraint(
+        "(ledger_position IS NULL) = (ledger_transaction IS NULL)"
+        " AND (ledger_position IS NULL) = (evaluated_at IS NULL)"
+        " AND (ledger_position IS NULL) = (started_at IS NULL)",
+        name="an_evaluation_has_a_cursor",
     ),
 )
 

@@ -1,4 +1,5 @@
-"""Triggers that refuse changes of history for every user: of events, audit rows, closed attempts and counts."""
+"""Triggers that refuse changes of history for every user: of events, audit rows, closed attempts, counts,
+revoked tokens and ended orders."""
 
 from __future__ import annotations
 
@@ -78,7 +79,22 @@ _FREEZING = (
     ),
 )
 
-REFUSALS = (*(refusal for refusal in _FOUNDATION if refusal.name != _REPLACED), *_FREEZING)
+_ACCESS = (
+    Refusal("tokens_are_never_deleted", "api_token", "DELETE", "the audit log names tokens: revoke a token instead"),
+    Refusal(
+        "revoked_tokens_stay_revoked",
+        "api_token",
+        "UPDATE",
+        "a revoked token is not changed",
+        "OLD.revoked_at IS NOT NULL",
+    ),
+    Refusal("orders_are_never_deleted", "run_order", "DELETE", "orders are never deleted"),
+    Refusal(
+        "ended_orders_stay_ended", "run_order", "UPDATE", "an ended order is not changed", "OLD.finished_at IS NOT NULL"
+    ),
+)
+
+REFUSALS = (*(refusal for refusal in _FOUNDATION if refusal.name != _REPLACED), *_FREEZING, *_ACCESS)
 
 # A comparison that treats NULL as a value; SQLite has the standard operator only since 3.39.
 _DIFFERS = {"sqlite": "IS NOT", "postgresql": "IS DISTINCT FROM"}
@@ -106,6 +122,11 @@ def freeze_closed_attempts(dialect: str) -> list[str]:
         f"DROP FUNCTION {_REPLACED}()",
         *_refusing(_FREEZING, dialect),
     ]
+
+
+def protect_tokens_and_orders(dialect: str) -> list[str]:
+    """The DDL that protects revoked tokens and ended orders."""
+    return _refusing(_ACCESS, dialect)
 
 
 def _refusing(refusals: Sequence[Refusal], dialect: str) -> list[str]:

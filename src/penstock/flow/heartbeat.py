@@ -17,14 +17,15 @@ log = logging.getLogger(__name__)
 class Heartbeat:
     """Registers a worker on entry, renews its leases while it works, and deregisters it on exit."""
 
-    def __init__(self, workers: WorkerStore) -> None:
+    def __init__(self, workers: WorkerStore, *, control_loop: bool = False) -> None:
         self._workers = workers
+        self._control_loop = control_loop
         self._done = threading.Event()
         self.token = ""
 
     def __enter__(self) -> Self:
         interrupts.begin_work()
-        self.token = self._workers.register()
+        self.token = self._workers.register(control_loop=self._control_loop)
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
         return self
@@ -41,4 +42,4 @@ class Heartbeat:
             try:
                 self._workers.heartbeat(self.token)
             except PenstockError as error:  # the next one may succeed; if none does, the lease expires
-                log.warning("heartbeat.missed: %s", error)
+                log.warning("heartbeat.missed", extra={"facts": {"worker": self.token, "error": str(error)}})

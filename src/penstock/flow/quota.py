@@ -14,7 +14,8 @@ from typing import TypeVar
 from penstock.errors import ErrorClass, PenstockError, TransientError
 from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, new_ulid
-from penstock.pipeline.extract import SPAN_DAYS, Extracted, Extraction, days_per_request
+from penstock.pipeline.extract import SPAN_DAYS, Extracted, days_per_request
+from penstock.pipeline.source_requests import Extraction
 from penstock.pipeline.task_quota import delete_expired
 from penstock.plural import counted
 from penstock.source.budget import RequestClaim
@@ -133,7 +134,8 @@ class RequestLimits:
         try:
             self.quotas.settle(claim, used, spans)
         except TransientError as error:
-            log.warning("quota.not_settled: %s", error)
+            facts = {"source": claim.quota.source, "requests": claim.requests - used, "error": str(error)}
+            log.warning("quota.not_settled", extra={"facts": facts})
 
     def _wait_for_window(self, work: Extraction) -> None:
         """Wait for the next window if the present one ends within the margin."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -20,13 +22,18 @@ from penstock.flow.references import waiting_for_references
 from penstock.flow.run_state import ReadEvents, RunState
 from penstock.flow.stages import RunDependencies, Stages
 from penstock.flow.summary import RunSummary
+from penstock.flow.trace import TRACEPARENT, TraceSpan, trace_id_of
 from penstock.lake import open_lake
 from penstock.lifecycle import Stage
+from penstock.log_fields import log_fields
 from penstock.partition import PartitionKey, RunId
 from penstock.pipeline.memory import release_memory
 from penstock.pipeline.parsed_cache import ParsedCache, open_cache
 from penstock.pipeline.validate import check_expressions
+from penstock.state.order_claims import OrderClaim
 from penstock.state.records import Issued, Planned
+
+log = logging.getLogger(__name__)
 
 BATCH_PARTITIONS = 10_000
 _SMALLEST_BATCH = 2_500  # below this a second batch costs more than working on two at once saves
@@ -55,10 +62,11 @@ class Runner:
         actor: str,
         filters: Mapping[str, Any],
         fan_ins: Sequence[FanIn] = (),
+        order: OrderClaim | None = None,
     ) -> RunSummary:
-        """Execute the plan, newest months first. Attempts that cannot be finished are cancelled, never left open. A
-        query with a check that Spark refuses is left out and reported. Raises ChecksRefused, before anything is
-        recorded, if that leaves nothing of the plan."""
+        """Execute the plan, newest months first, for `order` if it is given. Attempts that cannot be finished are
+        cancelled, never left open. A query with a check that Spark refuses is left out and reported. Raises
+        ChecksRefused, before anything is recorded, if that leaves nothing of the plan."""
         deps = self.deps
         refused = self._prepare(plan)
         if refused and all(item.key.query_name in refused for item in plan):
@@ -68,17 +76,42 @@ class Runner:
             reasons[item.reason.value] = reasons.get(item.reason.value, 0) + 1
         keys = [item.key for item in plan]
         graph = Graph(keys, [*fan_ins, *waiting_for_references(keys, deps.contracts)], reasons)
-        deps.control.start_run(run_id, deps.worker_token, actor, filters, len(plan), graph.event(run_id))
-        reach("run.started")
-        return self._execute(run_id, plan, {}, {}, refused)
+        with self._reported(run_id, len(plan), filters) as span:
+            traced = {**filters, TRACEPARENT: span.traceparent} if span.traceparent else filters
+            deps.control.start_run(run_id, deps.worker_token, actor, traced, len(plan), graph.event(run_id), order)
+            reach("run.started")
+            return self._execute(run_id, plan, {}, {}, refused, span)
 
     def resume(
-        self, run_id: RunId, plan: Sequence[Planned], adopted: Sequence[Issued], sizes: Mapping[PartitionKey, int]
+        self,
+        run_id: RunId,
+        plan: Sequence[Planned],
+        adopted: Sequence[Issued],
+        sizes: Mapping[PartitionKey, int],
+        filters: Mapping[str, Any],
     ) -> RunSummary:
         """Continue a run whose worker died, without repeating finished tasks. `plan` holds the partitions that it had
-        not issued, `sizes` the sizes of the payloads that it had fetched."""
+        not issued, `sizes` the sizes of the payloads that it had fetched, `filters` those that it was started with."""
         refused = self._prepare(plan)
-        return self._execute(run_id, plan, {item.attempt.partition: item for item in adopted}, dict(sizes), refused)
+        taken = {item.attempt.partition: item for item in adopted}
+        with self._reported(run_id, len(plan) + len(adopted), filters) as span:
+            return self._execute(run_id, plan, taken, dict(sizes), refused, span)
+
+    @contextmanager
+    def _reported(self, run_id: RunId, partitions: int, filters: Mapping[str, Any]) -> Iterator[TraceSpan]:
+        """Report a run to the log and to the tracer. Every log line of the run names it, its worker and its trace. The
+        span is linked to that of the run which it continues."""
+        attributes: dict[str, str | int] = {"penstock.run_id": run_id, "penstock.partitions": partitions}
+        attributes |= {f"penstock.{name}": str(filters[name]) for name in ("order", "resumes") if name in filters}
+        with self.deps.tracer.span("penstock.run", attributes, filters.get(TRACEPARENT)) as span:
+            trace = {"trace_id": found} if (found := trace_id_of(span.traceparent)) else {}
+            with log_fields(run_id=run_id, worker=self.deps.worker_token, **trace):
+                log.info("run.started", extra={"facts": {"partitions": partitions}})
+                try:
+                    yield span
+                except BaseException as error:
+                    log.info("run.broken", extra={"facts": {"error": str(error) or type(error).__name__}})
+                    raise
 
     def _prepare(self, plan: Sequence[Planned]) -> dict[str, str]:
         """Store the contracts that attempts will reference. Returns, by query, why Spark refuses a check: no attempt
@@ -103,6 +136,7 @@ class Runner:
         adopted: dict[PartitionKey, Issued],
         sizes: dict[PartitionKey, int],
         refused: Mapping[str, str],
+        span: TraceSpan,
     ) -> RunSummary:
         started = time.monotonic()
         done = RunSummary(run_id, planned=len(plan) + len(adopted))
@@ -124,6 +158,8 @@ class Runner:
         stages.cancel_open()
         done.seconds = round(time.monotonic() - started, 3)
         done.end = self.deps.control.finish_run(run_id, token, done.counts(), done.end) or done.end
+        span.annotate({f"penstock.{name}": value for name, value in (done.counts() | {"end": done.end}).items()})
+        log.info("run.finished", extra={"facts": {**done.counts(), "end": done.end, "seconds": done.seconds}})
         reach("run.finished")
         del stages
         release_memory()
@@ -171,7 +207,7 @@ class _Lanes:
         with ThreadPoolExecutor(len(STAGES), thread_name_prefix="lane") as lanes:
             try:
                 if not stages.planned and not stages.open:  # publishes what earlier runs accepted
-                    self.busy[Stage.LOAD] = lanes.submit(stages.load, [], 1)
+                    self._submit(lanes, Stage.LOAD, [], 1)
                 while True:
                     for stage in STAGES:
                         self._dispatch(lanes, stage)
@@ -195,8 +231,17 @@ class _Lanes:
         names = [str(key) for key in batch]
         self.left[stage].difference_update(names)
         tries = 1 + self.state.tries(stage, names)
+        self._submit(lanes, stage, batch, tries)
+
+    def _submit(self, lanes: ThreadPoolExecutor, stage: Stage, batch: Sequence[PartitionKey], tries: int) -> None:
+        """Work on a batch in its lane. Log lines and spans of the lane belong to the run."""
+        self.busy[stage] = lanes.submit(copy_context().run, self._work, stage, batch, tries)
+
+    def _work(self, stage: Stage, batch: Sequence[PartitionKey], tries: int) -> None:
         work = {Stage.EXTRACT: self.stages.extract, Stage.VALIDATE: self.stages.validate, Stage.LOAD: self.stages.load}
-        self.busy[stage] = lanes.submit(work[stage], batch, tries)
+        attributes = {"penstock.stage": stage.value, "penstock.partitions": len(batch), "penstock.tries": tries}
+        with self.stages.deps.tracer.span("penstock.batch", attributes):
+            work[stage](batch, tries)
 
     def _ready(self, stage: Stage) -> set[str]:
         return set(self.state.ready(stage)) | self.left[stage]

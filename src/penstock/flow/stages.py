@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
@@ -16,21 +18,24 @@ from penstock.contract.complaint import rejections, summary
 from penstock.contract.contract import Contract
 from penstock.errors import ErrorClass, PenstockError, SparkFailed
 from penstock.failpoint import reach
+from penstock.flow.attempt_log import log_cancelled, log_rejected
 from penstock.flow.derive import Deriver
 from penstock.flow.guard import Gate, Guard
 from penstock.flow.listener import ProgressListener
 from penstock.flow.quota import RequestLimits, fitting, shortage
 from penstock.flow.summary import Failure, RunSummary
+from penstock.flow.trace import NO_TRACES, Tracer
 from penstock.lake import open_lake
 from penstock.ledger.events import Event, LoadsFailed, SlicesExtracted, SlicesUnchanged, TasksDropped, TaskStarted
 from penstock.lifecycle import MAX_LOSSES, AttemptReason, Stage
 from penstock.partition import AssetKind, AttemptKey, PartitionKey, RunId, asset_kind, new_ulid
 from penstock.partition_set import compact_ranges
 from penstock.pipeline.driver_work import work_in_driver
-from penstock.pipeline.extract import Extracted, Extraction, days_per_request, extract, extract_in_driver
+from penstock.pipeline.extract import Extracted, days_per_request, extract, extract_in_driver
 from penstock.pipeline.lazy_session import LazySession
 from penstock.pipeline.parsed_cache import Lookup, ParsedCache
 from penstock.pipeline.references import OpenReference
+from penstock.pipeline.source_requests import Extraction
 from penstock.pipeline.spark_jobs import Report
 from penstock.pipeline.validate import ToValidate, Validated, validate, validate_in_driver
 from penstock.plural import counted
@@ -44,6 +49,8 @@ from penstock.warehouse.publish import Publication
 
 if TYPE_CHECKING:
     from penstock.projections.event_page import PrefoldedRuns
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -73,6 +80,7 @@ class RunDependencies:
     clock: Clock
     open_reference: OpenReference | None = None  # opens tables that contracts refer to
     in_driver: bool = False  # fetch and validate in this process: the plan needs no Spark
+    tracer: Tracer = NO_TRACES
 
 
 @dataclass(slots=True)
@@ -88,6 +96,8 @@ class Stages:
     cache: ParsedCache | None = None
     unpublishable: set[PartitionKey] = field(default_factory=set)  # already reported; each publication finds them again
     in_flight: dict[str, int | None] = field(default_factory=dict)  # requests at a time, by source
+    fetched: dict[AttemptKey, Extracted] = field(default_factory=dict)  # of the present batch, by jobs that ended
+    observed: set[AttemptKey] = field(default_factory=set)  # those that the breaker of their source knows of
     stopped: Flag = field(default_factory=Flag)
     projected: float = field(default_factory=time.monotonic)
 
@@ -108,7 +118,11 @@ class Stages:
         reach("run.issued")
         if not issued:
             return
-        extracted, lost = split_on_failure(issued, self._fetch, _FAILED_JOBS)
+        try:
+            extracted, lost = split_on_failure(issued, self._fetch, _FAILED_JOBS)
+        finally:
+            self.fetched.clear()
+            self.observed.clear()
         reach("run.extracted")
         good = [item for item in extracted if item.ok]
         self.sizes.update((item.attempt.partition, item.payload_bytes or 0) for item in good)
@@ -184,16 +198,25 @@ class Stages:
         self._record(TasksDropped(self.run_id, Stage.EXTRACT, compact_ranges(keys), 1, why, new_ulid()))
 
     def _fetch(self, issued: Sequence[Issued]) -> list[Extracted]:
+        """Fetch attempts, with at least one job for each source. If a job breaks, the results of the jobs before it are
+        kept: the next call does not fetch them again."""
+        with self._stage("extract", len(issued)) as report:
+            return self._fetch_by_source(issued, report)
+
+    def _fetch_by_source(self, issued: Sequence[Issued], report: Report) -> list[Extracted]:
         deps = self.deps
-        report = deps.listener.stage("extract", len(issued))
         customers = {customer.id: customer for customer in deps.settings.customers}
         hashes = {name: contract.fingerprint for name, contract in deps.contracts.items()}
         extracted: list[Extracted] = []
         for source in sorted({item.attempt.partition.source for item in issued}):
-            attempts = [item.attempt for item in issued if item.attempt.partition.source == source]
+            mine = [item.attempt for item in issued if item.attempt.partition.source == source]
+            kept = [self.fetched[attempt] for attempt in mine if attempt in self.fetched]
+            attempts = [attempt for attempt in mine if attempt not in self.fetched]
+            extracted += kept
             self._raise_if_stopped()
             if asset_kind(source) is AssetKind.DERIVED:
-                extracted += deps.deriver.derive(deps.session.get(), attempts, report)
+                if attempts:
+                    extracted += self._keep(deps.deriver.derive(deps.session.get(), attempts, report))
                 continue
             if source not in self.in_flight:
                 self.in_flight[source] = requests_in_flight(deps.settings.sources[source])
@@ -208,12 +231,13 @@ class Stages:
                 clock=deps.clock,
             )
             old = self._old(attempts) if work.source.quotas else set()
-            found = deps.limits.fetch(work, attempts, old, partial(self._extract, customers, report))
-            if answered := [item for item in found if not item.unsent]:
+            fetch = partial(self._extract, customers, report)
+            found = deps.limits.fetch(work, attempts, old, fetch) if attempts else []
+            if answered := [i for i in (*kept, *found) if not i.unsent and i.attempt not in self.observed]:
                 self._limit_requests(source, answered)
                 deps.guard.observe(source, observation(answered))
+                self.observed.update(item.attempt for item in answered)
             extracted += found
-        report(1.0)
         return extracted
 
     def _extract(
@@ -221,7 +245,11 @@ class Stages:
     ) -> list[Extracted]:
         if self.deps.in_driver:
             return work_in_driver(partial(extract_in_driver, work, customers, attempts, self.stopped), self.stopped)
-        return extract(self.deps.session.get(), work, customers, attempts, report)
+        return self._keep(extract(self.deps.session.get(), work, customers, attempts, report))
+
+    def _keep(self, found: list[Extracted]) -> list[Extracted]:
+        self.fetched.update((item.attempt, item) for item in found if not item.unsent)
+        return found
 
     def _limit_requests(self, source: str, found: Sequence[Extracted]) -> None:
         """Halve the requests in flight for the rest of the run after a quota error, and report their number."""
@@ -274,8 +302,11 @@ class Stages:
         reach("run.judged")
 
     def _examine(self, issued: Sequence[Issued]) -> list[Validated]:
+        with self._stage("validate", len(issued)) as report:
+            return self._examine_by_query(issued, report)
+
+    def _examine_by_query(self, issued: Sequence[Issued], report: Report) -> list[Validated]:
         deps = self.deps
-        report = deps.listener.stage("validate", len(issued))
         found: list[Validated] = []
         for name in sorted({item.attempt.partition.query_name for item in issued}):
             items = [
@@ -295,7 +326,6 @@ class Stages:
                 found += work_in_driver(partial(validate_in_driver, lake, contract, items), self.stopped)
             else:
                 found += validate(deps.session.get(), lake, contract, items, report, deps.open_reference, budget)
-        report(1.0)
         return found
 
     def _verdict(self, found: Validated, tries: int) -> Verdict:
@@ -335,9 +365,8 @@ class Stages:
         """Publish every accepted partition that is not published yet, also those of other runs."""
         if keys:
             self._start(Stage.LOAD, keys, tries)
-        report = self.deps.listener.stage("load", len(keys))
-        published = self.deps.publish(self.run_id, report, self.cache.take if self.cache else None)
-        report(1.0)
+        with self._stage("load", len(keys)) as report:
+            published = self.deps.publish(self.run_id, report, self.cache.take if self.cache else None)
         self.done.count(loaded=published.loaded, hidden=published.hidden)
         self._fail_loads(published.broken, keys, tries)
         self.done.add_problems(mismatch.message for mismatch in published.refused.values())
@@ -355,6 +384,10 @@ class Stages:
         new = {key: reason for key, reason in broken.items() if key not in self.unpublishable}
         self.unpublishable.update(new)
         self.done.fail(Failure(key, Stage.LOAD, ErrorClass.DATA, reason) for key, reason in new.items())
+        if new:
+            example, reason = next(iter(new.items()))
+            facts = {"partitions": len(new), "partition": str(example), "source": example.source, "error": reason}
+            log.warning("loads.failed", extra={"facts": facts})
 
     # --- closing --------------------------------------------------------------------------------------------------
 
@@ -368,6 +401,14 @@ class Stages:
             )
         except PenstockError:
             pass  # the first error is the one to show; rescue closes these attempts later
+
+    @contextmanager
+    def _stage(self, name: str, partitions: int) -> Iterator[Report]:
+        """Report a stage of a batch to the listener and to the tracer. An error leaves it below 1.0."""
+        with self.deps.tracer.span("penstock.stage", {"penstock.stage": name, "penstock.partitions": partitions}):
+            report = self.deps.listener.stage(name, partitions)
+            yield report
+            report(1.0)
 
     def _start(self, stage: Stage, keys: Sequence[PartitionKey], tries: int) -> None:
         self._record(TaskStarted(self.run_id, stage, compact_ranges(keys), tries, new_ulid()))
@@ -383,21 +424,23 @@ class Stages:
     def _close(self, verdicts: Sequence[Verdict]) -> None:
         if not verdicts:
             return
-        report = self.deps.listener.stage("judge", len(verdicts))
+        with self._stage("judge", len(verdicts)):
+            self._judge(verdicts)
+
+    def _judge(self, verdicts: Sequence[Verdict]) -> None:
         ruling = self.deps.validator.judge(verdicts)
         applied = set(ruling.applied)
         overtaken = [Failure(a.partition, Stage.VALIDATE, ErrorClass.TRANSIENT, OVERTAKEN) for a in ruling.overtaken]
         rejected = [v for v in verdicts if isinstance(v, Rejected) and v.attempt in applied]
-        accepted = [
-            v for v in verdicts if isinstance(v, Accepted) and v.attempt in applied.difference(ruling.overtaken)
-        ]
+        in_force = applied.difference(ruling.overtaken)
+        accepted = [v for v in verdicts if isinstance(v, Accepted) and v.attempt in in_force]
         warnings = sum(len(v.warnings) for v in accepted)
         self.done.count(accepted=len(accepted), rejected=len(rejected), skipped=len(ruling.refused), warnings=warnings)
         self.done.fail(_failure(verdict) for verdict in rejected)
+        log_rejected(rejected)
         self.done.count(cancelled=len(overtaken))
         self.done.cancel(overtaken)
         self._closed(v.attempt for v in verdicts)
-        report(1.0)
 
     def _close_lost(self, lost: Sequence[tuple[Issued, SparkFailed]], stage: Stage, tries: int) -> None:
         """Close the attempts of partitions that break a job by themselves: as lost, or as rejected after MAX_LOSSES
@@ -417,7 +460,9 @@ class Stages:
     def _cancel(self, closings: Sequence[Cancelled]) -> None:
         applied = set(self.deps.control.cancel(closings).applied)
         self.done.count(cancelled=len(applied))
-        self.done.cancel(_failure(closing) for closing in closings if closing.attempt in applied)
+        closed = [closing for closing in closings if closing.attempt in applied]
+        self.done.cancel(map(_failure, closed))
+        log_cancelled(closed)
         self._closed(closing.attempt for closing in closings)
 
     def _closed(self, attempts: Iterable[AttemptKey]) -> None:

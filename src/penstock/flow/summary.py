@@ -49,6 +49,7 @@ class RunSummary:
     in_flight: dict[str, int] = field(default_factory=dict)  # requests at a time at the end of the run, by source
     runs: list[RunId] = field(default_factory=list)  # the runs of one command, in their order
     is_divided: bool = False  # the plan was too large for one run
+    is_stopped: bool = False  # the process stopped before the last run of a divided plan began
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def count(self, **more: int) -> None:

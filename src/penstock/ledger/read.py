@@ -47,6 +47,39 @@ class LedgerReader:
             rows = self._select(connection, where, limit)
         return self._completed(_facts(rows)), _behind(rows, cursor)
 
+    def of_types(self, cursor: Cursor, types: Sequence[str]) -> tuple[list[Fact], Cursor]:
+        """Return all events of these types after a cursor, and the cursor after the last event of any type. Stops
+        before an event that others may still precede, as `after` does."""
+        with self._database.snapshot() as connection:
+            where = [self.beyond(cursor)]
+            if self._database.dialect == "postgresql":
+                self._check_cluster(connection)
+                where.append(_EVENT.c.transaction_id < connection.scalar(_HORIZON))
+            newest_first = [column.desc() for column in self._order()]
+            columns = (_TRANSACTION.label("transaction"), _EVENT.c.position)
+            statement = sa.select(*columns).where(*where).order_by(*newest_first).limit(1)
+            last: Sequence[Row[Any]] = connection.execute(statement).all()  # type: ignore[assignment]
+            rows = self._select(connection, [*where, _EVENT.c.type.in_(types)], None) if last else []
+        return _facts(rows), _behind(last, cursor)
+
+    def newest(self) -> Cursor:
+        """Return the cursor after the last event that `after` returns. While it is the same, every projection of the
+        ledger is the same."""
+        with self._database.snapshot() as connection:
+            return self.newest_in(connection)
+
+    def newest_in(self, connection: Connection) -> Cursor:
+        """Return the cursor of `newest` in a snapshot of the caller."""
+        columns = (_TRANSACTION.label("transaction"), _EVENT.c.position)
+        if self._database.dialect == "sqlite":
+            statement = sa.select(*columns).order_by(_EVENT.c.position.desc())
+        else:
+            settled = _EVENT.c.transaction_id < connection.scalar(_HORIZON)
+            by_transaction = (_EVENT.c.transaction_id.desc(), _EVENT.c.position.desc())
+            statement = sa.select(*columns).where(settled).order_by(*by_transaction)
+        row = connection.execute(statement.limit(1)).one_or_none()
+        return Cursor(0, 0) if row is None else Cursor(row.transaction, row.position)
+
     def _check_cluster(self, connection: Connection) -> None:
         if connection.scalar(FOREIGN_EVENTS):
             raise PenstockError(
@@ -141,10 +174,11 @@ class LedgerReader:
         return sa.tuple_(_EVENT.c.transaction_id, _EVENT.c.position) > sa.tuple_(*map(sa.literal, cursor))
 
     def _select(self, connection: Connection, where: Sequence[Any], limit: int | None) -> Sequence[Row[Any]]:
-        columns = (
-            (_EVENT.c.position,) if self._database.dialect == "sqlite" else (_EVENT.c.transaction_id, _EVENT.c.position)
-        )
-        return connection.execute(sa.select(*_COLUMNS).where(*where).order_by(*columns).limit(limit)).all()
+        return connection.execute(sa.select(*_COLUMNS).where(*where).order_by(*self._order()).limit(limit)).all()
+
+    def _order(self) -> tuple[sa.ColumnElement[Any], ...]:
+        sqlite = self._database.dialect == "sqlite"
+        return (_EVENT.c.position,) if sqlite else (_EVENT.c.transaction_id, _EVENT.c.position)
 
 
 def _about(run_id: str | None, kind: str | None) -> list[sa.ColumnElement[bool]]:

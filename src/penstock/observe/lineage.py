@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from penstock.clock import iso
 from penstock.config.settings import LineageSettings, Settings
 from penstock.contract.contract import Contract
 from penstock.errors import ConfigError, TransientError
+from penstock.observe.column_lineage import InputColumn, LineageUnknown, column_lineage
 from penstock.partition import AssetKind
 from penstock.state.assets import AssetRun
 from penstock.warehouse.heads import TableHead
@@ -21,6 +23,10 @@ from penstock.warehouse.heads import TableHead
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunEvent
 
+log = logging.getLogger(__name__)
+
+_ASKED = "penstock.partitions"  # the partitions that a model derives; no dataset
+_KEY_COLUMNS = {"customer_id": "string", "logical_date": "date"}
 _PRODUCER = f"urn:penstock:{__version__}"
 
 
@@ -137,7 +143,7 @@ class _EventBuilder:
         )
 
         fields = [schema_dataset.SchemaDatasetFacetFields(field.name, field.type) for field in contract.fields]
-        facets: dict[str, Any] = {"schema": schema_dataset.SchemaDatasetFacet(fields)}
+        facets: dict[str, Any] = {"schema": schema_dataset.SchemaDatasetFacet(fields), **self._columns(contract)}
         if head := self._heads.get(contract.table):
             facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(head.version))
             table = symlinks_dataset.Identifier(*_place(self._lake_url, head.location), "TABLE")
@@ -146,6 +152,43 @@ class _EventBuilder:
             asset.rows, asset.payload_bytes
         )
         return OutputDataset(self._namespace, asset.name, facets=facets, outputFacets={"outputStatistics": statistics})
+
+    def _columns(self, contract: Contract) -> dict[str, Any]:
+        """The facet with the input columns of each column of a SQL model. Without it if the SQL does not show them."""
+        from openlineage.client.facet_v2 import column_lineage_dataset as facet
+
+        if contract.kind is not AssetKind.DERIVED or contract.options["language"] != "sql":
+            return {}
+        try:
+            names = [field.name for field in contract.fields]
+            found = column_lineage(contract.options["code"], self._input_columns(contract), names)
+        except LineageUnknown as error:
+            facts = {"run_id": self._run_id, "model": contract.query_name, "error": str(error)}
+            log.info("lineage.columns_unknown", extra={"facts": facts})
+            return {}
+
+        def inputs(columns: Sequence[InputColumn]) -> list[facet.InputField]:
+            by_place: dict[tuple[str, str], list[facet.Transformation]] = {}
+            for one in columns:
+                kind = "DIRECT" if one.use.is_direct else "INDIRECT"
+                uses = by_place.setdefault((one.table, one.column), [])
+                uses.append(facet.Transformation(kind, one.use.value, "", False))
+            return [
+                facet.InputField(self._namespace, *place, uses)
+                for place, uses in by_place.items()
+                if place[0] != _ASKED
+            ]
+
+        fields = {name: facet.Fields(inputs(columns)) for name, columns in found.columns.items()}
+        return {"columnLineage": facet.ColumnLineageDatasetFacet(fields, inputs(found.table))}
+
+    def _input_columns(self, contract: Contract) -> dict[str, dict[str, str]]:
+        """The columns of the tables that the SQL of a model may read: by name, those of every contract of the table."""
+        found = {table: dict(_KEY_COLUMNS) for table in contract.options["depends_on"]} | {_ASKED: dict(_KEY_COLUMNS)}
+        for stored in self._contracts.values():
+            if (columns := found.get(f"{stored.source}.{stored.query_name}")) is not None:
+                columns |= {field.name: field.type for field in stored.columns} | {"schema_version": "string"}
+        return found
 
 
 def _job_facets(contract: Contract) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,8 @@ from penstock.plural import counted
 
 if TYPE_CHECKING:
     from penstock.pipeline.spark_jobs import Report
+
+log = logging.getLogger(__name__)
 
 
 class SilentListener:
@@ -45,3 +49,20 @@ class LineListener:
 
     def say(self, message: str) -> None:
         self._write(message)
+
+
+class LogListener:
+    """Reports progress as log lines: one when a stage of a batch ends, and one for each message."""
+
+    def stage(self, name: str, partitions: int) -> Report:
+        began = time.monotonic()
+
+        def report(share: float) -> None:
+            if share == 1.0:
+                facts = {"stage": name, "partitions": partitions, "seconds": round(time.monotonic() - began, 3)}
+                log.info("stage.finished", extra={"facts": facts})
+
+        return report
+
+    def say(self, message: str) -> None:
+        log.info("note", extra={"facts": {"message": message}})

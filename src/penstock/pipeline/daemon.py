@@ -23,6 +23,7 @@ _NEEDED = (
     "penstock.pipeline.extract",
     "penstock.pipeline.validate",
     "penstock.pipeline.load",
+    "pandas",  # pyarrow imports it when it makes an array from Python values; here it is imported once for all workers
 )
 
 

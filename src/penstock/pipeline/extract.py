@@ -3,47 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from datetime import date
 from itertools import groupby
-from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from queue import SimpleQueue
+from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 
-import orjson
 import pyarrow as pa
 
-from penstock.clock import Clock, last_day_over, utc_now
 from penstock.config.assets import Query
 from penstock.config.settings import Customer, SourceSettings
-from penstock.config.values import Keeps
-from penstock.errors import DataError, ErrorClass, PenstockError, QuotaExceeded, QuotaUsedUp
-from penstock.lake import Lake, open_lake
-from penstock.lake.protocol import LakeRefused, LakeUnavailable
+from penstock.errors import ErrorClass
+from penstock.lake import open_lake
 from penstock.partition import AttemptKey, PartitionKey, RunId
+from penstock.pipeline.held_rows import HeldRows
+from penstock.pipeline.source_requests import Ended, Extraction, Fetcher, SpanRequest
 from penstock.pipeline.spark_jobs import (
     Report,
     Work,
-    collected,
     evenly,
     is_local,
-    mapped,
     parallelism,
     progress,
-    spread,
     tasks_for,
 )
 from penstock.pipeline.task_quota import TaskBudget, assign_requests
-from penstock.raw.seal import Seal
-from penstock.raw.sink import Compression, RawSink, RawWriter
+from penstock.pipeline.worker_jobs import run_in_workers
+from penstock.raw.sink import RawSink
 from penstock.raw.uploads import UploadPool
-from penstock.source.budget import RequestClaim
 from penstock.source.concurrency import RequestSlots
-from penstock.source.horizon import horizon, keeps
-from penstock.source.protocol import COMPLETE, RunContext, Source
-from penstock.source.registry import hooks_of, make_source
+from penstock.source.protocol import RunContext, Source
+from penstock.source.registry import hooks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,23 +97,6 @@ class Extracted:
         return self.error_class is None
 
 
-@dataclass(frozen=True, slots=True)
-class Extraction:
-    """The parameters of a worker besides its spans. It is pickled, so it holds plain values only."""
-
-    lake: str
-    run_id: RunId
-    source: SourceSettings
-    queries: Mapping[str, Query]
-    hashes: Mapping[str, str]
-    in_flight: int | None = None  # requests at a time, over all worker tasks; None: one for each task
-    compression: Compression = "none"  # of payloads
-    threads: int = 1  # requests at a time in one worker task
-    rate: float | None = None  # requests per second: of this process, then of one worker task; None: the source's
-    clock: Clock = utc_now
-    claim: RequestClaim | None = None  # of a counted quota; None if the source has none
-
-
 def extract(
     spark: SparkSession,
     extraction: Extraction,
@@ -141,10 +115,9 @@ def extract(
     numbers = evenly(len(spans), tasks)
     table = pa.Table.from_pylist(assign_requests(spans, numbers, extraction.claim), schema=_SPANS)
     with progress(spark, report):
-        frame = spread(spark, table, numbers)
-        found = collected(mapped(frame, _worker(extraction), _OUTCOMES_DDL))
+        found = run_in_workers(spark, table, numbers, _worker(extraction), _OUTCOMES_DDL)
     source = extraction.source.name
-    return [_extracted(row, source, extraction.run_id) for row in found.to_pylist()]
+    return [_extracted(row, source, extraction.run_id) for batch in found for row in batch.to_pylist()]
 
 
 def extract_in_driver(
@@ -165,7 +138,7 @@ def extract_locally(
     lake = open_lake(extraction.lake)
     with UploadPool(lake.requests_in_flight) as uploads:
         sink = RawSink(lake, extraction.compression)
-        span = _Span(extraction, sink, uploads, source, query, customer, dates)
+        span = SpanRequest(extraction, sink, uploads, source, query, customer, dates)
         span.fetch()
         return [_extracted(row, extraction.source.name, extraction.run_id) for row in span.outcomes()]
 
@@ -230,8 +203,8 @@ def _worker(extraction: Extraction, stopped: Event | None = None) -> Work:
             for span in spans:
                 waiting.put(span)
             with UploadPool(lake.requests_in_flight) as uploads:
-                ended = _Ended(stopped)
-                fetcher = _Fetcher(extraction, context, lake, uploads, waiting, slots, ended)
+                ended = Ended(stopped)
+                fetcher = Fetcher(extraction, context, lake, uploads, waiting, slots, ended, HeldRows())
                 outcomes = [row for span in fetcher.fetch_all() for row in span.outcomes()]
             lake.sync()  # sealed data is durable before it is reported
             if outcomes:
@@ -239,254 +212,6 @@ def _worker(extraction: Extraction, stopped: Event | None = None) -> Work:
             yield pa.RecordBatch.from_pylist(outcomes, schema=_OUTCOMES)
 
     return work
-
-
-class _Ended:
-    """Whether the threads of a task begin no further request: the run was stopped, or one of them failed."""
-
-    def __init__(self, stopped: Event | None) -> None:
-        self._stopped = stopped
-        self.error: BaseException | None = None
-
-    def __bool__(self) -> bool:
-        return self.error is not None or (self._stopped is not None and self._stopped.is_set())
-
-
-@dataclass(frozen=True, slots=True)
-class _Fetcher:
-    """Fetches the spans of one worker task: some requests at a time, while days that are complete are uploaded."""
-
-    extraction: Extraction
-    context: RunContext
-    lake: Lake
-    uploads: UploadPool
-    waiting: SimpleQueue[dict[str, Any]]
-    slots: RequestSlots
-    ended: _Ended
-
-    def fetch_all(self) -> list[_Span]:
-        """Fetch every waiting span. Their uploads may still be in flight. An error of one thread ends all of them."""
-        threads = min(self.extraction.threads, self.waiting.qsize())
-        if threads <= 1:
-            return self._fetch_in_turn(0)
-        done: list[_Span] = []
-        # Daemons: a process that is interrupted does not wait for a source that does not respond.
-        fetchers = [Thread(target=self._fetch_in_thread, args=(n, done), daemon=True) for n in range(threads)]
-        for fetcher in fetchers:
-            fetcher.start()
-        for fetcher in fetchers:
-            fetcher.join()
-        if self.ended.error is not None:
-            raise self.ended.error
-        return done
-
-    def _fetch_in_thread(self, number: int, done: list[_Span]) -> None:
-        try:
-            done += self._fetch_in_turn(number)
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            self.ended.error = self.ended.error or error
-
-    def _fetch_in_turn(self, number: int) -> list[_Span]:
-        """Fetch spans one after the other, until none is left or this thread is beyond the limit of requests in
-        flight. The first thread is never beyond it."""
-        sink = RawSink(self.lake, self.extraction.compression)
-        source: Source | None = None
-        done: list[_Span] = []
-        while number < self.slots.limit and not self.ended:
-            try:
-                item = self.waiting.get_nowait()
-            except Empty:
-                break
-            source = source or make_source(self.extraction.source, self.context)
-            query = self.extraction.queries[item["query"]]
-            customer = Customer.model_validate_json(item["customer"], strict=False)
-            span = _Span(self.extraction, sink, self.uploads, source, query, customer, item["dates"])
-            began = self.slots.begin()
-            span.fetch()
-            if span.met_quota:
-                self.slots.quota_exceeded(began)
-            done.append(span)
-        return done
-
-
-class _Span:
-    """One request: reads rows, and produces one sealed raw partition (or one error) per day. A day that is complete is
-    uploaded while the rows of the next are received."""
-
-    def __init__(
-        self,
-        extraction: Extraction,
-        sink: RawSink,
-        uploads: UploadPool,
-        source: Source,
-        query: Query,
-        customer: Customer,
-        dates: Sequence[date],
-    ) -> None:
-        self._extraction = extraction
-        self._sink = sink
-        self._uploads = uploads
-        self._source = source
-        self._query = query
-        self._customer = customer
-        self._dates = dates
-        self._forgets = keeps(extraction.source) != Keeps()
-        self._writers: dict[date, RawWriter] = {}
-        self._sealing: dict[date, Future[Seal]] = {}
-        self._failed: dict[date, dict[str, Any]] = {}
-        self.met_quota = False
-
-    def fetch(self) -> None:
-        """Send the request, and start the upload of every day that is complete. Raises errors of the lake."""
-        try:
-            if dates := self._leave_out_frozen():
-                self._receive(dates)
-        except (LakeUnavailable, LakeRefused):
-            raise  # an error of our own storage must not count against a partition
-        except PenstockError as error:
-            self._fail_the_rest(error)
-        except Exception as error:  # noqa: BLE001 - a bug in one source must not fail the other customers' slices
-            self._fail_the_rest(PenstockError(f"{type(error).__name__}: {error}"))
-        for day in self._dates:
-            if not self._is_settled(day):
-                self._seal(day)
-
-    def outcomes(self) -> list[dict[str, Any]]:
-        """One row per day. Waits for the uploads: a day is reported only after its seal was confirmed."""
-        rows = dict(self._failed)
-        for day, sealing in self._sealing.items():
-            try:
-                found = self._sealed(day, sealing.result())
-            except DataError as error:  # a seal that exists and cannot be read
-                found = self._failure(day, error)
-            rows.setdefault(day, found)
-        return [rows[day] for day in self._dates]
-
-    def _leave_out_frozen(self) -> Sequence[date]:
-        """Return the days that the source still serves. For the others it would return nothing, and an empty result
-        must not replace their data."""
-        for day in self._dates:
-            self._fail_if_frozen(day)
-        return [day for day in self._dates if not self._is_settled(day)]
-
-    def _is_settled(self, day: date) -> bool:
-        return day in self._failed or day in self._sealing
-
-    def _fail_if_frozen(self, day: date) -> None:
-        if not self._forgets:
-            return
-        today = last_day_over(self._extraction.clock(), self._customer.time_zone) + timedelta(days=1)
-        first = horizon(self._extraction.source, today)
-        if first is not None and day < first:
-            self._fail(day, DataError(f"the day is frozen: the source serves only {first} and later"))
-
-    def _receive(self, dates: Sequence[date]) -> None:
-        """The hot loop of extraction: as few lines as possible for a row that is a plain dict."""
-        wanted = set(dates)
-        current: date | None = None
-        writer: RawWriter | None = None
-        for day, row in self._source.extract(self._query, self._customer, dates):
-            if day is current and writer is not None and type(row) is dict:
-                try:
-                    writer.write_row(row)
-                except TypeError as error:
-                    self._fail(day, _not_json(error))
-                    writer = None
-                continue
-            if day is not current:
-                if day not in wanted:
-                    raise DataError(f"the source sent a row for {day}, which was not requested")
-                if self._source.in_date_order and current is not None and day != current:
-                    self._seal(current)
-                current = day
-                writer = self._writer(day)
-            if row is COMPLETE:
-                self._seal(day)
-                writer = None
-            elif writer is None:
-                self._refuse_late_row(day)
-            if writer is None:
-                continue
-            if isinstance(row, PenstockError):
-                self._fail(day, row)
-                writer = None
-                continue
-            try:
-                writer.write(row if isinstance(row, bytes) else orjson.dumps(row))
-            except DataError as error:
-                self._fail(day, error)
-                writer = None
-            except TypeError as error:
-                self._fail(day, _not_json(error))
-                writer = None
-
-    def _refuse_late_row(self, day: date) -> None:
-        """Fail a sealed day, which lacks this row, so that it is not accepted. A failed day stays failed."""
-        if day not in self._failed:
-            self._fail(day, DataError(f"the source sent a row for {day} after that day was complete"))
-
-    def _writer(self, day: date) -> RawWriter | None:
-        """The writer for the rows of this day; None once the day is sealed or has failed."""
-        if self._is_settled(day):
-            return None
-        if day not in self._writers:
-            self._writers[day] = self._sink.writer(self._attempt(day))
-        return self._writers[day]
-
-    def _seal(self, day: date) -> None:
-        if not self._is_settled(day):
-            self._fail_if_frozen(day)  # it may have become frozen during the request
-        if self._is_settled(day):
-            return
-        writer = self._writers.pop(day, None) or self._sink.writer(self._attempt(day))
-        seal = partial(
-            writer.seal,
-            extracted_at=datetime.now(UTC),
-            schema_version=self._query.schema_version,
-            api_version=self._source.api_version,
-            query_hash=self._extraction.hashes[self._query.name],
-            time_zone=self._customer.time_zone,
-        )
-        self._sealing[day] = self._uploads.submit(seal, writer.buffered)
-
-    def _fail(self, day: date, error: PenstockError) -> None:
-        if writer := self._writers.pop(day, None):
-            writer.discard()
-        self._failed[day] = self._failure(day, error)
-        self.met_quota |= isinstance(error, QuotaExceeded) and not isinstance(error, QuotaUsedUp)
-
-    def _failure(self, day: date, error: PenstockError) -> dict[str, Any]:
-        return self._row(
-            day,
-            error_class=str(error.error_class),
-            error_message=str(error),
-            retry_after=error.retry_after if isinstance(error, QuotaExceeded) else None,
-            unsent=isinstance(error, QuotaUsedUp),
-        )
-
-    def _fail_the_rest(self, error: PenstockError) -> None:
-        for day in self._dates:
-            if not self._is_settled(day):
-                self._fail(day, error)
-
-    def _sealed(self, day: date, seal: Seal) -> dict[str, Any]:
-        return self._row(
-            day,
-            record_count=seal.record_count,
-            payload_sha256=seal.payload_sha256,
-            payload_bytes=seal.payload_bytes,
-        )
-
-    def _row(self, day: date, **facts: Any) -> dict[str, Any]:
-        return {"query": self._query.name, "customer_id": self._customer.id, "logical_date": day, **facts}
-
-    def _attempt(self, day: date) -> AttemptKey:
-        key = PartitionKey(self._extraction.source.name, self._customer.id, self._query.name, day)
-        return AttemptKey(key, self._extraction.run_id)
-
-
-def _not_json(error: TypeError) -> DataError:
-    return DataError(f"the source sent a row that JSON cannot hold: {error}")
 
 
 def _extracted(row: dict[str, Any], source: str, run_id: RunId) -> Extracted:

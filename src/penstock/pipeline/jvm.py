@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from penstock.errors import ConfigError
 from penstock.pipeline.class_data_sharing import ClassArchive, class_archive
 
 _JVM_SECONDS = 5  # time to exit by itself, so that it deletes its temporary files
+_POLL_SECONDS = 0.02
 
 _JVM: list[subprocess.Popen[bytes]] = []  # the one that this process started
 
@@ -32,7 +35,7 @@ def track_jvm() -> Iterator[None]:
         def __init__(self, *arguments: Any, **options: Any) -> None:
             with interrupts.delayed():
                 super().__init__(*arguments, **options)
-                _JVM.append(self)
+                add_jvm(self)
 
     starts: Any = java_gateway
     original, starts.Popen = starts.Popen, Known
@@ -43,6 +46,11 @@ def track_jvm() -> Iterator[None]:
         raise
     finally:
         starts.Popen = original
+
+
+def add_jvm(process: subprocess.Popen[bytes]) -> None:
+    """Record a JVM that was started without PySpark."""
+    _JVM.append(process)
 
 
 def forget_jvm() -> None:
@@ -57,14 +65,44 @@ def end_jvm() -> None:
     """End the JVM that this process started, and its child processes. Does nothing without a JVM."""
     while _JVM:
         jvm = _JVM.pop()
-        family = [jvm.pid, *_descendants(jvm.pid)] if jvm.poll() is None else []
+        family = _stopped_family(jvm.pid) if jvm.poll() is None else []
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in family:
-                with suppress(OSError):
-                    os.kill(pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                jvm.wait(_JVM_SECONDS)
+            _send(family, number)
+            _send(family, signal.SIGCONT)
+            if _ends(jvm, family):
                 break
+
+
+def _ends(jvm: subprocess.Popen[bytes], family: Sequence[int]) -> bool:
+    """Whether the JVM and all processes of its family end in time: the launcher of Spark is a Java of its own."""
+    end = time.monotonic() + _JVM_SECONDS
+    while jvm.poll() is None or any(_is_running(pid) for pid in family):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def _stopped_family(pid: int) -> list[int]:
+    """A process and its descendants, stopped: Spark's start script must not start another Java meanwhile."""
+    family: list[int] = []
+    while found := [one for one in (pid, *_descendants(pid)) if one not in family]:
+        _send(found, signal.SIGSTOP)
+        family += found
+    return family
+
+
+def _send(processes: Iterable[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with suppress(OSError):
+            os.kill(pid, number)
 
 
 def _descendants(pid: int) -> list[int]:
@@ -100,13 +138,18 @@ def _java_version() -> str:
             "Spark needs Java 17 or newer and none was found: install it (Debian/Ubuntu: apt-get install"
             " openjdk-17-jre-headless) or set JAVA_HOME"
         )
-    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    output = "".join(line for line in output.splitlines(keepends=True) if not line.startswith("Picked up"))
+    output = _version_output(java)
     line = output.partition("\n")[0]
     major = line.partition('"')[2].partition(".")[0].rstrip('"')
     if major.isdigit() and int(major) < 17:
         raise ConfigError(f"Spark needs Java 17 or newer, found {line}: install a newer one or set JAVA_HOME to it")
     return f"{output}{java}"
+
+
+@cache
+def _version_output(java: str) -> str:
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    return "".join(line for line in output.splitlines(keepends=True) if not line.startswith("Picked up"))
 
 
 @contextmanager

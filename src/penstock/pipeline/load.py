@@ -22,7 +22,8 @@ from penstock.pipeline.parsed_cache import BlockRef, CacheReader, Lookup
 from penstock.pipeline.payloads import read_in_blocks, read_together
 from penstock.pipeline.prefetch import prefetched
 from penstock.pipeline.slices import Slice, groups
-from penstock.pipeline.spark_jobs import Report, Work, collected, mapped, progress, spread
+from penstock.pipeline.spark_jobs import Report, Work, progress
+from penstock.pipeline.worker_jobs import run_in_workers
 from penstock.raw.reader import RawReader
 from penstock.raw.seal import Seal
 from penstock.warehouse.diagnosis import explained
@@ -68,10 +69,10 @@ def spark_stager(
         table = pa.table({"share": shares}, schema=_SHARE)
         spark = session.get()
         with progress(spark, report):
-            frame = spread(spark, table, list(range(len(parts))))
-            found = collected(mapped(frame, _worker(lake), "share binary"))
+            found = run_in_workers(spark, table, list(range(len(parts))), _worker(lake), "share binary")
         # Tasks end in any order; each result carries the number of its part.
-        answers = dict(pickle.loads(row) for row in found.column("share").to_pylist())  # noqa: S301 - written by our own workers
+        rows = (row for batch in found for row in batch.column("share").to_pylist())
+        answers = dict(pickle.loads(row) for row in rows)  # noqa: S301 - written by our own workers
         return [answers[number] for number in range(len(parts))]
 
     return stage

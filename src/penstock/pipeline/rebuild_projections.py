@@ -24,6 +24,7 @@ from penstock.projections.event_page import count_unknown_events
 from penstock.projections.fact import OF_A_RUN, Fact
 from penstock.projections.manifest import FOLDER, Manifest, RowsFile, edges_path, new_path, tasks_path
 from penstock.projections.projector import Maker, Pieces, Projector, added
+from penstock.projections.publications import publications
 from penstock.projections.rows import edge_rows, task_rows
 from penstock.projections.runs import RUNS, FoldedRun, run_row
 from penstock.projections.status import PARTIAL, partials
@@ -55,6 +56,7 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
         folder, done = f"{FOLDER}/rebuild/{new_ulid()}", 0
         paths: list[str] = []
         finished: list[Fact] = []
+        published: list[pa.Table] = []
         manifest = Manifest()
         try:
             for page, cursor in pages:
@@ -62,6 +64,7 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
                 files.write(projector.lake, path, to_table(page))
                 paths.append(path)
                 done += len(page)
+                published.append(publications(page))
                 finished += [f for f in page if f.type == "TaskFinished" and f.payload.get("consumed")]
                 manifest = replace(manifest, cursor=cursor, unknown=added(manifest.unknown, count_unknown_events(page)))
             if paths:
@@ -69,7 +72,7 @@ def spark_maker(spark: SparkSession, lake: str) -> Maker:
         finally:
             projector.lake.delete(paths)
         consumed = [projector.inputs(finished)] if finished else []
-        return projector.with_consumed(manifest, consumed), done
+        return projector.with_publications(projector.with_consumed(manifest, consumed), published), done
 
     return make
 

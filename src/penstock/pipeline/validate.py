@@ -6,7 +6,7 @@ need it; workers add up the results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.contract.checks.base import RowCheck
 from penstock.contract.checks.unique import UniqueCheck
-from penstock.contract.complaint import Complaint, rejections, shortened
+from penstock.contract.complaint import Complaint, rejections
 from penstock.contract.content import content_digest
 from penstock.contract.contract import Contract
 from penstock.contract.evaluation import (
@@ -30,25 +30,22 @@ from penstock.contract.evaluation import (
 from penstock.contract.schema import spark_ddl
 from penstock.contract.slice_stats import Measures, SliceStats, stats_by_field
 from penstock.errors import ConfigError, PenstockError
-from penstock.lake import open_lake
 from penstock.partition import AttemptKey
-from penstock.pipeline.parse_slices import SliceParser, slice_of
+from penstock.pipeline.complaint_lines import LINES_DDL, by_item, line_reader
+from penstock.pipeline.parse_slices import SliceParser
 from penstock.pipeline.parsed_cache import BlockRef, CacheBudget
-from penstock.pipeline.payloads import lines_of
 from penstock.pipeline.references import NOT_TRUSTED_YET, OpenReference, ReferenceResults, look_up
 from penstock.pipeline.slice_summary import SUMMARY_DDL, summariser
-from penstock.pipeline.slices import Slice
 from penstock.pipeline.spark_jobs import Report, Work, collected, evenly, mapped, progress, refusal, spread, tasks_for
+from penstock.pipeline.worker_jobs import run_in_workers
 from penstock.plural import counted
-from penstock.raw.reader import RawReader
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 CountedRule = RowCheck[Any] | UniqueCheck  # a summary counts the rows that break it
 
 _ITEMS_PER_TASK = 1000
-_LINES = pa.schema([("item", pa.int32()), ("line", pa.int32()), ("text", pa.string())])
 _ITEMS = pa.schema(
     [
         ("item", pa.int32()),
@@ -108,13 +105,15 @@ def validate(
     rules, fields = all_rules(contract), stats_fields(contract)
     with progress(spark, report):
         tasks = _task_numbers(spark, len(items))
-        slices = spread(spark, _item_table(items), tasks)
+        table = _item_table(items)
         share = None if cache is None else cache._replace(left=cache.left // (tasks[-1] + 1))
-        summaries = {row["item"]: row for row in collected(_summaries(contract, slices, lake, share)).to_pylist()}
+        answers = _summaries(spark, contract, table, tasks, lake, share)
+        summaries = {row["item"]: row for batch in answers for row in batch.to_pylist()}
         found = ReferenceResults({}, {})
         if reference_checks(contract):
             if open_reference is None:
                 raise PenstockError(f"{contract.asset} has references checks, and no `open_reference` was given")
+            slices = spread(spark, table, tasks)
             found = look_up(spark, lake, contract, slices, [item.attempt for item in items], open_reference)
         wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
         examples = _examples(spark, lake, contract, items, wanted)
@@ -139,7 +138,7 @@ def validate_in_driver(lake: str, contract: Contract, items: Sequence[ToValidate
     wanted = {index: lines for index, row in summaries.items() if (lines := _lines_to_show(index, row, found))}
     numbers = sorted(wanted)
     shown = iter(_item_table([items[number] for number in numbers], numbers).to_batches())
-    examples = _by_item(batch for batch in _line_reader(lake, contract, wanted)(shown))
+    examples = by_item(line_reader(lake, contract, wanted)(shown))
     return [
         _validated(index, item, contract, rules, fields, summaries[index], found, examples.get(index, {}))
         for index, item in enumerate(items)
@@ -174,14 +173,24 @@ def check_expressions(session: Callable[[], SparkSession], contract: Contract) -
             raise ConfigError(f"{contract.place}: the check {rule.name} must be true or false, it is {kind}")
 
 
-def _summaries(contract: Contract, slices: DataFrame, lake: str, cache: CacheBudget | None) -> DataFrame:
+def _summaries(
+    spark: SparkSession,
+    contract: Contract,
+    items: pa.Table,
+    tasks: Sequence[int],
+    lake: str,
+    cache: CacheBudget | None,
+) -> list[pa.RecordBatch]:
     """One row per slice without a shuffle: rows leave a worker only if some rule needs Spark's engine."""
     add_up = summary_worker(contract)
     examine = SliceParser(lake, contract, cache=cache)
     if not examine.for_spark:
-        return mapped(slices, lambda batches: add_up(examine(batches)), SUMMARY_DDL)
-    examined = mapped(slices, examine, examine.ddl)
-    return mapped(examined.select(*examine.columns()), add_up, SUMMARY_DDL)
+        return run_in_workers(spark, items, tasks, lambda batches: add_up(examine(batches)), SUMMARY_DDL)
+    examined = mapped(spread(spark, items, tasks), examine, examine.ddl)
+    found: list[pa.RecordBatch] = collected(
+        mapped(examined.select(*examine.columns()), add_up, SUMMARY_DDL)
+    ).to_batches()
+    return found
 
 
 def summary_worker(contract: Contract) -> Work:
@@ -215,42 +224,8 @@ def _examples(
         return {}
     numbers = sorted(wanted)
     table = _item_table([items[number] for number in numbers], numbers)
-    frame = spread(spark, table, _task_numbers(spark, len(numbers)))
-    found = collected(mapped(frame, _line_reader(lake, contract, wanted), "item int, line int, text string"))
-    return _by_item(found.to_batches())
-
-
-def _by_item(batches: Iterable[pa.RecordBatch]) -> dict[int, dict[int, str]]:
-    examples: dict[int, dict[int, str]] = {}
-    for row in (row for batch in batches for row in batch.to_pylist()):
-        examples.setdefault(row["item"], {})[row["line"]] = row["text"]
-    return examples
-
-
-def _line_reader(lake: str, contract: Contract, wanted: dict[int, list[int]]) -> Work:
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = RawReader(open_lake(lake))
-        for batch in batches:
-            found = [
-                {"item": piece.item, "line": line, "text": text}
-                for piece in (slice_of(row, contract) for row in batch.to_pylist())
-                for line, text in _lines(reader, piece, wanted[piece.item])
-            ]
-            yield pa.RecordBatch.from_pylist(found, schema=_LINES)
-
-    return work
-
-
-def _lines(reader: RawReader, piece: Slice, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
-    seal = reader.seal(piece.attempt)
-    if seal is None:
-        return
-    left = list(numbers)
-    for number, line in enumerate(lines_of(reader, seal), start=1):
-        if number == left[0]:
-            yield left.pop(0), shortened(line.decode("utf-8", "backslashreplace"))
-        if not left:
-            return
+    tasks = _task_numbers(spark, len(numbers))
+    return by_item(run_in_workers(spark, table, tasks, line_reader(lake, contract, wanted), LINES_DDL))
 
 
 def _validated(

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.projections.fact import OF_A_RUN, Cursor, Fact, understood
 from penstock.projections.graph import Ints
+from penstock.projections.publications import publications
 from penstock.projections.runs import FoldedRun
 from penstock.projections.status import partials
 
@@ -47,6 +48,7 @@ class EventPage:
     unknown: Counter[str] = field(default_factory=Counter)
     status_rows: list[pa.Table] = field(default_factory=list)  # rows about partitions
     consumed: list[pa.Table] = field(default_factory=list)
+    publications: list[pa.Table] = field(default_factory=list)
     changed: dict[str, Ints | None] = field(default_factory=dict)  # changed tasks by run; None means all of them
     _over: set[str] = field(default_factory=set)  # prefolded runs whose last event is in this page
 
@@ -56,6 +58,7 @@ class EventPage:
         self.cursor = cursor
         self.unknown += count_unknown_events(facts)
         self.status_rows.append(partials(facts))
+        self.publications.append(publications(facts))
         finished = [fact for fact in facts if fact.type == "TaskFinished" and fact.payload.get("consumed")]
         if finished:
             self.consumed.append(self.inputs(finished))

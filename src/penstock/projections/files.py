@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,13 +23,19 @@ LOOKED_UP = 5_000  # rows per row group in tables that are read by key: readers 
 _DISTINCT = {"task_key", "partition_key", "upstream_task_key", "downstream_task_key", "row_version"}
 
 
-def write(lake: Lake, path: str, table: pa.Table) -> None:
+class Creates(Protocol):
+    """A lake, or its concurrent writes."""
+
+    def create(self, path: str, data: bytes) -> object: ...
+
+
+def write(lake: Creates, path: str, table: pa.Table) -> None:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", row_group_size=_ROW_GROUP)
     lake.create(path, buffer.getvalue())
 
 
-def write_sorted(lake: Lake, path: str, table: pa.Table) -> None:
+def write_sorted(lake: Creates, path: str, table: pa.Table) -> None:
     """Write rows that are sorted by a key, in small row groups with the bounds of each. Keys that do not repeat are
     written without a dictionary, which would hide their similarity from the compression."""
     buffer, repeated = io.BytesIO(), [name for name in table.column_names if name not in _DISTINCT]

@@ -63,6 +63,7 @@ class Manifest:
     status_base: str | None = None
     status_deltas: tuple[str, ...] = ()
     consumed: tuple[str, ...] = ()
+    publications: tuple[RowsFile, ...] = ()  # a partition may be in several: its earliest publication counts
     runs: tuple[RowsFile, ...] = ()  # rows of later files replace those of earlier ones
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by run; later files replace earlier ones
     dropped: dict[str, str] = field(default_factory=dict)  # unused files, and since when
@@ -70,7 +71,8 @@ class Manifest:
 
     def dumps(self) -> bytes:
         written = {field.name: getattr(self, field.name) for field in fields(self)}
-        written |= {"cursor": list(self.cursor), "runs": [list(file) for file in self.runs]}
+        written |= {name: [list(file) for file in written[name]] for name in ("runs", "publications")}
+        written["cursor"] = list(self.cursor)
         last = self.published
         written["published"] = None if last is None else [last.at, *last.cursor, last.token]
         return orjson.dumps({"format": _FORMAT, **written})
@@ -88,6 +90,7 @@ class Manifest:
                 status_base=_path_or_none(found.pop("status_base")),
                 status_deltas=tuple(map(_path, found.pop("status_deltas"))),
                 consumed=tuple(map(_path, found.pop("consumed"))),
+                publications=_runs(found.pop("publications", None)),
                 runs=_runs(found.pop("runs")),
                 parts=_parts(found.pop("parts")),
                 dropped={_path(name): _path(since) for name, since in found.pop("dropped").items()},
@@ -98,7 +101,9 @@ class Manifest:
 
     def files(self) -> set[str]:
         """Every file that the manifest refers to."""
-        single = {path for path in (self.status_base, *(file.path for file in self.runs)) if path}
+        single = {
+            path for path in (self.status_base, *(file.path for file in (*self.runs, *self.publications))) if path
+        }
         of_runs = {
             path(run, name) for run, names in self.parts.items() for name in names for path in (tasks_path, edges_path)
         }
@@ -140,7 +145,7 @@ def _parts(value: dict[str, list[object]]) -> dict[str, tuple[str, ...]]:
 
 
 def _runs(value: object) -> tuple[RowsFile, ...]:
-    """Manifests of earlier releases name one file, or none."""
+    """Files with their rows. Manifests of earlier releases name one file, or none."""
     if value is None or isinstance(value, str):
         return () if value is None else (RowsFile(value, 0),)
     if not isinstance(value, list):

@@ -15,8 +15,9 @@ import pyarrow as pa
 from penstock.clock import Clock
 from penstock.failpoint import reach
 from penstock.lake import Lake
+from penstock.lake.concurrent_writes import ConcurrentWrites
 from penstock.partition import new_ulid, ulid_time
-from penstock.projections import files
+from penstock.projections import files, publications
 from penstock.projections.event_page import PIECE, EventPage, Events, PrefoldedRuns
 from penstock.projections.fact import PAGE, Cursor, Fact
 from penstock.projections.graph import Ints
@@ -205,9 +206,11 @@ class Projector:
         new = replace(manifest, cursor=page.cursor, unknown=added(manifest.unknown, page.unknown))
         status_rows = joined(pa.concat_tables(page.status_rows))
         page.status_rows.clear()
-        new = self._with_status(new, status_rows)
-        new = self.with_consumed(new, page.consumed)
-        return self._with_runs(new, page)
+        with ConcurrentWrites(self.lake) as writes:  # a manifest must not name files that are not written yet
+            new = self._with_status(new, status_rows, writes)
+            new = self.with_consumed(new, page.consumed, writes)
+            new = self.with_publications(new, page.publications, writes)
+            return self._with_runs(new, page, writes)
 
     def _without_expired(self, manifest: Manifest, now: datetime) -> Manifest:
         """Apply retention: delete tasks and edges of runs that ended long ago; their row in `runs` stays."""
@@ -220,7 +223,7 @@ class Projector:
         gone = set(expired(rows, now - self.keep_runs))
         return replace(manifest, parts={run: parts for run, parts in manifest.parts.items() if run not in gone})
 
-    def _with_status(self, manifest: Manifest, status_rows: pa.Table) -> Manifest:
+    def _with_status(self, manifest: Manifest, status_rows: pa.Table, writes: files.Creates) -> Manifest:
         if not len(status_rows):
             return manifest
         if self._wants_compaction(manifest, len(status_rows)):
@@ -229,7 +232,7 @@ class Projector:
         if len(deltas) >= _MOST_DELTAS:
             status_rows = joined(pa.concat_tables([files.read_all(self.lake, deltas, PARTIAL), status_rows]))
             deltas = ()
-        files.write(self.lake, path, with_spec_columns(status_rows, self.owner))
+        files.write(writes, path, with_spec_columns(status_rows, self.owner))
         return replace(manifest, status_deltas=(*deltas, path))
 
     def _wants_compaction(self, manifest: Manifest, more: int) -> bool:
@@ -254,7 +257,9 @@ class Projector:
         files.write_pieces(self.lake, path, FILE, rows, token=path)
         return replace(manifest, status_base=path, status_deltas=())
 
-    def with_consumed(self, manifest: Manifest, consumed: Sequence[pa.Table]) -> Manifest:
+    def with_consumed(
+        self, manifest: Manifest, consumed: Sequence[pa.Table], writes: files.Creates | None = None
+    ) -> Manifest:
         """Add the input runs of finished tasks."""
         if not consumed:
             return manifest
@@ -262,31 +267,40 @@ class Projector:
         if len(paths) >= _MOST_DELTAS:
             table, paths = pa.concat_tables([files.read_all(self.lake, paths, CONSUMED), table]), ()
         path = new_path("consumed")
-        files.write(self.lake, path, table)
+        files.write(writes or self.lake, path, table)
         return replace(manifest, consumed=(*paths, path))
 
-    def _with_runs(self, manifest: Manifest, page: EventPage) -> Manifest:
+    def with_publications(
+        self, manifest: Manifest, parts: Sequence[pa.Table], writes: files.Creates | None = None
+    ) -> Manifest:
+        """Add the first publications of partitions."""
+        kept = publications.with_rows(self.lake, manifest.publications, parts, writes or self.lake)
+        return replace(manifest, publications=kept)
+
+    def _with_runs(self, manifest: Manifest, page: EventPage, writes: files.Creates) -> Manifest:
         if not page.changed:
             return manifest
         parts, rows = dict(manifest.parts), {}
         for run_id, changed in page.changed.items():
             run = page.folded(run_id)
-            parts[run_id] = self._part(run_id, run, changed, parts.get(run_id, ()))
+            parts[run_id] = self._part(run_id, run, changed, parts.get(run_id, ()), writes)
             rows[run_id] = run_row(run_id, run, self.owner)
             if run.facts.end is not None:
                 del self._runs[run_id]
-        return replace(manifest, runs=with_rows(self.lake, manifest.runs, rows), parts=parts)
+        return replace(manifest, runs=with_rows(self.lake, manifest.runs, rows, writes), parts=parts)
 
-    def _part(self, run_id: str, run: FoldedRun, changed: Ints | None, parts: tuple[str, ...]) -> tuple[str, ...]:
+    def _part(
+        self, run_id: str, run: FoldedRun, changed: Ints | None, parts: tuple[str, ...], writes: files.Creates
+    ) -> tuple[str, ...]:
         """Write the changed tasks of a run; if the run is over or was not in memory, write all its tasks."""
         whole = changed is None or run.facts.end is not None or len(parts) >= _MOST_PARTS
         name = new_ulid()
         tasks = task_rows(run_id, run.fold, self.owner, None if whole else changed)
         if whole and len(parts) == 1 and files.read(self.lake, tasks_path(run_id, parts[0])).equals(tasks):
             return parts  # a repeated event: a finished run is not written twice
-        files.write_sorted(self.lake, tasks_path(run_id, name), tasks)
+        files.write_sorted(writes, tasks_path(run_id, name), tasks)
         edges = edge_rows(run_id, run.fold, self.owner, None if whole else changed)
-        files.write_sorted(self.lake, edges_path(run_id, name), edges)
+        files.write_sorted(writes, edges_path(run_id, name), edges)
         return (name,) if whole else (*parts, name)
 
 

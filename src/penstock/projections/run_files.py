@@ -28,8 +28,13 @@ def read_runs(lake: Lake, kept: Sequence[RowsFile], columns: Sequence[str] | Non
     return whole.sort_by("run_id")
 
 
-def with_rows(lake: Lake, kept: tuple[RowsFile, ...], rows: Mapping[str, Mapping[str, Any]]) -> tuple[RowsFile, ...]:
-    """Add rows, by run, that replace those in the files."""
+def with_rows(
+    lake: Lake,
+    kept: tuple[RowsFile, ...],
+    rows: Mapping[str, Mapping[str, Any]],
+    writes: files.Creates | None = None,
+) -> tuple[RowsFile, ...]:
+    """Add rows, by run, that replace those in the files. `writes` creates the new file, at once by default."""
     table = pa.Table.from_pylist([dict(rows[run_id]) for run_id in sorted(rows)], schema=RUNS)
     stay = _stay(kept, len(table))
     if merged := kept[stay:]:
@@ -37,7 +42,7 @@ def with_rows(lake: Lake, kept: tuple[RowsFile, ...], rows: Mapping[str, Mapping
         mine = old.filter(pc.invert(pc.is_in(old["run_id"], value_set=table["run_id"])))
         table = pa.concat_tables([mine, table]).sort_by("run_id")
     path = new_path("runs")
-    files.write(lake, path, table)
+    files.write(writes or lake, path, table)
     return (*kept[:stay], RowsFile(path, len(table)))
 
 

@@ -22,6 +22,7 @@ class RunPage:
     failed: list[dict[str, Any]]
     blocked: list[dict[str, Any]]  # unsatisfied edges, and the tasks that they block
     kept: bool  # False once retention has deleted the tasks; the counts stay
+    trace_id: str | None = None  # of the spans of the run, if it was traced
 
 
 def run_page(current: Current, run_id: str) -> RunPage:

@@ -6,7 +6,7 @@ computed from the ranges. Details are read only for the rows of the requested pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -148,7 +148,7 @@ class Board:
 
     def _open_files(self, current: Current) -> None:
         """Create the view of the latest status rows (the base, joined with newer rows where there are any), and that of
-        input runs. DuckDB reads the files itself if it can open them and no event is newer."""
+        input runs. DuckDB reads the files itself if it can open them."""
         names, base = ", ".join(NAMES), current.manifest.status_base
         paths = current.files_by_path()
         self._inputs: list[str] = []  # queries of input runs
@@ -156,17 +156,7 @@ class Board:
             self._duckdb.execute(f"SET allowed_paths = {file_list(list(paths.values()))}")
         self._duckdb.execute("SET enable_external_access = false")
         if paths is not None:
-            deltas = [paths[path] for path in current.manifest.status_deltas]
-            if base is not None:
-                self._duckdb.execute(
-                    f"CREATE TEMP VIEW base AS SELECT {names} FROM read_parquet({file_list([paths[base]])})"
-                )
-            if deltas:
-                rows = f"(SELECT {names} FROM read_parquet({file_list(deltas)}))"
-                self._duckdb.execute(f"CREATE TEMP TABLE news AS {join_sql(rows)}")
-            has_news = bool(deltas)
-            if consumed := [paths[path] for path in current.manifest.consumed]:
-                self._inputs.append(f"SELECT {', '.join(CONSUMED_COLUMNS)} FROM read_parquet({file_list(consumed)})")
+            has_news = self._read_files(current, paths)
         else:
             self._register_arrow(current)
             has_news = bool(self._rows("SELECT 1 FROM news LIMIT 1"))
@@ -179,6 +169,28 @@ class Board:
         else:
             latest = f"SELECT {names} FROM base"
         self._duckdb.execute(f"CREATE TEMP VIEW latest AS {latest}")
+
+    def _read_files(self, current: Current, paths: Mapping[str, str]) -> bool:
+        """Create the view of the base and the table of newer rows, from files and from newer events. False if no row is
+        newer than the base."""
+        names, base = ", ".join(NAMES), current.manifest.status_base
+        if base is not None:
+            files = file_list([paths[base]])
+            self._duckdb.execute(f"CREATE TEMP VIEW base AS SELECT {names} FROM read_parquet({files})")
+        newer = []
+        if deltas := [paths[path] for path in current.manifest.status_deltas]:
+            newer.append(f"SELECT {names} FROM read_parquet({file_list(deltas)})")
+        if (rows := current.event_rows()) is not None:
+            self._duckdb.register("event_rows", rows)
+            newer.append(f"SELECT {names} FROM event_rows")
+        if newer:
+            self._duckdb.execute(f"CREATE TEMP TABLE news AS {join_sql(f'({_union(newer)})')}")
+        if consumed := [paths[path] for path in current.manifest.consumed]:
+            self._inputs.append(f"SELECT {', '.join(CONSUMED_COLUMNS)} FROM read_parquet({file_list(consumed)})")
+        if (inputs := current.event_inputs()) is not None:
+            self._duckdb.register("event_inputs", inputs)
+            self._inputs.append(f"SELECT {', '.join(CONSUMED_COLUMNS)} FROM event_inputs")
+        return bool(newer)
 
     def _register_arrow(self, current: Current) -> None:
         """Register the rows of the base, newer rows and input runs as Arrow tables."""
@@ -194,7 +206,7 @@ class Board:
         if not self._inputs and not withdrawn and not any(policy.windows for policy in policies):
             return False
         # after a recovery the input runs are unknown
-        union = " UNION ALL ".join(self._inputs or [empty_sql(CONSUMED_COLUMNS)])
+        union = _union(self._inputs or [empty_sql(CONSUMED_COLUMNS)])
         create_table(self._duckdb, "windows", WINDOWS, window_rows(policies))
         self._duckdb.execute(f"CREATE TEMP VIEW consumed AS {union}")
         overtaken = UPSTREAM_SQL
@@ -210,16 +222,14 @@ class Board:
 
     def counts(self, groups: Sequence[str]) -> list[dict[str, Any]]:
         """Count the partitions by group and displayed status."""
-        names = "".join(f"{_GROUPS[group]} AS g{number}, " for number, group in enumerate(groups))
+        names = _group_columns(groups)
         keys = "".join(f"g{number}, " for number in range(len(groups)))
         shown = self._rows(
             f"SELECT {names} display, count(*) FROM judged JOIN expected USING (n)"
             f" WHERE display <> 'never_materialized' GROUP BY {keys} display"
         )
-        if self._only or _BY_DAY & set(groups):
-            universe, count = f"({self._universe()}) JOIN expected USING (n)", "count(*)"
-        else:
-            universe, count = "expected", "CAST(sum(last - first + 1) AS BIGINT)"
+        universe = self._grouped(groups)
+        count = "CAST(sum(last - first + 1) AS BIGINT)" if universe == "expected" else "count(*)"
         by = f"GROUP BY {keys[:-2]}" if keys else ""
         expected = self._rows(f"SELECT {names} {count} FROM {universe} {by}")
         found = {row[:-1]: row[-1] for row in shown}
@@ -234,6 +244,14 @@ class Board:
             {**dict(zip(groups, key[:-1], strict=True)), "display": key[-1], "n": number}
             for key, number in sorted(found.items())
         ]
+
+    def group_count(self, groups: Sequence[str]) -> int:
+        """Count the groups of `counts`, without loading them into Python."""
+        if not groups:
+            return 1
+        names = _group_columns(groups).removesuffix(", ")
+        [row] = self._rows(f"SELECT count(*) FROM (SELECT DISTINCT {names} FROM {self._grouped(groups)})")
+        return int(row[0])
 
     def flags(self) -> dict[str, int]:
         """Count the partitions by flag, independent of their displayed status."""
@@ -269,6 +287,43 @@ class Board:
         sums = ", ".join(f"count(*) FILTER ({flag})" for flag in _REASONS)
         [row] = self._rows(f"SELECT {sums} FROM judged WHERE {STALE}")
         return {str(reason): number for reason, number in zip(_REASONS.values(), row, strict=True)}
+
+    def stale_by_asset(self) -> list[tuple[str, str, StaleReason, int]]:
+        """Count the stale partitions by source, query and reason; one partition may have several reasons."""
+        sums = ", ".join(f"count(*) FILTER ({flag})" for flag in _REASONS)
+        rows = self._rows(
+            f"SELECT source, query_name, {sums} FROM judged JOIN expected USING (n) WHERE {STALE}"
+            " GROUP BY 1, 2 ORDER BY 1, 2"
+        )
+        return [
+            (source, query_name, reason, count)
+            for source, query_name, *counts in rows
+            for reason, count in zip(_REASONS.values(), counts, strict=True)
+        ]
+
+    def first_unattempted(self, without: Sequence[ExpectedRange] = ()) -> list[tuple[str, str, str, date]]:
+        """Return source, customer, query and the first day of each expected range that has days without data and
+        without a failed attempt. The days of `without` are left out."""
+        settled = "SELECT n, logical_date FROM judged WHERE display <> 'never_materialized' OR last_failed"
+        if without:
+            create_table(self._duckdb, "left_out", EXPECTED, expected_rows(without))
+            settled += (
+                " UNION SELECT e.n, o.first + CAST(unnest(range(o.last - o.first + 1)) AS INTEGER) FROM left_out o"
+                " JOIN expected e ON e.source = o.source AND e.customer_id = o.customer_id"
+                " AND e.query_name = o.query_name AND o.first BETWEEN e.first AND e.last"
+            )
+        # The settled days of a range before its first gap are numbered without a jump.
+        rows = self._rows(f"""
+            WITH numbered AS (
+                SELECT n, logical_date, row_number() OVER (PARTITION BY n ORDER BY logical_date) - 1 AS number
+                FROM ({settled})
+            ), before_gap AS (
+                SELECT n, count(*) AS days FROM numbered JOIN expected USING (n)
+                WHERE logical_date - first = number GROUP BY n
+            )
+            SELECT source, customer_id, query_name, first + CAST(COALESCE(days, 0) AS INTEGER) AS day
+            FROM expected LEFT JOIN before_gap USING (n) WHERE COALESCE(days, 0) <= last - first""")
+        return [(source, customer_id, query_name, day) for source, customer_id, query_name, day in rows]
 
     # --- pages --------------------------------------------------------------------------------------------------------
 
@@ -307,7 +362,28 @@ class Board:
             " AS stale_reason_code FROM judged JOIN expected USING (n) WHERE " + STALE
         ).to_arrow_table()
 
+    def expected(self) -> list[ExpectedRange]:
+        """Return the expected ranges in the order of their numbers, which is the order of keys."""
+        rows = self._rows("SELECT source, customer_id, query_name, first, last FROM expected ORDER BY n")
+        return [ExpectedRange(*row) for row in rows]
+
+    def codes(self, codes: Mapping[str, int], failed: int) -> dict[str, Any]:
+        """Return, as NumPy arrays, the number of its range (`n`), the day in the range (`day`) and the code of the
+        status (`code`) of each partition with events. `failed` is the code of a partition that was never materialized
+        and whose last attempt failed."""
+        cases = " ".join(f"WHEN display = '{display}' THEN {int(code)}" for display, code in codes.items())
+        return self._duckdb.execute(
+            "SELECT n, CAST(logical_date - first AS INTEGER) AS day, CAST(CASE WHEN display = 'never_materialized' AND"
+            f" last_failed THEN {int(failed)} {cases} END AS UTINYINT) AS code FROM judged JOIN expected USING (n)"
+        ).fetchnumpy()
+
     # --- internals ----------------------------------------------------------------------------------------------------
+
+    def _grouped(self, groups: Sequence[str]) -> str:
+        """The rows that groups are formed from: expected ranges, or partitions if a group depends on the day."""
+        if self._only or _BY_DAY & set(groups):
+            return f"({self._universe()}) JOIN expected USING (n)"
+        return "expected"
 
     def _universe(self) -> str:
         """Every expected partition as the number of its range and a day."""
@@ -380,6 +456,14 @@ class Board:
 
     def _rows(self, statement: str) -> list[tuple[Any, ...]]:
         return self._duckdb.execute(statement).fetchall()
+
+
+def _union(queries: Sequence[str]) -> str:
+    return " UNION ALL ".join(queries)
+
+
+def _group_columns(groups: Sequence[str]) -> str:
+    return "".join(f"{_GROUPS[group]} AS g{number}, " for number, group in enumerate(groups))
 
 
 def _asked_for(policies: Sequence[Policy], expected: Sequence[ExpectedRange]) -> list[Policy]:

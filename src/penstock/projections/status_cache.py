@@ -63,7 +63,7 @@ def _entry_name(
 ) -> str | None:
     """The name of the entry for these inputs of a board. None if the counts cannot be cached: events are newer than the
     files, or the files are not local."""
-    paths = current.files_by_path()
+    paths = None if current.news else current.files_by_path()
     if paths is None:
         return None
     try:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from penstock.projections.current import Current
+from penstock.projections.lateness import NAME as LATENESS
 from penstock.projections.status import PARTIAL, joined
 from penstock.projections.status_file import FILE, marked, marks, with_spec_columns
 
@@ -56,6 +57,15 @@ TABLES: dict[str, Callable[[Current], Sequence[ds.Dataset | pa.Table]]] = {
     "dep_satisfaction": lambda current: current.dep_satisfaction(),
     "partition_status": _partition_status,
 }
+
+
+# Tables that depend on settings as well; `DataService` computes them.
+OF_SETTINGS = (LATENESS,)
+
+
+def table_names() -> list[str]:
+    """The names of all projections that SQL can read."""
+    return sorted([*TABLES, *OF_SETTINGS])
 
 
 def system_table(name: str, current: Current) -> SystemTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
 from types import TracebackType
@@ -24,7 +25,7 @@ from penstock.raw.seal import Seal
 
 Compression = Literal["zstd", "none"]
 
-_BLOCK_BYTES = 1024 * 1024  # approximate size of the blocks that are hashed and written to the lake
+BLOCK_BYTES = 1024 * 1024  # approximate size of the blocks that are hashed and written to the lake
 _GROUP_ROWS = 64 * 1024  # rows in a Parquet row group
 
 
@@ -43,8 +44,12 @@ class RawSink:
         self._lake = lake
         self._compression = compression
 
-    def writer(self, attempt: AttemptKey) -> RawWriter:
-        return RawWriter(self._lake, attempt) if self._compression == "none" else CompressedWriter(self._lake, attempt)
+    def writer(
+        self, attempt: AttemptKey, block_bytes: int = BLOCK_BYTES, flushed: Callable[[], None] | None = None
+    ) -> RawWriter:
+        """A writer of lines. It passes blocks of about `block_bytes` to the lake, and calls `flushed` after each."""
+        kind = RawWriter if self._compression == "none" else CompressedWriter
+        return kind(self._lake, attempt, block_bytes, flushed)
 
     def rows_writer(self, attempt: AttemptKey, columns: pa.Schema) -> RowsWriter:
         return RowsWriter(self._lake, attempt, columns)
@@ -152,8 +157,16 @@ class RawWriter(_Payload):
 
     kind = "jsonl"
 
-    def __init__(self, lake: Lake, attempt: AttemptKey) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        attempt: AttemptKey,
+        block_bytes: int = BLOCK_BYTES,
+        flushed: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(lake, attempt)
+        self._block_bytes = block_bytes
+        self._flushed = flushed
         self._lines: list[bytes] = []
         self._held = 0
 
@@ -171,16 +184,21 @@ class RawWriter(_Payload):
             )
         self._lines.append(line)
         self._held += len(line)
-        if self._held >= _BLOCK_BYTES:
-            self._flush()
+        if self._held >= self._block_bytes:
+            self._pass_block()
 
     def write_row(self, row: dict[str, Any]) -> None:
         """Append one row. Raises TypeError for a value that JSON cannot represent."""
         line = orjson.dumps(row)  # never empty, and never with a line break inside
         self._lines.append(line)
         self._held += len(line)
-        if self._held >= _BLOCK_BYTES:
-            self._flush()
+        if self._held >= self._block_bytes:
+            self._pass_block()
+
+    def _pass_block(self) -> None:
+        self._flush()
+        if self._flushed is not None:
+            self._flushed()
 
     def _flush(self) -> None:
         if not self._lines:

@@ -38,6 +38,11 @@ class AuditedAct(StrEnum):
     VACUUM = "warehouse vacuum"
     LEDGER_EXPORT = "ledger export"
     RECOVER = "recover"
+    TOKENS_CREATE = "tokens create"
+    TOKENS_REVOKE = "tokens revoke"
+    TOKENS_LOGOUT = "tokens logout"
+    ORDERS_CREATE = "orders create"
+    ORDERS_CANCEL = "orders cancel"
 
 
 def refuse_blank(reason: str | None) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from penstock.clock import Clock
 from penstock.db import schema
 from penstock.db.engine import Database
-from penstock.errors import ActRefused
+from penstock.errors import ActRefused, PlanOutdated
 from penstock.ledger.append import append
 from penstock.ledger.events import AuthorityChanged
 from penstock.lifecycle import Act, Outcome
@@ -38,6 +38,7 @@ class AuthorityStore:
     database: Database
     clock: Clock
     rehearsal: bool = False
+    expected_version: int | None = None  # of the authority that the operator saw; None: any
 
     def demote(self, key: PartitionKey, reason: str, entry: AuditEntry) -> bool:
         """Withdraw the trusted run. Readers lose its rows in the same transaction."""
@@ -57,7 +58,7 @@ class AuthorityStore:
 
     def _demote(self, connection: Connection, key: PartitionKey, reason: str, entry: AuditEntry) -> bool:
         now = self.clock()
-        state = _locked_state(connection, key)
+        state = self._locked_state(connection, key)
         if state is None or state.current_run_id is None or state.status == "pending":
             raise ActRefused(f"{key} cannot be demoted: no run of it is trusted")
         if state.status == "failed":
@@ -87,7 +88,7 @@ class AuthorityStore:
         self, connection: Connection, key: PartitionKey, to: RunId, act: Act, reason: str | None, entry: AuditEntry
     ) -> bool:
         now = self.clock()
-        state = _locked_state(connection, key)
+        state = self._locked_state(connection, key)
         attempts = {row.run_id: row for row in connection.execute(sa.select(_ATTEMPT).where(*_is(_ATTEMPT, key)))}
         target = attempts.get(to)
         if target is None:
@@ -128,6 +129,14 @@ class AuthorityStore:
         append(connection, [changed], "operator", now)
         record_audit(connection, entry, 1, "done", now)
         return True
+
+    def _locked_state(self, connection: Connection, key: PartitionKey) -> Any:
+        """The row of the partition, locked. Raises PlanOutdated if its authority is not the one that was seen."""
+        state = connection.execute(sa.select(_STATE).where(*_is(_STATE, key)).with_for_update()).one_or_none()
+        found = 0 if state is None else state.authority_version
+        if self.expected_version is not None and found != self.expected_version:
+            raise PlanOutdated(f"{key}: its authority changed since the preview: preview the action again")
+        return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +251,6 @@ _REFUSALS = (
     _newer_holds_authority,
     _other_schema_version,
 )
-
-
-def _locked_state(connection: Connection, key: PartitionKey) -> Any:
-    return connection.execute(sa.select(_STATE).where(*_is(_STATE, key)).with_for_update()).one_or_none()
 
 
 def _update_state(connection: Connection, key: PartitionKey, **values: Any) -> None:

@@ -25,6 +25,7 @@ from penstock.partition import AttemptKey, PartitionKey, RunId
 from penstock.partition_set import compact_ranges
 from penstock.state.audited import AuditedAct
 from penstock.state.closing import close
+from penstock.state.order_claims import OrderClaim, name_run
 from penstock.state.pause_scope import PauseSelectors
 from penstock.state.pause_selectors import read_selectors
 from penstock.state.records import Cancelled, ClosingResult, Issued, Planned, Refused
@@ -183,8 +184,10 @@ class ControlStore:
         filters: Mapping[str, Any],
         planned: int,
         plan: PlanCreated | None = None,
+        order: OrderClaim | None = None,
     ) -> None:
-        """Insert the run and its plan in one transaction."""
+        """Insert the run and its plan in one transaction, and record it in the order for which it starts. Raises
+        LeaseLost if the claim of the order is lost; nothing starts then."""
         now = self._clock()
         row = {
             "run_id": run_id,
@@ -196,6 +199,8 @@ class ControlStore:
         }
 
         def work(connection: Connection) -> None:
+            if order is not None:
+                name_run(connection, order, run_id)
             connection.execute(sa.insert(schema.run), row)
             append(connection, [plan] if plan else [], "control", now)
 

@@ -77,6 +77,23 @@ class Trusted(NamedTuple):
     inputs: dict[PartitionKey, str]  # content digests, comparable with each other
 
 
+class RecordedInput(NamedTuple):
+    """An input run of one run of a derived partition."""
+
+    key: PartitionKey
+    run_id: RunId
+    trusted_run_id: RunId | None  # the trusted run of the input now
+
+
+class RecordedOutput(NamedTuple):
+    """A run of a derived partition that read a run of this partition."""
+
+    key: PartitionKey
+    run_id: RunId
+    input_run_id: RunId
+    is_trusted: bool  # whether the derived run is trusted now
+
+
 class InputReader:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -128,3 +145,45 @@ class InputReader:
                     if row.input_source is not None:
                         trusted.inputs[PartitionKey(*row[5:9])] = comparable(row.input_content_digest)
         return found
+
+    def inputs_of(self, attempt: AttemptKey, limit: int) -> tuple[list[RecordedInput], int]:
+        """Return the first `limit` input runs of a derived run in key order, and their number."""
+        inputs, state = schema.attempt_input, schema.partition_state
+        names = [inputs.c[f"input_{name}"] for name in schema.KEY]
+        mine = [inputs.c[name] == getattr(attempt.partition, name) for name in schema.KEY]
+        mine.append(inputs.c.run_id == attempt.run_id)
+        its = [state.c[name] == inputs.c[f"input_{name}"] for name in schema.KEY]
+        trusted = sa.case((state.c.status == "success", state.c.current_run_id))
+        statement = (
+            sa.select(*names, inputs.c.input_run_id, trusted)
+            .select_from(inputs.outerjoin(state, sa.and_(*its)))
+            .where(*mine)
+            .order_by(*names)
+            .limit(limit)
+        )
+        count = sa.select(sa.func.count()).select_from(inputs).where(*mine)
+        with self._database.snapshot() as connection:
+            found = [RecordedInput(PartitionKey(*row[:4]), row[4], row[5]) for row in connection.execute(statement)]
+            return found, connection.scalar(count) or 0
+
+    def outputs_of(self, key: PartitionKey, limit: int) -> tuple[list[RecordedOutput], int]:
+        """Return the first `limit` derived runs that read a run of this partition, trusted ones first, and their
+        number."""
+        inputs, state = schema.attempt_input, schema.partition_state
+        names = [inputs.c[name] for name in schema.KEY]
+        mine = [inputs.c[f"input_{name}"] == getattr(key, name) for name in schema.KEY]
+        its = [state.c[name] == inputs.c[name] for name in schema.KEY]
+        its += [state.c.status == "success", state.c.current_run_id == inputs.c.run_id]
+        is_trusted = state.c.current_run_id.is_not(None)
+        statement = (
+            sa.select(*names, inputs.c.run_id, inputs.c.input_run_id, is_trusted)
+            .select_from(inputs.outerjoin(state, sa.and_(*its)))
+            .where(*mine)
+            .order_by(is_trusted.desc(), *names, inputs.c.run_id.desc())
+            .limit(limit)
+        )
+        count = sa.select(sa.func.count()).select_from(inputs).where(*mine)
+        with self._database.snapshot() as connection:
+            rows = connection.execute(statement).all()
+            found = [RecordedOutput(PartitionKey(*row[:4]), RunId(row[4]), RunId(row[5]), bool(row[6])) for row in rows]
+            return found, connection.scalar(count) or 0

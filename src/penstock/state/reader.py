@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from penstock.db import schema
-from penstock.db.bulk import same_key
+from penstock.db.bulk import key_values, same_key
 from penstock.db.engine import Database
 from penstock.db.expected_days import DAY_BOUNDS, EXPECTED_DAYS, growing_parts, ranges_json
+from penstock.db.lease import worker_lives
 from penstock.db.types import UtcTimestamp
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import Outcome, PartitionStatus, PlanReason
@@ -65,11 +66,11 @@ class StateReader:
         order = "source, customer_id, query_name, logical_date"
         select = f"SELECT *, {expires} AS expires_at FROM view{where} ORDER BY {order}{tail}"
         if limit is None:
-            return [view_of(row) for row in self._query(select, ranges, parameters, view_sql.VIEW_TYPES)]
+            return [view_of(row) for row in self.query(select, ranges, parameters, view_sql.VIEW_TYPES)]
         found: list[PartitionView] = []
         with self._database.snapshot() as connection:
             for part in growing_parts(ranges, after, 4 * limit):
-                rows = self._query(select, part, parameters, view_sql.VIEW_TYPES, connection)
+                rows = self.query(select, part, parameters, view_sql.VIEW_TYPES, connection)
                 found += [view_of(row) for row in rows]
                 if len(found) >= limit:
                     break
@@ -92,7 +93,7 @@ class StateReader:
             return self._count_states(ranges, status, explicit, within)
         terminal = self._terminal(terminal_at)
         where, parameters = view_sql.filters(status, explicit, last_failed, None, marked, paused, terminal)
-        return int(self._query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {}, within)[0].n)
+        return int(self.query(f"SELECT COUNT(*) AS n FROM view{where}", ranges, parameters, {}, within)[0].n)
 
     def _count_states(
         self,
@@ -136,7 +137,7 @@ class StateReader:
             FROM (SELECT *, {island} AS island FROM view{where}) d
             GROUP BY source, customer_id, query_name, island
             ORDER BY source, customer_id, query_name, first_day"""
-        rows = self._query(select, ranges, parameters, {"first_day": sa.Date(), "last_day": sa.Date()})
+        rows = self.query(select, ranges, parameters, {"first_day": sa.Date(), "last_day": sa.Date()})
         return [ExpectedRange(r.source, r.customer_id, r.query_name, r.first_day, r.last_day) for r in rows]
 
     def reasons(
@@ -153,7 +154,7 @@ class StateReader:
         """
         where = "" if status is None else f" WHERE status = '{status.value}'"
         select = f"SELECT reason, COUNT(*) AS n FROM ({self._reasoned(restated)}) q{where} GROUP BY 1 ORDER BY 1"
-        return {PlanReason(row.reason): row.n for row in self._query(select, ranges, {"now": now}, {})}
+        return {PlanReason(row.reason): row.n for row in self.query(select, ranges, {"now": now}, {})}
 
     def due_by_day(
         self,
@@ -168,7 +169,7 @@ class StateReader:
             f"SELECT source, logical_date, COUNT(*) AS n FROM ({self._reasoned(restated)}) q"
             f" WHERE {view_sql.for_reasons(reasons, status)} GROUP BY 1, 2"
         )
-        rows = self._query(select, ranges, {"now": now}, {"logical_date": sa.Date()})
+        rows = self.query(select, ranges, {"now": now}, {"logical_date": sa.Date()})
         return {(row.source, row.logical_date): row.n for row in rows}
 
     def candidates(
@@ -207,7 +208,7 @@ class StateReader:
             parameters["judged_before"] = judged_before
         if schema_version is not None:
             parameters["schema_version"] = schema_version
-        rows = self._query(select, ranges, parameters, {"logical_date": sa.Date(), "expires_at": UtcTimestamp()})
+        rows = self.query(select, ranges, parameters, {"logical_date": sa.Date(), "expires_at": UtcTimestamp()})
         return [
             Candidate(
                 key_of(row),
@@ -224,27 +225,27 @@ class StateReader:
     def _reasoned(self, restated: Mapping[str, Sequence[int]]) -> str:
         due = view_sql.restatement_due(self._database.dialect, restated)
         return (
-            f"SELECT *, {view_sql.REASON.format(restatement_due=due, exhausted=self._exhausted())} AS reason FROM view"
+            f"SELECT *, {view_sql.REASON.format(restatement_due=due, exhausted=self.exhausted())} AS reason FROM view"
         )
 
     def _terminal(self, moment: datetime | None) -> tuple[str, datetime] | None:
         """The SQL condition that a partition is terminal, the same as `control.retry.terminal`; and the moment."""
-        condition = f"status = 'failed' AND (terminal_at IS NOT NULL OR {self._exhausted()})"
+        condition = f"status = 'failed' AND (terminal_at IS NOT NULL OR {self.exhausted()})"
         return None if moment is None else (condition, moment)
 
-    def _exhausted(self) -> str:
+    def exhausted(self) -> str:
         """The SQL condition that the policy allows no further retry at `:now`, the same as in `control.retry`."""
         return f"COALESCE(failures >= max_attempts OR {view_sql.EXPIRES_AT[self._database.dialect]} <= :now, false)"
 
     def versions(self, ranges: Sequence[ExpectedRange]) -> dict[str, int]:
         """Count the trusted runs by schema version."""
         select = "SELECT schema_version, COUNT(*) AS n FROM view WHERE status = 'success' GROUP BY 1"
-        return {row.schema_version: row.n for row in self._query(select, ranges, {}, {})}
+        return {row.schema_version: row.n for row in self.query(select, ranges, {}, {})}
 
     def keys_in(self, ranges: Sequence[ExpectedRange], status: PartitionStatus) -> list[tuple[Any, ...]]:
         """The keys of the expected partitions with this status, as tuples of their four parts."""
         select = "SELECT source, customer_id, query_name, logical_date FROM view WHERE status = :status"
-        return list(map(tuple, self._query(select, ranges, {"status": status.value}, {"logical_date": sa.Date()})))
+        return list(map(tuple, self.query(select, ranges, {"status": status.value}, {"logical_date": sa.Date()})))
 
     def requeued(self) -> list[tuple[Any, ...]]:
         """Return the keys of partitions that were requeued and have no attempt since, as tuples of their four parts."""
@@ -260,7 +261,7 @@ class StateReader:
                 a.payload_bytes
             FROM view v JOIN partition_attempt a ON {same_key("a", "v")} AND a.run_id = v.current_run_id
             WHERE v.status = 'success' ORDER BY v.source, v.query_name, v.customer_id, v.logical_date"""
-        rows = self._query(select, ranges, {}, {"logical_date": sa.Date()})
+        rows = self.query(select, ranges, {}, {"logical_date": sa.Date()})
         return [(AttemptKey(key_of(row), RunId(row.run_id)), row.schema_version, row.payload_bytes) for row in rows]
 
     def state(self, key: PartitionKey) -> PartitionState | None:
@@ -287,7 +288,7 @@ class StateReader:
             FROM view v WHERE v.status = 'failed'{in_time}
             ORDER BY v.source, v.customer_id, v.query_name, v.logical_date"""
         parameters = {} if until is None else {"until": until}
-        rows = self._query(select, ranges, parameters, {"logical_date": sa.Date()})
+        rows = self.query(select, ranges, parameters, {"logical_date": sa.Date()})
         return [FailedPartition(key_of(row), bool(row.marked), bool(row.left_nothing)) for row in rows]
 
     def run(self, run_id: str) -> Row[Any] | None:
@@ -301,6 +302,28 @@ class StateReader:
         statement = sa.select(*key).where(attempt.c.run_id == run_id, attempt.c.outcome.is_(None)).order_by(*key)
         with self._database.snapshot() as connection:
             return [PartitionKey(*row) for row in connection.execute(statement)]
+
+    def is_worked_on(self, run_id: str) -> bool:
+        """Return whether a live worker works on an unfinished run."""
+        run = schema.run
+        lives: sa.ColumnElement[bool] = sa.literal_column(
+            worker_lives(self._database.dialect, "run.worker_token"), sa.Boolean
+        )
+        statement = sa.select(run.c.run_id).where(run.c.run_id == run_id, run.c.finished_at.is_(None), lives)
+        with self._database.snapshot() as connection:
+            return connection.scalar(statement) is not None
+
+    def errors_of_run(self, run_id: str, keys: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
+        """Return the error messages of the attempts of a run on these partitions."""
+        attempt = schema.partition_attempt
+        key = [attempt.c[name] for name in schema.KEY]
+        statement = sa.select(*key, attempt.c.error_message).where(
+            attempt.c.run_id == run_id,
+            attempt.c.error_message.is_not(None),
+            sa.tuple_(*key).in_([key_values(one) for one in keys]),
+        )
+        with self._database.snapshot() as connection:
+            return {PartitionKey(*row[:4]): row[4] for row in connection.execute(statement)} if keys else {}
 
     def ended_reprocess_runs(self) -> list[Row[Any]]:
         """Return the ended runs that re-fetched success partitions, oldest first, with `end` and with `cancelled`
@@ -366,17 +389,20 @@ class StateReader:
         with self._database.snapshot() as connection:
             return connection.scalar(sa.select(sa.func.count()).select_from(schema.audit)) or 0
 
-    def _query(
+    def query(
         self,
         select: str,
         ranges: Sequence[ExpectedRange],
         parameters: dict[str, Any],
         types: dict[str, sa.types.TypeEngine[Any]],
         within: Connection | None = None,
+        common: str | None = None,
     ) -> Sequence[Row[Any]]:
+        """Return the rows of a statement over `view`, the expected partitions of `ranges`. `common` are other table
+        expressions that end with `view`."""
         with self._database.snapshot() if within is None else nullcontext(within) as connection:
             selectors = PauseSelectors(read_selectors(connection))
-            text = f"WITH RECURSIVE {EXPECTED_DAYS[self._database.dialect]}, {view_sql.VIEW} {select}"
+            text = f"WITH RECURSIVE {EXPECTED_DAYS[self._database.dialect]}, {common or view_sql.view_over()} {select}"
             moments = [
                 sa.bindparam(name, type_=UtcTimestamp())
                 for name, value in parameters.items()

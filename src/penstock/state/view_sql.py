@@ -33,9 +33,7 @@ _PAUSED = {
     "paused_reason": "CASE WHEN k.paused_at IS NULL THEN q.reason ELSE k.paused_reason END",
 }
 
-# One row per expected partition: its state, its newest closed attempt, its open attempt and its control metadata, each
-# of which may be missing.
-VIEW = f"""
+_VIEW = f"""
 view AS (
     SELECT e.source, e.customer_id, e.query_name, e.logical_date, e.over_day, e.utc_offset, e.max_attempts, e.max_age,
         s.source IS NOT NULL AS explicit, COALESCE(s.status, 'pending') AS status, s.current_run_id, s.schema_version,
@@ -48,7 +46,7 @@ view AS (
         -- nothing that came after the failure has settled it: no acceptance, no rollback, no approval
         COALESCE(l.outcome = 'FAILED' AND l.attempt_no > COALESCE(k.cleared_attempt_no, 0)
             AND l.run_id <> s.current_run_id, false) AS refetch_failed
-    FROM expected e
+    FROM {{rows}} e
     LEFT JOIN partition_state s ON {same_key("s", "e")}
     LEFT JOIN partition_attempt l ON {same_key("l", "e")} AND l.attempt_no = (
         SELECT MAX(m.attempt_no) FROM partition_attempt m WHERE {same_key("m", "e")} AND m.outcome IS NOT NULL)
@@ -56,6 +54,13 @@ view AS (
     LEFT JOIN partition_control k ON {same_key("k", "e")}
     LEFT JOIN pause_selector q ON q.selector_no = e.pause_no
 )"""
+
+
+def view_over(rows: str = "expected") -> str:
+    """The table expression `view`: one row for each of these expected partitions, with its state, its newest closed
+    attempt, its open attempt and its control metadata, each of which may be missing."""
+    return _VIEW.format(rows=rows)
+
 
 # Expected partitions whose first attempt is open: they have no state yet.
 COUNT_FIRST_ATTEMPTS = f"""

@@ -35,14 +35,16 @@ class WorkerStore:
         self._database = database
         self._clock = clock
 
-    def register(self) -> str:
-        """Return a new token for this process. Attempts store it, and verdicts must carry it."""
+    def register(self, *, control_loop: bool = False) -> str:
+        """Return a new token for this process. Attempts store it, and verdicts must carry it. A `control_loop` executes
+        orders."""
         token = new_ulid()
-        row = {
+        row: dict[str, Any] = {
             "token": token,
             "host": socket.gethostname(),
             "machine": machine(),
             "process": process(os.getpid()) or f"{os.getpid()}:unknown",
+            "is_control_loop": control_loop,
         }
         columns: dict[str, Any] = {name: sa.bindparam(name) for name in row}
         statement = sa.insert(schema.worker).values(**columns, started_at=self._now(), heartbeat_at=self._now())

@@ -27,6 +27,11 @@ def page(items: Sequence[Mapping[str, Any]], total: int, following: str | None) 
     return Document({**listing(items, total), "next": following})
 
 
+def with_next(document: Document, following: str | None) -> Document:
+    """The page with another value of `next`."""
+    return Document({**document, "next": following})
+
+
 def paginate(rows: Sequence[T], limit: int, cursor: Callable[[T], Any]) -> tuple[Sequence[T], str | None]:
     """Return the first `limit` rows and the cursor of the last one; None if no more rows follow.
 
@@ -41,7 +46,23 @@ def encode(document: Document, *, indent: bool = False) -> bytes:
     import orjson
 
     option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if indent else 0)
-    return orjson.dumps(_json_value(document), option=option)
+    try:
+        return orjson.dumps(document, _one_json_value, option | orjson.OPT_PASSTHROUGH_DATETIME)
+    except TypeError:  # a key that is not plain text, such as an enum
+        return orjson.dumps(_json_value(document), option=option)
+
+
+def _one_json_value(value: Any) -> Any:
+    """Convert a value that orjson does not know; it converts what is inside by further calls."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(name): item for name, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return list(value)
+    raise TypeError
 
 
 def _json_value(value: Any) -> Any:

@@ -8,21 +8,29 @@ from typing import TYPE_CHECKING, Any
 from penstock.views.document import Document
 
 if TYPE_CHECKING:
+    from penstock.control.lateness import DayLateness
     from penstock.control.requested_days import RequestedDays
     from penstock.warehouse.readiness import Coverage, Rule
 
 
 def ready_document(
-    require: str, rule: Rule, asked: Mapping[str, RequestedDays], found: Mapping[str, Sequence[Coverage]]
+    require: str,
+    rule: Rule,
+    asked: Mapping[str, RequestedDays],
+    found: Mapping[str, Sequence[Coverage]],
+    reasons: Sequence[DayLateness] | None = None,
 ) -> Document:
-    """Each table with its expected and available partitions, and the days that lack some."""
-    return Document(
-        {
-            "ready": all(rule.holds(day) for days in found.values() for day in days),
-            "require": require,
-            "tables": [_table(asked[name], days, rule) for name, days in found.items()],
-        }
-    )
+    """Each table with its expected and available partitions, and the days that lack some; with `reasons`, why."""
+    from penstock.views.lateness import day_fields
+
+    document = {
+        "ready": all(rule.holds(day) for days in found.values() for day in days),
+        "require": require,
+        "tables": [_table(asked[name], days, rule) for name, days in found.items()],
+    }
+    if reasons is not None:
+        document["explained"] = [day_fields(day) for day in reasons]
+    return Document(document)
 
 
 def _table(asked: RequestedDays, days: Sequence[Coverage], rule: Rule) -> dict[str, Any]:

@@ -36,10 +36,12 @@ def run_document(summary: RunSummary) -> Document:
 
 
 def run_tasks_document(found: RunPage) -> Document:
-    """One run: its tasks by stage and state, the failed ones, and the edges that block others."""
+    """One run: its tasks by stage and state, the failed ones, the edges that block others, and its trace if it was
+    traced."""
     return Document(
         {
             **found.run,
+            **({"trace_id": found.trace_id} if found.trace_id else {}),
             "stages": found.stages,
             "failed": found.failed,
             "blocked": found.blocked,

@@ -60,6 +60,7 @@ def why_document(found: Why) -> Document:
                 for attempt in found.attempts[:SHOWN_ATTEMPTS]
             ],
             "warnings": found.warnings,
+            "missing_cause": found.missing_cause,
             "blocks": list(found.blocks),
             "next": found.next,
         }

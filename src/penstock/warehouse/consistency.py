@@ -119,7 +119,7 @@ def examine_table(lake: Lake, head: RecordedHead) -> list[Mismatch]:
 def examine_opened(table: Table, head: RecordedHead) -> list[Mismatch]:
     """The same for a table that is open at its newest version. If the table has a later publication than the head, it
     was created again and the database is the older side: the ids of publications are ordered by time."""
-    known = head.publication is None or table.has_published(head.publication)
+    known = head.publication is None or table.has_published(head.publication, head.version)
     behind = head.version is not None and table.version < head.version
     if head.publication and (behind or not known):
         later = [c for c in table.history() if any(name > head.publication for name in c.publications)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import LeaseLost, WarehouseError
 from penstock.lake import Lake
 from penstock.lake.protocol import LakeRefused, LakeUnavailable
-from penstock.warehouse import delta_log
+from penstock.warehouse import delta_commit, delta_log
+from penstock.warehouse.delta_commit import Action
 from penstock.warehouse.format import Commit, DataFile, FileStatistics, StagedFile
 from penstock.warehouse.layout import KEY_NAMES, MONTH, rebuild_hint, table_schema
 
@@ -38,19 +40,11 @@ class DeltaFormat:
         return bool(DeltaTable.is_deltatable(self.lake.uri(location), storage_options=options))
 
     def create(self, location: str, fields: pa.Schema) -> None:
-        from deltalake import DeltaTable, Schema
+        from deltalake import Schema
 
-        if self.exists(location):
-            return
-        with _translated_writes(self.lake, location):
-            DeltaTable.create(
-                self.lake.uri(location),
-                Schema.from_arrow(table_schema(fields)),
-                mode="ignore",
-                partition_by=[MONTH],
-                configuration=_TABLE_PROPERTIES,
-                storage_options=self.lake.storage_options(),
-            )
+        if not self.exists(location):
+            columns = Schema.from_arrow(table_schema(fields)).to_json()
+            delta_commit.create(self.lake, location, columns, _TABLE_PROPERTIES)
 
     def open(self, name: str, location: str, version: int | None = None) -> Table:
         return Table(self.lake, name, location, version)
@@ -77,9 +71,9 @@ class DeltaFormat:
 class Table:
     """A Delta table at one version. Implements `format.Table`.
 
-    The fence is an application transaction whose number grows with each commit. delta-rs rejects a commit whose
-    application transactions changed since the table was opened; without the fence it would accept two concurrent
-    appends.
+    A commit creates the log entry of the next version, so it fails if any other process committed since the table was
+    opened. The fence is an application transaction whose number grows with each commit: delta-rs, which writes some of
+    the commits, would accept two concurrent appends without it.
     """
 
     def __init__(self, lake: Lake, name: str, path: str, version: int | None = None) -> None:
@@ -87,10 +81,11 @@ class Table:
         self.path = path
         self._lake = lake
         self._delta = _open(lake, name, path, version)
+        self._fence: bytes | None = None  # the log entry of our fence, which follows the version of `_delta`
 
     @property
     def version(self) -> int:
-        return int(self._delta.version())
+        return int(self._delta.version()) + (self._fence is not None)
 
     def arrow_schema(self) -> pa.Schema:
         import pyarrow as pa
@@ -105,27 +100,44 @@ class Table:
             return []
         return [_data_file(self.name, row) for row in actions.to_pylist()]
 
-    def has_published(self, batch_id: str) -> bool:
+    def has_published(self, batch_id: str, at: int | None = None) -> bool:
+        if at is not None and at <= self.version:
+            entry = delta_log.commits_at(self._lake, [(self.path, at)])[0]
+            if entry is not None and batch_id in entry.publications:
+                return True
         return self._delta.transaction_version(_publication(batch_id)) is not None
 
     def history(self) -> Iterator[Commit]:
         return delta_log.commits_after(self._lake, self.path, -1, self.version)
 
     def fence(self) -> Table:
-        self._commit([], [])
-        return Table(self._lake, self.name, self.path)
+        if self._fence is not None:
+            return Table(self._lake, self.name, self.path, self.version).fence()
+        entry = self._append([], [])
+        if entry is None:
+            self._commit_by_delta_rs([], [])
+            return Table(self._lake, self.name, self.path)
+        fenced = copy(self)  # a fence changes neither files nor publications, so nothing is read again
+        fenced._fence = entry
+        return fenced
 
     def publish(self, batch_id: str, add: Sequence[StagedFile], remove: Sequence[str], now: datetime) -> int:
         moment = int(now.timestamp() * 1000)
+        names = [_publication(batch_id)]
+        gone = [delta_commit.remove_action(path, moment) for path in remove]
+        if self._append([*(delta_commit.add_action(staged, moment) for staged in add), *gone], names) is not None:
+            return self.version + 1
+        table = self if self._fence is None else Table(self._lake, self.name, self.path, self.version)
         actions = [_add_action(staged, moment) for staged in add]
-        self._commit(actions + [_remove_action(path, moment) for path in remove], [_publication(batch_id)])
+        table._commit_by_delta_rs(actions + [_remove_action(path, moment) for path in remove], names)
         return Table(self._lake, self.name, self.path).version
 
     def vacuum(self, keep: Sequence[int], retention_hours: int, *, dry_run: bool) -> list[str]:
         from deltalake.exceptions import DeltaError
 
+        delta = _open(self._lake, self.name, self.path, self.version) if self._fence else self._delta
         try:
-            return self._delta.vacuum(
+            return delta.vacuum(
                 retention_hours,
                 dry_run=dry_run,
                 enforce_retention_duration=False,  # `warehouse vacuum` enforces its own minimum
@@ -135,12 +147,23 @@ class Table:
         except DeltaError as error:
             raise WarehouseError(f"table {self.name} cannot be vacuumed: {error}") from error
 
-    def _commit(self, actions: list[Any], publications: list[str]) -> None:
+    def _append(self, actions: Sequence[Action], publications: Sequence[str]) -> bytes | None:
+        """Write the next version, and return its log entry; None if delta-rs has to write it."""
+        version, properties = self.version + 1, self._delta.metadata().configuration
+        if not delta_commit.is_plain(version, self._delta.protocol().min_writer_version, properties):
+            return None
+        # A fence is at most as high as its version, so this one is higher than those before it.
+        marks = [
+            delta_commit.transaction(_FENCE, version),
+            *(delta_commit.transaction(name, 1) for name in publications),
+        ]
+        return delta_commit.append(self._lake, self.name, self.path, version, [*actions, *marks], self._fence)
+
+    def _commit_by_delta_rs(self, actions: list[Any], publications: Sequence[str]) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
-        fence = (self._delta.transaction_version(_FENCE) or 0) + 1
-        marks = [Transaction(_FENCE, fence), *(Transaction(name, 1) for name in publications)]
+        marks = [Transaction(_FENCE, self.version + 1), *(Transaction(name, 1) for name in publications)]
         try:
             with _translated_writes(self._lake, self.path):
                 self._delta.create_write_transaction(
@@ -209,8 +232,7 @@ def _add_action(staged: StagedFile, moment: int) -> Any:
 def _remove_action(path: str, moment: int) -> Any:
     from deltalake.transaction import RemoveAction
 
-    month = path.partition("=")[2].partition("/")[0]
-    return RemoveAction(path, True, moment, None, {MONTH: month})
+    return RemoveAction(path, True, moment, None, {MONTH: delta_commit.month_in(path)})
 
 
 def _data_file(table: str, row: dict[str, Any]) -> DataFile:

@@ -84,8 +84,9 @@ class Table(Protocol):
     def files(self) -> list[DataFile]:
         """Every file of this version. Raises WarehouseError if a file has no statistics."""
 
-    def has_published(self, batch_id: str) -> bool:
-        """Whether this version contains the commit of a publication."""
+    def has_published(self, batch_id: str, at: int | None = None) -> bool:
+        """Whether this version contains the commit of a publication. `at` is the version that is expected to be that
+        commit, which makes the search shorter."""
 
     def history(self) -> Iterator[Commit]:
         """Every commit up to this version, oldest first."""

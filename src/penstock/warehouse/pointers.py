@@ -30,6 +30,16 @@ class Pointer:
     loaded_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class PointerSummary:
+    """The pointers of one table in numbers. Hidden partitions are loaded, but readers do not see them."""
+
+    available: int
+    hidden: int
+    rows: int  # of the available partitions
+    loaded_at: datetime | None  # the last load
+
+
 class PointerReader:
     """Queries about published partitions."""
 
@@ -41,6 +51,19 @@ class PointerReader:
         with self._database.snapshot() as connection:
             row = connection.execute(sa.select(table).where(*_is(table, key))).one_or_none()
         return None if row is None else _pointer(row)
+
+    def summary(self, source: str, query_name: str) -> PointerSummary:
+        """The pointers of one table in numbers."""
+        c = schema.warehouse_pointer.c
+        statement = sa.select(
+            sa.func.count().filter(c.available),
+            sa.func.count().filter(sa.not_(c.available)),
+            sa.func.coalesce(sa.func.sum(c.record_count).filter(c.available), 0),
+            sa.func.max(c.loaded_at, type_=c.loaded_at.type),
+        ).where(c.source == source, c.query_name == query_name)
+        with self._database.snapshot() as connection:
+            available, hidden, rows, loaded_at = connection.execute(statement).one()
+        return PointerSummary(available, hidden, int(rows), loaded_at)
 
     def due_since(self, key: PartitionKey) -> datetime | None:
         """The time since which the partition waits for publication; None if it is published."""

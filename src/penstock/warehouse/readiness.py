@@ -92,7 +92,7 @@ FROM ranges r CROSS JOIN warehouse_pointer p
 WHERE p.source = r.source AND p.customer_id = r.customer_id AND p.query_name = r.query_name
     AND p.logical_date BETWEEN r.first_day AND r.last_day AND p.available{without}
 """
-_WITHDRAWN = {
+WITHDRAWN = {
     "sqlite": """withdrawn AS MATERIALIZED (
         SELECT json_extract(value, '$[0]') AS source, json_extract(value, '$[1]') AS customer_id,
             json_extract(value, '$[2]') AS query_name, json_extract(value, '$[3]') AS logical_date
@@ -155,10 +155,10 @@ def _absent(
     key = ", ".join(f"e.{name}" for name in schema.KEY)
     without = _NOT_WITHDRAWN if withdrawn else ""
     statement = (
-        f"WITH RECURSIVE {EXPECTED_DAYS[dialect]}, {_WITHDRAWN[dialect]} SELECT {key} FROM expected e"
+        f"WITH RECURSIVE {EXPECTED_DAYS[dialect]}, {WITHDRAWN[dialect]} SELECT {key} FROM expected e"
         f" WHERE NOT EXISTS (SELECT 1 FROM warehouse_pointer p WHERE {same_key('p', 'e')} AND p.available{without})"
     )
-    parameters = {"ranges": ranges_json(incomplete), "withdrawn": _keys_json(withdrawn)}
+    parameters = {"ranges": ranges_json(incomplete), "withdrawn": keys_json(withdrawn)}
     found = connection.execute(sa.text(statement).columns(logical_date=sa.Date()), parameters)
     return [PartitionKey(*row) for row in found]
 
@@ -172,12 +172,13 @@ def _served_rows(
 ) -> Sequence[sa.Row[Any]]:
     dialect = connection.dialect.name
     served = _SERVED.format(without=_NOT_WITHDRAWN if withdrawn else "")
-    statement = f"WITH {EXPECTED_RANGES[dialect]}, {_WITHDRAWN[dialect]} {select.format(served=served)}"
-    parameters = {"ranges": ranges_json(ranges), "withdrawn": _keys_json(withdrawn)}
+    statement = f"WITH {EXPECTED_RANGES[dialect]}, {WITHDRAWN[dialect]} {select.format(served=served)}"
+    parameters = {"ranges": ranges_json(ranges), "withdrawn": keys_json(withdrawn)}
     return connection.execute(sa.text(statement).columns(logical_date=sa.Date(), **types), parameters).all()
 
 
-def _keys_json(keys: Iterable[PartitionKey]) -> str:
+def keys_json(keys: Iterable[PartitionKey]) -> str:
+    """The value of the parameter `:withdrawn`."""
     return orjson.dumps([tuple(key) for key in keys]).decode()
 
 

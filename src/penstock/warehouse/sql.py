@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import duckdb
@@ -24,10 +25,21 @@ class Relation(Protocol):
     def duckdb(self, connection: duckdb.DuckDBPyConnection, /) -> duckdb.DuckDBPyRelation: ...
 
 
-def query(statement: str, tables: Mapping[str, Callable[[], Relation]]) -> pa.RecordBatchReader:
+@dataclass(frozen=True, slots=True)
+class SqlLimits:
+    """Limits of one statement. With them, DuckDB writes no temporary files."""
+
+    rows: int
+    memory_mib: int  # of DuckDB's buffers; some functions allocate memory outside of them
+    threads: int
+
+
+def query(
+    statement: str, tables: Mapping[str, Callable[[], Relation]], limits: SqlLimits | None = None
+) -> pa.RecordBatchReader:
     """Run one SELECT. Tables are named `source.query_name`; only those that the statement names are opened. Raises
     UsageError if the statement is refused or fails, also while the result is read."""
-    connection = _isolated_duckdb()
+    connection = _isolated_duckdb(limits)
     named = named_tables(statement, tables)
     # DuckDB has a catalog of its own named `system`, so our schema `system` has another name inside.
     inside = {name: f"penstock_{name}" for name in named if name.startswith("system.")}
@@ -39,6 +51,8 @@ def query(statement: str, tables: Mapping[str, Callable[[], Relation]]) -> pa.Re
         connection.execute(f'CREATE VIEW "{source}"."{table}" AS SELECT * FROM "{relation}"')
     try:
         result = connection.sql(with_tables_renamed(statement, inside, "duckdb") if inside else statement)
+        if limits is not None:
+            result = result.limit(limits.rows)
         reader = _with_exact_types(result).to_arrow_reader(100_000)
     except duckdb.Error as error:
         raise UsageError(f"the SQL failed: {_first_line(error)}") from error
@@ -111,16 +125,19 @@ def named_tables(statement: str, known: Collection[str]) -> list[str]:
         raise UsageError(text) from error
 
 
-def _isolated_duckdb() -> duckdb.DuckDBPyConnection:
-    """A DuckDB connection without access to files, Python variables and the network."""
-    return duckdb.connect(
-        config={
-            "enable_external_access": "false",
-            "python_enable_replacements": "false",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-        }
-    )
+def _isolated_duckdb(limits: SqlLimits | None = None) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection without access to files, Python variables and the network. Its settings cannot be changed."""
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "enable_external_access": "false",
+        "python_enable_replacements": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "lock_configuration": "true",
+    }
+    if limits is not None:
+        memory = f"{limits.memory_mib}MiB"
+        config |= {"memory_limit": memory, "threads": str(limits.threads), "temp_directory": ""}
+    return duckdb.connect(config=config)
 
 
 def _first_line(error: duckdb.Error) -> str:

@@ -52,7 +52,7 @@ class Versions:
 
     def _read(self, name: str, location: str, version: int, publication: str | None) -> Contents:
         table = table_format(self.lake).open(name, location, version)
-        if publication is not None and not table.has_published(publication):
+        if publication is not None and not table.has_published(publication, version):
             raise WarehouseError(
                 f"table {name}: version {version} is not the publication {publication} that the state database"
                 f" recorded: the lake was replaced or restored; {rebuild_hint(name)}"

@@ -1,0 +1,1 @@
+"""The pages of the web console: HTML from the documents of the API."""

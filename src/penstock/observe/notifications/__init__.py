@@ -1,0 +1,1 @@
+"""Notifications: one module for each kind of channel, and their registry."""

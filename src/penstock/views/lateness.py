@@ -1,0 +1,81 @@
+"""Documents of lateness: days beside their deadlines, what is missing by cause, and the history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.views.document import Document
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from penstock.control.lateness import DayLateness
+    from penstock.control.lateness_history import DayCompletion, TableHistory
+
+
+def late_document(days: Sequence[DayLateness]) -> Document:
+    """The days of the tables with a deadline, and how many of them have each state."""
+    from penstock.control.lateness import Punctuality
+
+    counts = {state.value: sum(day.punctuality is state for day in days) for state in Punctuality}
+    return Document({"counts": counts, "items": [day_fields(day) for day in days], "total": len(days)})
+
+
+def day_fields(day: DayLateness) -> dict[str, Any]:
+    """One day of a table. A day without a deadline has null."""
+    from penstock.control.deadlines import NO_DEADLINE
+
+    has_deadline = day.deadline != NO_DEADLINE
+    return {
+        "table": day.table,
+        "date": day.day,
+        "punctuality": day.punctuality if has_deadline else None,
+        "deadline": day.deadline if has_deadline else None,
+        "expected": day.expected,
+        "required": day.required,
+        "available": day.available,
+        "expected_at": day.expected_at,
+        "missing": [
+            {
+                "cause": one.cause,
+                "count": one.count,
+                "until": one.until,
+                "example": None if one.example is None else str(one.example),
+                "detail": one.detail,
+            }
+            for one in day.missing
+        ],
+        "inputs": [day_fields(one) for one in day.inputs],
+    }
+
+
+def history_document(tables: Sequence[TableHistory], days: Sequence[DayCompletion], now: datetime) -> Document:
+    """How often and how long each table was late, and every day whose deadline has passed."""
+    items = [
+        {
+            "table": one.table,
+            "days": one.days,
+            "late": one.late,
+            "never_complete": one.never_complete,
+            "median_late_seconds": None if one.median_late is None else int(one.median_late.total_seconds()),
+            "worst_late_seconds": None if one.worst_late is None else int(one.worst_late.total_seconds()),
+            "worst_day": one.worst_day,
+        }
+        for one in tables
+    ]
+    over = [
+        {
+            "table": day.table,
+            "date": day.day,
+            "expected": day.expected,
+            "required": day.required,
+            "deadline": day.deadline,
+            "completed_at": day.completed_at,
+            "late_seconds": day.late_seconds,
+            "late": day.was_late(now),
+        }
+        for day in days
+        if now >= day.deadline
+    ]
+    return Document({"items": items, "total": len(items), "days": over})
