@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +41,9 @@ class Database:
             self.engine = _sqlite_to_read(self.url) if read_only else _sqlite(self.url)
         else:
             self.engine = _postgresql(self.url, schema, read_only)
+            # A workspace that nobody closed returns its connections with its memory. A process that ends closes them
+            # anyway, and in a forked one they belong to its parent.
+            weakref.finalize(self, _dispose_in, os.getpid(), self.engine).atexit = False
 
     @property
     def dialect(self) -> str:
@@ -62,6 +67,24 @@ class Database:
                     continue
                 raise translated(error, self) from error
         raise AssertionError("unreachable")
+
+    def transact_if_free(self, work: Callable[[Connection], object]) -> bool:
+        """Run `work` in one write transaction, unless another one holds a lock that it needs. Returns False, without
+        waiting and without a change, if that is so or if the database does not respond."""
+        if self.read_only:
+            return False
+        try:
+            impatient = self.engine.connect().execution_options(penstock_waits=False)
+            with impatient as connection, connection.begin():
+                if self.dialect != "sqlite":
+                    connection.exec_driver_sql("SET LOCAL lock_timeout = '10ms'")
+                work(connection)
+        except (DBAPIError, self._driver_error) as error:
+            found = translated(error, self)
+            if isinstance(found, DatabaseUnavailable):
+                return False
+            raise found from error
+        return True
 
     def close(self) -> None:
         """Close the pooled connections."""
@@ -87,6 +110,11 @@ class Database:
         if self.dialect == "sqlite":
             return {"penstock_begin": "BEGIN"}
         return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+def _dispose_in(process: int, engine: Engine) -> None:
+    if os.getpid() == process:
+        engine.dispose()
 
 
 def translated(error: Exception, database: object) -> PenstockError:
@@ -128,7 +156,10 @@ def _sqlite(url: sa.URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get("penstock_begin", "BEGIN IMMEDIATE"))
+        options = connection.get_execution_options()
+        if not options.get("penstock_waits", True):
+            connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+        connection.exec_driver_sql(options.get("penstock_begin", "BEGIN IMMEDIATE"))
 
     return engine
 
