@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.lake import Lake
+from penstock.lake.protocol import LakeUnavailable
 from penstock.projections.fact import OF_A_RUN, PAGE, Fact, understood
 from penstock.projections.manifest import Manifest, ManifestPointer, ProjectionsLost, edges_path, tasks_path
 
@@ -45,12 +46,15 @@ class Current:
     @contextmanager
     def readable(self) -> Iterator[None]:
         """Translate an error that a missing or damaged file causes while an engine scans it into ProjectionsLost, which
-        names the file."""
+        names the file. An error of the object storage that has passed when the files are read again is
+        LakeUnavailable."""
         try:
             yield
         except _scan_errors() as error:
             if lost := self.damage():
                 raise lost from error
+            if not self.lake.opens_by_path and isinstance(error, _stream_errors()):
+                raise LakeUnavailable(f"cannot read the projections in the lake: {error}") from error
             raise
 
     def damage(self) -> ProjectionsLost | None:
@@ -77,8 +81,9 @@ class Current:
 
     def files_by_path(self) -> dict[str, str] | None:
         """The files of partition status and of input runs with the addresses under which DuckDB reads them, several
-        times faster than through Arrow. None if DuckDB cannot open them, or if newer events have to be added."""
-        if self.news or not self.lake.opens_by_path:
+        times faster than through Arrow. None if DuckDB cannot open them. Newer events are in `event_rows` and
+        `event_inputs`."""
+        if not self.lake.opens_by_path:
             return None
         base = [self.manifest.status_base] if self.manifest.status_base else []
         paths = (*base, *self.manifest.status_deltas, *self.manifest.consumed)
@@ -102,6 +107,19 @@ class Current:
         rows = pa.concat_tables([deltas, partials(self.news)])
         return joined(rows) if len(rows) else rows
 
+    def event_rows(self) -> pa.Table | None:
+        """The rows of the events that are newer than the files; None without any."""
+        if not self.news:
+            return None
+        from penstock.projections.status import partials
+
+        return partials(self.news)
+
+    def event_inputs(self) -> pa.Table | None:
+        """The input runs of the events that are newer than the files; None without any."""
+        finished = [fact for fact in self.news if fact.type == "TaskFinished" and fact.payload.get("consumed")]
+        return self.inputs(finished) if finished else None
+
     def consumed(self) -> list[ds.Dataset | pa.Table]:
         from penstock.projections import files
         from penstock.projections.input_runs import CONSUMED
@@ -109,8 +127,17 @@ class Current:
         found: list[ds.Dataset | pa.Table] = []
         if self.manifest.consumed:
             found.append(files.dataset(self.lake, self.manifest.consumed, CONSUMED))
-        finished = [fact for fact in self.news if fact.type == "TaskFinished" and fact.payload.get("consumed")]
-        return [*found, self.inputs(finished)] if finished else found
+        newer = self.event_inputs()
+        return found if newer is None else [*found, newer]
+
+    def publications(self) -> pa.Table:
+        """The first publication of each partition, within the time after its day that counts."""
+        from penstock.projections import files
+        from penstock.projections.publications import PUBLICATIONS, first_publications, publications
+
+        parts = [files.read(self.lake, file.path, PUBLICATIONS.names) for file in self.manifest.publications]
+        news = publications(self.news)
+        return parts[0] if len(parts) == 1 and not len(news) else first_publications([*parts, news])
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
@@ -185,6 +212,14 @@ def _scan_errors() -> tuple[type[Exception], ...]:
 
     arrow = sys.modules.get("pyarrow")
     return (duckdb.Error, OSError, *(() if arrow is None else (arrow.ArrowException,)))
+
+
+def _stream_errors() -> tuple[type[Exception], ...]:
+    """The errors of a scan whose file could not be read to its end. DuckDB reports a failed Arrow stream as invalid
+    input."""
+    import duckdb
+
+    return (duckdb.IOException, duckdb.InvalidInputException, OSError)
 
 
 def load_current(
