@@ -158,6 +158,7 @@ def paths(workspace: Workspace) -> dict[str, str]:
         f"GET {API}/tables/{{name}}/rows": f"{API}/tables/demo.campaign_daily/rows",
         f"GET {API}/sources": f"{API}/sources",
         f"GET {API}/plans/{{token}}": f"{API}/plans/{plan.token}",
+        f"GET {API}/ready": f"{API}/ready?table=demo.campaign_daily&date={DAY}&explain=true",
         f"GET {API}/late": f"{API}/late",
         f"GET {API}/alerts": f"{API}/alerts",
         f"GET {API}/audit": f"{API}/audit",

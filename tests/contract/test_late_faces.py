@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -13,9 +14,10 @@ from penstock.client import Client
 from penstock.errors import ErrorClass
 from support import builders
 from support.api import ADDRESS, check_response, problem, route_named, served
+from support.cli import in_process
 from support.late_harness import BY_NINE, DAY, NOW, TABLE, LateHarness, later
 from support.page_text import links_of, shown, text_of
-from support.workspaces import key, open_at, write_workspace
+from support.workspaces import customer_id, key, open_at, write_workspace
 
 HOSTILE = "<script>alert('x')</script>"
 
@@ -60,6 +62,32 @@ def test_the_api_and_the_client_list_late_tables_with_their_causes(
         patch.setattr(client._transport, "_http", api)
         assert client.late(TABLE, date=DAY) == [fetched]
     assert "demo.nothing" in problem(api.get("/api/v1/late", params={"table": "demo.nothing"}), 400)
+
+
+def test_the_api_and_the_client_decide_readiness_as_the_command_does(
+    api: TestClient, house: LateHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = house.workspace.settings.root
+    cases: list[tuple[list[str], dict[str, Any]]] = [
+        (["--require", "any"], {"require": "any"}),
+        ([], {}),
+        (["--customer", customer_id(2)], {"customer": customer_id(2)}),
+    ]
+    for options, asked in cases:
+        printed = in_process("ready", TABLE, "--date", DAY, *options, "--json", workspace=folder)
+        with Client(ADDRESS) as client, monkeypatch.context() as patch:
+            patch.setattr(client._transport, "_http", api)
+            found = client.ready(TABLE, date=DAY, **asked)
+            explained = client.ready(TABLE, date=DAY, explain=True, **asked)["explained"]
+            assert [day["table"] for day in explained] == ([] if found["ready"] else [TABLE])
+        assert found["ready"] is (printed.code == 0)
+        assert found == printed.document
+    for wrong, message in (
+        ({}, "table is missing"),
+        ({"table": "demo.nothing"}, "unknown table demo.nothing"),
+        ({"table": TABLE, "require": "most"}, "--require 'most' is unknown"),
+    ):
+        assert message in problem(api.get("/api/v1/ready", params=wrong), 400)
 
 
 def test_a_poll_without_a_change_costs_nothing_until_the_deadline(api: TestClient, house: LateHarness) -> None:

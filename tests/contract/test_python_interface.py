@@ -150,7 +150,7 @@ def test_a_rule_may_be_a_number(asked: Any) -> None:
     for require, expected in ((1, True), (2, True), (3, False), ("3", False)):
         assert asked.ready(TABLE, date="2024-06-09", require=require) is expected
     assert [day.available for day in asked.wait_for(TABLE, date="2024-06-09", require=2, patience=60)] == [2]
-    for wrong in (0, -1, True, 0.5):
+    for wrong in (0, -1, True, 0.5, "²", "101%", "9" * 5000):
         with pytest.raises(UsageError, match=f"--require '{wrong}' is unknown: use all, any, a number, or a share"):
             asked.ready(TABLE, date="2024-06-09", require=wrong)
 

@@ -237,6 +237,25 @@ class Client:
         items: list[Document] = self._transport.get("/sources")["items"]
         return items
 
+    def ready(
+        self,
+        *tables: str,
+        require: str | int = "all",
+        explain: bool = False,
+        date: date | str | None = None,
+        since: date | str | None = None,
+        until: date | str | None = None,
+        customer: str | Sequence[str] = (),
+    ) -> Document:
+        """Whether the expected partitions of each day are published, as `penstock ready` decides; with `explain`, why
+        not. A day names at most 100 absent partitions.
+
+        >>> client.ready("demo.campaign_daily", date="2024-06-01", require="95%")["ready"]
+        """
+        asked = {"table": tables, "require": str(require), "explain": explain}
+        days = {"date": date, "since": since, "until": until, "customer": customer}
+        return self._transport.get("/ready", {**asked, **days})
+
     def late(self, *tables: str, date: date | str | None = None) -> list[Document]:
         """The tables with a deadline, or the named ones, beside it: what is missing by cause, and the expected time.
 

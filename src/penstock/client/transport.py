@@ -140,6 +140,8 @@ def parameters(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
     return value.isoformat() if isinstance(value, date) else value
 
 

@@ -82,13 +82,13 @@ def check_path(parameters: Sequence[Parameter], given: Mapping[str, str]) -> Non
 
 
 def _value(parameter: Parameter, texts: Sequence[str]) -> Any:
+    if parameter.required and not texts:
+        raise UsageError(f"{parameter.name} is missing: {parameter.meaning}")
     if parameter.repeats:
         return tuple(_parsed(parameter, text) for text in texts)
     if len(texts) > 1:
         raise UsageError(f"{parameter.name} is given {len(texts)} times: give it once")
     if not texts:
-        if parameter.required:
-            raise UsageError(f"{parameter.name} is missing: {parameter.meaning}")
         return parameter.default
     return _parsed(parameter, texts[0])
 

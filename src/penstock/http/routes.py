@@ -58,6 +58,7 @@ RESOURCES = (
     "backfills",
     "tables",
     "sources",
+    "ready",
     "late",
     "plans",
     "alerts",

@@ -19,21 +19,23 @@ def ready_document(
     asked: Mapping[str, RequestedDays],
     found: Mapping[str, Sequence[Coverage]],
     reasons: Sequence[DayLateness] | None = None,
+    most_absent: int | None = None,
 ) -> Document:
-    """Each table with its expected and available partitions, and the days that lack some; with `reasons`, why."""
+    """Each table with its expected and available partitions, and the days that lack some; with `reasons`, why. A day
+    names at most `most_absent` absent partitions; without it, all."""
     from penstock.views.lateness import day_fields
 
     document = {
         "ready": all(rule.holds(day) for days in found.values() for day in days),
         "require": require,
-        "tables": [_table(asked[name], days, rule) for name, days in found.items()],
+        "tables": [_table(asked[name], days, rule, most_absent) for name, days in found.items()],
     }
     if reasons is not None:
         document["explained"] = [day_fields(day) for day in reasons]
     return Document(document)
 
 
-def _table(asked: RequestedDays, days: Sequence[Coverage], rule: Rule) -> dict[str, Any]:
+def _table(asked: RequestedDays, days: Sequence[Coverage], rule: Rule, most_absent: int | None) -> dict[str, Any]:
     return {
         "table": asked.table,
         "ready": all(rule.holds(day) for day in days),
@@ -50,8 +52,8 @@ def _table(asked: RequestedDays, days: Sequence[Coverage], rule: Rule) -> dict[s
                 "expected": day.expected,
                 "available": day.available,
                 "ready": rule.holds(day),
-                "absent": [str(key) for key in day.absent],
-                "withdrawn_inputs": [str(key) for key in day.withdrawn_inputs],
+                "absent": [str(key) for key in day.absent[:most_absent]],
+                "withdrawn_inputs": [str(key) for key in day.withdrawn_inputs[:most_absent]],
                 "not_over": day.not_over,
             }
             for day in days

@@ -6,6 +6,7 @@ The database counts partitions; only partitions that are not ready become keys i
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from penstock.errors import UsageError
 from penstock.expected import ExpectedRange, expected_by_day
 from penstock.partition import PartitionKey
 from penstock.warehouse.withdrawn import not_ready
+
+_AMOUNT = re.compile("[0-9]{1,18}")
 
 
 class Counted(Protocol):
@@ -76,10 +79,10 @@ class Rule:
             return expected
         if self.text == "any":
             return 1
-        amount = self.text.removesuffix("%")
-        if not amount.isdigit() or (self.text.endswith("%") and not 0 < int(amount) <= 100) or int(amount) < 1:
+        amount, is_share = self.text.removesuffix("%"), self.text.endswith("%")
+        if not _AMOUNT.fullmatch(amount) or int(amount) < 1 or (is_share and int(amount) > 100):
             raise UsageError(f"--require {self.text!r} is unknown: use all, any, a number, or a share such as 95%")
-        return ceil(int(amount) * expected / 100) if self.text.endswith("%") else int(amount)
+        return ceil(int(amount) * expected / 100) if is_share else int(amount)
 
     def holds(self, day: Counted) -> bool:
         return day.available >= self.needed(day.expected)
