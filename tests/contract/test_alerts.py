@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,8 +20,9 @@ from penstock.control.breaker import observed
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import ConfigError, LeaseLost, UsageError
-from penstock.observe.notifications.message import DeliveryFailed
-from penstock.partition import new_run_id, new_ulid
+from penstock.observe.notifications.message import DeliveryFailed, Notification
+from penstock.observe.notifications.webhook import Webhook
+from penstock.partition import PartitionKey, new_run_id, new_ulid
 from penstock.state import alerts as alert_store
 from penstock.state.alert_deliveries import AlertDeliveryStore
 from penstock.state.alert_records import AlertChanges, AlertState, Delivery, EvaluationCursor
@@ -273,13 +275,50 @@ def test_stale_and_late_tables_fire_and_recover(build: Build, hook: Receiver) ->
     house.tick(180)
     assert hook.notices() == [(FIRED, "stale/demo.campaign_daily")]
     house.tick(60 * 18)  # 09:00 of the next day: its yesterday is missing
-    assert hook.notices()[1:] == [(FIRED, "late/demo.campaign_daily")]
+    assert hook.notices()[1:] == [(FIRED, "late/demo.campaign_daily/2024-06-11")]
     house.workspace.runs.start(Selection(), actor="test")
     house.tick()
     assert set(hook.notices()[2:]) == {
         (RECOVERED, "stale/demo.campaign_daily"),
-        (RECOVERED, "late/demo.campaign_daily"),
+        (RECOVERED, "late/demo.campaign_daily/2024-06-11"),
     }
+
+
+def test_each_late_day_is_an_incident_and_none_recovers_before_it_is_there(build: Build, hook: Receiver) -> None:
+    freshness = {"complete_by": "09:00", "time_zone": "UTC"}
+    house = build({"rule": "late"}, query={"freshness": freshness})
+    house.workspace.runs.start(Selection(), actor="test")
+    house.tick()
+    for _ in range(12):  # the day of the first tick stays away, for longer than the report looks back
+        house.tick(24 * 60)
+        house.workspace.runs.start(Selection(since=house.clock.now.date() - timedelta(days=1)), actor="test")
+        house.tick()
+    late = "late/demo.campaign_daily/"
+    days = [f"{late}2024-06-{day:02}" for day in range(11, 23)]
+    assert [subject for kind, subject in hook.notices() if kind == FIRED] == days
+    assert [subject for kind, subject in hook.notices() if kind == RECOVERED] == days
+    hook.events.clear()
+    house.tick(24 * 60)
+    for _ in range(10):
+        house.tick(24 * 60)
+    fired = [subject for kind, subject in hook.notices() if kind == FIRED]
+    assert fired == [f"{late}{date(2024, 6, 23) + timedelta(days=n)}" for n in range(11)]
+    assert not [subject for kind, subject in hook.notices() if kind == RECOVERED], "no day is there"
+    house.workspace.runs.start(Selection(), actor="test")
+    house.tick()
+    assert sorted(subject for kind, subject in hook.notices() if kind == RECOVERED) == fired
+
+
+def test_a_rule_with_at_risk_fires_before_the_deadline(build: Build, hook: Receiver) -> None:
+    query = {"start_date": "2024-06-10", "freshness": {"complete_by": "13:00", "time_zone": "UTC"}}
+    house = build({"rule": "late", "include_at_risk": True}, {"rule": "late", "name": "only_late"}, query=query)
+    key = PartitionKey("demo", customer_id(1), "campaign_daily", date(2024, 6, 10))
+    house.workspace.context.marks.pause([key], "not now", audit_entry())
+    house.tick()
+    assert hook.notices() == [(FIRED, "late/demo.campaign_daily/2024-06-10")]
+    assert "is at risk" in hook.events[0]["data"]["message"]
+    house.tick(61)
+    assert hook.notices()[1:] == [(FIRED, "only_late/demo.campaign_daily/2024-06-10")]
 
 
 # --- the queue -------------------------------------------------------------------------------------------------------
@@ -358,11 +397,11 @@ def test_an_evaluation_that_was_overtaken_changes_nothing(build: Build) -> None:
     house.tick()
     stored = house.rows(schema.alert_cursor)
     with pytest.raises(LeaseLost):
-        store.evaluate(first, before, replace(before, evaluated_at=NOON), lambda alerts: pytest.fail("decided"))
+        store.evaluate(first, before, replace(before, evaluated_at=NOON), lambda *_: pytest.fail("decided"))
     assert house.rows(schema.alert_cursor) == stored
     stale = EvaluationCursor()
     with pytest.raises(LeaseLost):  # the same worker with a cursor that was advanced since
-        store.evaluate(house.token, stale, stale, lambda alerts: pytest.fail("decided"))
+        store.evaluate(house.token, stale, stale, lambda *_: pytest.fail("decided"))
 
 
 def test_a_recovery_waits_for_its_firing_and_a_channel_that_is_down_gets_one_request_at_a_time(
@@ -494,6 +533,64 @@ def test_a_firing_alert_is_repeated_only_if_the_rule_asks_for_it(build: Build, h
     assert [e["data"]["notice"] for e in hook.events if e["data"]["rule"] == "breaker_open"] == [1, 2, 3]
 
 
+def test_repeats_do_not_pile_up_while_nothing_can_be_sent(build: Build, hook: Receiver) -> None:
+    quiet = {"from": "22:00", "until": "07:00", "time_zone": "UTC"}
+    house = build({**BREAKER, "repeat": "15m", "quiet_hours": quiet}, {**BREAKER, "name": "down", "repeat": "5m"})
+    house.clock.now = datetime(2024, 6, 11, 22, tzinfo=UTC)
+    house.open_breaker()
+    hook.status = 503
+    for _ in range(54):
+        house.tick(10)
+    assert hook.events == []
+    hook.status = 204
+    house.tick(20)
+    sent = [(event["data"]["rule"], event["data"]["notice"]) for event in hook.events]
+    assert sorted(sent) == [("breaker_open", 1), ("down", 1)]
+    house.tick(15)
+    assert len(hook.events) == 4, "each rule repeats again"
+
+
+def test_a_channel_with_an_unexpected_error_does_not_hold_up_the_others(
+    build: Build, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = build(BREAKER, channels={"first": {"webhook": f"{hook.url}-broken"}})
+    sent = Webhook.send
+
+    def send(self: Webhook, notification: Notification, now: datetime) -> None:
+        if self._url.endswith("broken"):
+            raise ImportError("a proxy needs a package that is missing")
+        sent(self, notification, now)
+
+    monkeypatch.setattr(Webhook, "send", send)
+    house.open_breaker()
+    house.tick()
+    house.close_breaker()
+    house.tick(1)
+    assert hook.notices() == [(FIRED, "breaker_open/demo"), (RECOVERED, "breaker_open/demo")]
+    [status] = house.workspace.alerts.list()[0].alerts
+    assert (status.waiting, status.last_error) == (2, "the channel cannot be used: ImportError")
+    with pytest.raises(DeliveryFailed, match="ImportError"):
+        house.workspace.alerts.test("first")
+
+
+def test_a_response_without_an_end_does_not_hold_up_the_loop(build: Build, hook: Receiver) -> None:
+    hook.endless = True
+    house = build(BREAKER)
+    house.open_breaker()
+    house.tick()
+    assert hook.notices() == [(FIRED, "breaker_open/demo")]
+    [status] = house.workspace.alerts.list()[0].alerts
+    assert status.waiting == 0
+
+
+def test_no_notification_holds_a_secret(build: Build, hook: Receiver) -> None:
+    house = build(BREAKER)
+    house.open_breaker(message="GET /v1?access_token=s3cr3t-tok-en refused: Bearer abcdefghijkl")
+    house.tick()
+    assert hook.requests == 1
+    assert not any(word in str(hook.events) for word in ("s3cr3t", "abcdefghijkl"))
+
+
 def test_the_alerts_of_a_rule_that_is_removed_recover_at_the_same_channels(build: Build, hook: Receiver) -> None:
     house = build(BREAKER, {"rule": "run_broken"})
     house.open_breaker()
@@ -521,6 +618,10 @@ def test_a_rule_that_cannot_be_evaluated_keeps_its_alerts_and_stops_no_other(
     house.end_run("broken")
     house.tick(1)
     assert hook.notices() == [(FIRED, "breaker_open/demo"), (FIRED, "run_broken/all")]
+    monkeypatch.setattr("penstock.state.breakers.BreakerStore.all", lambda self: 1 // 0)  # a defect of ours
+    house.end_run("done")
+    house.tick(1)
+    assert hook.notices()[2:] == [(RECOVERED, "run_broken/all")]
 
 
 def test_old_alerts_and_deliveries_are_deleted(build: Build, hook: Receiver) -> None:
@@ -544,11 +645,20 @@ def test_a_loop_evaluates_beside_its_rounds_and_survives_errors(
     house = build(BREAKER)
     house.open_breaker()
     with AlertLoop(house.workspace.alerts, house.token):
-        pass
-    assert hook.notices() == [(FIRED, "breaker_open/demo")]
+        for _ in range(1000):
+            if hook.events:
+                break
+            time.sleep(0.01)
+        assert hook.notices() == [(FIRED, "breaker_open/demo")], "while the loop is open"
+    house.close_breaker()
+    hook.status = 503
+    house.tick(1)
+    hook.status = 204
+    house.clock.now += MINUTE
     monkeypatch.setattr(type(house.workspace.alerts), "evaluate", lambda self, token: 1 // 0)
     run_once(house.workspace.alerts, house.token)
     assert "ZeroDivisionError" in caplog.text
+    assert hook.notices()[1:] == [(RECOVERED, "breaker_open/demo")], "what was queued before is delivered"
 
 
 def test_the_commands_list_the_states_and_test_a_channel(build: Build, hook: Receiver) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from penstock.errors import ErrorClass, UsageError
 from penstock.partition import PartitionKey, new_ulid
 from penstock.state.authority import AuthorityStore
 from penstock.state.records import Breaker
+from penstock.views.lateness import day_fields
 from support import builders
 from support.builders import audit_entry
 from support.late_harness import BY_NINE, DAY, DEADLINE, NOW, TABLE, LateHarness, later
@@ -283,6 +284,44 @@ def test_the_number_of_statements_does_not_depend_on_the_partitions(make: Make) 
             house.workspace.lateness.report()
         counts.append(len(statements))
     assert counts[0] == counts[1]
+
+
+def test_a_chain_of_models_costs_statements_by_its_tables_and_is_listed_once(make: Make) -> None:
+    """Each model reads seven days: the paths through the chain grow with every model."""
+    counts, nodes = [], []
+    for depth in (1, 2, 3):
+        models: dict[str, Any] = {}
+        for number in range(depth):
+            reads = [TABLE] if number == 0 else [f"models.m{number - 1}"]
+            models[f"m{number}"] = {"code": "SELECT 1", "depends_on": reads, "needs": "7 days", "freshness": BY_NINE}
+        house = make(customers=2, models=models, query={"start_date": "2024-05-01"})
+        house.workspace.lateness.report()
+        with counted_statements() as statements:
+            found = house.workspace.lateness.report([f"models.m{depth - 1}"], date.fromisoformat(DAY))
+        counts.append(len(statements))
+        nodes.append(str(day_fields(found[0])).count("'punctuality'"))
+    assert counts[2] - counts[1] == counts[1] - counts[0]
+    assert nodes[2] < 250
+
+
+def test_a_day_is_due_at_its_local_end_also_when_the_clocks_change(make: Make) -> None:
+    house = make(customers=1, zones={1: "America/New_York"}, query={"start_date": "2024-10-30"})
+    house.clock.now = datetime(2024, 11, 3, 3, tzinfo=UTC)  # an hour before the end of 2 November; winter begins later
+    [missing] = house.report(day="2024-11-02").missing
+    assert (missing.cause, missing.until) == (MissingCause.NOT_DUE, datetime(2024, 11, 3, 4, tzinfo=UTC))
+
+
+def test_a_wait_lasts_as_long_as_the_longer_of_its_causes(make: Make) -> None:
+    house = make(customers=1)
+    house.control.postpone({at(1): later(9)})
+    breakers = house.workspace.context.breakers
+    breakers.change("demo", lambda breaker: replace(breaker, not_before=NOW + timedelta(minutes=1)))
+    found = house.report()
+    assert [(one.cause, one.until) for one in found.missing] == [(MissingCause.QUOTA, later(9))]
+    assert (found.expected_at, found.punctuality) == (later(9), Punctuality.AT_RISK)
+    breakers.change("demo", lambda _: Breaker("demo", opened_at=later(-3), probe_at=later(-2), error_message="401"))
+    house.control.postpone({at(1): later(-1)})
+    assert [(one.cause, one.until) for one in house.report().missing] == [(MissingCause.BREAKER, None)]
 
 
 def test_a_deadline_changes_neither_the_contract_nor_the_staleness(make: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -94,6 +95,11 @@ def test_metrics_state_what_a_run_left(workspace: Workspace) -> None:
 
 def test_every_metric_has_a_sample_when_everything_happened(workspace: Workspace) -> None:
     run_all(workspace)
+    loop = workspace.context.workers.register(control_loop=True)
+    assert values(workspace, "control_loop_round_timestamp_seconds") == {}
+    workspace.rounds.tick(lambda: pytest.fail("nothing is due"), loop)
+    [ended] = values(workspace, "control_loop_round_timestamp_seconds").values()
+    assert abs(ended - time.time()) < 600  # by the clock of the database
     plan = workspace.backfills.plan(Selection(customers=customer_id(1)), actor="ada")
     workspace.backfills.create(plan, Selection(customers=customer_id(1)))
     seen = {sample.family.name for sample in workspace.metrics.samples()}

@@ -298,7 +298,7 @@ def test_only_the_control_plane_evaluates_alerts_and_delivers(estate: Estate) ->
     after = EvaluationCursor(Cursor(1, 1), NOW, NOW)
     alert = Alert("r", "s", "a", 1, AlertState.FIRING, NOW, 1, "m", None, None, ("ops",), NOW, NOW, 1)
     told = NewDelivery("d", "a", "r", "s", NoticeKind.FIRED, "ops", {}, NOW, NOW)
-    store.evaluate(worker, before, after, lambda alerts: AlertChanges((alert,), (told,)))
+    store.evaluate(worker, before, after, lambda alerts, unsent: AlertChanges((alert,), (told,)))
     claimed = queue.claim(worker, NOW)
     assert claimed is not None
     assert queue.delivered(claimed, NOW)

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.alerts import AlertRule
+from penstock.config.alerts import AlertRule, Threshold
 from penstock.control.alerting.findings import MOST_CAUSES, OTHER_CAUSES, Finding, conditions_of
 from penstock.control.alerting.notices import changes_of
 from penstock.control.alerting.policy import Condition, observe
-from penstock.control.alerting.rules import fold_runs
+from penstock.control.alerting.rules import broken_runs, fold_runs
 from penstock.projections.fact import Fact
 from penstock.state.alert_records import Alert, AlertState, BrokenRuns, NoticeKind
 
@@ -146,13 +146,43 @@ def facts(kinds: Sequence[str]) -> list[Fact]:
 
 @given(ends, st.integers(0, 12))
 def test_broken_runs_are_the_same_however_the_ledger_is_read_in_pages(kinds: list[str], cut: int) -> None:
-    whole, _ = fold_runs(None, facts(kinds))
-    first, _ = fold_runs(None, facts(kinds)[:cut])
-    second, _ = fold_runs(first, facts(kinds)[cut:])
-    assert second == whole
+    whole, ended = fold_runs(None, facts(kinds))
+    first, ended_first = fold_runs(None, facts(kinds)[:cut])
+    second, ended_second = fold_runs(first, facts(kinds)[cut:])
+    assert (second, ended_first + ended_second) == (whole, ended)
     since_done = kinds[len(kinds) - kinds[::-1].index("done") :] if "done" in kinds else kinds
     broken = [kind for kind in since_done if kind in ("broken", "abandoned")]
     assert (whole.runs if isinstance(whole, BrokenRuns) else 0) == len(broken)
+
+
+@given(ends, st.lists(st.integers(0, 12), max_size=4), st.integers(1, 3))
+def test_every_incident_of_broken_runs_fires_once_and_recovers_once(
+    kinds: list[str], cuts: list[int], threshold: int
+) -> None:
+    """However often the rule is evaluated meanwhile, and whatever happens between two evaluations."""
+    rule = AlertRule(rule="run_broken", threshold=Threshold(threshold))
+    rules, alerts, notices = {rule.label: rule}, dict[tuple[str, str], Alert](), list[tuple[str, NoticeKind]]()
+    broken: BrokenRuns | None = None
+    places = sorted({*(min(cut, len(kinds)) for cut in cuts), len(kinds)})
+    for first, last in zip([0, *places], places, strict=False):
+        broken, ended = fold_runs(broken, facts(kinds)[first:last])
+        conditions = broken_runs(rule, broken, ended, None)
+        now = BEGIN + last * MINUTE
+        for again in (False, True):
+            found = observe(conditions, alerts.values(), now, rules)
+            assert not (again and found), "a second evaluation changes nothing"
+            alerts |= {one.alert.key: one.alert for one in found}
+            notices += [(one.alert.alert_id, kind) for one in found for kind in one.notices]
+    lengths = [0]
+    for kind in kinds:
+        if kind == "done":
+            lengths.append(0)
+        lengths[-1] += kind in ("broken", "abandoned")
+    incidents = sum(length >= threshold for length in lengths)
+    fired = [alert_id for alert_id, kind in notices if kind is NoticeKind.FIRED]
+    recovered = [alert_id for alert_id, kind in notices if kind is NoticeKind.RECOVERED]
+    assert len(set(fired)) == len(fired) == incidents
+    assert recovered == (fired[:-1] if lengths[-1] >= threshold else fired)
 
 
 @given(st.integers(1, 60), st.sets(st.integers(0, 59)))
@@ -160,10 +190,10 @@ def test_any_number_of_causes_makes_a_bounded_number_of_alerts_and_loses_none(ca
     rule = AlertRule(rule="terminal")
     findings = [Finding("demo", "demo.t", 7, BEGIN, f"error {n}", cause=f"demo/data/{n:03}") for n in range(causes)]
     known = {f"demo/data/{n:03}" for n in list(active)[:MOST_CAUSES]}
-    found = conditions_of(rule, findings, None, known)
+    found = conditions_of(rule, findings, BEGIN, None, known)
     assert len(found) <= MOST_CAUSES + 1
     assert sum(one.count for one in found) == 7 * causes
     subjects = {one.subject for one in found}
     assert known & {str(one.cause) for one in findings} <= subjects
     assert (OTHER_CAUSES in subjects) == (causes > MOST_CAUSES)
-    assert conditions_of(rule, [replace(one) for one in reversed(findings)], None, known) == found
+    assert conditions_of(rule, [replace(one) for one in reversed(findings)], BEGIN, None, known) == found

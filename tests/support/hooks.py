@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ class Receiver:
     url: str = ""
     status: int = 204
     headers: dict[str, str] = field(default_factory=dict)  # of responses
+    endless: bool = False  # the body of a response never ends
     refuses: str = ""  # responds with 400 to events whose subject contains this
     requests: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)  # in the order of arrival, with repetitions
@@ -65,8 +67,15 @@ def receiver() -> Iterator[Receiver]:
             self.send_response(status)
             for name, value in here.headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", "1000000000" if here.endless else "0")
             self.end_headers()
+            try:
+                while here.endless:
+                    self.wfile.write(b".")
+                    self.wfile.flush()
+                    time.sleep(0.05)
+            except OSError:
+                pass  # the sender closed the connection
 
         def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the name that the library gives it
             pass

@@ -11,7 +11,7 @@ import pytest
 from penstock.config.alerts import KINDS, SHAPES, AlertRule, QuietHours
 from penstock.config.loading import load_settings
 from penstock.control.alerting.causes import cause_subject, normalised
-from penstock.control.alerting.findings import conditions_of
+from penstock.control.alerting.findings import MOST_CAUSES, OTHER_CAUSES, Finding, conditions_of
 from penstock.control.alerting.quiet import after_quiet_hours
 from penstock.control.alerting.rules import stale_tables
 from penstock.errors import ConfigError
@@ -150,6 +150,10 @@ def test_messages_that_differ_in_values_have_one_cause() -> None:
     ]
     assert len({cause_subject("demo", "data", one) for one in messages}) == 1
     assert normalised(messages[0]) == "row # of '*' (#) in * has # columns"
+    quoted = ["the account's column 'X1' isn't valid", "the account's column 'a b' isn't valid"]
+    assert len({cause_subject("demo", "data", one) for one in quoted}) == 1
+    keys = [f"demo/{customer}/campaign_daily/2024-06-01 has no rows" for customer in ("cust_a", "north-7")]
+    assert len({cause_subject("demo", "data", one) for one in keys}) == 1
     others = [("ads", "data", messages[0]), ("demo", "config", messages[0]), ("demo", "data", "no such column")]
     assert len({cause_subject("demo", "data", messages[0]), *(cause_subject(*other) for other in others)}) == 4
 
@@ -163,10 +167,41 @@ def test_a_share_is_measured_on_all_expected_partitions_of_the_group() -> None:
     ]
     by_table = AlertRule.model_validate({"rule": "stale", "threshold": "10%"})
     by_source = AlertRule.model_validate({"rule": "stale", "threshold": "10%", "group_by": "source"})
-    assert [one.subject for one in conditions_of(by_table, stale_tables(counts, now), None)] == ["demo.a"]
-    assert conditions_of(by_source, stale_tables(counts, now), None) == []
+    assert [one.subject for one in conditions_of(by_table, stale_tables(counts, now), now, None)] == ["demo.a"]
+    assert conditions_of(by_source, stale_tables(counts, now), now, None) == []
     lower = AlertRule.model_validate({"rule": "stale", "threshold": "5%", "group_by": "source"})
-    [found] = conditions_of(lower, stale_tables(counts, now), "https://penstock.example.com")
+    [found] = conditions_of(lower, stale_tables(counts, now), now, "https://penstock.example.com")
     assert (found.subject, found.count) == ("demo", 10)
     assert found.message == "10 of 100 partitions of demo.a are stale"
     assert found.link == "https://penstock.example.com/tables/demo.a"
+
+
+def test_a_freed_place_does_not_report_a_cause_of_the_shared_alert_again() -> None:
+    now, rule = datetime(2024, 6, 11, tzinfo=UTC), AlertRule(rule="terminal")
+    findings = [Finding("demo", "demo.t", 1, now, f"error {n}", cause=f"c{n:03}") for n in range(MOST_CAUSES + 2)]
+    first = {one.subject for one in conditions_of(rule, findings, now, None)}
+    assert first == {*(f"c{n:03}" for n in range(MOST_CAUSES)), OTHER_CAUSES}
+    assert {one.subject for one in conditions_of(rule, findings[1:], now, None, first)} == first - {"c000"}
+
+
+def test_a_threshold_is_reached_now_however_old_the_first_partition_is() -> None:
+    now = datetime(2024, 6, 11, tzinfo=UTC)
+    old = [Finding("demo", "demo.t", 2, now - timedelta(days=3), "error", cause="c")]
+    for written, since in (({}, old[0].since), ({"threshold": 2}, now)):
+        [found] = conditions_of(AlertRule.model_validate({"rule": "terminal", **written}), old, now, None)
+        assert found.first_seen == since
+    stuck = AlertRule.model_validate({"rule": "publication_stuck", "threshold": 2})
+    assert conditions_of(stuck, old, now, None)[0].first_seen == old[0].since, "it counts only those that are old"
+
+
+def test_a_rule_finds_only_what_its_filters_cover() -> None:
+    now = datetime(2024, 6, 11, tzinfo=UTC)
+    findings = [Finding(source, f"{source}.{name}", 1, now, "error", cause=f"{source}/{name}")
+                for source in ("ads", "demo") for name in ("a", "b")]  # fmt: skip
+    for written, subjects in (
+        ({}, ["ads/a", "ads/b", "demo/a", "demo/b"]),
+        ({"source": "demo"}, ["demo/a", "demo/b"]),
+        ({"table": "ads.b"}, ["ads/b"]),
+    ):
+        rule = AlertRule.model_validate({"rule": "terminal", **written})
+        assert [one.subject for one in conditions_of(rule, findings, now, None)] == subjects

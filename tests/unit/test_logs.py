@@ -22,6 +22,7 @@ from penstock.errors import ErrorClass
 from penstock.flow.attempt_log import log_rejected
 from penstock.lifecycle import Stage
 from penstock.log_fields import current_log_fields, log_fields
+from penstock.observe import logs
 from penstock.observe.log_events import LOG_EVENTS
 from penstock.observe.logs import JsonFormatter, PlainFormatter
 from penstock.partition import AttemptKey, RunId
@@ -68,6 +69,27 @@ def test_a_fact_replaces_neither_the_event_nor_its_time() -> None:
 def test_any_fact_can_be_written() -> None:
     found = line(record("note", place=Path("/lake"), keys={"b"}, by={1: object}, text="two\nlines"))
     assert (found["place"], found["keys"], found["text"]) == ("/lake", ["b"], "two\nlines")
+
+
+def test_odd_values_are_written_and_lose_no_line() -> None:
+    found = line(record("note", file="part-\udcff.csv", number=2**70, by={("a", 1): 2}))
+    assert (found["event"], found["file"], found["number"]) == ("note", "part-\udcff.csv", 2**70)
+    broken = record("%d items", name="library")
+    broken.args = ("hunter2-hunter2",)
+    SECRETS.remember("hunter2-hunter2")
+    try:
+        assert line(broken)["message"] == "%d items ('***',)"
+    finally:
+        SECRETS.forget()
+
+
+def test_a_line_that_cannot_be_written_shows_no_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = logs._StderrHandler(logs.LogFormat.JSON)
+    monkeypatch.setattr(handler, "format", lambda made: 1 // 0)
+    handler.handle(record("hunter2-hunter2"))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_line_of_a_library_has_a_stable_event() -> None:

@@ -112,22 +112,26 @@ def test_apprise_sends_title_and_text_to_each_address() -> None:
         address = hook.url.replace("http://", "json://")
         settings = ChannelSettings(apprise=(f"{address}/a", f"{address}/b"))
         targets = open_targets({"team": settings})
-        assert tuple(targets) == target_names("team", settings) == ("team[0]", "team[1]")
+        first, second = target_names("team", settings)
+        assert tuple(targets) == (first, second)
+        reordered = ChannelSettings(apprise=(f"{address}/c", f"{address}/b", f"{address}/a"))
+        assert target_names("team", reordered)[1:] == (second, first), "a name follows its address"
+        assert target_names("team", ChannelSettings(apprise=(f"{address}/a",))) == (first,)
         for channel in targets.values():
             channel.send(notification(NoticeKind.RECOVERED, recovered_at="2024-06-11T09:00:00.000000Z"), NOW)
         hook.status = 500
         with pytest.raises(DeliveryFailed, match="json did not accept"):
-            targets["team[0]"].send(notification(), NOW)
-    first, _ = hook.events
-    assert first["title"] == "[acme/ads] late recovered: demo.daily"
-    assert first["message"].splitlines() == [
+            targets[first].send(notification(), NOW)
+    message, _ = hook.events
+    assert message["title"] == "[acme/ads] late recovered: demo.daily"
+    assert message["message"].splitlines() == [
         "demo.daily of 2024-06-10 is late",
         "since 2024-06-11T07:00:00.000000Z",
         "recovered 2024-06-11T09:00:00.000000Z",
         "https://p.example.com/",
         "alert 01A",
     ]
-    assert first["type"] == "success"
+    assert message["type"] == "success"
 
 
 @pytest.mark.parametrize(

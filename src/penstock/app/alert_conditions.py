@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.context import Context
 from penstock.config.alerts import AlertRule, RuleKind
 from penstock.control.alerting import rules
-from penstock.control.alerting.findings import conditions_of
+from penstock.control.alerting.findings import Finding, conditions_of
 from penstock.control.select import Selection
 from penstock.errors import PenstockError
+from penstock.redaction import SECRETS
 from penstock.state.alert_records import Alert, BrokenRuns, EvaluationCursor
 
 if TYPE_CHECKING:
@@ -55,18 +56,26 @@ class ConditionCollector:
         self._lateness = lateness
         self._facts = context.alert_facts
         self._now = now
+        self._late_since: datetime | None = None  # the oldest deadline that an active alert is about
         self._cursor = cursor
-        self._broken, self._passed = rules.fold_runs(cursor.broken_runs, ended_runs)
+        self._broken, self._ended = rules.fold_runs(cursor.broken_runs, ended_runs)
 
     def collect(self, wanted: Sequence[AlertRule], alerts: Sequence[Alert]) -> Collected:
         """The conditions of these rules. `alerts` are the stored ones."""
         collected = Collected(broken_runs=self._broken)
+        late = {rule.label for rule in wanted if rule.rule == "late"}
+        self._late_since = min((one.since for one in alerts if one.rule in late and one.is_active), default=None)
         for rule in wanted:
             active = {alert.subject for alert in alerts if alert.rule == rule.label and alert.is_active}
             try:
-                collected.conditions.extend(self._kinds[rule.rule](rule, active))
+                found = self._kinds[rule.rule](rule, active)
             except PenstockError as error:
                 collected.unknown[rule.label] = str(error)
+            except Exception as error:  # noqa: BLE001 - a defect in one rule must not silence the others
+                collected.unknown[rule.label] = f"{type(error).__name__}: {error}"
+            else:
+                # Errors of sources may quote a token; a notification leaves this machine.
+                collected.conditions.extend(replace(one, message=SECRETS.hide(one.message)) for one in found)
         return collected
 
     @cached_property
@@ -85,23 +94,28 @@ class ConditionCollector:
     def _console(self) -> str | None:
         return self._context.settings.console.url
 
+    def _conditions(
+        self, rule: AlertRule, findings: Iterable[Finding], active: Collection[str] = ()
+    ) -> list[Condition]:
+        return conditions_of(rule, findings, self._now, self._console, active)
+
     def _breakers(self, rule: AlertRule, active: set[str]) -> list[Condition]:
-        return conditions_of(rule, rules.open_breakers(self._context.breakers.all()), self._console)
+        return self._conditions(rule, rules.open_breakers(self._context.breakers.all()))
 
     def _terminal(self, rule: AlertRule, active: set[str]) -> list[Condition]:
-        return conditions_of(rule, rules.terminal_failures(self._failures), self._console, active)
+        return self._conditions(rule, rules.terminal_failures(self._failures), active)
 
     def _stale(self, rule: AlertRule, active: set[str]) -> list[Condition]:
-        return conditions_of(rule, rules.stale_tables(self._counts, self._now), self._console)
+        return self._conditions(rule, rules.stale_tables(self._counts, self._now))
 
     def _late(self, rule: AlertRule, active: set[str]) -> list[Condition]:
         from penstock.control.alerting.late import late_days
 
-        return conditions_of(rule, late_days(rule, self._days, self._now), self._console)
+        return self._conditions(rule, late_days(rule, self._days, self._now))
 
     def _publications(self, rule: AlertRule, active: set[str]) -> list[Condition]:
         waiting = self._facts.publications(self._now - rule.holds_for)
-        return conditions_of(rule, rules.stuck_publications(waiting), self._console)
+        return self._conditions(rule, rules.stuck_publications(waiting))
 
     def _backfills(self, rule: AlertRule, active: set[str]) -> list[Condition]:
         cursor = self._cursor
@@ -111,7 +125,7 @@ class ConditionCollector:
         return rules.finished_backfills(rule, self._facts.finished_backfills(since), self._console)
 
     def _runs(self, rule: AlertRule, active: set[str]) -> list[Condition]:
-        return rules.broken_runs(rule, self._broken, self._passed, self._now, self._console)
+        return rules.broken_runs(rule, self._broken, self._ended, self._console)
 
     @cached_property
     def _failures(self) -> list[TerminalFailures]:
@@ -123,4 +137,4 @@ class ConditionCollector:
 
     @cached_property
     def _days(self) -> list[DayLateness]:
-        return self._lateness.report()
+        return self._lateness.report(since=self._late_since)

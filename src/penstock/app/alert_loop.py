@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LONGEST_JOIN = 15.0  # seconds that the end of the loop waits for a request in progress
+_DELIVERY_SECONDS = 20.0  # a long queue to a slow channel does not delay the next evaluation
 
 
 class AlertLoop:
@@ -52,12 +55,19 @@ class AlertLoop:
 
 
 def run_once(alerts: AlertService, worker_token: str, stop: threading.Event | None = None) -> None:
-    """Evaluate the rules and deliver what is due, if there are rules. An error is logged and not raised."""
+    """Evaluate the rules, and deliver what is due for a limited time, if there are rules. An error is logged and not
+    raised; one of the evaluation does not stop the delivery."""
     if alerts.settings is None:
         return
+    _logged(lambda: alerts.evaluate(worker_token))
+    end = time.monotonic() + _DELIVERY_SECONDS
+    stopped = stop.is_set if stop is not None else lambda: False
+    _logged(lambda: alerts.deliver(worker_token, lambda: stopped() or time.monotonic() > end))
+
+
+def _logged(work: Callable[[], object]) -> None:
     try:
-        alerts.evaluate(worker_token)
-        alerts.deliver(worker_token, stop.is_set if stop is not None else lambda: False)
+        work()
     except PenstockError as error:
         log.warning("alerts.failed", extra={"facts": {"error": str(error)}})
     except Exception:  # a defect in alerting must not stop the control loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -92,7 +92,7 @@ class AlertSender:
             "at": iso(now),
         }
         for target in targets.values():
-            target.send(self._notification(new_ulid(), NoticeKind.FIRED, body), now)
+            _send_to(target, self._notification(new_ulid(), NoticeKind.FIRED, body), now)
         return tuple(targets)
 
     def _send(self, delivery: Delivery, counts: DeliveryCounts) -> None:
@@ -107,7 +107,7 @@ class AlertSender:
             self._failed(delivery, gone, counts)
             return
         try:
-            target.send(self._notification(delivery.delivery_id, delivery.kind, delivery.body), now)
+            _send_to(target, self._notification(delivery.delivery_id, delivery.kind, delivery.body), now)
         except DeliveryFailed as error:
             self._failed(delivery, error, counts)
             return
@@ -140,6 +140,18 @@ class AlertSender:
     @cached_property
     def _targets(self) -> dict[str, Channel]:
         return open_targets(self._settings.channels)
+
+
+def _send_to(target: Channel, notification: Notification, now: datetime) -> None:
+    """Send a notification. Raises DeliveryFailed for every error: one that a library did not expect (a proxy without
+    its package, a missing file of certificates) must not hold up other channels."""
+    try:
+        target.send(notification, now)
+    except DeliveryFailed:
+        raise
+    except Exception as error:
+        # Without the text, which may hold the address of the channel.
+        raise DeliveryFailed(f"the channel cannot be used: {type(error).__name__}") from error
 
 
 def _facts(delivery: Delivery) -> dict[str, str]:

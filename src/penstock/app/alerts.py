@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +18,7 @@ from penstock.state.alert_records import (
     Delivery,
     DeliveryState,
     EvaluationCursor,
+    NewDelivery,
     NoticeKind,
 )
 
@@ -98,8 +99,8 @@ class AlertService:
         after = EvaluationCursor(position, before.started_at or now, now, collected.broken_runs)
         rules = {rule.label: rule for rule in settings.rules}
 
-        def decide(alerts: Sequence[Alert]) -> AlertChanges:
-            transitions = observe(collected.conditions, alerts, now, rules, collected.unknown)
+        def decide(alerts: Sequence[Alert], unsent: Collection[str]) -> AlertChanges:
+            transitions = observe(collected.conditions, alerts, now, rules, collected.unknown, unsent)
             return changes_of(transitions, rules, self._sender.targets_of, now)
 
         try:
@@ -168,10 +169,15 @@ def _status(alert: Alert, deliveries: Sequence[Delivery]) -> AlertStatus:
 
 
 def _log(changes: AlertChanges) -> None:
+    """Log each change once, however many channels are notified."""
+    notices: dict[tuple[str, NoticeKind], list[NewDelivery]] = {}
     for delivery in changes.deliveries:
-        facts = {"rule": delivery.rule, "subject": delivery.subject, "alert_id": delivery.alert_id}
-        facts |= {"channel": delivery.channel, "message": str(delivery.body["message"])}
-        match delivery.kind:
+        notices.setdefault((delivery.alert_id, delivery.kind), []).append(delivery)
+    for (alert_id, kind), deliveries in notices.items():
+        first = deliveries[0]
+        facts: dict[str, object] = {"rule": first.rule, "subject": first.subject, "alert_id": alert_id}
+        facts |= {"channels": [one.channel for one in deliveries], "message": str(first.body["message"])}
+        match kind:
             case NoticeKind.FIRED:
                 log.info("alert.fired", extra={"facts": facts})
             case NoticeKind.REPEATED:

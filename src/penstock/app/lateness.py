@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
@@ -39,10 +39,12 @@ class LatenessService:
         self._context = context
         self._status = status
 
-    def report(self, tables: Sequence[str] = (), day: date | None = None) -> list[DayLateness]:
+    def report(
+        self, tables: Sequence[str] = (), day: date | None = None, *, since: datetime | None = None
+    ) -> list[DayLateness]:
         """The days of the tables with a deadline, or of the named ones: the day whose deadline is today, and each of
-        the seven days before it that is not ready; with `day`, that day only. Raises UsageError for an unknown table
-        and for a named table without a deadline.
+        the seven days before it that is not ready, with `since` also the unready days with a deadline from then on;
+        with `day`, that day only. Raises UsageError for an unknown table and for a named table without a deadline.
 
         >>> [late.missing for late in ws.lateness.report(["demo.campaign_daily"])]
         """
@@ -52,7 +54,7 @@ class LatenessService:
         found: list[DayLateness] = []
         for asset, deadline in self._deadlines(tables):
             newest = day or deadline.newest_day(facts.now)
-            first = day or newest - _EARLIER
+            first = day or min(newest - _EARLIER, deadline.newest_day(since or facts.now))
             days = facts.days(asset, first, newest, deadline.rule, deadline.moment)
             found += [one for one in days if one.day == newest or one.punctuality is not Punctuality.READY]
         return found

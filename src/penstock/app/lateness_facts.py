@@ -1,15 +1,16 @@
-"""Collects the facts about late days in bulk: a constant number of SQL statements for each table."""
+"""Collects the facts about late days in bulk: a constant number of SQL statements for each table, and for each input
+table of a model, whatever the number of days."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 
 from penstock.app.context import Context
 from penstock.config.assets import Asset, Model
 from penstock.control.completion import run_end, usual_completion
-from penstock.control.deadlines import Deadline, day_end
+from penstock.control.deadlines import NO_DEADLINE, Deadline, day_end
 from penstock.control.lateness import DayFacts, DayLateness, Missing, MissingCause, Punctuality, day_lateness
 from penstock.control.missing_causes import SourceWait, cause_of, frozen_state, merged, source_wait
 from penstock.control.missing_inputs import InputDays, LackingInputs
@@ -74,11 +75,12 @@ class LatenessFacts:
         lacking = self._lacking(asset, reader, due, counted) if isinstance(asset, Model) else None
         views = self._views([one.example for one in counted])
         ends = self._run_ends(reader, counted)
+        all_inputs = self._inputs(lacking, days, deadline_of) if lacking is not None else {}
         not_over = subtract(asked.ranges, asked.due)
         found = {}
         for day in days:
             mine = [one for one in counted if one.day == day]
-            inputs = self._inputs(lacking.tables(day), deadline_of(day)) if lacking is not None else ()
+            inputs = all_inputs.get(day, ())
             missing = [*self._not_due(not_over, day)]
             for one in mine:
                 missing += self._missing(asset, one, views.get(one.example), lacking, inputs)
@@ -118,10 +120,16 @@ class LatenessFacts:
             example = one.example if one.example not in without else None
             source_caused = wait is not None and wait.cause is cause
             detail = wait.detail if wait is not None and source_caused else _detail(cause, one, view, self.now)
-            until = wait.until if wait is not None and source_caused else one.until
+            until = self._until(cause, one, wait if source_caused else None)
             if one.state is MissingState.TERMINAL and view is not None:
                 detail = self._terminal(asset, view)
             yield Missing(cause, one.count - len(without), until, example, detail)
+
+    def _until(self, cause: MissingCause, one: MissingCount, wait: SourceWait | None) -> datetime | None:
+        """When the cause ends for the last partition, which may wait longer than its source; the next probe of an open
+        breaker. None for a time that has passed."""
+        times = [wait.until if wait else None, one.until if wait is None or cause is not MissingCause.BREAKER else None]
+        return max((at for at in times if at is not None and at > self.now), default=None)
 
     def _terminal(self, asset: Asset, view: PartitionView) -> str | None:
         reason = terminal(asset.retry, view.control, view.expires_at, self.now)
@@ -131,9 +139,9 @@ class LatenessFacts:
         """The partitions whose day is not over in the time zone of their account."""
         spans = clip_days(not_over, day, day)
         if spans:
-            zones = [span.utc_offset for span in spans if span.kind is AssetKind.FETCHED]
-            zones = zones or [one.utc_offset for one in self.context.ranges(Selection())]
-            until = datetime.combine(day, time.min, UTC) + timedelta(days=1, seconds=-min(zones, default=0))
+            zones = {customer.id: customer.time_zone for customer in self.context.settings.customers}
+            mine = {zones[span.customer_id] for span in spans if span.customer_id in zones}
+            until = max((day_end(day, zone) for zone in mine or set(zones.values())), default=day_end(day, "UTC"))
             span = min(spans, key=lambda one: one.customer_id)
             key = PartitionKey(span.source, span.customer_id, span.query_name, day)
             yield Missing(MissingCause.NOT_DUE, len(spans), max(until, self.now), key)
@@ -164,16 +172,28 @@ class LatenessFacts:
         keys = {state: reader.keys(due, [state], self.now) for state in states}
         return LackingInputs.of(model, self.context.derived(), keys, reader.unusable)
 
-    def _inputs(self, tables: Sequence[InputDays], deadline: datetime) -> tuple[DayLateness, ...]:
-        """The days of the inputs that are not ready, by the rule of the model. An input without a deadline has that of
-        the model."""
-        found: list[DayLateness] = []
-        for one in tables:
-            asset = self.context.settings.asset(one.name)
+    def _inputs(
+        self, lacking: LackingInputs, days: Collection[date], deadline_of: DeadlineOf
+    ) -> dict[date, tuple[DayLateness, ...]]:
+        """The days of the inputs that are not ready, by the day of the model and by its rule. An input without a
+        deadline has the earliest one of the days that need it."""
+        needed = [(day, one) for day in sorted(days) for one in lacking.tables(day)]
+        found: dict[date, list[DayLateness]] = {}
+        for name in dict.fromkeys(one.name for _, one in needed):
+            mine = [(day, one) for day, one in needed if one.name == name]
+            asset = self.context.settings.asset(name)
             own = Deadline.of(asset.freshness)
-            days = self.days(asset, one.first, one.last, one.rule, own.moment if own else lambda _: deadline)
-            found += [day for day in days if day.punctuality is not Punctuality.READY]
-        return tuple(found)
+            first, last = min(one.first for _, one in mine), max(one.last for _, one in mine)
+
+            def earliest(input_day: date, mine: Sequence[tuple[date, InputDays]] = mine) -> datetime:
+                times = [deadline_of(day) for day, one in mine if one.first <= input_day <= one.last]
+                return min(times, default=NO_DEADLINE)
+
+            lateness = self.days(asset, first, last, mine[0][1].rule, own.moment if own else earliest)
+            unready = [one for one in lateness if one.punctuality is not Punctuality.READY]
+            for day, one in mine:
+                found.setdefault(day, []).extend(late for late in unready if one.first <= late.day <= one.last)
+        return {day: tuple(inputs) for day, inputs in found.items()}
 
     def _with_history(self, asset: Asset, rule: Rule, day: date, facts: DayFacts) -> DayFacts:
         zone = asset.freshness.time_zone if asset.freshness else "UTC"

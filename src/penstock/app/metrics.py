@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Hashable, Iterator, Mapping
-from datetime import UTC, date, datetime, time, timedelta
-from functools import cached_property
+from datetime import datetime, timedelta
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.app.context import Context
+from penstock.control.deadlines import day_end
 from penstock.control.local_days import days_by_zone
 from penstock.control.select import Selection
 from penstock.errors import DatabaseUnavailable, PenstockError
@@ -107,10 +108,11 @@ class MetricService:
         ranges = self._context.ranges(Selection())
         frozen = [past for span in ranges if (past := _frozen_days(span)) is not None]
         missing = board.first_unattempted([*pauses.days_of(ranges), *frozen])
-        offsets = {(span.source, span.customer_id, span.query_name): span.utc_offset for span in ranges}
+        zones = {customer.id: customer.time_zone for customer in self._context.settings.customers}
+        ends = cache(day_end)
         due: dict[str, datetime] = {}
         for source, customer_id, query_name, day in missing:
-            moment = _due_at(day, offsets[source, customer_id, query_name])
+            moment = ends(day, zones.get(customer_id, "UTC"))
             table = f"{source}.{query_name}"
             due[table] = min(moment, due.get(table, moment))
         counts = board.counts(["source", "query"])
@@ -153,8 +155,3 @@ def _frozen_days(span: ExpectedRange) -> ExpectedRange | None:
         return None
     last = min(span.last, span.frozen_before - timedelta(days=1))
     return ExpectedRange(span.source, span.customer_id, span.query_name, span.first, last)
-
-
-def _due_at(day: date, utc_offset: int) -> datetime:
-    """The end of a day in a time zone with this offset."""
-    return datetime.combine(day + timedelta(days=1), time.min, UTC) - timedelta(seconds=utc_offset)

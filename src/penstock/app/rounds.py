@@ -120,4 +120,5 @@ class RoundService:
             [summary] = published
             facts |= {**summary.counts(), "run_id": summary.run_id, "seconds": summary.seconds}
         planner.conclude(planned.chunks, self._context.now())
+        self._context.workers.record_round(worker_token)
         return facts

@@ -16,6 +16,8 @@ from penstock.errors import ExitCode
 from penstock.plural import counted
 
 if TYPE_CHECKING:
+    from datetime import date as Day
+
     from rich.console import Console
 
     from penstock.app import Workspace
@@ -97,10 +99,15 @@ def _draw(console: Console, days: Sequence[DayLateness], now: datetime) -> None:
             console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def day_lines(day: DayLateness, now: datetime, indent: str = "") -> list[str]:
-    """One day as lines of at most 80 columns, where keys and names allow it."""
+def day_lines(
+    day: DayLateness, now: datetime, indent: str = "", shown: set[tuple[str, Day]] | None = None
+) -> list[str]:
+    """One day as lines of at most 80 columns, where keys and names allow it. The inputs of an input follow where it
+    occurs first."""
     from penstock.control.deadlines import NO_DEADLINE
+    from penstock.views.lateness import first_inputs
 
+    shown = set() if shown is None else shown
     state = f"  {day.punctuality.replace('_', ' ')}" if day.deadline != NO_DEADLINE else ""
     lines = [f"{indent}{day.table} {day.day}{state}"]
     inner = indent + "  "
@@ -117,8 +124,8 @@ def day_lines(day: DayLateness, now: datetime, indent: str = "") -> list[str]:
     if day.missing:
         at = "unknown" if day.expected_at is None else _when(day.expected_at, now)
         lines.append(f"{inner}expected  {at}")
-    for one_input in day.inputs:
-        lines += day_lines(one_input, now, inner)
+    for one_input in first_inputs(day, shown):
+        lines += day_lines(one_input, now, inner, shown)
     return lines
 
 

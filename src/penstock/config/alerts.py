@@ -27,6 +27,7 @@ class Grouping(StrEnum):
     RULE = "rule"  # everything that the rule finds
     SOURCE = "source"
     TABLE = "table"
+    DAY = "day"  # a day of a table
     CAUSE = "cause"  # failures of one source with the same error class and the same message but for its values
     EACH = "each"  # each backfill
 
@@ -40,17 +41,21 @@ class RuleShape:
     shares: bool = False  # the threshold may be a share of the expected partitions
     filters: tuple[str, ...] = ()
     after: timedelta = timedelta()
+    counts_old_ones: bool = False  # counts only what has been waiting for `after`
 
 
 _R, _S, _T, _C, _E = Grouping.RULE, Grouping.SOURCE, Grouping.TABLE, Grouping.CAUSE, Grouping.EACH
+_D = Grouping.DAY
 SHAPES: dict[RuleKind, RuleShape] = {
     "breaker_open": RuleShape((_S, _R), filters=("source",)),
     "terminal": RuleShape((_C, _T, _S, _R), counts=True, filters=("source", "table")),
     "stale": RuleShape((_T, _S, _R), counts=True, shares=True, filters=("source", "table")),
-    "late": RuleShape((_T, _S, _R), filters=("source", "table")),
+    "late": RuleShape((_D, _T, _S, _R), filters=("source", "table")),
     "backfill_finished": RuleShape((_E,)),
     "run_broken": RuleShape((_R,), counts=True),
-    "publication_stuck": RuleShape((_T, _S, _R), counts=True, filters=("source", "table"), after=timedelta(minutes=30)),
+    "publication_stuck": RuleShape(
+        (_T, _S, _R), counts=True, filters=("source", "table"), after=timedelta(minutes=30), counts_old_ones=True
+    ),
 }
 
 
@@ -112,7 +117,7 @@ class AlertRule(Declared):
     threshold: Annotated[Threshold, BeforeValidator(_threshold), PlainSerializer(str, when_used="json")] | None = None
     after: Duration | None = None
     include_at_risk: bool = False
-    group_by: Literal["rule", "source", "table", "cause"] | None = None
+    group_by: Literal["rule", "source", "table", "day", "cause"] | None = None
     quiet_hours: QuietHours | None = None
     repeat: Duration | None = None
 
@@ -135,8 +140,9 @@ class AlertRule(Declared):
         ),
         "include_at_risk": KeyDoc("For `late`: fires also when the deadline is at risk.", "true"),
         "group_by": KeyDoc(
-            "What one alert is about: everything (`rule`), a source, a table, or failures with the same cause."
-            " Default: `source` for `breaker_open`, `cause` for `terminal`, `rule` for `run_broken`, else `table`.",
+            "What one alert is about: everything (`rule`), a source, a table, a day of a table (only `late`), or"
+            " failures with the same cause. Default: `source` for `breaker_open`, `cause` for `terminal`, `day` for"
+            " `late`, `rule` for `run_broken`, else `table`.",
             "source",
         ),
         "quiet_hours": KeyDoc(

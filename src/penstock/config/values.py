@@ -141,6 +141,8 @@ def _duration(value: object) -> timedelta:
         length = timedelta()
     if length <= timedelta():
         raise ValueError(f"{value!r} is not a duration: write 30s, 5m, 2h or 30d")
+    if length > MAX_DURATION:
+        raise ValueError(f"{value!r} is too long: at most {format_duration(MAX_DURATION)}")
     return length
 
 
@@ -148,12 +150,9 @@ def duration(text: str) -> timedelta:
     """Parse a duration such as 30s, 5m, 2h or 30d. Raises UsageError beyond MAX_DURATION, so that the result can be
     added to and subtracted from the current time."""
     try:
-        length = _duration(text)
+        return _duration(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if length > MAX_DURATION:
-        raise UsageError(f"{text!r} is too long: at most {format_duration(MAX_DURATION)}")
-    return length
 
 
 def format_duration(length: timedelta) -> str:

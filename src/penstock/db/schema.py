@@ -42,6 +42,7 @@ worker = sa.Table(
     sa.Column("heartbeat_at", UtcTimestamp, nullable=False),
     sa.Column("stopped_at", UtcTimestamp),
     sa.Column("is_control_loop", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("round_at", UtcTimestamp),  # the end of the last round of a control loop
     sa.PrimaryKeyConstraint("token", name="worker_pk"),
 )
 

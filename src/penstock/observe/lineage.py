@@ -17,6 +17,7 @@ from penstock.contract.contract import Contract
 from penstock.errors import ConfigError, TransientError
 from penstock.observe.column_lineage import InputColumn, LineageUnknown, column_lineage
 from penstock.partition import AssetKind
+from penstock.redaction import SECRETS
 from penstock.state.assets import AssetRun
 from penstock.warehouse.heads import TableHead
 
@@ -122,7 +123,7 @@ class _EventBuilder:
         if asset.rejected:
             counts = f"{asset.rejected:,} of {asset.rejected + asset.accepted:,} partitions were rejected"
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-                f"{counts}, for example: {asset.error}", "PYTHON"
+                f"{counts}, for example: {SECRETS.hide(str(asset.error))}", "PYTHON"
             )
         return facets
 

@@ -6,6 +6,7 @@ A log line is an event of `penstock.observe.log_events` with its facts:
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -87,6 +88,9 @@ class _StderrHandler(logging.StreamHandler[Any]):
     def stream(self, stream: Any) -> None:
         raise AttributeError("the stream is always sys.stderr")
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Ignore a line that cannot be written. The default writes its arguments, which may hold secrets, to stderr."""
+
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: `at`, `level`, `event`, `logger`, the fields of the present work, and the facts."""
@@ -98,7 +102,11 @@ class JsonFormatter(logging.Formatter):
         line = {**_head(record), **current_log_fields(), **_facts(record), **_head(record)}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(_without_secrets(line), default=_shown, option=orjson.OPT_NON_STR_KEYS).decode()
+        hidden = _without_secrets(line)
+        try:
+            return orjson.dumps(hidden, default=_shown, option=orjson.OPT_NON_STR_KEYS).decode()
+        except TypeError:  # an integer of more than 64 bits, or text that is not valid Unicode
+            return json.dumps(_with_text_keys(hidden), default=_shown)
 
 
 class PlainFormatter(logging.Formatter):
@@ -117,7 +125,7 @@ def _head(record: logging.LogRecord) -> dict[str, str]:
     return {
         "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
         "level": record.levelname.lower(),
-        "event": record.getMessage() if _is_ours(record) else "library.message",
+        "event": _message(record) if _is_ours(record) else "library.message",
         "logger": record.name,
     }
 
@@ -126,7 +134,14 @@ def _facts(record: logging.LogRecord) -> Mapping[str, Any]:
     if _is_ours(record):
         found: Mapping[str, Any] = getattr(record, "facts", {})
         return found
-    return {"message": record.getMessage().strip()}
+    return {"message": _message(record).strip()}
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 - a library passed arguments that do not fit its message
+        return f"{record.msg} {record.args}"
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -137,10 +152,20 @@ def _without_secrets(value: Any) -> Any:
     if isinstance(value, str):
         return SECRETS.hide(value)
     if isinstance(value, Mapping):
-        return {_without_secrets(name): _without_secrets(item) for name, item in value.items()}
+        return {_key(name): _without_secrets(item) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_without_secrets(item) for item in value]
     return value
+
+
+def _key(name: Any) -> Any:
+    return name if isinstance(name, int | float | None) else _shown(name)
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _with_text_keys(item) for name, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
 def _shown(value: Any) -> str:

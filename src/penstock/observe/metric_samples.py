@@ -143,6 +143,8 @@ def _workers(found: Sequence[WorkerCounts]) -> Iterator[Sample]:
     loops = by_kind.get(True)
     if loops is not None and loops.last_heartbeat is not None:
         yield Sample(m.LOOP_HEARTBEAT, (), loops.last_heartbeat.timestamp())
+    if loops is not None and loops.last_round is not None:
+        yield Sample(m.LOOP_ROUND, (), loops.last_round.timestamp())
 
 
 def _orders(found: Sequence[OrderCount], now: datetime) -> Iterator[Sample]:

@@ -108,6 +108,10 @@ WORKERS = _gauge(
 LOOP_HEARTBEAT = _gauge(
     "control_loop_heartbeat_timestamp_seconds", "Newest heartbeat of any control loop; absent before the first."
 )
+LOOP_ROUND = _gauge(
+    "control_loop_round_timestamp_seconds",
+    "End of the newest round of any control loop; absent before the first. A loop whose round hangs has a heartbeat.",
+)
 PROJECTION_LAG = _gauge("projection_lag_events", "Positions of the ledger that the projections are behind.")
 LEDGER_POSITION = _gauge("ledger_position", "Position of the newest event of the ledger.")
 ORDERS = _gauge("orders", "Orders for the control loop by state.", "state")
@@ -122,5 +126,5 @@ FAMILIES: tuple[Family, ...] = (
     FINISHED_RUNS, OPEN_RUNS, OLDEST_RUN, RUN_DURATION, RUN_FINISHED,
     PUBLISH_DUE, PUBLISH_LAG, PUBLICATION_DURATION, PUBLICATION_FINISHED,
     BREAKER, QUOTA_LEFT, QUOTA_BUDGET, QUOTA_RENEWS,
-    BACKFILL, WORKERS, LOOP_HEARTBEAT, PROJECTION_LAG, LEDGER_POSITION, ORDERS, OLDEST_ORDER,
+    BACKFILL, WORKERS, LOOP_HEARTBEAT, LOOP_ROUND, PROJECTION_LAG, LEDGER_POSITION, ORDERS, OLDEST_ORDER,
 )  # fmt: skip

@@ -6,7 +6,7 @@ nothing. One worker evaluates at a time: it holds the row of the cursor while it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
@@ -34,7 +34,7 @@ from penstock.state.alert_records import (
 _ALERT, _DELIVERY, _CURSOR = schema.alert, schema.alert_delivery, schema.alert_cursor
 KEPT = timedelta(days=30)  # how long recovered alerts and finished deliveries are kept
 
-Decide = Callable[[Sequence[Alert]], AlertChanges]
+Decide = Callable[[Sequence[Alert], Collection[str]], AlertChanges]  # also of the alerts with unsent notifications
 
 
 class AlertStore:
@@ -67,7 +67,7 @@ class AlertStore:
             held = connection.execute(sa.select(_CURSOR).with_for_update()).one_or_none()
             if held is None or held.worker_token != worker_token or _cursor(held) != before:
                 raise LeaseLost("another control loop evaluates the alerts")
-            changes = decide(_alerts(connection))
+            changes = decide(_alerts(connection), _unsent(connection))
             reach("alerts.decided")
             _write(connection, changes)
             reach("alerts.written")
@@ -96,6 +96,11 @@ class AlertStore:
 def _alerts(connection: Connection) -> list[Alert]:
     rows = connection.execute(sa.select(_ALERT).order_by(_ALERT.c.rule, _ALERT.c.subject))
     return [_alert(row) for row in rows]
+
+
+def _unsent(connection: Connection) -> set[str]:
+    waiting = sa.select(_DELIVERY.c.alert_id).where(_DELIVERY.c.state == DeliveryState.WAITING.value).distinct()
+    return set(connection.scalars(waiting))
 
 
 def _alert(row: Row[Any]) -> Alert:

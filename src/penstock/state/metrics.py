@@ -55,12 +55,14 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounts:
-    """Workers of one kind: alive, and lost without deregistering in the last day; and the newest heartbeat of any."""
+    """Workers of one kind: alive, and lost without deregistering in the last day; the newest heartbeat of any, and the
+    end of the newest round of a control loop."""
 
     is_control_loop: bool
     alive: int
     lost: int
     last_heartbeat: datetime | None
+    last_round: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +190,9 @@ def worker_counts(connection: Connection) -> list[WorkerCounts]:
         sa.func.count().filter(running, leased),
         sa.func.count().filter(running, sa.not_(leased), recent),
         sa.func.max(beat, type_=UtcTimestamp()),
+        sa.func.max(_WORKER.c.round_at, type_=UtcTimestamp()),
     ).group_by(_WORKER.c.is_control_loop)
-    return [WorkerCounts(bool(loop), alive, lost, last) for loop, alive, lost, last in connection.execute(statement)]
+    return [WorkerCounts(bool(loop), *counts) for loop, *counts in connection.execute(statement)]
 
 
 def quota_windows(connection: Connection, limits: Mapping[str, Sequence[RateLimit]]) -> list[QuotaWindow]:

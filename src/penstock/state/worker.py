@@ -57,6 +57,12 @@ class WorkerStore:
         statement = sa.update(worker).where(worker.c.token == token).values(heartbeat_at=self._now())
         self._database.transact(lambda connection: connection.execute(statement))
 
+    def record_round(self, token: str) -> None:
+        """Record that a control loop finished a round: its heartbeat continues while a round hangs."""
+        worker = schema.worker
+        statement = sa.update(worker).where(worker.c.token == token).values(round_at=self._now())
+        self._database.transact(lambda connection: connection.execute(statement))
+
     def stop(self, token: str) -> None:
         worker = schema.worker
         statement = sa.update(worker).where(worker.c.token == token).values(stopped_at=self._now())

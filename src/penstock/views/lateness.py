@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.views.document import Document
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import date, datetime
 
     from penstock.control.lateness import DayLateness
     from penstock.control.lateness_history import DayCompletion, TableHistory
@@ -22,10 +23,12 @@ def late_document(days: Sequence[DayLateness]) -> Document:
     return Document({"counts": counts, "items": [day_fields(day) for day in days], "total": len(days)})
 
 
-def day_fields(day: DayLateness) -> dict[str, Any]:
-    """One day of a table. A day without a deadline has null."""
+def day_fields(day: DayLateness, shown: set[tuple[str, date]] | None = None) -> dict[str, Any]:
+    """One day of a table. A day without a deadline has null. Below one day, the inputs of an input are listed where it
+    occurs first: the size of a chain grows with its tables and days, not with its paths."""
     from penstock.control.deadlines import NO_DEADLINE
 
+    shown = set() if shown is None else shown
     has_deadline = day.deadline != NO_DEADLINE
     return {
         "table": day.table,
@@ -46,8 +49,16 @@ def day_fields(day: DayLateness) -> dict[str, Any]:
             }
             for one in day.missing
         ],
-        "inputs": [day_fields(one) for one in day.inputs],
+        "inputs": [day_fields(one, shown) for one in first_inputs(day, shown)],
     }
+
+
+def first_inputs(day: DayLateness, shown: set[tuple[str, date]]) -> Iterator[DayLateness]:
+    """The inputs of a day; those in `shown`, to which the others are added, without their own inputs."""
+    for one in day.inputs:
+        is_first = (one.table, one.day) not in shown
+        shown.add((one.table, one.day))
+        yield one if is_first else replace(one, inputs=())
 
 
 def history_document(tables: Sequence[TableHistory], days: Sequence[DayCompletion], now: datetime) -> Document:

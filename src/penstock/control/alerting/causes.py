@@ -7,9 +7,11 @@ import re
 from functools import lru_cache
 
 _LENGTH = 300
-# The order matters: a date is not a number, and a quoted value may contain anything.
+# The order matters: a partition key and a date are no numbers, and a quoted value may contain anything. An apostrophe
+# inside of a word quotes nothing.
 _VALUES = (
-    (re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`"), "'*'"),
+    (re.compile(r"\b[a-z][a-z0-9_]*/[^/\s]+/[a-z0-9_]+/\d{4}-\d\d-\d\d\b"), "*"),
+    (re.compile(r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|`[^`]*`"), "'*'"),
     (re.compile(r"https?://\S+|s3://\S+|(?<!\w)/[\w./-]+"), "*"),
     (re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b"), "*"),
     (re.compile(r"\d+(?:[.,:/T-]\d+)*"), "#"),

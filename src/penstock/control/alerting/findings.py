@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from urllib.parse import urlencode
 
-from penstock.config.alerts import AlertRule, Grouping
+from penstock.config.alerts import AlertRule, Grouping, Threshold
 from penstock.control.alerting.policy import Condition
 
 EVERYTHING = "all"  # the subject of a rule that is not grouped
@@ -26,15 +26,19 @@ class Finding:
     since: datetime
     message: str
     cause: str | None = None
+    day: date | None = None
     expected: int = 0
     example: str | None = None
 
 
 def conditions_of(
-    rule: AlertRule, findings: Iterable[Finding], console: str | None, active: Collection[str] = ()
+    rule: AlertRule, findings: Iterable[Finding], now: datetime, console: str | None, active: Collection[str] = ()
 ) -> list[Condition]:
     """The conditions of a rule: one for each subject that reaches the threshold. `console` is the address of the
-    console, for links. `active` are the subjects of alerts that are not over: their causes keep their own alert."""
+    console, for links. `active` are the subjects of alerts that are not over: their causes keep their own alert.
+
+    A threshold of several partitions is reached `now`, however old the first of them is, unless the rule counts only
+    those that are old enough."""
     groups: dict[str, list[Finding]] = {}
     for one in findings:
         if rule.covers(one.source, one.table):
@@ -48,7 +52,8 @@ def conditions_of(
             largest = sorted(
                 (one for one in found if one.count), key=lambda one: (-one.count, one.table or one.source, one.message)
             )
-            first_seen = min(one.since for one in largest)
+            is_old = rule.least == Threshold() or rule.shape.counts_old_ones
+            first_seen = min(one.since for one in largest) if is_old else now
             link = None if console is None else console + _path(rule, largest)
             conditions.append(
                 Condition(rule.label, subject, count, first_seen, _message(largest), largest[0].example, link)
@@ -62,6 +67,8 @@ def _subject(grouping: Grouping, finding: Finding) -> str:
             return finding.source
         case Grouping.TABLE:
             return finding.table or finding.source
+        case Grouping.DAY:
+            return f"{finding.table}/{finding.day}"
         case Grouping.CAUSE:
             return finding.cause or finding.source
         case _:
@@ -69,10 +76,12 @@ def _subject(grouping: Grouping, finding: Finding) -> str:
 
 
 def _limited(groups: dict[str, list[Finding]], active: Collection[str]) -> dict[str, list[Finding]]:
-    """At most MOST_CAUSES subjects. Causes with an alert keep it; the others share one beyond the limit."""
+    """At most MOST_CAUSES subjects. Causes with an alert keep it; the others share one beyond the limit. While the
+    shared alert is active, none of its causes gets an alert of its own: it would be reported twice."""
     order = sorted(groups, key=lambda subject: (subject not in active, subject))
-    kept = {subject: groups[subject] for subject in order[:MOST_CAUSES]}
-    others = [finding for subject in order[MOST_CAUSES:] for finding in groups[subject]]
+    most = sum(subject in active for subject in order) if OTHER_CAUSES in active else MOST_CAUSES
+    kept = {subject: groups[subject] for subject in order[:most]}
+    others = [finding for subject in order[most:] for finding in groups[subject]]
     return kept | ({OTHER_CAUSES: others} if others else {})
 
 

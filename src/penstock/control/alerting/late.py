@@ -29,4 +29,5 @@ def _finding(day: DayLateness, now: datetime) -> Finding:
         f" required partitions, deadline {day.deadline:%Y-%m-%d %H:%M} UTC"
     )
     since = min(day.deadline, now)
-    return Finding(source, day.table, 1, since, message + (f"; missing: {causes}" if causes else ""), example=example)
+    text = message + (f"; missing: {causes}" if causes else "")
+    return Finding(source, day.table, 1, since, text, day=day.day, example=example)

@@ -23,19 +23,19 @@ def changes_of(
 ) -> AlertChanges:
     """The alerts and the notifications of an evaluation. `targets_of` names the channels of a rule. A recovery goes to
     the channels that got the firing, also if the rule names others by now or is gone."""
-    alerts, deliveries = [], list[NewDelivery]()
+    alerts, deliveries = dict[tuple[str, str], Alert](), list[NewDelivery]()
     for transition in transitions:
         alert, rule = transition.alert, rules.get(transition.alert.rule)
         if NoticeKind.FIRED in transition.notices and rule is not None:
             alert = replace(alert, channels=tuple(targets_of(rule)))
-        alerts.append(alert)
+        alerts[alert.key] = alert  # the last of several transitions is stored
         not_before = after_quiet_hours(rule.quiet_hours if rule else None, now)
         deliveries += [
             _delivery(alert, rule, kind, channel, now, not_before)
             for kind in transition.notices
             for channel in alert.channels
         ]
-    return AlertChanges(tuple(alerts), tuple(deliveries))
+    return AlertChanges(tuple(alerts.values()), tuple(deliveries))
 
 
 def _delivery(
@@ -72,6 +72,6 @@ def _body(alert: Alert, rule: AlertRule | None, kind: NoticeKind, now: datetime)
         "link": alert.link,
         "since": iso(alert.since),
         "fired_at": iso(alert.fired_at or now),
-        "recovered_at": iso(now) if recovered else None,
+        "recovered_at": iso(alert.recovered_at or now) if recovered else None,
         "at": iso(now),
     }

@@ -55,26 +55,40 @@ def observe(
     now: datetime,
     rules: Mapping[str, AlertRule],
     unknown: Collection[str] = (),
+    unsent: Collection[str] = (),
 ) -> list[Transition]:
-    """Return the alerts that change, by rule and subject. `rules` are those in force, by label: an alert of another
-    rule is over. The alerts of the rules `unknown`, which could not be evaluated, stay as they are.
+    """Return the alerts that change, by rule and subject; several transitions of one subject are in the order of time.
+    `rules` are those in force, by label: an alert of another rule is over. The alerts of the rules `unknown`, which
+    could not be evaluated, stay as they are. An alert with a notification in `unsent` is not repeated: its receiver
+    does not know of it yet.
 
     The order and the repetition of conditions do not matter. A second call with the changed alerts returns nothing.
     """
-    found: dict[tuple[str, str], Condition] = {}
+    found: dict[tuple[str, str], list[Condition]] = {}
     for condition in conditions:
-        other = found.get(condition.key)
-        found[condition.key] = condition if other is None else max(other, condition, key=_rank)
+        found.setdefault(condition.key, []).append(condition)
     known = {alert.key: alert for alert in alerts}
     transitions = []
     for key in sorted(known.keys() | found.keys()):
         rule = rules.get(key[0])
         if key[0] in unknown:
             continue
-        step = _step(known.get(key), found.get(key) if rule else None, rule, now)
-        if step is not None and (step.notices or step.alert != known.get(key)):
-            transitions.append(step)
+        alert = known.get(key)
+        for present in _in_order(found.get(key, ())) if rule else (None,):
+            step = _step(alert, present, rule, now, unsent)
+            if step is not None and (step.notices or step.alert != alert):
+                transitions.append(step)
+                alert = step.alert
     return transitions
+
+
+def _in_order(conditions: Collection[Condition]) -> list[Condition | None]:
+    """The conditions of one subject that are over, by time, and then the one that holds, or None if none does. If only
+    ended ones are given, the last of them is the present."""
+    ended = {(one.ended_at, one.first_seen): one for one in sorted(conditions, key=_rank) if one.ended_at is not None}
+    held = [one for one in conditions if one.ended_at is None]
+    past: list[Condition | None] = [ended[key] for key in sorted(ended)]
+    return [*past, max(held, key=_rank)] if held else past or [None]
 
 
 def episode_id(rule: str, subject: str, episode: int, since: datetime) -> str:
@@ -95,23 +109,32 @@ def _rank(condition: Condition) -> tuple[bool, int, datetime, str, str]:
     return condition.ended_at is None, condition.count, condition.first_seen, *described
 
 
-def _step(alert: Alert | None, condition: Condition | None, rule: AlertRule | None, now: datetime) -> Transition | None:
+def _step(
+    alert: Alert | None, condition: Condition | None, rule: AlertRule | None, now: datetime, unsent: Collection[str]
+) -> Transition | None:
     if condition is not None and condition.ended_at is None and rule is not None:
-        return _held(alert, condition, rule, now)
+        return _held(alert, condition, rule, now, unsent)
     if alert is not None and alert.is_active:  # over: no condition, or one that ended
+        if condition is not None and condition.first_seen < alert.since:
+            return None  # an earlier episode
         notices = (NoticeKind.RECOVERED,) if alert.state is AlertState.FIRING else ()
-        return Transition(replace(alert, state=AlertState.RECOVERED, recovered_at=now), notices)
+        ended = now if condition is None or condition.ended_at is None else min(now, condition.ended_at)
+        over = replace(alert, state=AlertState.RECOVERED, recovered_at=max(alert.since, ended))
+        return Transition(over, notices)
     if condition is None or rule is None:
         return None
     return _passed(alert, condition, rule, now)
 
 
-def _held(alert: Alert | None, condition: Condition, rule: AlertRule, now: datetime) -> Transition:
+def _held(
+    alert: Alert | None, condition: Condition, rule: AlertRule, now: datetime, unsent: Collection[str]
+) -> Transition:
     current = _described(alert, condition) if alert is not None and alert.is_active else _begun(alert, condition, now)
     if current.state is AlertState.PENDING and now - current.since >= rule.holds_for:
         fired = replace(current, state=AlertState.FIRING, fired_at=now, notified_at=now, notices=1)
         return Transition(fired, (NoticeKind.FIRED,))
-    if current.notified_at is not None and rule.repeat is not None and now - current.notified_at >= rule.repeat:
+    is_due = current.notified_at is not None and rule.repeat is not None and now - current.notified_at >= rule.repeat
+    if is_due and current.alert_id not in unsent:
         return Transition(replace(current, notified_at=now, notices=current.notices + 1), (NoticeKind.REPEATED,))
     return Transition(current)
 
@@ -124,7 +147,9 @@ def _passed(alert: Alert | None, condition: Condition, rule: AlertRule, now: dat
     if ended - condition.first_seen < rule.holds_for:
         return None
     begun = replace(_begun(alert, condition, now), since=condition.first_seen)
-    over = replace(begun, state=AlertState.RECOVERED, fired_at=now, notified_at=now, notices=1, recovered_at=now)
+    over = replace(
+        begun, state=AlertState.RECOVERED, fired_at=now, notified_at=now, notices=1, recovered_at=min(now, ended)
+    )
     is_point = rule.rule == "backfill_finished"
     return Transition(over, (NoticeKind.FIRED,) if is_point else (NoticeKind.FIRED, NoticeKind.RECOVERED))
 

@@ -18,6 +18,7 @@ from penstock.state.alert_records import BrokenRuns
 from penstock.state.records import Breaker
 
 _BROKEN = ("broken", "abandoned")
+EndedIncident = tuple[BrokenRuns, datetime]  # broken runs, and when a run ended normally after them
 
 
 def open_breakers(breakers: Iterable[Breaker]) -> list[Finding]:
@@ -104,36 +105,37 @@ def finished_backfills(rule: AlertRule, backfills: Iterable[FinishedBackfill], c
     ]
 
 
-def fold_runs(before: BrokenRuns | None, ended: Sequence[Fact]) -> tuple[BrokenRuns | None, BrokenRuns | None]:
+def fold_runs(before: BrokenRuns | None, ended: Sequence[Fact]) -> tuple[BrokenRuns | None, list[EndedIncident]]:
     """Fold the ends of runs, in the order of the ledger. Returns the broken runs since the last run that ended
-    normally, and those before it, if there were none when the fold began: an incident that began and ended here."""
-    broken, passed = before, None
+    normally, and each incident that a run ended normally."""
+    broken, over = before, list[EndedIncident]()
     for fact in ended:
         if fact.payload["end"] in _BROKEN:
             since, runs = (fact.occurred_at, 0) if broken is None else (broken.since, broken.runs)
             broken = BrokenRuns(since, runs + 1, str(fact.run_id))
         elif fact.payload["end"] == "done" and broken is not None:
-            passed, broken = (broken if before is None else None), None
-    return broken, passed
+            over.append((broken, fact.occurred_at))
+            broken = None
+    return broken, over
 
 
 def broken_runs(
-    rule: AlertRule, broken: BrokenRuns | None, passed: BrokenRuns | None, now: datetime, console: str | None
+    rule: AlertRule, broken: BrokenRuns | None, ended: Iterable[EndedIncident], console: str | None
 ) -> list[Condition]:
-    """The condition that runs break; or that they broke, and one ended normally since."""
-    found = broken or passed
-    if found is None or not rule.least.is_reached(found.runs):
-        return []
-    times = "" if found.runs == 1 else f", the last of {found.runs:,} in a row"
+    """The conditions that runs broke, and that a run ended normally since; and the condition that they break now."""
+    incidents: list[tuple[BrokenRuns, datetime | None]] = [*ended, *([(broken, None)] if broken else [])]
     return [
         Condition(
             rule.label,
             EVERYTHING,
             found.runs,
             found.since,
-            f"run {found.last_run_id} broke{times}: see `penstock runs show {found.last_run_id}`",
+            f"run {found.last_run_id} broke{'' if found.runs == 1 else f', the last of {found.runs:,} in a row'}:"
+            f" see `penstock runs show {found.last_run_id}`",
             example=found.last_run_id,
             link=None if console is None else f"{console}/runs/{found.last_run_id}",
-            ended_at=None if broken else now,
+            ended_at=ended_at,
         )
+        for found, ended_at in incidents
+        if rule.least.is_reached(found.runs)
     ]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 
 from penstock.config.alerts import ChannelSettings
 from penstock.observe.notifications.message import Channel
 
 
 def target_names(name: str, settings: ChannelSettings) -> tuple[str, ...]:
-    """The targets of a channel: `ops`, or `ops[0]`, `ops[1]` if it has several addresses."""
-    addresses = settings.apprise or ()
-    return (name,) if len(addresses) <= 1 else tuple(f"{name}[{number}]" for number in range(len(addresses)))
+    """The targets of a channel: `ops` of a webhook, and `ops[1f0c2a]` for each address of Apprise. A name follows its
+    address, so a recovery finds the receiver of the firing after addresses were added or reordered."""
+    if settings.kind == "webhook":
+        return (name,)
+    return tuple(f"{name}[{sha256(address.encode()).hexdigest()[:6]}]" for address in settings.apprise or ())
 
 
 def open_targets(channels: Mapping[str, ChannelSettings]) -> dict[str, Channel]:

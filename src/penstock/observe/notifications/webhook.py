@@ -47,7 +47,8 @@ class Webhook:
         if self._secret is not None:
             headers[SIGNATURE] = signature(self._secret, int(now.timestamp()), body)
         try:
-            response = self._client.post(self._url, content=body, headers=headers)
+            with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+                pass  # the status decides; a body that never ends would hold up all other notifications
         except (httpx.HTTPError, httpx.InvalidURL) as error:  # the text may hold the address, which may hold a key
             raise DeliveryFailed(f"the webhook does not respond: {type(error).__name__}") from None
         if not response.is_success:

@@ -16,6 +16,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("worker", sa.Column("is_control_loop", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("worker", sa.Column("round_at", UtcTimestamp()))
     op.create_table(
         "api_token",
         sa.Column("token_id", sa.Text(), nullable=False),
