@@ -20,7 +20,7 @@ from penstock.observe.logs import JsonFormatter
 from penstock.observe.tracing import tracer
 from penstock.redaction import SECRETS
 from support.cli import in_process, penstock
-from support.workspaces import customer_id, open_at, run, write_workspace
+from support.workspaces import customer_id, key, open_at, run, write_workspace
 
 FEW = 32
 RUN = {"penstock.run": 1, "penstock.batch": 3, "penstock.stage": 4, "penstock.publish": 1}
@@ -98,6 +98,8 @@ def test_the_trace_of_an_attempt_is_found_by_its_run(
     assert ws.status.run_page(summary.run_id).trace_id == trace_id
     shown = in_process("runs", "show", summary.run_id, "--json", workspace=tmp_path).document
     assert shown["trace_id"] == trace_id
+    attempts = in_process("state", "history", str(key(1)), "--json", workspace=tmp_path).document["items"]
+    assert [attempt["trace_id"] for attempt in attempts] == [trace_id]
     lines = [json.loads(text) for text in caplog.text.splitlines()]
     mine = [line for line in lines if line.get("run_id") == summary.run_id]
     assert {line["event"] for line in mine} >= {"run.started", "run.finished"}

@@ -17,6 +17,7 @@ from penstock.control.requeue import MOVED, SCANNED
 from penstock.control.select import Selection, due_range
 from penstock.errors import PenstockError
 from penstock.expected import ExpectedRange
+from penstock.flow.trace import TRACEPARENT, trace_id_of
 from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
 from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.source.concurrency import requests_in_flight
@@ -278,6 +279,15 @@ class PartitionService:
         from penstock.control.retry import next_retry
 
         return next_retry(self._context.settings.asset(view.key.query_name).retry, view, self._context.now())
+
+    def trace_ids(self, attempts: Sequence[Attempt]) -> dict[str, str]:
+        """The ids of the traces that attempts belong to, by run; runs that were not traced are left out.
+
+        >>> ws.partitions.trace_ids(ws.context.state.attempts(key))
+        """
+        filters = self._context.state.run_filters({attempt.run_id for attempt in attempts})
+        found = {run_id: trace_id_of(given.get(TRACEPARENT)) for run_id, given in filters.items()}
+        return {run_id: trace_id for run_id, trace_id in found.items() if trace_id}
 
     def maturity(self, view: PartitionView) -> str | None:
         """`provisional` if the source may still change this day, else `settled`; None without a trusted run, and for

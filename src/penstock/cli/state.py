@@ -92,7 +92,8 @@ def history(
         if next_run_at:
             console.print(f"next retry: {next_run_at:%Y-%m-%d %H:%M} UTC ({view.control.strategy})")
 
-    show(attempts_document(attempts, authoritative, next_run_at), as_json, draw)
+    document = attempts_document(attempts, authoritative, next_run_at, ws.partitions.trace_ids(attempts))
+    show(document, as_json, draw)
 
 
 def _draw_states(console: Console, views: Sequence[PartitionView], total: int, following: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import date, datetime
 from typing import Any
@@ -276,6 +276,13 @@ class StateReader:
             table = schema.partition_attempt
             rows = connection.execute(sa.select(table).where(*_is(table, key)).order_by(table.c.attempt_no.desc()))
             return [attempt_of(row) for row in rows]
+
+    def run_filters(self, run_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
+        """What these runs were started with; unknown runs are left out."""
+        run = schema.run
+        statement = sa.select(run.c.run_id, run.c.filters).where(run.c.run_id.in_(run_ids))
+        with self._database.snapshot() as connection:
+            return {row.run_id: row.filters for row in connection.execute(statement)}
 
     def failed(self, ranges: Sequence[ExpectedRange], until: datetime | None = None) -> list[FailedPartition]:
         """Return the failed partitions of `ranges` in key order, with the facts that a manual retry depends on. With

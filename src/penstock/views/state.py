@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +47,20 @@ def state_item(
     }
 
 
-def attempts_document(attempts: Sequence[Attempt], authoritative: str | None, next_run_at: datetime | None) -> Document:
-    """Every attempt of a partition, newest first. `next_run_at` is the time of the retry that follows the newest."""
-    items = [_attempt(a, authoritative, next_run_at if at == 0 else None) for at, a in enumerate(attempts)]
+def attempts_document(
+    attempts: Sequence[Attempt],
+    authoritative: str | None,
+    next_run_at: datetime | None,
+    trace_ids: Mapping[str, str] | None = None,
+) -> Document:
+    """Every attempt of a partition, newest first. `next_run_at` is the time of the retry that follows the newest. An
+    attempt of a run in `trace_ids` has the id of its trace."""
+    traces = trace_ids or {}
+    items = [
+        _attempt(a, authoritative, next_run_at if at == 0 else None)
+        | ({"trace_id": traces[a.run_id]} if a.run_id in traces else {})
+        for at, a in enumerate(attempts)
+    ]
     return listing(items, len(attempts))
 
 

@@ -69,7 +69,9 @@ def list_attempts(call: Call) -> Document:
     [view] = ws.partitions.find(Selection(keys=(key,)))
     has_authority = view.state.status is PartitionStatus.SUCCESS
     authoritative = view.state.current_run_id if has_authority else None
-    return attempts_document(ws.context.state.attempts(key), authoritative, ws.partitions.next_run_at(view))
+    attempts = ws.context.state.attempts(key)
+    next_run_at, traces = ws.partitions.next_run_at(view), ws.partitions.trace_ids(attempts)
+    return attempts_document(attempts, authoritative, next_run_at, traces)
 
 
 ROUTES = (

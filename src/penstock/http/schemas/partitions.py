@@ -135,6 +135,7 @@ class Attempt(Model):
     approved_at: datetime | None
     demoted_at: datetime | None
     next_run_at: datetime | None
+    trace_id: str | None = None
 
 
 class Attempts(Model):
