@@ -61,7 +61,7 @@ docs: $(VENV)/.dev ## write the generated reference pages and build the site in 
 lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	$(BIN)/pip install --quiet uv==0.13.7
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra console -o requirements/runtime.lock
-	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra postgres --extra s3 --extra polars --extra google-ads --extra http --extra openlineage --extra connect --extra console --extra oidc --extra client --extra alerts --extra tracing --group dev -o requirements/dev.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra postgres --extra s3 --extra polars --extra google-ads --extra http --extra oauth --extra openlineage --extra connect --extra console --extra oidc --extra client --extra alerts --extra tracing --group dev -o requirements/dev.lock
 	printf 'duckdb==1.5.5\nduckdb-extension-delta==1.5.5\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/delta-reader.lock
 	grep -E '^[a-z].*==' requirements/dev.lock | grep -v '^pyspark==' | sed 's/ *\\$$//' > $(VENV)/constraints.txt
 	for version in 4.0 4.1 4.2; do printf 'pyspark[connect]==%s.*\npytest\npytest-timeout\n' $$version | $(BIN)/uv pip compile pyproject.toml - --constraint $(VENV)/constraints.txt --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/spark-$$version.lock; done

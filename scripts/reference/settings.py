@@ -20,7 +20,7 @@ from penstock.source.demo import DemoOptions
 from penstock.source.files import Delivery, FilesOptions
 from penstock.source.google_ads.options import Options as GoogleAdsOptions
 from penstock.source.google_ads.options import QueryOptions as GoogleAdsQueryOptions
-from penstock.source.http import HttpOptions, Request
+from penstock.source.http_options import HttpOptions, Request
 from penstock.source.options import Options
 from penstock.source.sql import SqlOptions, SqlQueryOptions
 

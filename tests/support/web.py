@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 
@@ -17,6 +19,18 @@ class Asked:
     path: str
     params: Mapping[str, str]
     headers: Mapping[str, str]
+    method: str = "GET"
+    body: bytes = b""
+
+    @property
+    def document(self) -> Any:
+        """The JSON of the body."""
+        return json.loads(self.body)
+
+    @property
+    def form(self) -> dict[str, str]:
+        """The fields of a form in the body."""
+        return dict(parse_qsl(self.body.decode()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +58,15 @@ def service(answer: Callable[[Asked], Said]) -> Iterator[Service]:
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            asked = Asked(parts.path, dict(parse_qsl(parts.query)), {k.lower(): v for k, v in self.headers.items()})
+            self._answer()
+
+        def do_POST(self) -> None:
+            self._answer()
+
+        def _answer(self) -> None:
+            parts, headers = urlsplit(self.path), {k.lower(): v for k, v in self.headers.items()}
+            body = self.rfile.read(int(headers.get("content-length", 0)))
+            asked = Asked(parts.path, dict(parse_qsl(parts.query)), headers, self.command, body)
             here.asked.append(asked)
             said = answer(asked)
             self.send_response(said.status)

@@ -321,7 +321,7 @@ def test_every_request_is_paid_for() -> None:
 @pytest.mark.parametrize(
     ("own", "options", "message"),
     [
-        ({"url": "items"}, {}, "queries.q.options: url or params must have {date}, or {first_date} and {last_date}"),
+        ({"url": "items"}, {}, "queries.q.options: url, params, body or form must have {date}, or {first_date} and"),
         ({"url": "{first_date}/{last_date}"}, {}, "queries.q.options: date_field: is missing"),
         ({"url": "{date}/{first_date}"}, {}, "{first_date} cannot be filled in (known here: {customer_id}, "),
         ({"url": "ftp://x/{date}"}, {}, "queries.q.options: url: write http:// or https:// and the address"),

@@ -20,6 +20,7 @@ from penstock.config.checks import check_from_mapping
 from penstock.config.loading import load_settings
 from penstock.config.values import Declared, KeyDoc
 from penstock.errors import PenstockError
+from penstock.source import http_options
 from penstock.source.google_ads import options as google_ads
 from penstock.source.options import Options, read_options
 from penstock.source.paging import Offsets, PageNumbers
@@ -56,7 +57,20 @@ ALONGSIDE = {
         for key in ("from", "until", "time_zone")
     },
 }
-NEEDS = {
+NEEDS: dict[tuple[Any, str], list[str]] = {
+    **{
+        (model, key): ["method"]
+        for model in (http_options.Request, http_options.HttpOptions)
+        for key in ("body", "form")
+    },
+    **{
+        (http_options.ReportJob, key): ["result_address"]
+        for key in http_options.ReportJob.model_fields
+        if "result" not in key
+    },
+    (http_options.ErrorRule, "values"): ["path"],
+    (http_options.ErrorRule, "error_class"): ["status"],
+    (http_options.ErrorRule, "retry_after"): ["status"],
     (google_ads.Options, "insecure"): ["endpoint"],
     (google_ads.QueryOptions, "conditions"): ["resource"],
     (google_ads.QueryOptions, "select"): ["resource"],

@@ -98,6 +98,7 @@ class Stages:
     in_flight: dict[str, int | None] = field(default_factory=dict)  # requests at a time, by source
     fetched: dict[AttemptKey, Extracted] = field(default_factory=dict)  # of the present batch, by jobs that ended
     observed: set[AttemptKey] = field(default_factory=set)  # those that the breaker of their source knows of
+    warned: set[tuple[str, str]] = field(default_factory=set)  # warnings that were reported, by source
     stopped: Flag = field(default_factory=Flag)
     projected: float = field(default_factory=time.monotonic)
 
@@ -233,6 +234,7 @@ class Stages:
             old = self._old(attempts) if work.source.quotas else set()
             fetch = partial(self._extract, customers, report)
             found = deps.limits.fetch(work, attempts, old, fetch) if attempts else []
+            self._report_warnings(source, found)
             if answered := [i for i in (*kept, *found) if not i.unsent and i.attempt not in self.observed]:
                 self._limit_requests(source, answered)
                 deps.guard.observe(source, observation(answered))
@@ -250,6 +252,14 @@ class Stages:
     def _keep(self, found: list[Extracted]) -> list[Extracted]:
         self.fetched.update((item.attempt, item) for item in found if not item.unsent)
         return found
+
+    def _report_warnings(self, source: str, found: Sequence[Extracted]) -> None:
+        """Report what the source warned of, each text once in a run."""
+        for text in sorted({text for item in found for text in item.warnings}):
+            if (source, text) not in self.warned:
+                self.warned.add((source, text))
+                self.deps.listener.say(f"{source}: {text}")
+                log.warning("source.warned", extra={"facts": {"source": source, "warning": text}})
 
     def _limit_requests(self, source: str, found: Sequence[Extracted]) -> None:
         """Halve the requests in flight for the rest of the run after a quota error, and report their number."""

@@ -29,6 +29,7 @@ LOG_EVENTS: dict[str, str] = {
     "attempts.rejected": "Attempts of one source were rejected with one class of error; `partition` is an example.",
     "attempts.cancelled": "Attempts of one source were closed without a verdict; `partition` is an example.",
     "loads.failed": "Accepted partitions could not be published; `partition` is an example.",
+    "source.warned": "A source announced something that fails nothing yet, such as the end of its API.",
     "quota.not_settled": "Unused requests of a claim could not be returned. They are lost until the window renews.",
     "models.refused": "A model was left out of the round, because Spark refuses its code or its checks.",
     "models.stale_unknown": "Stale partitions of models are not derived again, because the projections are damaged.",

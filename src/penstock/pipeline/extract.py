@@ -65,11 +65,13 @@ _OUTCOMES = pa.schema(
         ("retry_after", pa.float64()),
         ("unsent", pa.bool_()),
         ("requests", pa.int64()),  # of all spans of the batch, in its first row
+        ("warnings", pa.list_(pa.string())),  # the same
     ]
 )
 _OUTCOMES_DDL = (
     "query string, customer_id string, logical_date date, record_count long, payload_sha256 string,"
-    " payload_bytes long, error_class string, error_message string, retry_after double, unsent boolean, requests long"
+    " payload_bytes long, error_class string, error_message string, retry_after double, unsent boolean, requests long,"
+    " warnings array<string>"
 )
 
 
@@ -87,6 +89,7 @@ class Extracted:
     judged: bool = True  # False: the error does not lead to a verdict
     unsent: bool = False  # the claimed requests were used up before its own were sent
     requests: int = 0  # sent for this and other results of the job; their sum counts
+    warnings: tuple[str, ...] = ()  # of the source, about this and other results of the job
 
     @classmethod
     def failed(cls, attempt: AttemptKey, error_class: ErrorClass, message: str, *, judged: bool = True) -> Self:
@@ -208,7 +211,7 @@ def _worker(extraction: Extraction, stopped: Event | None = None) -> Work:
                 outcomes = [row for span in fetcher.fetch_all() for row in span.outcomes()]
             lake.sync()  # sealed data is durable before it is reported
             if outcomes:
-                outcomes[0]["requests"] = budget.take_spent()
+                outcomes[0] |= {"requests": budget.take_spent(), "warnings": sorted(context.warnings)}
             yield pa.RecordBatch.from_pylist(outcomes, schema=_OUTCOMES)
 
     return work
@@ -226,4 +229,5 @@ def _extracted(row: dict[str, Any], source: str, run_id: RunId) -> Extracted:
         row.get("retry_after"),
         unsent=bool(row.get("unsent")),
         requests=row.get("requests") or 0,
+        warnings=tuple(row.get("warnings") or ()),
     )

@@ -72,7 +72,7 @@ def _lines(file: IO[AnyStr], name: str) -> Iterator[AnyStr]:
 def csv_reader(fields: Sequence[Field], delimiter: str, encoding: str) -> Reader:
     """Return a reader that converts cells to the JSON value of their field's type. A cell that cannot be converted is
     passed on as text, and the contract rejects it; an empty one is null."""
-    converters = {field.name: _converter(field.type) for field in fields}
+    converters = {field.name: cell_converter(field.type) for field in fields}
     # The limit of the process is small by default; lines are bounded before they are parsed.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
@@ -113,7 +113,8 @@ def _header(cells: Sequence[str], name: str) -> list[str]:
     return header
 
 
-def _converter(kind: str) -> Converter:
+def cell_converter(kind: str) -> Converter:
+    """Return the conversion of a text that is not empty to the JSON value of a type. A text that does not fit stays."""
     match kind:
         case "long":
             return _as_whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from penstock.errors import DataError
 
@@ -12,13 +12,21 @@ from penstock.errors import DataError
 RATIO_COUNTS_FROM = 64 * 1024 * 1024
 
 
-class Inflated(io.RawIOBase):
-    """The decompressed bytes of a gzip stream. Raises DataError after more than `most_bytes` bytes, or more than
-    `most_ratio` times the compressed bytes that were read so far."""
+class Readable(Protocol):
+    """A stream that returns what it has."""
 
-    def __init__(self, file: BinaryIO, name: str, most_bytes: int, most_ratio: int) -> None:
+    def read1(self, size: int, /) -> bytes: ...
+
+
+class Inflated(io.RawIOBase):
+    """The decompressed bytes of a gzip stream, or of `inside`, a compressed member of `file`. Raises DataError after
+    more than `most_bytes` bytes, or more than `most_ratio` times the compressed bytes that were read so far."""
+
+    def __init__(
+        self, file: BinaryIO, name: str, most_bytes: int, most_ratio: int, inside: Readable | None = None
+    ) -> None:
         self._file = file
-        self._inside = gzip.GzipFile(fileobj=file)
+        self._inside: Readable = inside or gzip.GzipFile(fileobj=file)
         self._name = name
         self._most_bytes = most_bytes
         self._most_ratio = most_ratio

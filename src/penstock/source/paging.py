@@ -1,4 +1,4 @@
-"""Paging of web services: by page number, by offset, by a cursor in the response, or by a link."""
+"""Paging of web services: by page number, by offset, by a cursor or the last record, or by a link."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pydantic
 
 from penstock.config.values import KeyDoc
 from penstock.source.options import Options
+
+_NO_MORE = (None, "", False, "false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,33 @@ class Page:
     """The facts of a response that determine the next request."""
 
     records: int
-    cursor: Any
+    also: Any  # the value at the path `also` of the kind of paging
     link: str | None
+    last: Any = None  # the value of the last record
 
 
-class _Sized(Options):
+class _Sent(Options):
+    """A kind that sends a parameter: in the address, or in the body of a POST."""
+
+    is_number: ClassVar[bool] = False
+    place: Literal["params", "body"] | None = None
+
+    documentation: ClassVar = {
+        "place": KeyDoc(
+            "Where the parameters are sent. Default: in the `body` or `form` if the request has one, else in the"
+            " address. In a `body`, a dotted name is a path.",
+            "body",
+        ),
+    }
+
+
+class _Sized(_Sent):
+    is_number = True
     size_param: str | None = None
     size: int | None = pydantic.Field(default=None, ge=1)
 
     documentation: ClassVar = {
+        **_Sent.documentation,
         "size_param": KeyDoc("The parameter with the number of records to return. Needs `size`.", "limit"),
         "size": KeyDoc("The number of records of a full page; a page with fewer is the last one.", "100"),
     }
@@ -100,7 +120,7 @@ class Offsets(_Sized):
         )
 
 
-class Cursor(Options):
+class Cursor(_Sent):
     """Each response has the cursor of the next one at the dotted path `next`; the last has none."""
 
     kind: Literal["cursor"]
@@ -108,6 +128,7 @@ class Cursor(Options):
     next: str = pydantic.Field(min_length=1)
 
     documentation: ClassVar = {
+        **_Sent.documentation,
         "kind": KeyDoc("Each page names the next one.", "cursor"),
         "param": KeyDoc("The parameter with the cursor.", "after"),
         "next": KeyDoc("The dotted path to the cursor of the next page.", "meta.next"),
@@ -117,7 +138,61 @@ class Cursor(Options):
         return Step()
 
     def after(self, step: Step, page: Page) -> Step | None:
-        return None if page.cursor in (None, "", False) else Step({self.param: str(page.cursor)})
+        return None if page.also in _NO_MORE else Step({self.param: str(page.also)})
+
+    @property
+    def also(self) -> str | None:
+        return self.next
+
+
+class LastRecord(_Sent):
+    """Each request names the last record that was received, until a response has no more."""
+
+    kind: Literal["last_record"]
+    param: str
+    field: str = "id"
+    more: str = pydantic.Field(min_length=1)
+
+    documentation: ClassVar = {
+        **_Sent.documentation,
+        "kind": KeyDoc("Pages begin after a record.", "last_record"),
+        "param": KeyDoc("The parameter with the record.", "starting_after"),
+        "field": KeyDoc("The field of a record that names it.", "id"),
+        "more": KeyDoc("The dotted path to whether more records follow.", "has_more"),
+    }
+
+    def first(self) -> Step:
+        return Step()
+
+    def after(self, step: Step, page: Page) -> Step | None:
+        name = page.last.get(self.field) if isinstance(page.last, dict) else None
+        return None if page.also in _NO_MORE or name is None else Step({self.param: str(name)})
+
+    @property
+    def also(self) -> str | None:
+        return self.more
+
+
+class NextAddress(Options):
+    """Each response has the address of the next one at a dotted path; the last has none."""
+
+    kind: Literal["next_url"]
+    path: str = pydantic.Field(min_length=1)
+
+    documentation: ClassVar = {
+        "kind": KeyDoc("Each page has the address of the next one.", "next_url"),
+        "path": KeyDoc("The dotted path to the address. It must be on the same host.", "paging.next"),
+    }
+
+    def first(self) -> Step:
+        return Step()
+
+    def after(self, step: Step, page: Page) -> Step | None:
+        return None if page.also in _NO_MORE else Step(url=str(page.also))
+
+    @property
+    def also(self) -> str | None:
+        return self.path
 
 
 class Links(Options):
@@ -136,4 +211,6 @@ class Links(Options):
         return None if page.link is None else Step(url=page.link)
 
 
-Paging = Annotated[PageNumbers | Offsets | Cursor | Links, pydantic.Field(discriminator="kind")]
+Paging = Annotated[
+    PageNumbers | Offsets | Cursor | LastRecord | NextAddress | Links, pydantic.Field(discriminator="kind")
+]

@@ -30,10 +30,16 @@ Row = Mapping[str, Any] | bytes | PenstockError | Complete
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The run that a source works for, and its request budget."""
+    """The run that a source works for, its request budget, and its warnings."""
 
     run_id: RunId
     budget: Budget = field(default_factory=Budget, compare=False)
+    warnings: set[str] = field(default_factory=set, compare=False)
+
+    def warn(self, text: str) -> None:
+        """Report a fact that fails nothing and that the operator should know, such as the announced end of an API. The
+        run shows each text once."""
+        self.warnings.add(text)
 
 
 @dataclass(frozen=True, slots=True)

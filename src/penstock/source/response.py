@@ -33,13 +33,27 @@ class Record(NamedTuple):
         change is passed on whole, and the validator rejects it."""
         if without is not None and isinstance(self.value, dict) and without in self.value:
             try:
-                row = _EXACT.decode(self.text)
+                row = self.exact()
                 del row[without]
                 return orjson.dumps(row)
             except (ValueError, TypeError):
                 pass
         # in valid JSON line breaks occur only between values
         return self.text.replace("\n", " ").encode()
+
+    def exact(self) -> Any:
+        """The value with numbers as fragments of JSON that keep all their digits. Raises ValueError if a field occurs
+        twice."""
+        return _EXACT.decode(self.text)
+
+    @classmethod
+    def of_line(cls, line: bytes) -> Record:
+        """The record of one line of JSON. Raises DataError if it is not JSON."""
+        try:
+            text = line.decode("utf-8")
+            return cls(text, _UNTYPED.decode(text))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"is not valid JSON: {error}") from error
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -59,9 +73,9 @@ _EXACT = json.JSONDecoder(
 
 class ResponsePage:
     """The list at the path `records`, and the value at the path `also`, for example the cursor of the next page. Raises
-    DataError if there is no list."""
+    DataError if there is no list, unless it `is_optional`."""
 
-    def __init__(self, text: str, records: Trail, also: Trail | None = None) -> None:
+    def __init__(self, text: str, records: Trail, also: Trail | None = None, *, is_optional: bool = False) -> None:
         self._text = text
         self._wanted = records
         self._also = also
@@ -76,7 +90,7 @@ class ResponsePage:
             raise DataError(f"is not valid JSON: {error}") from error
         if self._skip(end) != len(text):
             raise DataError(f"is not valid JSON: something follows its end at character {end + 1}")
-        if not self._has_list:
+        if not self._has_list and not is_optional:
             raise DataError(f"has no list at {self._place}")
 
     @property
@@ -91,7 +105,7 @@ class ResponsePage:
             return self._object(at, where)
         value, end = _UNTYPED.raw_decode(self._text, at)
         if self._also is not None and where == self._also[: len(where)]:
-            self.also = _inside(value, self._also[len(where) :])
+            self.also = inside(value, self._also[len(where) :])
         return end
 
     def _object(self, at: int, where: Trail) -> int:
@@ -137,7 +151,13 @@ class ResponsePage:
         return at + 1
 
 
-def _inside(value: Any, where: Trail) -> Any:
+def inside(value: Any, where: Trail) -> Any:
+    """The value at a path; a number is a place in a list. None if there is none."""
     for name in where:
-        value = value.get(name) if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and len(name) < 10 and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
     return value
