@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import yaml
 
 from penstock.app import Workspace, alert_sender, load_workspace
 from penstock.app.alert_loop import AlertLoop, run_once
@@ -264,6 +265,33 @@ def test_a_publication_that_waits_too_long_fires_and_recovers(build: Build, hook
     house.execute(sa.delete(schema.publish_due))
     house.tick(1)
     assert [kind for kind, _ in hook.notices()] == [FIRED, RECOVERED]
+
+
+def test_an_api_that_ends_is_in_the_status_and_an_alert(build: Build, hook: Receiver) -> None:
+    house = build({"rule": "api_end"})
+    folder = house.workspace.settings.root
+    file = folder / "penstock.yaml"
+    body = yaml.safe_load(file.read_text())
+
+    def use(version: str) -> None:
+        body["sources"]["ads"] = {"kind": "google_ads", "api_version": version}
+        file.write_text(yaml.safe_dump(body))
+        house.workspace.close()
+        house.workspace = load_workspace(folder, house.clock)
+
+    use("v23")
+    house.clock.now = datetime(2026, 12, 2, 23, tzinfo=UTC)
+    house.tick()
+    assert hook.notices() == []
+    house.tick(60)
+    assert hook.notices() == [(FIRED, "api_end/ads")]
+    message = "ads: Google Ads API v23 ends on 2027-02-01, in 60 days: set `api_version` to a newer one"
+    assert hook.events[0]["data"]["message"] == message
+    assert message in house.workspace.partitions.source_errors()
+    use("v26")
+    house.tick(1)
+    assert hook.notices()[1:] == [(RECOVERED, "api_end/ads")]
+    house.workspace.close()
 
 
 def test_stale_and_late_tables_fire_and_recover(build: Build, hook: Receiver) -> None:

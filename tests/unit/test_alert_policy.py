@@ -51,6 +51,7 @@ def test_every_rule_of_the_workspace_file_is_read(tmp_path: Path) -> None:
         "rule: late, name: only_late, channels: [team]",
         "rule: backfill_finished",
         "rule: run_broken",
+        "rule: api_end, source: demo",
         'rule: publication_stuck, quiet_hours: {from: "22:00", until: "07:00", time_zone: Europe/Berlin}',
     ).alerts
     assert {rule.rule for rule in alerts.rules} == set(KINDS) == set(SHAPES)

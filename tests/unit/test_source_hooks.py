@@ -10,8 +10,10 @@ import pytest
 from penstock.config.loading import load_settings
 from penstock.config.settings import SourceSettings
 from penstock.config.source_hooks import SourceHooks
+from penstock.control.api_sunset import ending_apis
 from penstock.control.filters import customer_ids
 from penstock.errors import ConfigError
+from penstock.source.google_ads.version import DEFAULT, SUNSETS, versions
 from penstock.source.horizon import horizon
 from penstock.source.registry import hooks_of
 
@@ -82,3 +84,31 @@ def test_a_class_that_cannot_be_imported_has_no_hooks(tmp_path: Path, module: st
 
 def test_a_filter_accepts_an_account_as_google_ads_shows_it() -> None:
     assert customer_ids(["123-456-7890", "corner-shop", "1"]) == ("1234567890", "corner-shop", "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "today", "expected"),
+    [
+        ({"api_version": "v23"}, date(2026, 12, 2), []),
+        ({"api_version": "v23"}, date(2026, 12, 3), ["ends on 2027-02-01, in 60 days"]),
+        ({"api_version": "v22"}, date(2026, 12, 3), ["ended on 2026-10-07"]),
+        ({}, date(2027, 9, 2), ["ends on 2027-11-01, in 60 days"]),  # the default version
+        ({"api_version": "v99"}, date(2030, 1, 1), []),
+    ],
+)
+def test_an_api_that_ends_is_reported_sixty_days_before(
+    options: dict[str, str], today: date, expected: list[str]
+) -> None:
+    sources = [
+        SourceSettings(name="ads", kind="google_ads", options=options),
+        SourceSettings(name="demo", kind="demo"),
+    ]
+    found = [end.describe(today) for end in ending_apis(sources, hooks_of, today)]
+    for text, when in zip(found, expected, strict=True):
+        assert text.startswith("ads: Google Ads API v")
+        assert f"{when}: set `api_version` to a newer one" in text
+
+
+def test_every_version_of_the_installed_client_has_an_end() -> None:
+    assert set(versions()) <= set(SUNSETS)
+    assert DEFAULT in versions()

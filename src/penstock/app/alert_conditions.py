@@ -12,9 +12,11 @@ from penstock.app.context import Context
 from penstock.config.alerts import AlertRule, RuleKind
 from penstock.control.alerting import rules
 from penstock.control.alerting.findings import Finding, conditions_of
+from penstock.control.api_sunset import ending_apis
 from penstock.control.select import Selection
 from penstock.errors import PenstockError
 from penstock.redaction import SECRETS
+from penstock.source.registry import hooks_of
 from penstock.state.alert_records import Alert, BrokenRuns, EvaluationCursor
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class ConditionCollector:
     def _kinds(self) -> Mapping[RuleKind, Callable[[AlertRule, set[str]], list[Condition]]]:
         return {
             "breaker_open": self._breakers,
+            "api_end": self._api_ends,
             "terminal": self._terminal,
             "stale": self._stale,
             "late": self._late,
@@ -101,6 +104,10 @@ class ConditionCollector:
 
     def _breakers(self, rule: AlertRule, active: set[str]) -> list[Condition]:
         return self._conditions(rule, rules.open_breakers(self._context.breakers.all()))
+
+    def _api_ends(self, rule: AlertRule, active: set[str]) -> list[Condition]:
+        ends = ending_apis(self._context.settings.sources.values(), hooks_of, self._now.date())
+        return self._conditions(rule, rules.api_ends(ends, self._now))
 
     def _terminal(self, rule: AlertRule, active: set[str]) -> list[Condition]:
         return self._conditions(rule, rules.terminal_failures(self._failures), active)

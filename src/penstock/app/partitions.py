@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.app.context import Context
 from penstock.clock import last_day_over
 from penstock.contract.contract import Contract
+from penstock.control.api_sunset import ending_apis
 from penstock.control.breaker import describe
 from penstock.control.ranges import count_partitions, iter_pages, without_frozen
 from penstock.control.requeue import MOVED, SCANNED
@@ -21,6 +22,7 @@ from penstock.flow.trace import TRACEPARENT, trace_id_of
 from penstock.lifecycle import Act, Outcome, PartitionStatus, PlanReason
 from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.source.concurrency import requests_in_flight
+from penstock.source.registry import hooks_of
 from penstock.state.records import Attempt, PartitionView
 from penstock.warehouse.withdrawn import demoted_inputs
 
@@ -148,12 +150,14 @@ class PartitionService:
         return tuple(f"{stage} {state}" for stage, state in run.states(str(key)).items())
 
     def source_errors(self) -> list[str]:
-        """The sources for which attempts are held back, each with the reason.
+        """The sources for which attempts are held back, each with the reason, and those whose API ends soon.
 
         >>> ws.partitions.source_errors()
         """
-        found = (describe(breaker, self._context.now()) for breaker in self._context.breakers.all())
-        return [message for message in found if message]
+        now = self._context.now()
+        found = (describe(breaker, now) for breaker in self._context.breakers.all())
+        ends = ending_apis(self._context.settings.sources.values(), hooks_of, now.date())
+        return [*(message for message in found if message), *(end.describe(now.date()) for end in ends)]
 
     def unfinished_runs(self) -> list[str]:
         """A message for each killed run that no later run continues; empty for a database role that may not read runs.

@@ -19,9 +19,16 @@ _NAMED = 5
 
 
 def source_kinds(ws: Workspace) -> str:
-    """Check the kinds, options and queries of all sources. Raises ConfigError with every mistake."""
+    """Check the kinds, options and queries of all sources. Raises ConfigError with every mistake. The result also names
+    APIs that end soon."""
+    from penstock.control.api_sunset import ending_apis
+    from penstock.source.registry import hooks_of
+
     run_all(lambda settings=settings: _refuse(ws, settings) for settings in ws.settings.sources.values())  # type: ignore[misc]
-    return ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
+    today = ws.context.now().date()
+    ends = ending_apis(ws.settings.sources.values(), hooks_of, today)
+    kinds = ", ".join(f"{name} ({settings.kind})" for name, settings in ws.settings.sources.items())
+    return "; warning: ".join([kinds, *(end.describe(today) for end in ends)])
 
 
 def source_places(ws: Workspace) -> str:

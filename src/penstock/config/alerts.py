@@ -17,7 +17,9 @@ from penstock.config.values import LIST, Declared, Duration, KeyDoc, Name, Names
 
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)%")
 
-RuleKind = Literal["breaker_open", "terminal", "stale", "late", "backfill_finished", "run_broken", "publication_stuck"]
+RuleKind = Literal[
+    "breaker_open", "terminal", "stale", "late", "backfill_finished", "run_broken", "publication_stuck", "api_end"
+]
 KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
 
 
@@ -48,6 +50,7 @@ _R, _S, _T, _C, _E = Grouping.RULE, Grouping.SOURCE, Grouping.TABLE, Grouping.CA
 _D = Grouping.DAY
 SHAPES: dict[RuleKind, RuleShape] = {
     "breaker_open": RuleShape((_S, _R), filters=("source",)),
+    "api_end": RuleShape((_S, _R), filters=("source",)),
     "terminal": RuleShape((_C, _T, _S, _R), counts=True, filters=("source", "table")),
     "stale": RuleShape((_T, _S, _R), counts=True, shares=True, filters=("source", "table")),
     "late": RuleShape((_D, _T, _S, _R), filters=("source", "table")),
@@ -141,8 +144,8 @@ class AlertRule(Declared):
         "include_at_risk": KeyDoc("For `late`: fires also when the deadline is at risk.", "true"),
         "group_by": KeyDoc(
             "What one alert is about: everything (`rule`), a source, a table, a day of a table (only `late`), or"
-            " failures with the same cause. Default: `source` for `breaker_open`, `cause` for `terminal`, `day` for"
-            " `late`, `rule` for `run_broken`, else `table`.",
+            " failures with the same cause. Default: `source` for `breaker_open` and `api_end`, `cause` for `terminal`,"
+            " `day` for `late`, `rule` for `run_broken`, else `table`.",
             "source",
         ),
         "quiet_hours": KeyDoc(

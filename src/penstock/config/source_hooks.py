@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from penstock.config.assets import Query
@@ -22,6 +23,9 @@ class SourceHooks:
     requests_in_flight: Callable[[Mapping[str, Any]], int | None] | None = None
     # Returns whether each day of a span is a request of its own, given the options of the source and the query.
     asks_by_day: Callable[[Mapping[str, Any], Query], bool] | None = None
+    # Returns the version of the API that these options use, and the day from which the service refuses it; None if that
+    # day is not known.
+    api_end: Callable[[Mapping[str, Any]], tuple[str, date] | None] | None = None
 
 
 HooksOf = Callable[[str], SourceHooks]  # by the kind of a source

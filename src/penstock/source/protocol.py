@@ -64,7 +64,7 @@ class Source(Protocol):
     A source may also have `refuse(query)`, which raises a ConfigError for a query that it cannot fetch: it is
     called before attempts are issued. It may implement Lister and Probed.
 
-    Five hooks of the class are optional. Commands that only read state use them too, so importing the module must be
+    Six hooks of the class are optional. Commands that only read state use them too, so importing the module must be
     cheap: a class that needs a client library imports it inside of functions.
 
     - `keeps`, a `penstock.config.values.Keeps`: how long the source keeps a day. Older partitions are
@@ -76,6 +76,8 @@ class Source(Protocol):
       no `parallelism`. Without it, one for each core.
     - `asks_by_day(options, query)`, a static method: whether each day of a span is a separate request. Then a run
       divides long spans to keep all its requests in flight.
+    - `api_end(options)`, a static method: the version of the API in use, and the day from which the service refuses it,
+      or None. `status`, `doctor`, runs and the alert `api_end` warn in time.
     """
 
     in_date_order: bool

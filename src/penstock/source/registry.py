@@ -81,6 +81,7 @@ def hooks_of(kind: str) -> SourceHooks:
         getattr(found, "normalise_customer", None),
         getattr(found, "requests_in_flight", None),
         getattr(found, "asks_by_day", None),
+        getattr(found, "api_end", None),
     )
 
 

@@ -96,7 +96,7 @@ def _path(rule: AlertRule, findings: Sequence[Finding]) -> str:
     sources = sorted({one.source for one in findings})
     tables = sorted({one.table for one in findings if one.table})
     match rule.rule:
-        case "breaker_open":
+        case "breaker_open" | "api_end":
             return "/sources"
         case "terminal":
             words = {"status": "failed"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, time
 from typing import Any
 
 from penstock.config.alerts import AlertRule
 from penstock.control.alerting.causes import cause_subject, normalised
 from penstock.control.alerting.findings import EVERYTHING, Finding
 from penstock.control.alerting.policy import Condition
+from penstock.control.api_sunset import WARNED, ApiEnd
 from penstock.lifecycle import DisplayStatus
 from penstock.plural import counted
 from penstock.projections.fact import Fact
@@ -27,6 +28,14 @@ def open_breakers(breakers: Iterable[Breaker]) -> list[Finding]:
         Finding(one.source, None, 1, one.opened_at, f"the breaker of {one.source} is open: {one.error_message}")
         for one in breakers
         if one.opened_at is not None
+    ]
+
+
+def api_ends(ends: Iterable[ApiEnd], now: datetime) -> list[Finding]:
+    """The sources whose API ends soon. The condition holds since the first day of the warning."""
+    return [
+        Finding(end.source, None, 1, datetime.combine(end.day - WARNED, time.min, UTC), end.describe(now.date()))
+        for end in ends
     ]
 
 

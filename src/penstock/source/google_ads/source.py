@@ -16,6 +16,7 @@ from penstock.source.google_ads import gaql
 from penstock.source.google_ads.client import Connection, login_from
 from penstock.source.google_ads.options import Options, QueryOptions
 from penstock.source.google_ads.rows import Read, row_reader
+from penstock.source.google_ads.version import DEFAULT, SUNSETS
 from penstock.source.options import read_options
 from penstock.source.protocol import COMPLETE, Account, Row, RunContext
 
@@ -45,6 +46,12 @@ class GoogleAdsSource:
         if not _DIGITS.fullmatch(digits):
             raise ValueError("must be digits")
         return digits
+
+    @staticmethod
+    def api_end(options: Mapping[str, Any]) -> tuple[str, date] | None:
+        """The version in use, and the day from which Google refuses it."""
+        version = str(options.get("api_version") or DEFAULT)
+        return (version, SUNSETS[version]) if version in SUNSETS else None
 
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
         self._options = read_options(Options, options)

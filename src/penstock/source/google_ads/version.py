@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,18 @@ from typing import Any
 from penstock.errors import ConfigError
 
 DEFAULT = "v26"
+
+# The day from which requests of a version fail, by Google's announcements and its projected schedule, of which only the
+# month is known: then the first of the month. State of 18 November 2026.
+SUNSETS = {
+    "v20": date(2026, 6, 10),
+    "v21": date(2026, 8, 5),
+    "v22": date(2026, 10, 7),
+    "v23": date(2027, 2, 1),
+    "v24": date(2027, 5, 1),
+    "v25": date(2027, 8, 1),
+    "v26": date(2027, 11, 1),
+}
 
 _PACKAGE = "google.ads.googleads"
 
