@@ -118,10 +118,10 @@ def test_the_query_of_freshness_returns_the_newest_publication(house: Harness, t
     published = house.workspace.sql("SELECT published_at FROM system.partition_status").read_all()
     times = published["published_at"].to_pylist()
     assert len(set(times)) == 2
-    assert duckdb.sql(query).fetchall() == [(max(times),)]
+    assert duckdb.execute(query).fetchall() == [(max(times),)]
     house.workspace.operations.demote(NEW, reason="wrong")
     house.workspace.status.advance()
-    assert duckdb.sql(query).fetchall() == [(min(times),)], "rows that were withdrawn are not fresh"
+    assert duckdb.execute(query).fetchall() == [(min(times),)], "rows that were withdrawn are not fresh"
 
 
 def test_versions_that_fit_are_read_as_one_table(house: Harness, tmp_path: Path) -> None:
