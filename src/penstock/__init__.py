@@ -117,6 +117,13 @@ def reader(path: str = ".") -> Reader:
     return open_reader(path)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Register `%%penstock_sql` and `%penstock_sql`: IPython calls this for `%load_ext penstock`."""
+    from penstock.notebook import register
+
+    register(shell)
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         found = globals()[name] = getattr(import_module(_LAZY[name]), name)

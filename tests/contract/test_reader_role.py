@@ -48,6 +48,7 @@ QUESTIONS: dict[str, Callable[[Reader], Any]] = {
     "partitions": lambda reader: reader.partitions(limit=3),
     "partition": lambda reader: reader.partition(str(key(1))),
     "why": lambda reader: reader.why(str(key(1))),
+    "grid": lambda reader: reader.grid("campaign_daily"),
     "settled_until": lambda reader: reader.settled_until(TABLE),
     "snapshots": lambda reader: reader.snapshots(),
     "withdrawn_since": lambda reader: reader.withdrawn_since("then", [TABLE]),

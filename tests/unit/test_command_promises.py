@@ -110,6 +110,7 @@ COMMANDS: dict[str, str] = {
     "ledger rebuild": "workspace answers",
     "ledger export": "workspace answers previews audited",
     "lineage emit": "workspace answers",
+    "dbt sources": "workspace answers",
     "audit list": "workspace answers pages",
     "db migrate": "workspace answers",
     "db roles": "workspace answers previews",

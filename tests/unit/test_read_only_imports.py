@@ -84,6 +84,7 @@ CALLS: dict[str, str] = {
     "ledger tail": "",
     "ledger export": "--dry-run",
     "lineage emit": "{loaded_run}",
+    "dbt sources": "--output {folder}/sources.yml",
     "audit list": "",
     "db migrate": "",
     "db roles": "--dry-run",

@@ -7,13 +7,14 @@ import hashlib
 import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
 from penstock.control.local_days import days_by_zone
 from penstock.control.select import Selection
 from penstock.errors import UsageError
+from penstock.html import COLOURS, fragment, mark, marked_rows, paragraph, text
 from penstock.projections.ledger_cache import LedgerCache
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _KEPT_GRIDS = 8
 _KEPT_COUNTS = 64
 _KEPT_COUNT_BYTES = 64 * 1024 * 1024
+_SHOWN_CUSTOMERS, _SHOWN_DAYS = 50, 62  # in a notebook
 MOST_GROUPS = 100_000  # of one document of counts
 
 
@@ -39,6 +41,35 @@ class Grid:
     gzipped: bytes
     digest: str
     layout: str  # of the customers and days: labels and codes with the same layout belong together
+
+    def _repr_html_(self) -> str:
+        """The first 50 customers and the newest 62 days, one mark for each partition."""
+        from penstock.projections.status_codes import MARKS
+
+        codes = self.codes
+        start = max(0, codes.days - _SHOWN_DAYS)
+        first, last = codes.first + timedelta(days=start), codes.first + timedelta(days=codes.days - 1)
+        rows = [(customer, self._marks(row, start)) for row, customer in enumerate(codes.customers[:_SHOWN_CUSTOMERS])]
+        legend = " &nbsp; ".join(f"{mark(sign, COLOURS[name], name)} {text(name)}" for name, sign in MARKS.items())
+        left = max(0, len(codes.customers) - _SHOWN_CUSTOMERS)
+        omitted = [f"{left:,} more customers"] * bool(left) + [f"{start:,} older days"] * bool(start)
+        return fragment(
+            f"{self.asset}, {first} to {last}, a mark for each day",
+            marked_rows(rows),
+            f"<p>{legend}</p>",
+            paragraph(f"not shown: {', '.join(omitted)}") if omitted else "",
+        )
+
+    def _marks(self, row: int, start: int) -> str:
+        from penstock.projections.status_codes import MARKS
+
+        found, at = [], start
+        for name, number in self.codes.runs(row, start):
+            first, last = (self.codes.first + timedelta(days=day) for day in (at, at + number - 1))
+            days = f"{first}" if number == 1 else f"{first} to {last}"
+            found.append(mark(MARKS[name] * number, COLOURS[name], f"{days}: {name}") if name else " " * number)
+            at += number
+        return "".join(found)
 
 
 class GridService:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Unpack, overload
 
 from penstock.app.context import Context
 from penstock.app.data import DataService
+from penstock.app.grids import GridService
 from penstock.app.partitions import PartitionHandle, PartitionService
 from penstock.app.raw_runs import RawService
 from penstock.app.readiness import ReadinessService
 from penstock.app.status import StatusService
 from penstock.clock import Clock, utc_now
 from penstock.config.loading import find_workspace, load_settings
-from penstock.control.filters import AnyCustomers, ReadOptions, SliceFilters
+from penstock.control.filters import AnyCustomers, AnyDay, ReadOptions, SliceFilters, day_range
 from penstock.control.select import Selection
 from penstock.db.engine import Database
 from penstock.lake import open_lake
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.app.grids import Grid
     from penstock.control.requested_days import RequestedDays
     from penstock.control.why import Why
     from penstock.raw.reader import RawRun
@@ -61,12 +63,13 @@ class Reader:
     enough for everything but `why`.
     """
 
-    __slots__ = ("_context", "_data", "_partitions", "_raw", "_readiness")
+    __slots__ = ("_context", "_data", "_grids", "_partitions", "_raw", "_readiness")
 
     def __init__(self, context: Context) -> None:
         status = StatusService(context)
         self._context = context
         self._data = DataService(context, status)
+        self._grids = GridService(context, status)
         self._partitions = PartitionService(context, status)
         self._raw = RawService(context)
         self._readiness = ReadinessService(context)
@@ -224,6 +227,13 @@ class Reader:
         >>> print(penstock.reader("my-workspace").why("demo/1000000001/campaign_daily/2024-06-01"))
         """
         return self._partitions.why(key)
+
+    def grid(self, query: str, *, since: AnyDay | None = None, until: AnyDay | None = None) -> Grid:
+        """The display status of a query or model: a row for each customer, a column for each day. A notebook shows it.
+
+        >>> penstock.reader("my-workspace").grid("campaign_daily", since="2024-06-01")
+        """
+        return self._grids.grid(query, *day_range(None, since, until))
 
     def settled_until(self, table: str) -> Day | None:
         """The last day of this table that its source no longer changes.

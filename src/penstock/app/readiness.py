@@ -79,11 +79,11 @@ class ReadinessService:
 
         >>> ws.wait_for("demo.campaign_daily", date="2024-06-01", patience="10m")
         """
-        from penstock.warehouse.readiness import Rule, wait_for
+        from penstock.warehouse.readiness import CoverageDays, Rule, wait_for
 
         tables = [table] if isinstance(table, str) else list(table)
         return wait_for(
-            lambda: [day for name in tables for day in self.coverage(name, **filters)],
+            lambda: CoverageDays(day for name in tables for day in self.coverage(name, **filters)),
             Rule(str(require)),
             time_span(patience, "patience"),
             glance=lambda: self._day_counts(tables, filters),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.app.backfills import BackfillService
     from penstock.app.customers import CustomerService
     from penstock.app.data import DataService
+    from penstock.app.dbt import DbtService
     from penstock.app.grids import GridService
     from penstock.app.lateness import LatenessService
     from penstock.app.ledger import LedgerService
@@ -94,6 +95,7 @@ class Workspace:
     activity: ActivityService = _service("activity.ActivityService")
     metrics: MetricService = _service("metrics.MetricService", "status")
     data: DataService = _service("data.DataService", "status")
+    dbt: DbtService = _service("dbt.DbtService", "data")
     readiness: ReadinessService = _service("readiness.ReadinessService")
     lateness: LatenessService = _service("lateness.LatenessService", "status")
     alerts: AlertService = _service("alerts.AlertService", "status", "lateness")

@@ -40,6 +40,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "contract": ("contract",),
     "ledger": ("ledger",),
     "lineage": ("lineage",),
+    "dbt": ("dbt",),
     "audit": ("audit",),
     "db": ("db",),
     "spark": ("spark",),

@@ -12,6 +12,7 @@ from penstock.cli.render import draw_mismatches, show
 from penstock.cli.text_tables import table
 from penstock.errors import UsageError
 from penstock.plural import counted
+from penstock.projections.status_codes import MARKS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +25,15 @@ _GROUPS = ("query", "customer", "date", "month", "source")
 _LARGEST_GRID = 20_000
 
 # The character and the colour of each display status, in the grid and its legend.
-_MARKS = {
-    "materialized": ("█", "green"),
-    "materialized_but_last_attempt_failed": ("▓", "yellow"),
-    "stale": ("▒", "cyan"),
-    "unavailable": ("X", "magenta"),
-    "never_materialized": ("·", "bright_black"),
-    "failed": ("✗", "red"),
+_COLOURS = {
+    "materialized": "green",
+    "materialized_but_last_attempt_failed": "yellow",
+    "stale": "cyan",
+    "unavailable": "magenta",
+    "never_materialized": "bright_black",
+    "failed": "red",
 }
+_MARKS = {name: (mark, _COLOURS[name]) for name, mark in MARKS.items()}
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""Maps the field types of contracts to Arrow types, Spark types, and descriptions of their JSON values."""
+"""Maps the field types of contracts to types of Arrow, Spark and DuckDB, and to descriptions of their JSON values."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ _SPARK = {
     "boolean": "boolean",
     "date": "date",
     "timestamp": "timestamp",
+}
+_DUCKDB = {
+    "long": "BIGINT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
 }
 _DESCRIPTIONS = {
     "long": "a whole number of at most 64 bits",
@@ -80,6 +88,23 @@ def _spark(kind: Kind) -> str:
             return f"struct<{', '.join(f'`{name}`: {_spark(member)}' for name, member in members)}>"
         case _:
             return str(kind)
+
+
+def duckdb_type(text: str) -> str:
+    return _duckdb(kind_of(text))
+
+
+def _duckdb(kind: Kind) -> str:
+    match kind:
+        case Simple(name):
+            return _DUCKDB[name]
+        case DecimalOf():
+            return str(kind).upper()
+        case ArrayOf(element):
+            return f"{_duckdb(element)}[]"
+        case StructOf(members):
+            quoted = (f'"{name}" {_duckdb(member)}' for name, member in members)  # a name may be a word of SQL
+            return f"STRUCT({', '.join(quoted)})"
 
 
 def describe_type(kind: Kind) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Self
@@ -38,6 +39,21 @@ class Deadline:
     def newest_day(self, now: datetime) -> date:
         """The day whose deadline is on the local date of `now`."""
         return now.astimezone(ZoneInfo(self.time_zone)).date() - timedelta(days=self.days)
+
+    def longest_pause(self, zones: Collection[str]) -> timedelta:
+        """The longest time between the publications of two days that are both complete in time, if days end in these
+        time zones: from the end of a day to the deadline of the next one."""
+        length = timedelta(days=self.days, hours=self.at.hour, minutes=self.at.minute)
+        own = _offsets(self.time_zone)
+        east = (theirs - mine for zone in zones for theirs, mine in zip(_offsets(zone), own, strict=True))
+        # days end earlier in the east, and the day on which clocks change may be longer
+        return length + max((timedelta(), *east)) + (max(own) - min(own))
+
+
+def _offsets(time_zone: str) -> list[timedelta]:
+    """The offsets from UTC in January and in July of a fixed year."""
+    zone = ZoneInfo(time_zone)
+    return [datetime(2024, month, 15, tzinfo=zone).utcoffset() or timedelta() for month in (1, 7)]
 
 
 def day_end(day: date, time_zone: str) -> datetime:

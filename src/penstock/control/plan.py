@@ -13,7 +13,9 @@ from penstock.control.ranges import without_frozen
 from penstock.errors import ConfigError
 from penstock.expected import ExpectedRange
 from penstock.flow.graph import FanIn
+from penstock.html import MOST_ROWS, fragment, paragraph, table
 from penstock.lifecycle import AttemptReason, PartitionStatus, PlanReason
+from penstock.plural import counted as counted_noun
 from penstock.state.reader import StateReader
 from penstock.state.records import Candidate, Planned
 from penstock.state.view_sql import Order
@@ -50,6 +52,23 @@ class Plan:
     @property
     def total(self) -> int:
         return sum(self.reasons.values())
+
+    def _repr_html_(self) -> str:
+        beside = {
+            "that another run works on": self.held,
+            "that an operator paused": self.paused,
+            "of models that wait for their inputs": self.waiting,
+            "that are fetched in later runs": self.later,
+            **{f"held back by the breaker of {source}": number for source, number in self.blocked.items()},
+        }
+        return fragment(
+            f"plan of {counted_noun(self.total)}",
+            table(("reason", "partitions"), self.reasons.items()) if self.total else "",
+            table(("partition", "reason"), ((i.key, i.reason) for i in self.items[:MOST_ROWS]), self.total)
+            if self.items
+            else "",
+            *(paragraph(f"{counted_noun(number)} {meaning}") for meaning, number in beside.items() if number),
+        )
 
     def and_models(self, items: Sequence[Planned], fan_ins: Sequence[FanIn], waiting: int) -> Plan:
         """This plan, followed by partitions of models."""

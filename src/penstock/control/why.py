@@ -11,6 +11,7 @@ from penstock.control.lateness import MissingCause
 from penstock.control.missing_causes import SourceWait, cause_of, frozen_state, view_state
 from penstock.errors import ErrorClass
 from penstock.expected import ExpectedRange
+from penstock.html import fragment, items, paragraph, table
 from penstock.lifecycle import DisplayStatus, PartitionStatus
 from penstock.partition import AssetKind, PartitionKey, RunId
 from penstock.plural import counted
@@ -38,7 +39,7 @@ SHOWN_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Why:
-    """The explanation of one partition. `print` and a notebook show it as text."""
+    """The explanation of one partition. `print` shows it as text, a notebook as HTML."""
 
     view: PartitionView
     pointer: Pointer | None
@@ -71,8 +72,34 @@ class Why:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        attempts = [
+            (a.attempt_no, a.outcome or "open", f"{a.finished_at or a.issued_at:%Y-%m-%d %H:%M:%S}", a.error_message)
+            for a in self.attempts[:SHOWN_ATTEMPTS]
+        ]
+        return fragment(
+            f"{self.key}  {self.display}",
+            paragraph(self.headline),
+            table(("", ""), self._facts()),
+            table(("attempt", "outcome", "UTC", "error"), attempts) if attempts else "",
+            items(self._remarks()),
+            paragraph(f"next: {self.next}"),
+        )
+
     def lines(self) -> list[str]:
         """The explanation below the key: headline, facts, attempts, what blocks it and what happens next."""
+        return [
+            f"  {self.headline}",
+            "",
+            *(f"  {name:<10} {fact}" for name, fact in self._facts()),
+            *(_attempt_line(attempt) for attempt in self.attempts[:SHOWN_ATTEMPTS]),
+            "",
+            *(f"  {remark}" for remark in self._remarks()),
+            f"  next: {self.next}",
+        ]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """State, authority, published run and source of the partition, by name."""
         state, pointer = self.view.state, self.pointer
         implicit = "" if self.view.explicit else " (implicit: no row)"
         authority, served = "none", "nothing"
@@ -83,26 +110,26 @@ class Why:
             served = f"run {pointer.run_id}, {counted(pointer.record_count, 'row')}{hidden}"
             served += f", table {pointer.table} version {pointer.table_version}"
         return [
-            f"  {self.headline}",
-            "",
-            f"  {'state':<10} {state.status}{implicit}, {counted(state.attempt_count, 'attempt')} counted",
-            f"  {'authority':<10} {authority}",
-            f"  {'warehouse':<10} {served}",
-            *self._source_line(),
-            *(_attempt_line(attempt) for attempt in self.attempts[:SHOWN_ATTEMPTS]),
-            "",
-            *(f"  warning: {warning['message']}" for warning in self.warnings),
-            *(f"  stale: {reason}" for reason in self.stale),
-            *(f"  blocked by: {block}" for block in self.blocks),
-            f"  next: {self.next}",
+            ("state", f"{state.status}{implicit}, {counted(state.attempt_count, 'attempt')} counted"),
+            ("authority", authority),
+            ("warehouse", served),
+            *self._source_fact(),
         ]
 
-    def _source_line(self) -> list[str]:
+    def _remarks(self) -> list[str]:
+        """The warnings, the reasons why it is stale, and what blocks it."""
+        return [
+            *(f"warning: {warning['message']}" for warning in self.warnings),
+            *(f"stale: {reason}" for reason in self.stale),
+            *(f"blocked by: {block}" for block in self.blocks),
+        ]
+
+    def _source_fact(self) -> list[tuple[str, str]]:
         if self.requests_in_flight is None:
             return []
         met_quota = bool(self.attempts) and self.attempts[0].error_class is ErrorClass.QUOTA
         halved = "; the last run halved them after a quota error" if met_quota else ""
-        return [f"  {'source':<10} at most {counted(self.requests_in_flight, 'request')} in flight{halved}"]
+        return [("source", f"at most {counted(self.requests_in_flight, 'request')} in flight{halved}")]
 
 
 def _attempt_line(attempt: Attempt) -> str:

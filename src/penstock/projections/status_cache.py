@@ -18,6 +18,7 @@ import orjson
 
 from penstock import __version__
 from penstock.expected import ExpectedRange
+from penstock.html import fragment, paragraph, table
 from penstock.projections.current import Current
 from penstock.projections.staleness import Policy, expected_rows, microseconds, policy_rows, window_rows
 from penstock.user_cache import UserCache
@@ -30,6 +31,15 @@ class StatusCounts(NamedTuple):
 
     rows: list[dict[str, Any]]
     flags: dict[str, int]
+
+    def _repr_html_(self) -> str:
+        columns = list(self.rows[0]) if self.rows else []
+        flags = ", ".join(f"{number:,} {name}" for name, number in self.flags.items())
+        return fragment(
+            "partitions by status",
+            table(columns, (list(row.values()) for row in self.rows)),
+            paragraph(f"flags: {flags}") if flags else "",
+        )
 
 
 def status_counts(

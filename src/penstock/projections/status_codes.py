@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 from penstock.lifecycle import DisplayStatus
@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 NOT_EXPECTED = 0
 FAILED = 6  # never materialized, and its last attempt failed
 CODES: dict[str, int] = {str(display): number for number, display in enumerate(DisplayStatus, 1)}
+MARKS = {
+    "materialized": "█",
+    "materialized_but_last_attempt_failed": "▓",
+    "stale": "▒",
+    "unavailable": "X",
+    "never_materialized": "·",
+    "failed": "✗",
+}
 _DISPLAYS = {code: DisplayStatus(name) for name, code in CODES.items()} | {FAILED: DisplayStatus.NEVER_MATERIALIZED}
+_NAMES = {code: name for name, code in CODES.items()} | {FAILED: "failed"}
 
 Owner = tuple[str, str, str]  # source, customer, query
 
@@ -31,6 +40,12 @@ class CodeGrid:
     first: date
     days: int
     content: bytes
+
+    def runs(self, row: int, first: int) -> list[tuple[str | None, int]]:
+        """The status of the days of one customer from the column `first` on, as pairs of a name in MARKS and the number
+        of consecutive days that have it. None: not expected."""
+        codes = self.content[row * self.days + first : (row + 1) * self.days]
+        return [(_NAMES.get(code), len(list(same))) for code, same in groupby(codes)]
 
 
 class StatusCodes:

@@ -23,6 +23,7 @@ from penstock.db.engine import Database
 from penstock.db.expected_days import EXPECTED_DAYS, EXPECTED_RANGES, ranges_json
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange, expected_by_day
+from penstock.html import fragment, table
 from penstock.partition import PartitionKey
 from penstock.warehouse.withdrawn import not_ready
 
@@ -63,6 +64,18 @@ class Coverage:
     @property
     def available(self) -> int:
         return self.expected - len(self.absent)
+
+
+class CoverageDays(list[Coverage]):
+    """Days of tables. A notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = ((day.table, day.day, day.expected, day.available, _few(day.absent)) for day in self)
+        return fragment("coverage by day", table(("table", "day", "expected", "ready", "not ready"), rows))
+
+
+def _few(keys: Sequence[PartitionKey]) -> str:
+    return ", ".join(map(str, keys[:3])) + (f" and {len(keys) - 3:,} more" if len(keys) > 3 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +144,17 @@ def coverage(
     by_day: dict[tuple[str, date], list[PartitionKey]] = {}
     for key in absent:
         by_day.setdefault((key.asset, key.logical_date), []).append(key)
-    return [
+    return CoverageDays(
         Coverage(
-            table,
+            name,
             day,
             count,
-            tuple(sorted(by_day.get((table, day), ()))),
-            tuple(sorted(key for key in by_day.get((table, day), ()) if key in withdrawn)),
-            count - over.get((table, day), 0),
+            tuple(sorted(by_day.get((name, day), ()))),
+            tuple(sorted(key for key in by_day.get((name, day), ()) if key in withdrawn)),
+            count - over.get((name, day), 0),
         )
-        for (table, day), count in expected.items()
-    ]
+        for (name, day), count in expected.items()
+    )
 
 
 def _absent(
