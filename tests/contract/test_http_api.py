@@ -37,7 +37,7 @@ from support.api import ADDRESS, bearer, check_response, problem, route_named, s
 from support.builders import SetClock, everything, rejected
 from support.cli import in_process
 from support.harness import Harness
-from support.workspaces import key
+from support.workspaces import key, open_at, write_workspace
 
 DAY = "2024-06-09"
 API = "/api/v1"
@@ -130,6 +130,20 @@ def test_documents_are_those_of_the_command_line(
         else:
             found["next"] = following
     assert found == expected
+
+
+def test_tables_have_their_first_day_and_models_their_inputs(tmp_path: Path) -> None:
+    model = {"code": "SELECT logical_date, sum(clicks) AS clicks FROM demo.campaign_daily GROUP BY logical_date"}
+    week = {**model, "depends_on": ["demo.campaign_daily"], "needs": "7 days"}
+    opened = open_at(write_workspace(tmp_path, query={"start_date": "2024-06-03"}, models={"week": week}))
+    with served(opened) as client:
+        found = {item["table"]: item for item in client.get(f"{API}/tables").json()["items"]}
+    opened.close()
+    facts = {table: (item["first_expected"], item["inputs"]) for table, item in found.items()}
+    assert facts == {
+        "demo.campaign_daily": ("2024-06-03", []),
+        "models.week": ("2024-06-03", [{"table": "demo.campaign_daily", "days": 7}]),
+    }
 
 
 def paths(workspace: Workspace) -> dict[str, str]:

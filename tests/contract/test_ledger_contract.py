@@ -118,11 +118,37 @@ def test_an_event_that_commits_late_is_not_skipped(harness: LedgerHarness, late_
         assert open_now.wait(20)
     database.transact(tell_quickly)
     first, cursor = harness.ledger.after(START, 100)
+    listed = harness.ledger.tail(100, after=0)
     go_on.set()
     thread.join()
     second, _ = harness.ledger.after(cursor, 100)
     assert sorted(fact.run_id or "" for fact in [*first, *second]) == sorted([slow, quick])
     assert slow in {fact.run_id for fact in second}
+    position = listed[-1]["position"] if listed else 0
+    later = harness.ledger.tail(100, after=position)
+    assert [event["run_id"] for event in listed] == [fact.run_id for fact in first]
+    assert [event["run_id"] for event in later] == [fact.run_id for fact in second]
+
+
+def test_events_are_listed_after_any_position_in_order(harness: LedgerHarness) -> None:
+    def withdraw(connection: sa.Connection) -> None:
+        append(connection, [RunFinished(new_run_id(), "done")], "control", builders.NOW)
+        raise KeyError("PostgreSQL does not assign this position again")
+
+    harness.start(1)
+    with pytest.raises(KeyError):
+        harness.actors.database.transact(withdraw)
+    harness.start(2, 3)
+    everything = harness.ledger.tail(1000)
+    found: list[dict[str, Any]] = []
+    while page := harness.ledger.tail(1, after=found[-1]["position"] if found else 0):
+        found += page
+    assert found == everything
+    last = everything[-1]["position"]
+    assert last > len(everything) or harness.actors.database.dialect == "sqlite"
+    for position in range(last + 2):
+        expected = [event for event in everything if event["position"] > position]
+        assert harness.ledger.tail(1000, after=position) == expected
 
 
 def test_events_of_a_type_are_returned_once_with_the_cursor_after_all_events(harness: LedgerHarness) -> None:

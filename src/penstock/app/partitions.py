@@ -206,6 +206,17 @@ class PartitionService:
             last_day_over(self._context.now(), customer.time_zone) for customer in self._context.settings.customers
         ) - timedelta(days)
 
+    def first_expected(self) -> dict[str, Day]:
+        """The first expected day of each table; tables of which no day is over yet are left out.
+
+        >>> ws.partitions.first_expected()["demo.campaign_daily"]
+        """
+        found: dict[str, Day] = {}
+        for span in self._context.ranges(Selection()):
+            table = f"{span.source}.{span.query_name}"
+            found[table] = min(span.first, found.get(table, span.first))
+        return found
+
     def terminal(
         self, selection: Selection, *, after: PartitionKey | None = None, limit: int | None = None
     ) -> list[tuple[PartitionView, str]]:

@@ -45,6 +45,14 @@ class Client:
         """
         self._transport = Transport(url, token, timeout, verify)
 
+    @property
+    def url(self) -> str:
+        """The address of the server, without a slash at its end.
+
+        >>> client.url
+        """
+        return self._transport.url
+
     def __enter__(self) -> Self:
         return self
 

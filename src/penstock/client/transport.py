@@ -51,6 +51,7 @@ class Transport:
             raise ConfigError("the client needs the package httpx: install `penstock[client]`") from error
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, verify=verify)
+        self.url = str(self._http.base_url).rstrip("/")
         self._failures = (httpx.TransportError,)
         self._known: OrderedDict[str, tuple[str, bytes]] = OrderedDict()  # the ETag and the content
 

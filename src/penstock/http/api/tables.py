@@ -23,13 +23,15 @@ _ROWS = Parameter("limit", "At most this many rows.", "number", default=100, lea
 
 
 def list_tables(call: Call) -> Document:
-    """List tables with their fields and published schema versions."""
+    """List tables with their fields, published schema versions, first day and inputs."""
+    from penstock.partition import MODELS
     from penstock.views.tables import tables_document
 
     ws = call.workspace
     contracts = list(ws.context.contracts.values())
     settled = {contract.asset: ws.partitions.settled_until(contract.asset) for contract in contracts}
-    return tables_document(contracts, ws.maintenance.tables(), settled)
+    models = {f"{MODELS}.{model.name}": model for model in ws.settings.models.values()}
+    return tables_document(contracts, ws.maintenance.tables(), settled, ws.partitions.first_expected(), models)
 
 
 def list_rows(call: Call) -> Reply:

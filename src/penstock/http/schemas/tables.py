@@ -22,15 +22,24 @@ class TableVersion(Model):
     version: int
 
 
+class TableInput(Model):
+    """A table that a model reads: so many days of it for one day of the model, including the day itself."""
+
+    table: str
+    days: int
+
+
 class TableItem(Model):
-    """A table: its current schema, and the schema versions that are published."""
+    """A table: its current schema, the schema versions that are published, its first day and the inputs of a model."""
 
     table: str
     kind: str
     schema_version: str
     fields: list[TableField]
     versions: list[TableVersion]
+    first_expected: date | None
     settled_until: date | None
+    inputs: list[TableInput]
 
 
 class Tables(Model):
